@@ -189,7 +189,7 @@ def check_properties(times: int) -> list[Check]:
     """The suite's properties of what comes from outside, each tried so many times as often."""
     command = [sys.executable, "-m", "pytest", "-q", "-n0", "-p", "no:cacheprovider", "--hypothesis-show-statistics"]
     run = subprocess.run(
-        [*command, "--property-times", str(times), *PROPERTIES],
+        [*command, "--timeout=0", "--property-times", str(times), *PROPERTIES],
         cwd=REPOSITORY,
         capture_output=True,
         text=True,

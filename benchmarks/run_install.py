@@ -68,7 +68,9 @@ def lay_out(commit: str, folder: Path) -> None:
     """The files of a commit, without its history."""
     packed = subprocess.run(["git", "-C", str(REPOSITORY), "archive", commit], capture_output=True, check=True).stdout
     with tarfile.open(fileobj=BytesIO(packed)) as archive:
-        archive.extractall(folder, filter="data")
+        # `extractall(filter="data")` is an error before Python 3.11.4; the attribute is not.
+        archive.extraction_filter = getattr(tarfile, "data_filter", None)
+        archive.extractall(folder)
 
 
 def install(commit: str, command: str, python: str, folder: Path) -> Installed:

@@ -3,7 +3,8 @@
     PML_DATA=... python -m benchmarks.run_lint [--without SOURCE ...] [--show] [--save]
 
 Every source of `poison/tools.jsonl` is judged by a classifier trained without it, and without the other sources of its
-group; harmless tools also without their servers.
+group; harmless tools also without their servers. The texts in `models/lint/texts` are judged by one trained with those
+of the other half of the writers.
 """
 
 from __future__ import annotations
@@ -27,7 +28,17 @@ from pml_gateway.types import JsonObject
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(REPOSITORY / "models"))
-from build_lint import labelled, own_definitions, own_sentences, poison_rows, train, unlabelled  # noqa: E402
+from build_lint import (  # noqa: E402
+    definition_of,
+    labelled,
+    own_definitions,
+    own_sentences,
+    poison_rows,
+    text_rows,
+    texts,
+    train,
+    unlabelled,
+)
 
 DATA = Path(os.environ.get("PML_DATA", REPOSITORY.parent / "shared" / "data"))
 LARGE_SOURCE = "benign/toucan_servers"
@@ -55,11 +66,15 @@ def _measured(rows: Sequence[Row], *, show: bool) -> JsonObject:
     fixtures = list(_fixtures())
     real = unlabelled(DATA)
     own = [*own_definitions(), *own_sentences()]
+    written = texts()
 
-    def trained(wanted: Callable[[Row], bool], without: Collection[str]) -> Linter:
+    def trained(
+        wanted: Callable[[Row], bool], without: Collection[str], writers: Collection[str] = tuple(written)
+    ) -> Linter:
         kept = [each for row, each in zip(rows, examples, strict=True) if wanted(row) and row["server"] not in without]
         others = [each for server, tools in real.items() if server not in without for each in tools]
-        return Linter(train([*kept, *others, *own]))
+        by_writers = [each for writer in writers for each in written[writer]]
+        return Linter(train([*kept, *others, *own, *by_writers]))
 
     verdicts: dict[str, Verdict] = {}
     seconds = 0.0
@@ -73,8 +88,15 @@ def _measured(rows: Sequence[Row], *, show: bool) -> JsonObject:
         _show(rows, verdicts)
     linter = trained(lambda row: True, {server for server, _ in fixtures})
     flagged = _flagged(linter, fixtures)
+    halves = sorted(written)[::2], sorted(written)[1::2]
+    judged_texts = [
+        each
+        for fitted, left in (halves, halves[::-1])
+        for each in _judged_texts(trained(lambda row: True, {server for server, _ in fixtures}, fitted), left)
+    ]
     return {
         **_shares(rows, verdicts),
+        "texts_of_other_writers": _shares_of_texts(judged_texts),
         "cost": {
             "milliseconds_per_tool": round(1000 * seconds / len(rows), 3),
             "tools_1000_s": _cost(linter, fixtures),
@@ -88,6 +110,28 @@ def judged(linter: Linter, row: Row) -> Verdict:
     """The verdict on a row, with its peers and what was there before."""
     peers = [Peer(peer["server"], peer["tool"]["name"], peer["tool"]["description"]) for peer in row.get("peers", [])]
     return linter.judge([Subject(SubjectKind.TOOL, row["server"], _tool(row), row.get("before"))], peers)[0]
+
+
+def _judged_texts(linter: Linter, writers: Sequence[str]) -> Iterator[tuple[Row, Verdict]]:
+    rows = text_rows()
+    for writer in writers:
+        for row in rows[writer]:
+            subject = Subject(SubjectKind.TOOL, row["server"], definition_of(row), row.get("before"))
+            siblings = [Peer(row["server"], name) for name in row.get("siblings", ())]
+            others = [Peer("another server", name) for name in row.get("others", ())]
+            yield row, linter.judge([subject], [*siblings, *others])[0]
+
+
+def _shares_of_texts(judged_texts: Sequence[tuple[Row, Verdict]]) -> JsonObject:
+    def share(wanted: Callable[[Row], bool]) -> float:
+        found = [verdict.is_attack for row, verdict in judged_texts if wanted(row)]
+        return round(sum(found) / len(found), 4)
+
+    return {
+        "attacks": share(lambda row: row["label"] == "attack"),
+        "look_alikes": share(lambda row: row["label"] == "benign" and not row.get("before")),
+        "updates": share(lambda row: row["label"] == "benign" and bool(row.get("before"))),
+    }
 
 
 def _tool(row: Row) -> JsonObject:
@@ -118,7 +162,7 @@ def _flagged(linter: Linter, fixtures: Sequence[tuple[str, JsonObject]]) -> list
             "why": [f"{each.where}: {each.text}" for each in verdict.reasons],
         }
         for subject, verdict in zip(subjects, linter.judge(subjects, peers), strict=True)
-        if verdict.is_risky
+        if verdict.is_attack
     ]
 
 
@@ -132,7 +176,7 @@ def _cost(linter: Linter, fixtures: Sequence[tuple[str, JsonObject]]) -> float:
 def _shares(rows: Sequence[Row], verdicts: dict[str, Verdict]) -> JsonObject:
     def share(wanted: Callable[[Row], bool]) -> JsonObject:
         of = [row for row in rows if wanted(row)]
-        flagged = sum(verdicts[row["id"]].is_risky for row in of)
+        flagged = sum(verdicts[row["id"]].is_attack for row in of)
         return {"rows": len(of), "flagged": flagged, "share": round(flagged / len(of), 4) if of else None}
 
     poison = [row for row in rows if row.get("style") == "poison"]
@@ -161,7 +205,7 @@ def _shares(rows: Sequence[Row], verdicts: dict[str, Verdict]) -> JsonObject:
 def _show(rows: Sequence[Row], verdicts: dict[str, Verdict]) -> None:
     for row in rows:
         verdict = verdicts[row["id"]]
-        if verdict.is_risky and row["label"] == "benign":
+        if verdict.is_attack and row["label"] == "benign":
             print(
                 "WRONG",
                 f"{verdict.score:.2f}",
@@ -170,7 +214,7 @@ def _show(rows: Sequence[Row], verdicts: dict[str, Verdict]) -> None:
                 row["id"],
                 [each.text for each in verdict.reasons][:2],
             )
-        if not verdict.is_risky and row.get("style") == "poison":
+        if not verdict.is_attack and row.get("style") == "poison":
             print(
                 "MISSED",
                 f"{verdict.score:.2f}",

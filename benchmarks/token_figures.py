@@ -12,6 +12,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from pml_gateway.config.settings import KNOWN_META_TOOLS
+from pml_gateway.exposure.instructions import Systems
 from pml_gateway.exposure.token_count import count_tokens
 from pml_gateway.meta.meta_tools import ALL_META_TOOLS
 
@@ -75,7 +76,7 @@ class TokenFigures:
 
 def meta_tool_tokens() -> tuple[int, int]:
     """What the default meta-tools and the first three of them cost with twelve systems named."""
-    definitions = [tool.definition(SYSTEMS) for tool in ALL_META_TOOLS if tool.name in KNOWN_META_TOOLS]
+    definitions = [tool.definition(Systems(SYSTEMS)) for tool in ALL_META_TOOLS if tool.name in KNOWN_META_TOOLS]
     whole, few = (json.dumps(some, separators=(",", ":")) for some in (definitions, definitions[:FEW]))
     return count_tokens(whole), count_tokens(few)
 
@@ -119,6 +120,8 @@ def _places(figures: TokenFigures) -> Iterator[tuple[Path, str, str]]:
     for document in (Path("README.md"), DOCS / "figures.md"):
         yield document, r"```text\n(full_proxy .*?)\n```", figures.chart()
     yield DOCS / "figures.md", rf"six default meta-tools, 12 systems named \| {number} \|", meta
+    yield DOCS / "figures.md", rf"that is {number} tokens", f"{figures.lists['meta_only'].tokens:,}"
+    yield DOCS / "figures.md", rf"twelve well-known servers {number}\.", meta
     yield DOCS / "meta-tools.md", rf"the default six cost {number} tokens", meta
     yield DOCS / "decisions.md", rf"definitions cost {number} tokens", meta
     presets = Path("presets")

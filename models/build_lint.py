@@ -1,7 +1,7 @@
 """Trains the lint's classifier, one command: python models/build_lint.py [--data ../shared/data].
 
-Reads `poison/tools.jsonl` and `train/mcp_docs.jsonl` from the data, and our own definitions and sentences beside the
-weights.
+Reads `poison/tools.jsonl` and `train/mcp_docs.jsonl` from the data, and our own definitions, sentences and texts beside
+the weights.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import re
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -30,8 +31,11 @@ from pml_gateway.trust.classifier import (
     TRAITS_FROM,
     WEIGHTS_FILE,
     Classifier,
+    Features,
+    shares_of,
 )
-from pml_gateway.trust.lint import known_of, sentences_of, traits_of
+from pml_gateway.trust.lexicon import spelled
+from pml_gateway.trust.lint import known_of, own_names, sentences_of, traits_of
 from pml_gateway.trust.passages import passages_of
 from pml_gateway.trust.reveal import reveal
 from pml_gateway.types import JsonObject
@@ -46,6 +50,10 @@ SHARES = ((HASHED_PAIRS, 1.0), (HASHED_PIECES, 0.7), (FEATURES, 0.3))
 
 ATTACK_WEIGHT = 3.0
 OWN_WEIGHT = 2.0
+TEXT_WEIGHT = 1.5
+SHARED = 0.6
+"""Of a sentence's words, how many are in the words that do the harm where it is a part of them."""
+
 HARD_WEIGHT = 2.0
 """Of harmless definitions that use the words of attacks."""
 
@@ -58,9 +66,6 @@ ROUNDS = 4
 THRESHOLD = 0.75
 """Logit from which a sentence is risky, chosen by cross-validation over sources: see models/README.md."""
 
-Features = npt.NDArray[np.int32]
-Floats = npt.NDArray[np.float32]
-
 
 @dataclass(frozen=True, slots=True)
 class Example:
@@ -71,17 +76,34 @@ class Example:
     weight: float = 1.0
 
 
-def features(definition: JsonObject, before: JsonObject | None = None, strangers: Sequence[str] = ()) -> list[Features]:
-    """The features of each sentence, of new ones only where there is a definition before."""
+def features(
+    definition: JsonObject,
+    before: JsonObject | None = None,
+    strangers: Sequence[str] = (),
+    siblings: Sequence[str] = (),
+    only: str = "",
+) -> list[Features]:
+    """Return the features of each sentence, of new ones only where there is a definition before."""
+    passages, _ = passages_of(definition)
+    own = own_names(passages) | {spelled(name) for name in siblings}
     known = known_of(before) if before is not None else frozenset()
     about = traits_of(definition)
+    wanted = _words(only)
     return [
         np.fromiter(sorted(found), dtype=np.int32)
-        for passage in passages_of(definition)[0]
+        for passage in passages
         if passage.text not in known
-        for sentence in sentences_of(passage, reveal(passage.text), known, strangers, about)
-        if (found := sentence.features())
+        for sentence in sentences_of(passage, reveal(passage.text), known, strangers, own, about)
+        if (not wanted or _is_part(_words(sentence.text), wanted)) and (found := sentence.features())
     ]
+
+
+def _words(text: str) -> set[str]:
+    return set(re.findall(r"\w{3,}|[\u3040-\u9fff]", text.lower()))
+
+
+def _is_part(words: set[str], wanted: set[str]) -> bool:
+    return len(words) >= 3 and len(words & wanted) >= SHARED * min(len(words), len(wanted))
 
 
 def poison_rows(data: Path) -> list[dict[str, Any]]:
@@ -108,15 +130,47 @@ def _harmless_weight(row: dict[str, Any]) -> float:
 
 def unlabelled(data: Path) -> dict[str, list[Example]]:
     """Real tools by server, taken as harmless."""
+    rows = [json.loads(line) for line in (data / "train" / "mcp_docs.jsonl").open(encoding="utf-8")]
+    listed: dict[str, list[str]] = {}
+    for row in rows:
+        listed.setdefault(row["server"], []).append(row["name"])
     found: dict[str, list[Example]] = {}
-    for line in (data / "train" / "mcp_docs.jsonl").open(encoding="utf-8"):
-        row = json.loads(line)
+    for row in rows:
         tool = {key: row.get(old) for key, old in _KEYS.items() if row.get(old)}
-        found.setdefault(row["server"], []).append(Example(tuple(features(tool)), False))
+        read = features(tool, siblings=listed[row["server"]])
+        found.setdefault(row["server"], []).append(Example(tuple(read), False))
     return found
 
 
 _KEYS = {"name": "name", "description": "description", "inputSchema": "input_schema"}
+
+
+def text_rows() -> dict[str, list[dict[str, Any]]]:
+    """Return the texts that were written for this, by the number of their writer."""
+    return {
+        file.stem: [json.loads(line) for line in file.open(encoding="utf-8")]
+        for file in sorted((LINT / "texts").glob("*.jsonl"))
+    }
+
+
+def definition_of(row: dict[str, Any]) -> JsonObject:
+    """Return the definition of a text, with what its server says of itself."""
+    said = {"instructions": row["instructions"]} if row.get("instructions") else {}
+    return {**row.get("tool", {}), **said}
+
+
+def texts() -> dict[str, list[Example]]:
+    """Return the texts as examples; of an attack, the sentences that do the harm."""
+    return {
+        writer: [Example(tuple(_of_text(row)), row["label"] == "attack", TEXT_WEIGHT) for row in rows]
+        for writer, rows in text_rows().items()
+    }
+
+
+def _of_text(row: dict[str, Any]) -> list[Features]:
+    others = [name.lower() for name in row.get("others", ())]
+    given = (definition_of(row), row.get("before"), others, row.get("siblings", ()))
+    return (row.get("sentence") and features(*given, row["sentence"])) or features(*given)
 
 
 def own_definitions() -> list[Example]:
@@ -168,13 +222,14 @@ def train(examples: Sequence[Example], threshold: float = THRESHOLD) -> Classifi
     picked = [max(bag.sentences, key=_rules_and_length) for bag in bags]
     weights = np.concatenate([[ATTACK_WEIGHT * bag.weight for bag in bags], harmless_weights])
     labels = np.concatenate([np.ones(len(bags)), np.zeros(len(harmless_weights))])
-    coefficients, intercept = np.zeros(FEATURES), 0.0
+    classifier = Classifier(np.zeros(FEATURES + 1, dtype=np.float32))
     for _ in range(ROUNDS):
         model = LogisticRegression(C=REGULARISATION, max_iter=200, solver="liblinear", tol=1e-3, random_state=0)
         model.fit(vstack([_matrix(picked, scale), harmless]), labels, sample_weight=weights)
-        coefficients, intercept = model.coef_[0] * scale, float(model.intercept_[0])
-        picked = [max(bag.sentences, key=lambda found: float(coefficients[found].sum())) for bag in bags]
-    return Classifier(np.append(coefficients, intercept - threshold).astype(np.float32))
+        weights_now = np.append(model.coef_[0] * scale, model.intercept_[0] - threshold)
+        classifier = Classifier(weights_now.astype(np.float32))
+        picked = [max(bag.sentences, key=classifier.logit) for bag in bags]
+    return classifier
 
 
 def _rules_and_length(found: Features) -> tuple[int, int]:
@@ -184,7 +239,8 @@ def _rules_and_length(found: Features) -> tuple[int, int]:
 def _matrix(rows: Sequence[Features], scale: npt.NDArray[np.float64]) -> Any:
     indices = np.concatenate(rows)
     pointers = np.cumsum([0, *(len(row) for row in rows)])
-    return csr_matrix((scale[indices], indices, pointers), shape=(len(rows), FEATURES))
+    shares = np.concatenate([shares_of(row) for row in rows])
+    return csr_matrix((scale[indices] * shares, indices, pointers), shape=(len(rows), FEATURES))
 
 
 def main() -> None:
@@ -198,6 +254,7 @@ def main() -> None:
         *chain.from_iterable(unlabelled(arguments.data).values()),
         *own_definitions(),
         *own_sentences(),
+        *chain.from_iterable(texts().values()),
     ]
     classifier = train(examples)
     np.save(LINT / WEIGHTS_FILE, classifier.weights.astype(np.float16))

@@ -21,7 +21,7 @@ from typing import Any
 
 from rapidfuzz.fuzz import token_sort_ratio
 
-from pml_gateway.config.packages import package_of
+from pml_gateway.config.commands.packages import package_of
 from pml_gateway.requests.library import sound_lists
 from pml_gateway.requests.shipped import words_of
 

@@ -14,6 +14,7 @@ GatewayError
 │   └── UpstreamProtocolError
 ├── ToolCallError               the calling model
 │   ├── ToolNotFoundError
+│   ├── ToolHeldBackError
 │   ├── ReferenceNotFoundError
 │   ├── ToolForbiddenError
 │   ├── InvalidInputError
@@ -33,6 +34,7 @@ class ErrorCode(StrEnum):
     """The published error codes of tool results."""
 
     NOT_FOUND = "NOT_FOUND"
+    HELD_BACK = "HELD_BACK"
     FORBIDDEN = "FORBIDDEN"
     INVALID_INPUT = "INVALID_INPUT"
     TIMEOUT = "TIMEOUT"
@@ -69,6 +71,8 @@ class GatewayError(Exception):
 
     code = ErrorCode.INTERNAL
     retryable = False
+    exit_code = 1
+    """What a command that it ends exits with."""
 
     def __init__(self, message: str, *, hint: str = "", details: Mapping[str, Any] | None = None) -> None:
         super().__init__(message)
@@ -93,6 +97,7 @@ class ConfigurationError(GatewayError):
     """The configuration cannot be used as it stands."""
 
     code = ErrorCode.INVALID_INPUT
+    exit_code = 78  # EX_CONFIG of sysexits.h
 
 
 class SecretError(ConfigurationError):
@@ -101,6 +106,8 @@ class SecretError(ConfigurationError):
 
 class UsageError(ConfigurationError):
     """An option or argument of the command line has a value that it cannot have."""
+
+    exit_code = 2
 
 
 class ModelError(ConfigurationError):
@@ -158,6 +165,18 @@ class ToolNotFoundError(ToolCallError):
     """No tool of that name is visible to this client."""
 
     code = ErrorCode.NOT_FOUND
+
+
+class ToolHeldBackError(ToolCallError):
+    """A tool that this client could see was changed by its server, and its owner has yet to approve the change."""
+
+    code = ErrorCode.HELD_BACK
+
+    def __init__(self, name: str) -> None:
+        super().__init__(
+            f"{name!r} is held back until its owner approves a change of its server",
+            hint="the owner sees why with: pml trust",
+        )
 
 
 class ReferenceNotFoundError(ToolCallError):

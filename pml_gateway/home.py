@@ -25,9 +25,7 @@ class Place:
 
 LOGS = Place("logs", "what servers write to stderr is not kept, and pml upstreams logs does not show it")
 MANIFEST = Place("manifest", "every start asks all servers for their tools, and learned output shapes are forgotten")
-RUN = Place(
-    "run", "each client has a gateway of its own, which pml status, pml refresh, pml upstreams and pml lineage miss"
-)
+RUN = Place("run", "each client has a gateway of its own, which pml status, pml refresh and pml upstreams miss")
 CACHE = Place("cache", "the vectors of all tools, and how servers behave, are found out anew at every start")
 RESULTS = Place(
     "results", "stored results are kept in memory, also with references.store: disk, and end with this gateway"

@@ -10,7 +10,6 @@ from pathlib import Path
 EXTRAS = {
     "sentence-transformers": ("sentence-transformers>=5",),
     "otel": ("opentelemetry-sdk>=1.37", "opentelemetry-exporter-otlp-proto-http>=1.37"),
-    "chart": ("pillow>=11",),
     "redis": ("py-key-value-aio[redis]>=0.4.4,<0.5",),
 }
 """What each extra brings, as `pyproject.toml` has it too."""

@@ -7,10 +7,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from pml_gateway.regular_files import PROJECT_NAME as PROJECT_NAME
 from pml_gateway.workplace import Workplace
 
 CONFIG_NAME = "config.yaml"
-PROJECT_NAME = ".pml.yaml"
 HOME_NAME = ".pml"
 
 
@@ -43,6 +43,7 @@ class Paths:
     usage_file: Path
     migrations_dir: Path
     connections_file: Path
+    removed_file: Path
     backups_dir: Path
 
     @classmethod
@@ -72,6 +73,7 @@ class Paths:
             usage_file=home / "usage.db",
             migrations_dir=home / "migrations",
             connections_file=home / "connections.json",
+            removed_file=home / "removed.json",
             backups_dir=home / "backups",
         )
 

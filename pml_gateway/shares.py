@@ -8,6 +8,7 @@ address, of which one person may have many: as soon as all of them together hold
 from __future__ import annotations
 
 import ipaddress
+import time
 from collections import Counter, OrderedDict, deque
 from collections.abc import Callable, Hashable, Iterator
 from functools import lru_cache
@@ -120,6 +121,34 @@ class Holdings(Generic[Key]):
         self._amounts[share] = self._amounts.get(share, 0) + amount
         if share.startswith(_ADDRESS):
             self._anonymous += amount
+
+
+RECENT_SECONDS = 300.0
+"""How long a client over HTTP counts as there after its last request."""
+
+MAX_RECENT = 1000
+
+
+class Visitors:
+    """The clients over HTTP that are there: those expected, as they have a key, and those that asked lately."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self.expected: frozenset[str] = frozenset()
+        self._clock = clock
+        self._seen: OrderedDict[str, float] = OrderedDict()
+
+    def note(self, share: str) -> None:
+        """Count the client of a request."""
+        self._seen[share] = self._clock()
+        self._seen.move_to_end(share)
+        if len(self._seen) > MAX_RECENT:
+            self._seen.popitem(last=False)
+
+    def __len__(self) -> int:
+        since = self._clock() - RECENT_SECONDS
+        while self._seen and next(iter(self._seen.values())) < since:
+            self._seen.popitem(last=False)
+        return len(self.expected | self._seen.keys() if self.expected else self._seen)
 
 
 class _Turn:

@@ -9,9 +9,15 @@ import pytest
 from hypothesis import is_hypothesis_test, settings
 
 from pml_gateway.index.models import load_embedder
+from pml_gateway.secrets.known import KNOWN_SECRETS
 from tests.e2e.install import Installation, InstallationError, install
 from tests.support.examples import HEAVY, QUICK, profile
 from tests.support.skipping import unavailable
+
+pytest_plugins = ["tests.support.limits"]
+
+PROPERTY_SECONDS = 900
+"""In the heavy stage, where the slowest takes some minutes beside two others."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -32,11 +38,12 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """In the heavy stage, properties are heavy tests."""
+    """In the heavy stage, properties are heavy tests, and take thirty times as long."""
     if config.getoption("markexpr") == HEAVY:
         for item in items:
             if is_hypothesis_test(getattr(item, "obj", None)):
                 item.add_marker(HEAVY)
+                item.add_marker(pytest.mark.timeout(PROPERTY_SECONDS))
 
 
 @pytest.fixture
@@ -59,6 +66,13 @@ def own_logging_only() -> Iterator[None]:
     _forget_set_up()
     yield
     _forget_set_up()
+
+
+@pytest.fixture(scope="module", autouse=True)
+def own_secrets_only() -> Iterator[None]:
+    """Values that one module calls secret are masked in no other, where they may be words."""
+    yield
+    KNOWN_SECRETS.forget()
 
 
 @pytest.fixture(scope="session", autouse=True)

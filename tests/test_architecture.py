@@ -15,6 +15,7 @@ import pml_gateway
 
 PACKAGE = Path(pml_gateway.__file__).parent
 STAGES = (
+    "json_text",
     "secrets",
     "config",
     "clients",
@@ -38,6 +39,7 @@ STAGES = (
     "fastmcp",
     "serve",
     "reports",
+    "owner",
     "local",
     "service",
     "demo",
@@ -49,7 +51,6 @@ SHARED = frozenset(
     {
         "delivery",
         "errors",
-        "file_changes",
         "files",
         "foreign_json",
         "garbage",
@@ -58,6 +59,7 @@ SHARED = frozenset(
         "installation",
         "log",
         "paths",
+        "regular_files",
         "shares",
         "signal",
         "text",
@@ -77,7 +79,7 @@ MANY_MODULES = frozenset({"cli"})
 HEAVY = ("mcp", "fastmcp", "torch", "sentence_transformers", "onnxruntime", "faiss", "starlette")
 
 ENVIRONMENT_READERS = {
-    "cli/app.py": "PML_DEBUG shows the traceback even when the configuration is broken",
+    "cli/program.py": "PML_DEBUG shows the traceback even when the configuration is broken",
     "cli/trust.py": "hands the environment to config/",
     "cli/context.py": "hands the environment to config/",
     "cli/local.py": "hands the environment to service/, which says where units lie",
@@ -89,6 +91,7 @@ ENVIRONMENT_READERS = {
     "local/starting.py": "the allow-list of what a detached gateway inherits",
     "paths.py": "where the gateway's files are",
     "requests/writers.py": "what the owner's language model is configured with, and where it is installed",
+    "secrets/env_file.py": "where the file of stored values is",
     "secrets/references.py": "`${env:NAME}`",
     "telemetry/setup.py": "hands the environment to config/",
     "workplace.py": "the variables of this process, as one client's among others",

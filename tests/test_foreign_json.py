@@ -5,14 +5,15 @@ from __future__ import annotations
 import json
 from typing import Any
 
-import anyio
-import anyio.lowlevel
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pml_gateway.foreign_json import LARGE, MAX_LISTED, TURN, SurrogateRepair, TooManyListedError, read_json, repaired
+from pml_gateway.foreign_json import SurrogateRepair, repaired
+from pml_gateway.json_text.pieces import LARGE
+from pml_gateway.json_text.reading import MAX_LISTED, TURN, TooManyListedError, read_json
 from tests.support.foreign_json import broken_texts, pieces, texts, values, without_surrogates, written
+from tests.support.turns import turns_of_others
 
 
 @given(value=values(broken_texts))
@@ -80,18 +81,9 @@ def tools(count: int) -> bytes:
 
 @pytest.mark.anyio
 async def test_everybody_else_has_a_turn_after_every_few_kilobytes_of_a_large_list() -> None:
-    content, turns = tools(20_000), 0
-
-    async def count() -> None:
-        nonlocal turns
-        while True:
-            turns += 1
-            await anyio.lowlevel.checkpoint()
-
-    async with anyio.create_task_group() as tasks:
-        tasks.start_soon(count)
-        assert len((await read_json(content))["result"]["tools"]) == 20_000
-        tasks.cancel_scope.cancel()
+    content = tools(20_000)
+    found, turns = await turns_of_others(read_json(content))
+    assert len(found["result"]["tools"]) == 20_000
     assert turns >= len(content) // (2 * TURN)
 
 

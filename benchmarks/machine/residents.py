@@ -61,7 +61,7 @@ async def _write_project(stand: Stand, folder: Path, number: int) -> None:
         gateway["tools_exposure"] = "hybrid"
     (folder / ".pml.yaml").write_text(json.dumps({"gateway": gateway}), encoding="utf-8")
     if is_trusted:
-        done = await stand.pml("trust", str(folder), folder=folder)
+        done = await stand.pml("trust", str(folder), "--yes", folder=folder)
         if done.returncode:
             raise AssertionError(f"pml trust: {done.stderr}")
 

@@ -16,7 +16,7 @@ from pml_gateway.catalog.hidden_characters import visible_schema
 from pml_gateway.catalog.keywords import is_plain
 from pml_gateway.catalog.model import Catalog, CatalogTool, UpstreamListing
 from pml_gateway.catalog.ownership import ILLEGAL, Ownership
-from pml_gateway.catalog.schema import check_output_schema, is_flawless, repair_input_schema
+from pml_gateway.catalog.schema import check_output_schema, is_flawless, read_input_schema
 from pml_gateway.types import JsonObject
 
 Prefix = Literal["always", "on_collision", "never"]
@@ -312,9 +312,10 @@ def _build_tool(raw: JsonObject, names: _Names, listing: UpstreamListing, known:
     name, qualified_name = _name(raw), names.qualified
     given = raw.get("inputSchema")
     if is_flawless(given):
-        input_schema, shown, repairs = given, given, tuple[str, ...]()
+        checked, input_schema, shown, repairs = given, given, given, tuple[str, ...]()
     else:
-        input_schema, repairs = repair_input_schema(given)
+        understood, input_schema, repairs = read_input_schema(given)
+        checked = _checked_schema(understood, input_schema)
         shown = visible_schema(input_schema)
     output_schema, output_repairs = check_output_schema(raw.get("outputSchema"))
     fields, dropped = sound_fields(raw)
@@ -329,7 +330,7 @@ def _build_tool(raw: JsonObject, names: _Names, listing: UpstreamListing, known:
         upstream_id=listing.upstream_id,
         name=name,
         definition=definition,
-        input_schema=_checked_schema(given, input_schema),
+        input_schema=checked,
         repairs=(*repairs, *output_repairs, *dropped, *_renamed(listing.upstream_id, name, qualified_name)),
         stale=listing.stale,
         task_only=fields.get("execution", {}).get("taskSupport") == "required",
@@ -364,9 +365,9 @@ def _renamed(upstream_id: str, name: str, qualified_name: str) -> tuple[str, ...
     return (f"name: {name!r} is listed as {qualified_name!r}",)
 
 
-def _checked_schema(original: object, repaired: JsonObject) -> JsonObject:
+def _checked_schema(original: JsonObject | None, repaired: JsonObject) -> JsonObject:
     """What arguments are checked against: the original, unless it refuses every object or is nested absurdly deep."""
-    if original is repaired or not isinstance(original, dict) or not is_plain(original):
+    if original is None or original is repaired or not is_plain(original):
         return repaired
     kind = original.get("type", "object")
     return original if kind == "object" or (isinstance(kind, list) and "object" in kind) else repaired

@@ -16,7 +16,7 @@ import re
 import unicodedata
 from collections.abc import Iterable
 
-from pml_gateway.catalog.keywords import LISTS, MAPS, SINGLE
+from pml_gateway.catalog.keywords import with_subschemas
 from pml_gateway.types import JsonObject
 
 _JOINERS = "\u200c\u200d"
@@ -91,40 +91,17 @@ def _is_needed(character: str, before: str, *, is_right_to_left: bool) -> bool:
 
 def visible_schema(schema: JsonObject) -> JsonObject:
     """The schema with visible texts; the same object where nothing was hidden."""
-    changed = {}
+    changed: JsonObject = {}
     for key, value in schema.items():
-        shown = _shown(key, value)
-        if shown is not value:
-            changed[key] = shown
-    return {**schema, **changed} if changed else schema
-
-
-def _shown(key: str, value: object) -> object:
-    if isinstance(value, str):
-        return visible(value) if key in TEXTS else value
-    if isinstance(value, dict):
-        if key in SINGLE:
-            return visible_schema(value)
-        return _each(value) if key in MAPS or key == "dependencies" else value
-    if isinstance(value, list):
-        if key in TEXT_LISTS:
-            return _same_or([visible(each) if isinstance(each, str) else each for each in value], value)
-        if key in LISTS or key == "items":
-            return _same_or([visible_schema(each) if isinstance(each, dict) else each for each in value], value)
-    return value
-
-
-def _each(schemas: JsonObject) -> JsonObject:
-    changed = {}
-    for name, each in schemas.items():
-        shown = visible_schema(each) if isinstance(each, dict) else each
-        if shown is not each:
-            changed[name] = shown
-    return {**schemas, **changed} if changed else schemas
-
-
-def _same_or(shown: list[object], value: list[object]) -> list[object]:
-    return shown if any(one is not other for one, other in zip(shown, value, strict=True)) else value
+        if key in TEXTS and isinstance(value, str):
+            if (shown := visible(value)) is not value:
+                changed[key] = shown
+        elif key in TEXT_LISTS and isinstance(value, list):
+            texts = [visible(each) if isinstance(each, str) else each for each in value]
+            if any(one is not other for one, other in zip(texts, value, strict=True)):
+                changed[key] = texts
+    shown_parts = with_subschemas(schema, lambda part, _: visible_schema(part) if isinstance(part, dict) else part)
+    return {**shown_parts, **changed} if changed else shown_parts
 
 
 def visible_fields(fields: JsonObject, names: Iterable[str]) -> JsonObject:

@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+from pml_gateway.catalog.pointers import escaped
+from pml_gateway.types import JsonObject
 
 MAX_VALUE_DEPTH = 64
 """Nesting kept in values that are no schemas (defaults, examples, `_meta`): JSON readers stop at 200 in all."""
 
 SINGLE = (
+    "additionalItems",
     "additionalProperties",
     "contains",
     "contentSchema",
@@ -41,12 +46,52 @@ STRINGS = frozenset(
         "title",
     }
 )
+FORMAT_LIMITS = frozenset({"formatExclusiveMaximum", "formatExclusiveMinimum", "formatMaximum", "formatMinimum"})
+"""Keywords of a validator that clients use, which refuses to compile them beside a format that has no order."""
+
+ORDERED_FORMATS = frozenset({"date", "date-time", "iso-date-time", "iso-time", "time"})
+SAYS_NOTHING_OF_VALUES = FORMAT_LIMITS | {
+    "$async",
+    "$comment",
+    "$vocabulary",
+    "contentEncoding",
+    "contentMediaType",
+    "contentSchema",
+    "default",
+    "deprecated",
+    "description",
+    "examples",
+    "format",
+    "readOnly",
+    "title",
+    "writeOnly",
+}
+"""Keywords without which JSON Schema 2020-12 admits the same values."""
+
 _PATTERNS: Mapping[str, re.Pattern[str]] = {
     "$id": re.compile(r"[^#]*#?\Z"),
     "$anchor": re.compile(r"[A-Za-z_][-A-Za-z0-9._]*\Z"),
     "$dynamicAnchor": re.compile(r"[A-Za-z_][-A-Za-z0-9._]*\Z"),
     "$recursiveAnchor": re.compile(r"[A-Za-z_][-A-Za-z0-9._]*\Z"),
 }
+_INHERITED = frozenset(
+    {
+        "__defineGetter__",
+        "__defineSetter__",
+        "__lookupGetter__",
+        "__lookupSetter__",
+        "__proto__",
+        "constructor",
+        "hasOwnProperty",
+        "isPrototypeOf",
+        "propertyIsEnumerable",
+        "toLocaleString",
+        "toString",
+        "valueOf",
+    }
+)
+"""Names under which JavaScript finds something in an empty object, as clients do that look up a format."""
+
 _NUMBERS = frozenset({"exclusiveMaximum", "exclusiveMinimum", "maximum", "minimum", "multipleOf"})
 _COUNTS = frozenset(
     {
@@ -63,6 +108,37 @@ _COUNTS = frozenset(
 _BOOLEANS = frozenset({"deprecated", "readOnly", "uniqueItems", "writeOnly"})
 
 
+def subschemas(schema: JsonObject) -> Iterator[tuple[str, str | int | None, Any]]:
+    """Every part of a schema that is a schema too: its keyword, its name or index there, and it."""
+    for key, value in schema.items():
+        if isinstance(value, dict):
+            if key in SINGLE:
+                yield key, None, value
+            elif key in MAPS or key == "dependencies":
+                yield from ((key, name, each) for name, each in value.items())
+        elif isinstance(value, list):
+            if key in LISTS or key == "items":
+                yield from ((key, index, each) for index, each in enumerate(value))
+        elif key in SINGLE:
+            yield key, None, value
+
+
+def with_subschemas(schema: JsonObject, change: Callable[[Any, str], Any]) -> JsonObject:
+    """The schema with its parts as `change` returns them, given each and its pointer; the same object if all stay."""
+    changed: JsonObject = {}
+    for key, place, part in subschemas(schema):
+        new = change(part, f"/{key}" if place is None else f"/{key}/{escaped(str(place))}")
+        if new is part:
+            continue
+        if place is None:
+            changed[key] = new
+            continue
+        if key not in changed:
+            changed[key] = schema[key].copy()
+        changed[key][place] = new
+    return {**schema, **changed} if changed else schema
+
+
 def fault(key: str, value: object) -> str:
     """Why a keyword may not have this value; empty when it may. Sub-schemas are not looked into."""
     if key == "type":
@@ -76,6 +152,8 @@ def fault(key: str, value: object) -> str:
         return "" if isinstance(value, list) and value else "not a list of schemas"
     if key in SINGLE:
         return ""
+    if key == "$async":
+        return "makes validators of clients answer later"
     return _value_fault(key, value) or ("" if is_plain(value) else "not JSON, or nested absurdly deep")
 
 
@@ -83,7 +161,9 @@ def _value_fault(key: str, value: object) -> str:
     if key == "required":
         return "" if _are_unique_strings(value) else "not a list of different names"
     if key in ("enum", "examples"):
-        return "" if isinstance(value, list) else "not a list"
+        return "" if isinstance(value, list) and (value or key == "examples") else "not a list of values"
+    if key == "format" and isinstance(value, str) and value in _INHERITED:
+        return f"{value!r} is not a format"
     if key in STRINGS:
         return "" if isinstance(value, str) else f"{kind_of(value)}, not a string"
     if key in _PATTERNS:

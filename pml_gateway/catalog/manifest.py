@@ -33,6 +33,7 @@ Given = TypeVar("Given")
 class ManifestEntry:
     """One upstream as it last answered: what it listed, when (Unix seconds), and how it wants to be spoken to.
 
+    `version` is the older protocol version that it took when the latest was refused; empty where it takes the latest.
     `differences` are by what clients can be asked; `asks` are the capabilities for which it has asked a client.
     """
 
@@ -45,6 +46,7 @@ class ManifestEntry:
     offers: Offers = field(default_factory=Offers)
     differences: Mapping[str, Difference] = field(default_factory=dict)
     asks: frozenset[str] = frozenset()
+    version: str = ""
 
     def says_no_more_than(self, other: ManifestEntry) -> bool:
         """Whether this says the same, but for when the server was asked, where that is not long after."""
@@ -235,6 +237,7 @@ def _entry(entry: ManifestEntry) -> str:
         "offers": _json(asdict(entry.offers)),
         "differences": _json({key: asdict(each) for key, each in entry.differences.items()}),
         "asks": _json(sorted(entry.asks)),
+        "version": _json(entry.version),
     }
     return _object(parts)
 
@@ -270,6 +273,7 @@ def _decode(raw: JsonObject) -> Manifest:
             offers=_decode_offers(entry.get("offers", {})),
             differences={key: _decode_difference(each) for key, each in entry.get("differences", {}).items()},
             asks=frozenset(map(_text, entry.get("asks", ()))),
+            version=_text(entry.get("version", "")),
         )
         for upstream_id, entry in raw["upstreams"].items()
     }

@@ -25,18 +25,6 @@ class UpstreamListing:
     stale: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Reach:
-    """The tools that a run of a composite tool could call, by qualified name: whose rights each is called with."""
-
-    by_client: frozenset[str] = frozenset()
-    by_owner: frozenset[str] = frozenset()
-
-
-ITSELF = Reach()
-"""What a server's tool reaches."""
-
-
 @dataclass(frozen=True, slots=True, eq=False)
 class CatalogTool:
     """One tool: the definition clients get, and the original schema that calls are checked against.
@@ -57,7 +45,7 @@ class CatalogTool:
     hidden: bool = False
     listed: JsonObject = field(default_factory=dict)
     refused_names: tuple[str, ...] = ()
-    reach: Reach = ITSELF
+    reach: frozenset[str] = frozenset()
     former_names: tuple[str, ...] = ()
 
     @property
@@ -91,6 +79,8 @@ class Catalog:
     offers: OfferTable = field(default_factory=OfferTable)
     visibility: Visibility = field(default_factory=Visibility)
     ownership: Ownership = field(default_factory=Ownership)
+    held: Catalog | None = None
+    """The tools that are held back, as they were accepted: for answers that say so, and for nothing else."""
 
     @cached_property
     def positions(self) -> Mapping[str, int]:
@@ -139,6 +129,11 @@ class Catalog:
         """The tool that this server calls so."""
         return self.by_name(self.assignments.get((upstream_id, name), ""))
 
+    @property
+    def held_names(self) -> tuple[str, ...]:
+        """The qualified names of the tools that are held back."""
+        return () if self.held is None else tuple(self.held.positions)
+
     def shows_the_same(self, other: Catalog) -> bool:
         """Whether no client could tell this snapshot from the other."""
         if (self.upstream_ids, self.assignments, self.former, self.visibility, self.ownership) != (
@@ -149,7 +144,7 @@ class Catalog:
             other.ownership,
         ):
             return False
-        if self.offers.fingerprint != other.offers.fingerprint:
+        if self.offers.fingerprint != other.offers.fingerprint or self.held_names != other.held_names:
             return False
         return len(self.tools) == len(other.tools) and all(
             ours is theirs

@@ -19,7 +19,18 @@ from urllib.parse import quote, unquote
 from pml_gateway.catalog.fields import sound_offer
 from pml_gateway.catalog.hidden_characters import visible
 from pml_gateway.catalog.ownership import Ownership
-from pml_gateway.catalog.uris import canonical, example, literal_length, matches_template, origin, scheme_of, unusable
+from pml_gateway.catalog.uris import (
+    canonical,
+    example,
+    is_malformed,
+    literal_length,
+    matches_template,
+    origin,
+    scheme_of,
+    unusable,
+    with_scheme,
+    written_scheme,
+)
 from pml_gateway.mcp.listing import Offers
 from pml_gateway.types import SEPARATORS, JsonObject
 
@@ -195,6 +206,8 @@ class OfferTable:
             able = [addressed] if said is not None and said.has_resources else []
         else:
             own, able = uri, self._able(uri, permits)
+        if is_malformed(own):
+            return []
         routes = [Route(upstream_id, self._own_uri(upstream_id, own)) for upstream_id in dict.fromkeys(able)]
         return [route for route in routes if permits(route.upstream_id, own) and permits(route.upstream_id, route.uri)]
 
@@ -204,7 +217,7 @@ class OfferTable:
         if offer is not None:
             return offer.public
         said = self.upstreams.get(upstream_id)
-        if said is None or not said.has_resources or uri.startswith(("http://", "https://")):
+        if said is None or not said.has_resources or scheme_of(uri) in ("http", "https"):
             # Not the upstream's to serve: clients fetch such URIs by themselves.
             return uri
         routes = self.routes(uri, lambda _upstream_id, _name: True)
@@ -288,12 +301,26 @@ class OfferTable:
         return _origins_of(offer for offer in self.offers if offer.kind is not OfferKind.PROMPT)
 
     def _own_uri(self, upstream_id: str, uri: str) -> str:
-        """The URI with which an upstream is asked: as it lists it, in canonical form if it does not."""
+        """The URI with which an upstream is asked: as it lists it, else in canonical form with the scheme it writes.
+
+        Schemes are equal in any case, but servers that compare texts with their templates do not know.
+        """
         if self.is_listed(upstream_id, uri):
             return uri
         form = canonical(uri)
         spelled = self._spelled.get((upstream_id, form), ())
-        return spelled[0].name if len(spelled) == 1 else form
+        if len(spelled) == 1:
+            return spelled[0].name
+        return with_scheme(form, self._schemes.get((upstream_id, scheme_of(form)), scheme_of(form)))
+
+    @cached_property
+    def _schemes(self) -> dict[tuple[str, str], str]:
+        """(upstream id, scheme in lower case) to the scheme as the upstream's first template of it is written."""
+        schemes: dict[tuple[str, str], str] = {}
+        for offer in self.of_kind(OfferKind.TEMPLATE):
+            written = written_scheme(offer.name)
+            schemes.setdefault((offer.upstream_id, written.lower()), written)
+        return schemes
 
     def _able(self, uri: str, permits: Permits) -> list[str]:
         """The upstreams that may have a resource that is listed by none in these words."""

@@ -4,43 +4,29 @@ from __future__ import annotations
 
 import json
 import marshal
-from collections.abc import Iterable, Sequence
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, TypeGuard
+from typing import TypeGuard
 
+from pml_gateway.catalog.dialects import in_one_dialect
 from pml_gateway.catalog.hidden_characters import TEXT_LISTS, TEXTS, visible
-from pml_gateway.catalog.keywords import LISTS, MAPS, SINGLE, STRINGS, TYPES, fault, kind_of
+from pml_gateway.catalog.keywords import (
+    FORMAT_LIMITS,
+    LISTS,
+    MAPS,
+    ORDERED_FORMATS,
+    SAYS_NOTHING_OF_VALUES,
+    SINGLE,
+    STRINGS,
+    TYPES,
+    fault,
+    kind_of,
+)
+from pml_gateway.catalog.patterns import portable
+from pml_gateway.catalog.pointers import escaped, local_target
+from pml_gateway.catalog.references import ANCHORS, NAMES, PLAIN_FORMAT, with_pointers, without_lost_references
 from pml_gateway.types import JsonObject
-
-MAX_REFERENCE = 2000
-"""Characters of a reference that is followed."""
-
-
-def escaped(name: str) -> str:
-    """A name as one part of a pointer."""
-    return name.replace("~", "~0").replace("/", "~1")
-
-
-def unescaped(part: str) -> str:
-    """The name that one part of a pointer stands for."""
-    return part.replace("~1", "/").replace("~0", "~")
-
-
-def local_target(reference: str, root: JsonObject) -> object:
-    """What a `#/...` reference within the same document points at, or None."""
-    if not reference.startswith("#/") or len(reference) > MAX_REFERENCE:
-        return None
-    node: Any = root
-    for part in reference[2:].split("/"):
-        key = unescaped(part)
-        if isinstance(node, list) and key.isdecimal() and int(key) < len(node):
-            node = node[int(key)]
-        elif isinstance(node, dict) and key in node:
-            node = node[key]
-        else:
-            return None
-    return node
-
 
 MAX_DEPTH = 24
 """Nesting of sub-schemas that is kept; model APIs refuse far less than recursive validators survive."""
@@ -61,14 +47,21 @@ MAX_MERGED_PROPERTIES = 20_000
 
 _ROOT_ALTERNATIVES = ("allOf", "anyOf", "oneOf")
 _REPLACED_AT_ROOT = frozenset({*_ROOT_ALTERNATIVES, "$ref"})
-LOOKED_AT_CLOSELY = TEXTS - STRINGS | TEXT_LISTS | {"dependencies"}
-
-PLAIN_FORMAT = 2
-"""Of marshal: without references."""
+LOOKED_AT_CLOSELY = (TEXTS - STRINGS | TEXT_LISTS | NAMES | FORMAT_LIMITS) | {
+    "$async",
+    "dependencies",
+    "nullable",
+    "patternProperties",
+    "x-nullable",
+}
 
 JSON_PER_BYTE = 8
 """Characters of JSON that come of one byte of that format, at most (`false, ` of one)."""
 
+_COMPILED_DIALECT = re.compile(r"https?://json-schema\.org/(?:draft/20(?:20-12|19-09)|draft-0[67])/schema#?")
+"""Values of `$schema` that clients have a validator for; they refuse a whole list for another one."""
+
+_OLD_DIALECT = re.compile(r"https?://json-schema\.org/draft-0[34]/(?:hyper-)?schema#?")
 _TUPLE_DIALECTS = ("draft-03", "draft-04", "draft-06", "draft-07", "2019-09")
 
 
@@ -77,8 +70,15 @@ class _Repairs:
     keeps_tuples: bool = False
     reasons: list[str] = field(default_factory=list)
     tuples_rewritten: bool = False
+    admits_other_values: bool = False
 
     def note(self, pointer: str, reason: str) -> None:
+        """Say what was changed, after which the schema may admit other values."""
+        self.admits_other_values = True
+        self.note_same(pointer, reason)
+
+    def note_same(self, pointer: str, reason: str) -> None:
+        """Say what was changed, after which the schema admits the same values."""
         if len(self.reasons) < MAX_REASONS:
             place = pointer if len(pointer) <= MAX_POINTER else f"/…{pointer[-MAX_POINTER:]}"
             self.reasons.append(f"{place or '/'}: {reason[:MAX_REASON]}")
@@ -89,15 +89,44 @@ def repair_input_schema(schema: object) -> tuple[JsonObject, tuple[str, ...]]:
 
     A schema without faults is returned as the same object, so that it reaches clients byte for byte.
     """
+    return read_input_schema(schema)[1:]
+
+
+def read_input_schema(schema: object) -> tuple[JsonObject | None, JsonObject, tuple[str, ...]]:
+    """The schema in the words of JSON Schema 2020-12, faults and all, and what `repair_input_schema` makes of it."""
     repairs = _Repairs()
     if not isinstance(schema, dict):
         repairs.note("", f"inputSchema is {kind_of(schema)}, not an object; any arguments are accepted")
-        return {"type": "object"}, tuple(repairs.reasons)
-    cleaned = _clean_object(schema, "", 0, repairs)
+        return None, {"type": "object"}, tuple(repairs.reasons)
+    understood = _understood(schema, repairs)
+    cleaned = _clean_object(understood, "", 0, repairs)
     if repairs.tuples_rewritten:
         cleaned.pop("$schema", None)
-    result = _repair_root(_too_large(cleaned, repairs), repairs)
-    return (result if repairs.reasons else schema), tuple(repairs.reasons)
+    result = _compilable(_repair_root(_too_large(cleaned, repairs), repairs), repairs)
+    return understood, (result if repairs.reasons else schema), tuple(repairs.reasons)
+
+
+def _understood(schema: JsonObject, repairs: _Repairs) -> JsonObject:
+    pointing = with_pointers(schema)
+    if pointing is not schema:
+        repairs.note_same("", "names of schemas left out, references written as pointers")
+    return in_one_dialect(pointing, repairs.note_same)
+
+
+def _compilable(schema: JsonObject, repairs: _Repairs) -> JsonObject:
+    """A cleaned schema as validators of clients compile it, or the same object."""
+    schema, lost = without_lost_references(schema)
+    for reference in lost:
+        repairs.note("", f"reference {reference!r} leads to no schema in the document or back to itself; dropped")
+    properties = schema.get("properties")
+    if isinstance(properties, dict) and not all(isinstance(each, dict) for each in properties.values()):
+        # A widely used client accepts no booleans here, and refuses the whole list for one.
+        repairs.note_same("/properties", "booleans written as schemas")
+        written = {
+            name: each if isinstance(each, dict) else {} if each else {"not": {}} for name, each in properties.items()
+        }
+        schema = {**schema, "properties": written}
+    return schema
 
 
 def is_flawless(schema: object) -> TypeGuard[JsonObject]:
@@ -106,12 +135,21 @@ def is_flawless(schema: object) -> TypeGuard[JsonObject]:
         isinstance(schema, dict)
         and schema.get("type") == "object"
         and not _REPLACED_AT_ROOT & schema.keys()
-        and _is_sound(schema, 0)
-        and _is_small(schema, MAX_BYTES)
+        and _compiles_as_it_is(schema)
     )
 
 
-def _is_sound(schema: JsonObject, depth: int) -> bool:
+def _compiles_as_it_is(schema: JsonObject) -> bool:
+    references: list[str] = []
+    return (
+        _is_sound(schema, 0, references)
+        and _is_small(schema, MAX_BYTES)
+        and (not references or (with_pointers(schema) is schema and without_lost_references(schema)[0] is schema))
+    )
+
+
+def _is_sound(schema: JsonObject, depth: int, references: list[str]) -> bool:
+    """Return True if the parts of a schema need no repair; its references are added to the list."""
     if depth > MAX_DEPTH:
         return False
     for key, value in schema.items():
@@ -122,7 +160,11 @@ def _is_sound(schema: JsonObject, depth: int) -> bool:
         elif key in STRINGS:
             if not isinstance(value, str) or not ((value.isascii() and value.isprintable()) or visible(value) is value):
                 return False
-        elif key in LOOKED_AT_CLOSELY or fault(key, value):
+            if key == "$ref":
+                references.append(value)
+            elif key in _ABOUT_VALIDATORS and not _ABOUT_VALIDATORS[key](value):
+                return False
+        elif key in LOOKED_AT_CLOSELY or fault(key, value) or _names_schemas(key, value):
             return False
         elif key in MAPS:
             below = value.values()
@@ -132,11 +174,34 @@ def _is_sound(schema: JsonObject, depth: int) -> bool:
             below = (value,)
         for each in below:
             if isinstance(each, dict):
-                if not _is_sound(each, depth + 1):
+                if not _is_sound(each, depth + 1, references):
                     return False
-            elif not isinstance(each, bool):
+            elif not isinstance(each, bool) or (key == "properties" and not depth):
                 return False
     return True
+
+
+_ABOUT_VALIDATORS: Mapping[str, Callable[[str], bool]] = {
+    "$dynamicRef": lambda _: False,
+    "$recursiveRef": lambda _: False,
+    "format": lambda name: not fault("format", name),
+    "$schema": lambda dialect: _COMPILED_DIALECT.fullmatch(dialect) is not None,
+    "pattern": lambda pattern: portable(pattern) == pattern,
+}
+
+
+def _names_schemas(key: str, value: object) -> bool:
+    """Return True for a keyword of a vendor in which clients find names of schemas all the same."""
+    is_known = key in MAPS or key in SINGLE or key in ("const", "default", "dependencies")
+    return isinstance(value, dict) and not is_known and _has_names(value)
+
+
+def _has_names(value: object) -> bool:
+    if isinstance(value, list):
+        return any(map(_has_names, value))
+    if not isinstance(value, dict):
+        return False
+    return any(isinstance(value.get(name), str) for name in ("$id", *ANCHORS)) or any(map(_has_names, value.values()))
 
 
 def _is_small(schema: JsonObject, limit: int) -> bool:
@@ -157,19 +222,24 @@ def combines_only_at_root(schema: object) -> bool:
 
 
 def check_output_schema(schema: object) -> tuple[JsonObject | None, tuple[str, ...]]:
-    """The output schema when it is sound, else nothing and why: clients that compile it would fail on the list."""
+    """The output schema, or what admits the same values and compiles, else nothing; and why.
+
+    Clients compile it as soon as it is listed, and lose the whole list if that fails.
+    """
     if schema is None:
         return None, ()
     if not isinstance(schema, dict):
         return None, (f"outputSchema dropped: /: outputSchema is {kind_of(schema)}, not an object",)
+    if _compiles_as_it_is(schema):
+        return schema, ()
     dialect = schema.get("$schema")
     repairs = _Repairs(keeps_tuples=isinstance(dialect, str) and any(name in dialect for name in _TUPLE_DIALECTS))
-    cleaned = _clean_object(schema, "", 0, repairs)
-    if not repairs.reasons and _exceeds(cleaned, MAX_BYTES):
+    result = _compilable(_clean_object(_understood(schema, repairs), "", 0, repairs), repairs)
+    if not repairs.admits_other_values and _exceeds(result, MAX_BYTES):
         repairs.note("", f"outputSchema is larger than {MAX_BYTES} bytes")
-    if repairs.reasons:
+    if repairs.admits_other_values:
         return None, tuple(f"outputSchema dropped: {reason}" for reason in repairs.reasons)
-    return schema, ()
+    return (result if repairs.reasons else schema), tuple(f"outputSchema: {reason}" for reason in repairs.reasons)
 
 
 def _too_large(schema: JsonObject, repairs: _Repairs) -> JsonObject:
@@ -306,9 +376,20 @@ def _clean_object(schema: JsonObject, pointer: str, depth: int, repairs: _Repair
     cleaned: JsonObject = {}
     for key, value in schema.items():
         if reason := fault(key, value):
-            repairs.note(f"{pointer}/{escaped(key)}", f"{reason}; dropped")
+            note = repairs.note_same if key in SAYS_NOTHING_OF_VALUES else repairs.note
+            note(f"{pointer}/{escaped(key)}", f"{reason}; dropped")
+        elif _names_schemas(key, value):
+            repairs.note_same(f"{pointer}/{escaped(key)}", "has names of schemas; dropped")
         else:
             cleaned[key] = value
+    if FORMAT_LIMITS & cleaned.keys() and cleaned.get("format") not in ORDERED_FORMATS:
+        repairs.note_same(pointer, "limits of a format without an order; dropped")
+        cleaned = {key: value for key, value in cleaned.items() if key not in FORMAT_LIMITS}
+    if not pointer and "$schema" in cleaned and not _COMPILED_DIALECT.fullmatch(cleaned["$schema"]):
+        repairs.note_same("/$schema", f"{cleaned['$schema']!r} is unknown to clients; read as a dialect that they know")
+        is_old = _OLD_DIALECT.fullmatch(cleaned.pop("$schema")) is not None
+        cleaned |= {"$schema": "http://json-schema.org/draft-07/schema#"} if is_old else {}
+    _clean_patterns(cleaned, pointer, repairs)
     if isinstance(cleaned.get("items"), list) and not repairs.keeps_tuples:
         repairs.note(f"{pointer}/items", "a list, as in older dialects; rewritten as prefixItems")
         repairs.tuples_rewritten = True
@@ -327,6 +408,31 @@ def _clean_object(schema: JsonObject, pointer: str, depth: int, repairs: _Repair
                 for name, item in value.items()
             }
     return cleaned
+
+
+def _clean_patterns(schema: JsonObject, pointer: str, repairs: _Repairs) -> None:
+    """Leave in a schema what clients can compile of regular expressions."""
+    pattern = schema.get("pattern")
+    if isinstance(pattern, str) and (written := portable(pattern)) != pattern:
+        if written is None:
+            repairs.note(f"{pointer}/pattern", f"{pattern[:40]!r} is not a regular expression of ECMA-262; dropped")
+            del schema["pattern"]
+        else:
+            repairs.note_same(f"{pointer}/pattern", f"{pattern[:40]!r} written as {written[:40]!r}")
+            schema["pattern"] = written
+    named = schema.get("patternProperties")
+    if not isinstance(named, dict) or all(portable(each) == each for each in named):
+        return
+    rewritten = {portable(each): part for each, part in named.items()}
+    if None in rewritten or len(rewritten) < len(named):
+        repairs.note(f"{pointer}/patternProperties", "regular expressions that are not of ECMA-262; dropped")
+        rewritten.pop(None, None)
+        # They refuse what only those that were dropped admitted.
+        for key in ("additionalProperties", "unevaluatedProperties"):
+            schema.pop(key, None)
+    else:
+        repairs.note_same(f"{pointer}/patternProperties", "regular expressions written as ECMA-262 has them")
+    schema["patternProperties"] = rewritten
 
 
 def _rewrite_tuple(schema: JsonObject) -> None:

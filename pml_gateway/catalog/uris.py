@@ -6,6 +6,7 @@ it may be taken for, which is nearly always one thing.
 
 from __future__ import annotations
 
+import ipaddress
 import re
 import unicodedata
 from collections.abc import Callable, Iterator
@@ -38,6 +39,9 @@ _TABS_AND_LINE_ENDS = str.maketrans("", "", "\t\r\n")
 _IN_PATHS = "/!$&'()*+,;=:@"
 _ASCII = "".join(map(chr, range(0x21, 0x7F)))
 _DEFAULT_PORTS = {"http": "80", "https": "443", "ws": "80", "wss": "443", "ftp": "21"}
+"""The special schemes of the WHATWG URL standard other than `file`."""
+
+_HOST_AND_PORT = re.compile(r"(//(?:[^@]*@)?)(\[[^]]*\]|[^:]*)(.*)", re.DOTALL)
 
 
 def _remembered(function: Callable[[str], _Form]) -> Callable[[str], _Form]:
@@ -50,7 +54,7 @@ def _parts(template: str) -> tuple[tuple[str, bool, bool], ...]:
     """(literal, is expression, stays within one segment) in order; the operators of RFC 6570 but the plain one may
     expand to anything, nothing included."""
     parts: list[tuple[str, bool, bool]] = []
-    for position, text in enumerate(_EXPRESSION.split(template)):
+    for position, text in enumerate(_EXPRESSION.split(with_scheme(template, scheme_of(template)))):
         if position % 2:
             parts.append(("", True, not text.startswith(("+", "#", ".", "/", ";", "?", "&"))))
         elif text:
@@ -70,6 +74,7 @@ def matches_template(template: str, uri: str) -> bool:
     """
     if len(uri) > MAX_URI:
         return False
+    uri = with_scheme(uri, scheme_of(uri))
     # All ends that the parts so far may have, as in a walk over every possibility at once.
     ends = {0}
     for literal, is_expression, within_segment in _parts(template):
@@ -105,6 +110,18 @@ def scheme_of(uri: str) -> str:
     return _split(uri.strip(" "))[0]
 
 
+def written_scheme(uri: str) -> str:
+    """The scheme of a URI or template as it is written; empty where it is not fixed."""
+    found = _SCHEME.fullmatch(uri.strip(" "))
+    return found[1] if found else ""
+
+
+def with_scheme(uri: str, scheme: str) -> str:
+    """A URI or template with its scheme in these letters; without a scheme it stays as it is."""
+    found = _SCHEME.fullmatch(uri)
+    return f"{scheme}:{found[2]}" if found else uri
+
+
 def origin(uri: str) -> tuple[str, ...]:
     """What a URI shares with others of its server: scheme and authority, then the scheme, unless the web shares it."""
     scheme, separator, rest = uri.partition(":")
@@ -131,13 +148,19 @@ def unusable(uri: str) -> str:
     return f"contains U+{ord(character):04X}, a control character" if character else ""
 
 
+def is_malformed(uri: str) -> bool:
+    """Return True for a URI of the web that WHATWG parsers refuse; what other readers make of it is not known."""
+    return _web_form(uri) is None
+
+
 @_remembered
 def canonical(uri: str) -> str:
-    """The one way to write a URI in which it is forwarded.
+    """Write a URI in the one form in which it is forwarded.
 
     A `file:` URI is read as WHATWG has it and means a path, so without host, dot segments, empty segments and encoded
-    separators. Of others only what RFC 3986 holds for equal is made so, but no letter changes its case in what may be
-    a parameter. Fragments and empty queries are gone.
+    separators. A URI of the web (`https:`, `ws:`, `ftp:`) is serialised as WHATWG has it, and left alone if it is
+    malformed. Of others only what RFC 3986 holds for equal is made so, but no letter changes its case in what may be a
+    parameter. Fragments and empty queries are gone.
     """
     text = uri.strip(" ")
     scheme, rest = _split(text.translate(_TABS_AND_LINE_ENDS))
@@ -147,7 +170,8 @@ def canonical(uri: str) -> str:
         ends = "/" if decoded.endswith(("/", "/.", "/..")) else ""
         written = quote(_resolved(decoded), safe=_IN_PATHS, errors="surrogateescape")
         return f"file://{written.rstrip('/')}{ends or ('/' if written == '/' else '')}{_escaped(query)}"
-    scheme, rest = _split(text)
+    form = _web_form(text)
+    scheme, rest = _split(form or "")
     if not scheme:
         return text
     path, query = _cut(_escaped(rest))
@@ -171,7 +195,8 @@ def readings(uri: str) -> frozenset[str]:
         reading
         for written in {uri, canonical(uri)}
         for text in _decodings(written, DECODINGS)
-        for reading in _readings(text.strip(_AROUND))
+        for parsed in {text, _web_form(text) or text}
+        for reading in _readings(parsed.strip(_AROUND))
     )
 
 
@@ -214,8 +239,53 @@ def _readings(uri: str) -> Iterator[str]:
             # As careless servers have it: what follows the scheme is one path.
             parts.add(_authority(f"/{_resolved(read[1:])}"))
         for host, resolved in parts:
-            named = unicodedata.normalize("NFKC", _host(scheme, host)).lower().rstrip(".")
-            yield f"{scheme}:{named}{resolved.rstrip('/')}{unquote(query)}"
+            below = f"{resolved.rstrip('/')}{unquote(query)}"
+            yield from (f"{scheme}:{named}{below}" for named in _host_names(scheme, host))
+
+
+def _host_names(scheme: str, authority: str) -> set[str]:
+    """The authority as readers may know it: the host without a final dot, in Unicode, a mapped IPv4 address as such."""
+    named = unicodedata.normalize("NFKC", _host(scheme, authority)).lower()
+    found = _HOST_AND_PORT.fullmatch(named)
+    if found is None:
+        return {named}
+    before, host, port = found.groups()
+    names = {host.rstrip(".")}
+    if host.startswith("["):
+        names.add(_mapped_address(host))
+    elif "xn--" in host and scheme in _DEFAULT_PORTS:
+        names.add(".".join(map(_in_unicode, host.rstrip(".").split("."))))
+    return {f"{before}{name}{port}" for name in names}
+
+
+def _in_unicode(label: str) -> str:
+    """A label of a host name without Punycode, or as it is where it is none."""
+    from ada_url import idna_to_unicode
+
+    return (label.startswith("xn--") and label.isascii() and idna_to_unicode(label)) or label
+
+
+def _mapped_address(host: str) -> str:
+    """The IPv4 address that an IPv6 address in brackets stands for, or the host as it is."""
+    try:
+        mapped = ipaddress.IPv6Address(host[1:-1]).ipv4_mapped
+    except ValueError:
+        return host
+    return host if mapped is None else str(mapped)
+
+
+def _web_form(uri: str) -> str | None:
+    """A URI of the web as WHATWG parsers write it, or None if they refuse it; any other as it is."""
+    flat = uri.translate(_TABS_AND_LINE_ENDS).strip(_AROUND)
+    if _split(flat)[0] not in _DEFAULT_PORTS:
+        return uri
+    # Imported with the first such URI: most gateways never see one, and it takes 12 ms.
+    from ada_url import normalize_url
+
+    try:
+        return normalize_url(flat)
+    except ValueError:
+        return None
 
 
 def _with_either_slash(path: str) -> set[str]:

@@ -1,19 +1,9 @@
-"""The `pml` command: mounts every command group and has the last word on unforeseen faults."""
+"""The `pml` command: every command group, mounted."""
 
 from __future__ import annotations
 
-import itertools
-import os
-import sys
-from collections.abc import Sequence
-from typing import Annotated, Any
-
-import typer
-from typer.core import TyperGroup
-
-from pml_gateway import __version__
 from pml_gateway.cli.backups import backups_app
-from pml_gateway.cli.call import CallCommand, call
+from pml_gateway.cli.call import CALL, call
 from pml_gateway.cli.clients import clients, connect, disconnect
 from pml_gateway.cli.config import config_app, show_reference
 from pml_gateway.cli.demo import demo
@@ -23,12 +13,12 @@ from pml_gateway.cli.enrich import enrich
 from pml_gateway.cli.evaluate import eval_app
 from pml_gateway.cli.init import init
 from pml_gateway.cli.inspect import schema, search
-from pml_gateway.cli.lineage import lineage
 from pml_gateway.cli.local import down, restart, up
 from pml_gateway.cli.migrate import migrate_app
-from pml_gateway.cli.output import ExitCode, error_object, note, print_json, without_known_secrets
+from pml_gateway.cli.program import program, run
 from pml_gateway.cli.prompts_and_resources import prompts, resources
 from pml_gateway.cli.requests import requests_app
+from pml_gateway.cli.secrets import secrets_app
 from pml_gateway.cli.serve import serve
 from pml_gateway.cli.servers import AddCommand, add, disable, enable, remove, rename
 from pml_gateway.cli.service import service_app
@@ -39,73 +29,8 @@ from pml_gateway.cli.tools import tools
 from pml_gateway.cli.trust import trust_app
 from pml_gateway.cli.upstreams import login, logout, logs, refresh, upstreams_app
 from pml_gateway.cli.workflow import workflow_app
-from pml_gateway.errors import GatewayError, UsageError, innermost
 
-
-class Program(TyperGroup):
-    """The whole command line. Where JSON was asked for, what is wrong with the words is said as JSON too."""
-
-    def main(self, args: Sequence[str] | None = None, *given: Any, **options: Any) -> Any:
-        """Run the command that these words are for, and end the process with its exit code."""
-        # Not when it is made: typer adds the options for completion afterwards.
-        _lay_out(self)
-        words = sys.argv[1:] if args is None else [*args]
-        if not wants_json(words) or not options.get("standalone_mode", True):
-            return super().main(args, *given, **options)
-        try:
-            code = super().main(words, *given, **{**options, "standalone_mode": False})
-        except typer.TyperException as error:
-            # Its classes of usage errors are private to typer, but for the one of parameters.
-            text, context = getattr(error, "format_message", error.__str__)(), getattr(error, "ctx", None)
-            hint = f"{context.command_path} --help says what it takes" if context is not None else ""
-            print_json(error_object(UsageError(text, hint=hint)))
-            code = ExitCode.USAGE
-        sys.exit(code if isinstance(code, int) else ExitCode.OK)
-
-
-def _lay_out(command: Any) -> None:
-    """Have the help of a command, and of those below it, wrapped as wide as the terminal, with no type for a flag."""
-    command.help = "\n\n".join(" ".join(paragraph.split()) for paragraph in (command.help or "").split("\n\n"))
-    for parameter in (*command.params, command.get_help_option(typer.Context(command))):
-        if getattr(parameter, "is_flag", False):
-            parameter.metavar = ""
-    for each in getattr(command, "commands", {}).values():
-        _lay_out(each)
-
-
-def wants_json(words: Sequence[str]) -> bool:
-    """Whether the option is among the words; what stands behind `--` is a tool's."""
-    own = itertools.takewhile(lambda word: word != "--", words)
-    return "--json" in own
-
-
-app = typer.Typer(
-    name="pml",
-    cls=Program,
-    no_args_is_help=True,
-    pretty_exceptions_enable=False,
-)
-
-
-def _version(wanted: bool) -> None:
-    if wanted:
-        sys.stdout.write(f"pml {__version__}\n")
-        raise typer.Exit
-
-
-@app.callback()
-def root(
-    version: Annotated[
-        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
-    ] = False,
-) -> None:
-    """One MCP endpoint in front of all your MCP servers; you choose how many tools the model sees.
-
-    Start with: pml demo, pml init, pml connect CLIENT. Exit codes: 0 done, 1 failed, 2 usage, 78 configuration.
-
-    Example: pml search "create an issue"
-    """
-
+app = program()
 
 app.command()(demo)
 app.command()(init)
@@ -122,6 +47,7 @@ app.command()(up)
 app.command()(down)
 app.command()(restart)
 app.add_typer(service_app)
+app.add_typer(secrets_app)
 app.add_typer(backups_app)
 app.command()(doctor)
 app.command()(docs)
@@ -132,7 +58,7 @@ app.command()(schema)
 app.command()(enrich)
 app.command()(prompts)
 app.command()(resources)
-app.command(cls=CallCommand, add_help_option=False, context_settings={"ignore_unknown_options": True})(call)
+app.command(**CALL)(call)
 app.command()(tokens)
 upstreams_app.command()(logs)
 upstreams_app.command()(login)
@@ -141,7 +67,6 @@ app.add_typer(upstreams_app)
 app.command()(refresh)
 app.add_typer(stats_app)
 app.add_typer(migrate_app)
-app.command()(lineage)
 config_app.command("reference")(show_reference)
 app.add_typer(config_app)
 app.add_typer(eval_app)
@@ -151,21 +76,5 @@ app.add_typer(requests_app)
 
 
 def main() -> None:
-    """Run the command line; whatever is not foreseen ends as one line and exit code 1."""
-    try:
-        app()
-    except KeyboardInterrupt:
-        sys.exit(130)
-    except BrokenPipeError:
-        sys.exit(ExitCode.FAILED)
-    # The last line of defence: a person gets a sentence, and the whole story with PML_DEBUG=1.
-    except Exception as raised:
-        if os.environ.get("PML_DEBUG"):
-            raise
-        error = innermost(raised)
-        text = without_known_secrets(f"{type(error).__name__}: {error}")
-        if wants_json(sys.argv[1:]):
-            print_json(error_object(GatewayError(text, hint="PML_DEBUG=1 shows where")))
-        else:
-            note(f"internal error: {text} (PML_DEBUG=1 shows where)")
-        sys.exit(ExitCode.FAILED)
+    """Run the command line."""
+    run(app)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import sys
 from collections.abc import Sequence
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -12,6 +11,7 @@ from typing import Annotated
 import typer
 
 from pml_gateway.cli.completion import backup_names
+from pml_gateway.cli.consent import Asked, YesOption
 from pml_gateway.cli.output import fail, note, print_diff, print_json, print_table, refuse_unasked
 from pml_gateway.clients.backups import Backup, chosen, prune, restore, to_prune
 from pml_gateway.clients.connect import ConnectedFiles, backups_here
@@ -22,7 +22,6 @@ from pml_gateway.text import counted
 backups_app = typer.Typer(name="backups", no_args_is_help=False)
 
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]
-YesOption = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
 DryRunOption = Annotated[bool, typer.Option("--dry-run", help="Show the change, write nothing.")]
 
 _AGE = re.compile(r"(\d{1,5})([dhw])")
@@ -73,10 +72,9 @@ def restore_backup(
         change = restore(chosen(backups_here(Paths.from_environ(), Path.cwd()), name), Paths.from_environ())
         if not as_json:
             print_diff(change.diff)
-        may_ask = not as_json and sys.stdin.isatty()
-        is_unasked = change.has_changed and not (dry_run or yes or may_ask)
-        is_wanted = change.has_changed and not dry_run and not is_unasked
-        is_written = is_wanted and (yes or typer.confirm(f"Write {change.file}?", default=True))
+        asked = Asked(yes, dry_run, as_json)
+        is_unasked = change.has_changed and asked.is_impossible
+        is_written = change.has_changed and asked.agrees(f"Write {change.file}?")
         kept = change.write() if is_written else None
     except ConfigurationError as error:
         fail(error, as_json=as_json)
@@ -126,10 +124,9 @@ def prune_backups(
         gone = to_prune(backups_here(Paths.from_environ(), Path.cwd()), everything=everything, before=before)
         if not as_json:
             _show(gone)
-        may_ask = not as_json and sys.stdin.isatty()
-        is_unasked = bool(gone) and not (dry_run or yes or may_ask)
-        is_wanted = bool(gone) and not dry_run and not is_unasked
-        is_done = is_wanted and (yes or typer.confirm(f"Remove {counted(len(gone), 'backup')}?", default=False))
+        asked = Asked(yes, dry_run, as_json)
+        is_unasked = bool(gone) and asked.is_impossible
+        is_done = bool(gone) and asked.agrees(f"Remove {counted(len(gone), 'backup')}?", default=False)
         if is_done:
             # First: a connection whose backup is gone could not be undone at all.
             ConnectedFiles(paths).give_up([backup.path for backup in gone])

@@ -7,16 +7,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer.core import TyperCommand
 
-from pml_gateway.cli.arguments import Flag, flags_of, given_arguments, read_flags
 from pml_gateway.cli.completion import tool_names, tool_schema
-from pml_gateway.cli.context import Command, ConfigOption, JsonOption, command_gateway
+from pml_gateway.cli.context import Command, ConfigOption, JsonOption
 from pml_gateway.cli.output import ExitCode, fail, print_json, print_table, printable, say, told
-from pml_gateway.errors import InvalidInputError, ToolNotFoundError
-from pml_gateway.text import escaped, quoted
-from pml_gateway.types import SEPARATORS
+from pml_gateway.text import escaped
 
 if TYPE_CHECKING:
-    from pml_gateway.gateway.gateway import Gateway
+    from pml_gateway.owner.arguments import Flag
     from pml_gateway.types import JsonObject
 
 
@@ -29,6 +26,8 @@ class CallCommand(TyperCommand):
         schema = tool_schema(ctx.params.get("config"), ctx.params.get("name") or "")
         if schema is None or not incomplete.startswith("-"):
             return own
+        from pml_gateway.owner.arguments import flags_of
+
         completion = type(super().shell_complete(ctx, "--")[0])  # its class is private to typer
         return [completion(option) for option in _options(flags_of(schema)) if option.startswith(incomplete)] + own
 
@@ -43,6 +42,8 @@ def _values(ctx: typer.Context, args: list[str], incomplete: str) -> list[str]:
     schema = tool_schema(ctx.params.get("config"), ctx.params.get("name") or "")
     if schema is None or not args:
         return []
+    from pml_gateway.owner.arguments import flags_of
+
     flag = next((flag for flag in flags_of(schema) if flag.option == args[-1]), None)
     choices = () if flag is None else flag.choices or (flag.item.choices if flag.item is not None else ())
     # A shell writes what it completes to the terminal.
@@ -80,13 +81,15 @@ def call(
         return
     command = Command(config, as_json=as_json)
     if wants_help:
-        _print_parameters(name, command.run(lambda: _described(command, name)), as_json=as_json)
+        _print_parameters(name, command.ask("describe", {"name": name}), as_json=as_json)
         return
     words = list(arguments or [])
     text = words.pop(0) if words and not words[0].startswith("--") else None
-    result = command.run(lambda: _call(command, name, text, words, argument or []))
-    if isinstance(result, InvalidInputError):
-        raise typer.BadParameter(printable(f"{result.message}\n{result.hint or ''}".strip()))
+    given = {"name": name, "text": text, "words": words, "pairs": argument or []}
+    answer = command.ask("call", given)
+    if (wrong := answer.get("wrong")) is not None:
+        raise typer.BadParameter(printable(f"{wrong['message']}\n{wrong['hint']}".strip()))
+    result = answer["answer"]
     error = (result.get("structuredContent") or {}).get("error") if result.get("isError") else None
     if as_json:
         print_json(result)
@@ -99,58 +102,12 @@ def call(
         raise typer.Exit(ExitCode.FAILED)
 
 
-async def _call(
-    command: Command, name: str, text: str | None, words: list[str], pairs: list[str]
-) -> JsonObject | InvalidInputError:
-    """The result, or what is wrong with the command line."""
-    from pml_gateway.gateway.calling import Caller
-    from pml_gateway.gateway.request import CallOptions, RequestScope
-
-    async with command_gateway(command) as gateway:
-        await gateway.connect_once(name)
-        schema = await _schema(gateway, name)
-        try:
-            given = read_flags(schema or {}, words, given_arguments(text, pairs, schema)) if schema is not None else {}
-        except InvalidInputError as error:
-            return error
-        if schema is None:
-            _refuse_disabled(gateway, name)
-        call_tool = {"name": name, "arguments": given}
-        return await Caller(gateway).as_owner(RequestScope(), "call_tool", call_tool, CallOptions())
-
-
-async def _schema(gateway: Gateway, name: str) -> JsonObject | None:
-    """The tool's own schema; none if there is no such tool, which the call itself will say best."""
-    from pml_gateway.policy.client import LOCAL
-
-    tool = (await gateway.ready()).view(LOCAL).resolve(name)
-    return None if tool is None else tool.input_schema
-
-
-def _refuse_disabled(gateway: Gateway, name: str) -> None:
-    """Say that a server is disabled, instead of which other tool is called like its one.
-
-    Raises:
-        ToolNotFoundError: no tool of this name is there, and that is why.
-    """
-    for server, definition in gateway.state.settings.servers.items():
-        if not definition.enabled and any(name.startswith(server + separator) for separator in SEPARATORS):
-            raise ToolNotFoundError(f"{server} is disabled, and with it {name!r}", hint=f"pml enable {quoted(server)}")
-
-
-async def _described(command: Command, name: str) -> JsonObject:
-    from pml_gateway.policy.client import LOCAL
-
-    async with command_gateway(command) as gateway:
-        await gateway.connect_once(name)
-        view = (await gateway.ready()).view(LOCAL)
-        tool = view.resolve(name)
-        if tool is None:
-            _refuse_disabled(gateway, name)
-            raise ToolNotFoundError(
-                f"no tool {name!r}", hint=f"closest: {', '.join(view.closest(name)) or 'none; see pml tools'}"
-            )
-        return {"name": tool.qualified_name, "description": tool.description, "inputSchema": tool.input_schema}
+CALL: dict[str, Any] = {
+    "cls": CallCommand,
+    "add_help_option": False,
+    "context_settings": {"ignore_unknown_options": True},
+}
+"""How it is mounted: options that it does not have are the tool's."""
 
 
 def _print_parameters(name: str, tool: JsonObject, *, as_json: bool) -> None:
@@ -160,6 +117,8 @@ def _print_parameters(name: str, tool: JsonObject, *, as_json: bool) -> None:
     say(f"Usage: pml call {name} [JSON] [--PARAMETER VALUE]...\n", style="bold")
     if tool["description"]:
         say(f"{tool['description']}\n")
+    from pml_gateway.owner.arguments import flags_of
+
     flags = flags_of(tool["inputSchema"])
     if not flags:
         say("It takes no parameters.")

@@ -9,12 +9,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
+from urllib.parse import urlsplit
 
 import typer
 
 from pml_gateway.cli.completion import client_names, known_client_names
+from pml_gateway.cli.consent import YesOption
 from pml_gateway.cli.context import Command
-from pml_gateway.cli.local import endpoint_of
+from pml_gateway.cli.local import StartOption, endpoint_of, start_now
 from pml_gateway.cli.output import (
     ExitCode,
     fail,
@@ -66,7 +68,6 @@ ClientArgument = Annotated[
 ScopeOption = Annotated[
     Scope | None, typer.Option("--scope", help="Which file of the client. [default: the user's, else the project's]")
 ]
-YesOption = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
 AllScopesOption = Annotated[
     bool, typer.Option("--all-scopes", help="Every file of the client: the user's, each project's own, this project's.")
 ]
@@ -159,7 +160,7 @@ def connect(
         bool, typer.Option("--keep/--replace-servers", help="Leave the servers that the gateway serves in place.")
     ] = False,
     take_all: Annotated[
-        bool, typer.Option("--take-all", help="Take out also the servers that the gateway cannot start now.")
+        bool, typer.Option("--take-all", help="Take out also the servers that are known not to start.")
     ] = False,
     as_client: Annotated[
         str | None,
@@ -175,12 +176,14 @@ def connect(
     ] = False,
     dry_run: DryRunOption = False,
     yes: YesOption = False,
+    start: StartOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Point a client at the gateway.
 
     Adds the gateway to the client's file and takes out the servers that the gateway serves, which would be there twice.
-    Servers that it cannot start now stay in the client. Everything else in the file stays as it is, and
+    Servers that are known not to start stay in the client: a command, a variable or a login is missing, or a running
+    gateway failed to start them. None is started to find out. Everything else in the file stays as it is, and
     `pml disconnect` brings back every byte.
 
     Example: pml connect claude-code --dry-run
@@ -193,6 +196,10 @@ def connect(
             raise ConfigurationError("the gateway has no servers yet", hint="run `pml init` first")
         connections = ConnectedFiles(command.paths)
         chosen = _Chosen.of(client, scope, all_scopes, connections)
+        listening = _listening(command) if http else ()
+        if listening and settings.http.port not in listening:
+            # Where several listen, the one that the settings name is meant.
+            settings = settings.model_copy(update={"http": settings.http.model_copy(update={"port": listening[0]})})
         own = _entry(chosen.client, settings, http=http, as_client=as_client, write_key=write_key)
         takes = _Takes.none() if keep else _takes(chosen, command, settings, connections)
         edits = _connecting(chosen, own, settings, connections, takes, take_all=take_all)
@@ -205,9 +212,13 @@ def connect(
     else:
         for edit, outcome in zip(edits, outcomes, strict=True):
             _say_connected(edit, outcome, is_asked_to_keep=keep)
-        _say_next(chosen, outcomes, is_pinned=_pins(settings), over_http=http, shares=settings.local.attach)
+        is_served = http and bool(listening)
+        shares = settings.local.attach
+        _say_next(chosen, outcomes, is_pinned=_pins(settings), over_http=http, is_served=is_served, shares=shares)
         if not all_scopes:
             _say_other_scopes(chosen, settings, connections)
+    if any(outcome.is_written for outcome in outcomes) and not http and (start or not as_json):
+        start_now(command, start, may_ask=not yes and sys.stdin.isatty())
     if any(outcome.is_unasked for outcome in outcomes):
         refuse_unasked(as_json=as_json)
 
@@ -319,9 +330,9 @@ def _as_left(file: ClientFile, edits: Sequence[ClientEdit]) -> ClientFile:
 
 
 def _warnings(edits: Sequence[ClientEdit], takes: _Takes) -> list[str]:
-    """Servers that leave the client's file although the gateway could not start them as it is now."""
+    """Servers that leave the client's file although they are known not to start."""
     return [
-        f"{name} goes from the file, but the gateway cannot start it as {server}: {takes.unready[server]}"
+        f"{name} goes from the file, but is known not to start as {server}: {takes.unready[server]}"
         for edit in edits
         if edit.has_changed
         for name, server in edit.served.items()
@@ -334,7 +345,7 @@ def _say_connected(edit: ClientEdit, outcome: _Outcome, *, is_asked_to_keep: boo
     if edit.removed and outcome.is_written:
         note(f"served by the gateway from now on: {', '.join(edit.removed)}")
     if edit.waiting:
-        note(f"left in {client.title}, since the gateway cannot start them now (--take-all takes them too):")
+        note(f"left in {client.title}, since they are known not to start (--take-all takes them too):")
         for name, reason in edit.waiting.items():
             note(f"  {name}: {reason}")
     kept = [name for name in edit.kept if name not in edit.waiting]
@@ -346,7 +357,15 @@ def _say_connected(edit: ClientEdit, outcome: _Outcome, *, is_asked_to_keep: boo
         note(f"wrote {file.path}{f' (the bytes before are in {outcome.backup})' if outcome.backup else ''}")
 
 
-def _say_next(chosen: _Chosen, outcomes: Sequence[_Outcome], *, is_pinned: bool, over_http: bool, shares: bool) -> None:
+def _say_next(
+    chosen: _Chosen,
+    outcomes: Sequence[_Outcome],
+    *,
+    is_pinned: bool,
+    over_http: bool,
+    is_served: bool,
+    shares: bool,
+) -> None:
     """What is left for the person to do, once something was written."""
     client = chosen.client
     if not any(outcome.is_written for outcome in outcomes):
@@ -355,9 +374,9 @@ def _say_next(chosen: _Chosen, outcomes: Sequence[_Outcome], *, is_pinned: bool,
         note(f"{client.title}: {client.restart}")
     if client.pin_key and is_pinned:
         note(f"{client.title} {client.defers}; the gateway's entry has it")
-    if over_http:
+    if over_http and not is_served:
         note("start the gateway: pml serve --http")
-    elif shares:
+    elif shares and not over_http:
         note("it shares one gateway, and the servers behind it, with your other clients: pml docs machine")
     note(f"undo: pml disconnect {client.name}{chosen.option}")
 
@@ -443,6 +462,15 @@ def _entry(client: KnownClient, settings: Settings, *, http: bool, as_client: st
     if http:
         return http_entry(client, settings, client_key=as_client, write_key=write_key, pin=pin)
     return stdio_entry(client, pin=pin)
+
+
+def _listening(command: Command) -> Sequence[int]:
+    """The ports on which gateways of this configuration listen now."""
+    from pml_gateway.serve.control import ask_gateways
+
+    reports = command.run(lambda: ask_gateways(command.paths, "status", timeout=ANSWER_SECONDS))
+    urls = [report["url"] for report in reports if report.get("url") and report.get("config") == command.identity]
+    return [port for url in urls if (port := urlsplit(url).port) is not None]
 
 
 def _pins(settings: Settings) -> bool:
@@ -561,7 +589,11 @@ def _show(found: Sequence[tuple[ClientStatus, ConnectedFile | None]], sharing: _
     _say_without_file(others, sharing)
     for status, _ in listed:
         if status.problem:
-            warn(f"{status.file.path}: {status.problem}")
+            warn(
+                f"{status.file.path} {status.problem}"
+                if status.file.problem
+                else f"{status.file.path}: {status.problem}"
+            )
 
 
 def _say_without_file(others: Mapping[str, int], sharing: _Sharing) -> None:

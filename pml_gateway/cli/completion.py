@@ -1,22 +1,20 @@
-"""What the shell completes: names from the configuration and the manifest, so that no server is started for it."""
+"""What the shell completes: names from the configuration and the manifest, so that no server is started for it.
+
+Every command imports this for its options, so that what it reads with is imported when a shell completes.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import typer
 
-from pml_gateway.clients.known import CLIENT_NAMES
-from pml_gateway.config.load import load_settings
-from pml_gateway.config.presets import PRESET_NAMES
-from pml_gateway.config.servers import former_ids
-from pml_gateway.config.settings import Settings
-from pml_gateway.docs import pages
-from pml_gateway.errors import GatewayError
-from pml_gateway.paths import Paths
-from pml_gateway.reports.settings import reference
 from pml_gateway.types import ExposureMode, JsonObject
+
+if TYPE_CHECKING:
+    from pml_gateway.config.settings import Settings
 
 
 def tool_names(ctx: typer.Context, incomplete: str) -> list[str]:
@@ -42,15 +40,30 @@ def client_names(ctx: typer.Context, incomplete: str) -> list[str]:
 
 def known_client_names(incomplete: str) -> list[str]:
     """The clients whose files `pml init` and `pml connect` know."""
+    from pml_gateway.clients.known import CLIENT_NAMES
+
     return _starting(CLIENT_NAMES, incomplete)
 
 
 def backup_names(incomplete: str) -> list[str]:
     """The backups that `pml backups` lists."""
     from pml_gateway.clients.connect import backups_here
+    from pml_gateway.errors import GatewayError
+    from pml_gateway.paths import Paths
 
     try:
         return _starting([backup.name for backup in backups_here(Paths.from_environ(), Path.cwd())], incomplete)
+    except GatewayError:
+        return []
+
+
+def stored_names(incomplete: str) -> list[str]:
+    """The names that `pml secrets list` lists."""
+    from pml_gateway.errors import GatewayError
+    from pml_gateway.secrets.env_file import stored_variables
+
+    try:
+        return _starting(stored_variables(), incomplete)
     except GatewayError:
         return []
 
@@ -62,6 +75,8 @@ def workflow_names(ctx: typer.Context, incomplete: str) -> list[str]:
 
 def setting_names(incomplete: str) -> list[str]:
     """The keys of the configuration."""
+    from pml_gateway.reports.settings import reference
+
     return _starting([setting.key for setting in reference()], incomplete)
 
 
@@ -72,11 +87,15 @@ def mode_names(incomplete: str) -> list[str]:
 
 def preset_names(incomplete: str) -> list[str]:
     """The shipped presets."""
+    from pml_gateway.config.presets import PRESET_NAMES
+
     return _starting(PRESET_NAMES, incomplete)
 
 
 def topic_names(incomplete: str) -> list[str]:
     """The pages of `pml docs`."""
+    from pml_gateway.docs import pages
+
     return _starting([page.topic for page in pages()], incomplete)
 
 
@@ -85,6 +104,10 @@ def _starting(names: Iterable[str], incomplete: str) -> list[str]:
 
 
 def _settings(ctx: typer.Context) -> Settings:
+    from pml_gateway.config.load import load_settings
+    from pml_gateway.config.settings import Settings
+    from pml_gateway.errors import GatewayError
+
     try:
         return load_settings(config_file=ctx.params.get("config")).settings
     except GatewayError:
@@ -94,6 +117,10 @@ def _settings(ctx: typer.Context) -> Settings:
 
 def _known_tools(config: Path | None) -> Iterator[tuple[str, JsonObject]]:
     from pml_gateway.catalog.manifest import ManifestFile
+    from pml_gateway.config.load import load_settings
+    from pml_gateway.config.servers import former_ids
+    from pml_gateway.errors import GatewayError
+    from pml_gateway.paths import Paths
 
     try:
         settings = load_settings(config_file=config).settings

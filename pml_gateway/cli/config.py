@@ -10,7 +10,7 @@ import typer
 
 from pml_gateway.cli.completion import preset_names, setting_names
 from pml_gateway.cli.context import Command
-from pml_gateway.cli.output import exit_code, fail, note, print_json, print_table, say, warn
+from pml_gateway.cli.output import fail, note, print_json, print_table, say, warn
 from pml_gateway.cli.preset import write_preset
 from pml_gateway.cli.wizard import Given, run_wizard
 from pml_gateway.config.advice import foreign_variables, literal_secrets, unreadable_env_files, unresolved_references
@@ -19,12 +19,16 @@ from pml_gateway.config.layers import KeyPath, Origin, dotted
 from pml_gateway.config.load import load_settings, problems_of
 from pml_gateway.config.masked import masked_settings
 from pml_gateway.config.presets import PRESET_NAMES, load_preset
-from pml_gateway.config.problems import configuration_error
+from pml_gateway.config.problems import Problem, configuration_error
+from pml_gateway.config.project import find_project_file
 from pml_gateway.config.settings import Settings
+from pml_gateway.config.trust import TrustStore
 from pml_gateway.errors import ConfigurationError, ModelError, SecretError
+from pml_gateway.paths import Paths
 from pml_gateway.reports.settings import markdown_reference, reference
 from pml_gateway.text import suggestion
 from pml_gateway.types import Ranking
+from pml_gateway.workplace import Workplace
 
 config_app = typer.Typer(name="config", no_args_is_help=False)
 
@@ -139,21 +143,21 @@ def validate(context: typer.Context, config_file: ConfigOption = None, as_json: 
     """
     try:
         loaded = load_settings(config_file=_config_file(context, config_file))
-        if loaded.problems:
-            raise configuration_error(loaded.problems)
+        if problems := [*loaded.problems, *_refused(loaded.settings, loaded.origins)]:
+            raise configuration_error(problems)
     except ConfigurationError as error:
         if not as_json:
             fail(error)
-        problems = [
-            {"location": item.location, "key": item.key, "message": item.message} for item in problems_of(error)
-        ]
-        print_json({"valid": False, "files": [], "problems": problems, "warnings": []})
-        raise typer.Exit(exit_code(error)) from None
+        found = [{"location": item.location, "key": item.key, "message": item.message} for item in problems_of(error)]
+        print_json({"valid": False, "files": [], "problems": found, "warnings": []})
+        raise typer.Exit(error.exit_code) from None
     warnings = [*loaded.warnings, *unresolved_references(loaded.settings), *literal_secrets(loaded.settings)]
     warnings += [*foreign_variables(loaded.settings), *unreadable_env_files(loaded.settings)]
-    warnings += [*_store_warnings(loaded.settings), *_model_warnings(loaded.settings)]
+    warnings += _model_warnings(loaded.settings)
     warnings += _workflow_warnings(loaded.settings, _config_file(context, config_file))
-    files = [str(path) for path in loaded.files]
+    unread, why = _unapproved()
+    warnings += why
+    files = [str(path) for path in loaded.files if path != unread]
     if as_json:
         print_json({"valid": True, "files": files, "problems": [], "warnings": warnings})
         return
@@ -184,18 +188,33 @@ def presets(as_json: JsonOption = False) -> None:
     note(f"Each file says what it costs and when to choose it: {found[0].path.parent}")
 
 
-def _store_warnings(settings: Settings) -> list[str]:
-    """What would keep `pml serve` from starting with this store of results, here and now."""
-    from pml_gateway.state.backend import check_store
+def _refused(settings: Settings, origins: Mapping[str, Origin]) -> list[Problem]:
+    """What `pml serve` would refuse. References without a value are not: it may run with other variables."""
+    from pml_gateway.policy.refusals import refusals
 
-    try:
-        check_store(settings.references)
-    except SecretError:
-        # Told with the other references that stand for nothing.
-        return []
-    except ConfigurationError as error:
-        return [f"{error.message}; {error.hint}"]
-    return []
+    return [
+        Problem(_place(key, origins), key, f"{error.message.removeprefix(key).strip()}; {error.hint}")
+        for key, error in refusals(settings, Workplace.here().environ)
+        if not isinstance(error, SecretError)
+    ]
+
+
+def _unapproved() -> tuple[Path | None, list[str]]:
+    """The project's file where it is not approved as it is now, and a sentence on what is read of it."""
+    file = find_project_file(Workplace.here().folder)
+    standing = "trusted" if file is None else TrustStore(Paths.from_environ().trust_file).standing(file)
+    if standing == "trusted":
+        return None, []
+    if standing not in ("changed", "not trusted"):
+        # The warnings of the configuration say already why it is skipped.
+        return file, []
+    why = "changed since it was approved" if standing == "changed" else "not approved"
+    remedy = "`pml trust project` shows what it sets and what is wrong with it, and asks"
+    return file, [f"{file}: {why}, and not read but for its intent and a narrower exposure; {remedy}"]
+
+
+def _place(key: str, origins: Mapping[str, Origin]) -> str:
+    return next((origin.location for found, origin in origins.items() if found == key), "")
 
 
 def _model_warnings(settings: Settings) -> list[str]:

@@ -1,29 +1,28 @@
-"""What commands start from: options, loaded settings and, where needed, a gateway that lives as long as the command."""
+"""What commands start from: options, loaded settings, and a gateway: that of this machine, or one of their own.
+
+Commands that ask the running gateway are as fast as what they import, so that everything large is imported when needed.
+"""
 
 from __future__ import annotations
 
 import os
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager, suppress
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import ExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
-import anyio
 import typer
 
 from pml_gateway.cli.completion import mode_names, preset_names
-from pml_gateway.cli.output import fail, messages, note, warn
-from pml_gateway.config.advice import intent_sources
-from pml_gateway.config.load import LoadedSettings, load_settings, with_servers
-from pml_gateway.config.settings import LogSettings
-from pml_gateway.errors import GatewayError, innermost
-from pml_gateway.paths import Paths
-from pml_gateway.serve.signals import run_until_signalled
-from pml_gateway.telemetry import logs
+from pml_gateway.cli.output import fail, messages, note, told, warn
+from pml_gateway.errors import ConfigurationError, GatewayError, UsageError, innermost
 
 if TYPE_CHECKING:
+    from pml_gateway.config.load import LoadedSettings
     from pml_gateway.gateway.gateway import Gateway
+    from pml_gateway.paths import Paths
+    from pml_gateway.types import JsonObject
 
 ConfigOption = Annotated[
     Path | None, typer.Option("--config", metavar="FILE", help="Configuration file instead of the user's.")
@@ -56,6 +55,8 @@ class Command:
     @property
     def paths(self) -> Paths:
         """Where the gateway's files lie."""
+        from pml_gateway.paths import Paths
+
         return Paths.from_environ(os.environ)
 
     @property
@@ -69,6 +70,8 @@ class Command:
         Raises:
             ConfigurationError: with every problem found.
         """
+        from pml_gateway.config.load import load_settings, with_servers
+
         loaded = load_settings(
             config_file=self.config_file, mode=self.mode, preset=self.preset, overrides=self.overrides
         )
@@ -76,6 +79,8 @@ class Command:
 
     def run(self, work: Callable[[], Awaitable[ResultT]]) -> ResultT:
         """Run a command's work, which a signal ends; an error ends the process with its message and exit code."""
+        from pml_gateway.serve.signals import run_until_signalled
+
         try:
             return run_until_signalled(work)
         except (GatewayError, BaseExceptionGroup) as raised:
@@ -87,6 +92,98 @@ class Command:
                 raise
             fail(error, as_json=self.as_json)
 
+    def ask(
+        self, operation: str, arguments: JsonObject, hear: Callable[[Mapping[str, Any]], None] = lambda _: None
+    ) -> JsonObject:
+        """The answer of the gateway of this machine, which is started where there is none; an error ends the process.
+
+        Where `local.attach` is off, or no gateway can be shared, it is that of a gateway of this command's own.
+
+        Args:
+            operation: one of the operations of the owner.
+            arguments: what it is given.
+            hear: gets what is told meanwhile beside how far it has come.
+        """
+        with ExitStack() as shown:
+            telling = _Telling(shown, hear)
+            answer = self._asked(operation, arguments, telling)
+            if answer is None:
+                answer = self.run(lambda: _in_own_gateway(self, operation, arguments, telling))
+        if not self.as_json:
+            for warning in answer.get("warnings", ()):
+                warn(warning)
+        if "error" in answer:
+            error = told(answer["error"])
+            error.exit_code = answer["exit"]
+            fail(error, as_json=self.as_json)
+        result: JsonObject = answer["result"]
+        return result
+
+    def _asked(
+        self, operation: str, arguments: JsonObject, telling: Callable[[Mapping[str, Any]], None]
+    ) -> JsonObject | None:
+        """The answer of the gateway of this machine; None where none is to be shared."""
+        from pml_gateway.cli.asking import ask
+        from pml_gateway.local.bridge import RefusedError, ServeAloneError
+        from pml_gateway.local.entry import folder, may_be_off
+
+        config = None if self.config_file is None else str(self.config_file)
+        options = {"config": config, "mode": self.mode, "preset": self.preset}
+        try:
+            if may_be_off(options, os.environ, folder()) and not self.load().settings.local.attach:
+                return None
+            return ask(operation, arguments, options, telling)
+        except ServeAloneError:
+            return None
+        except RefusedError as refused:
+            kind = {2: UsageError, 78: ConfigurationError}.get(refused.exit_code, GatewayError)
+            fail(kind(refused.message, hint=refused.hint), as_json=self.as_json)
+        except GatewayError as error:
+            fail(error, as_json=self.as_json)
+
+
+class _Telling:
+    """Shows how far an operation has come, where somebody looks."""
+
+    def __init__(
+        self, shown: ExitStack, hear: Callable[[Mapping[str, Any]], None], update: Callable[[str], None] | None = None
+    ) -> None:
+        self._shown = shown
+        self._hear = hear
+        self._update = update
+
+    def __call__(self, notice: Mapping[str, Any]) -> None:
+        match notice:
+            case {"progress": str() as text}:
+                if self._update is None:
+                    self._update = self._shown.enter_context(messages().status(text)).update
+                self._update(text)
+            case {"note": str() as text}:
+                note(text)
+            case _:
+                self._hear(notice)
+
+
+async def _in_own_gateway(
+    command: Command, operation: str, arguments: JsonObject, telling: Callable[[Mapping[str, Any]], None]
+) -> JsonObject:
+    """The answer of a gateway that lives as long as the command."""
+    import anyio
+
+    from pml_gateway.owner.context import OperationContext
+    from pml_gateway.owner.operations import perform
+    from pml_gateway.serve.reload import follow_files
+    from pml_gateway.serve.runtime import watched_files
+    from pml_gateway.workplace import Workplace
+
+    async with _own_gateway(command) as (loaded, gateway), anyio.create_task_group() as tasks:
+        watched = watched_files(command.paths, Workplace.here())
+        tasks.start_soon(follow_files, gateway, loaded, command.load, watched)
+        context = OperationContext(gateway, command.paths, command.identity, telling)
+        answer = await perform(operation, arguments, context, loaded.warnings)
+        tasks.cancel_scope.cancel()
+    return answer
+
 
 def recorded_searches(command: Command) -> list[str]:
     """What was searched for on this configuration, oldest first; nothing where the records cannot be read."""
@@ -95,19 +192,6 @@ def recorded_searches(command: Command) -> list[str]:
     with suppress(GatewayError):
         return [each.query for each in read_history(command.paths.usage_file, Wanted(command.identity)).searches]
     return []
-
-
-async def _tell_of_installations(gateway: Gateway) -> None:
-    """Say once of each server that it is installed first, as that takes longer than anybody expects."""
-    from pml_gateway.reports.status import PROGRESS_SECONDS
-
-    told: set[str] = set()
-    while True:
-        for name, upstream in gateway.pool.upstreams.items():
-            if name not in told and (progress := upstream.installing) is not None:
-                told.add(name)
-                note(f"{progress.message}; it goes on if you interrupt this")
-        await anyio.sleep(PROGRESS_SECONDS)
 
 
 @asynccontextmanager
@@ -126,31 +210,40 @@ async def command_gateway(
     That no intent is configured is said where `lists_by_intent`, and not at every other command; which servers' tools
     are not known, where the answer is `of_all`.
     """
+    from pml_gateway.config.advice import intent_sources
+    from pml_gateway.owner.context import OperationContext
+    from pml_gateway.owner.operations import telling
+
+    async with _own_gateway(command, connect=connect) as (loaded, gateway):
+        if not command.as_json:
+            unsaid = () if lists_by_intent else intent_sources(loaded.settings)
+            for warning in loaded.warnings:
+                if warning not in unsaid:
+                    warn(warning)
+        if connect or not gateway.knows_tools:
+            slowest = max((upstream.longest_start for upstream in gateway.pool.upstreams.values()), default=0.0)
+            with messages().status("starting the servers") as shown:
+                show = _Telling(ExitStack(), lambda _: None, shown.update)
+                async with telling(OperationContext(gateway, command.paths, command.identity, show)):
+                    await gateway.refresh(timeout or slowest + 1)
+        if of_all and not command.as_json and (unlisted := gateway.unlisted()):
+            warn(f"nothing is known of the tools of {', '.join(unlisted)}; pml upstreams --probe says why")
+        yield gateway
+
+
+@asynccontextmanager
+async def _own_gateway(command: Command, *, connect: bool = False) -> AsyncIterator[tuple[LoadedSettings, Gateway]]:
+    """A gateway of the command's own, with the settings that it was opened with."""
     # The server stack takes 0.7 s to import, which `pml --help` and `pml config` never need.
+    from pml_gateway.config.settings import LogSettings
     from pml_gateway.gateway.gateway import open_gateway
     from pml_gateway.meta.meta_tools import ALL_META_TOOLS
-    from pml_gateway.reports.status import tell_waiting
+    from pml_gateway.telemetry import logs
 
     # Servers' faults are told as answers and warnings; the log would say them again, in the middle of the answer.
     logs.configure(LogSettings(level="error"))
     loaded = command.load()
-    if not command.as_json:
-        unsaid = () if lists_by_intent else intent_sources(loaded.settings)
-        for warning in loaded.warnings:
-            if warning not in unsaid:
-                warn(warning)
-    settings = loaded.settings
     async with open_gateway(
-        settings, command.paths, identity=command.identity, meta_tools=ALL_META_TOOLS, connect=connect
+        loaded.settings, command.paths, identity=command.identity, meta_tools=ALL_META_TOOLS, connect=connect
     ) as gateway:
-        if connect or not gateway.knows_tools:
-            slowest = max((upstream.longest_start for upstream in gateway.pool.upstreams.values()), default=0.0)
-            with messages().status("starting the servers") as shown:
-                async with anyio.create_task_group() as tasks:
-                    tasks.start_soon(tell_waiting, gateway, shown.update)
-                    tasks.start_soon(_tell_of_installations, gateway)
-                    await gateway.refresh(timeout or slowest + 1)
-                    tasks.cancel_scope.cancel()
-        if of_all and not command.as_json and (unlisted := gateway.unlisted()):
-            warn(f"nothing is known of the tools of {', '.join(unlisted)}; pml upstreams --probe says why")
-        yield gateway
+        yield loaded, gateway

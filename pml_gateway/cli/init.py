@@ -2,25 +2,33 @@
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
+from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from pml_gateway.cli.completion import known_client_names
+from pml_gateway.cli.consent import Asked, YesOption
+from pml_gateway.cli.context import Command
+from pml_gateway.cli.local import StartOption, start_now
 from pml_gateway.cli.output import ExitCode, fail, note, print_diff, print_json, print_table, refuse_unasked, say, warn
-from pml_gateway.clients.discover import ClientFile, client_files, known_client, read_named
+from pml_gateway.clients.block import Block
+from pml_gateway.clients.discover import SKIPPED, ClientFile, client_files, known_client, read_named
 from pml_gateway.clients.importing import ImportPlan, plan_import
 from pml_gateway.clients.known import CLIENT_NAMES
-from pml_gateway.clients.model import Scope
+from pml_gateway.clients.model import FileFormat, FileLocation, KnownClient, Scope, Variables
+from pml_gateway.clients.paste import pasted
 from pml_gateway.clients.places import Surroundings
+from pml_gateway.clients.removed import RemovedServers
 from pml_gateway.config.edit import FileEdit, edit_file, set_values
 from pml_gateway.config.load import load_user_settings
 from pml_gateway.config.masked import masked_start
 from pml_gateway.config.servers import UpstreamDefinition
-from pml_gateway.errors import ConfigurationError
+from pml_gateway.config.settings import Settings
+from pml_gateway.errors import ConfigurationError, UsageError
 from pml_gateway.paths import Paths
 from pml_gateway.secrets.env_file import store_variables
 from pml_gateway.text import counted
@@ -49,33 +57,55 @@ def init(
     project: Annotated[
         bool, typer.Option("--project", help="Also files of this project, which others may have written.")
     ] = False,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    removed: Annotated[
+        bool, typer.Option("--removed", help="Also servers that you took out with `pml remove`.")
+    ] = False,
+    yes: YesOption = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would be done, write nothing.")] = False,
+    start: StartOption = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Bring the MCP servers of your clients into ~/.pml/config.yaml.
 
     Finds the files of Claude Code, Claude Desktop, Cursor, VS Code, Windsurf, Gemini CLI, Codex and Zed, merges what is
     there twice, and turns credentials into ${env:NAME} references, whose values go to a file that only you can read.
-    The clients' files are not changed. Later runs only add.
+    The clients' files are not changed. Later runs only add, and leave out what `pml remove` took out.
 
     Example: pml init --client claude-code --dry-run
     """
     try:
-        _init(source, client, project=project, yes=yes, dry_run=dry_run, as_json=as_json)
+        _init(
+            source,
+            client,
+            project=project,
+            removed=removed,
+            yes=yes,
+            dry_run=dry_run,
+            start=start,
+            as_json=as_json,
+        )
     except ConfigurationError as error:
         fail(error, as_json=as_json)
 
 
 def _init(
-    source: Path | None, names: list[str] | None, *, project: bool, yes: bool, dry_run: bool, as_json: bool
+    source: Path | None,
+    names: list[str] | None,
+    *,
+    project: bool,
+    removed: bool,
+    yes: bool,
+    dry_run: bool,
+    start: bool | None,
+    as_json: bool,
 ) -> None:
     paths = Paths.from_environ()
     surroundings = Surroundings.here(Path.cwd())
     clients = [known_client(name).name for name in names or ()]
-    found = read_named(source, surroundings) if source else client_files(surroundings, clients or CLIENT_NAMES)
+    found = _named(source, surroundings) if source else client_files(surroundings, clients or CLIENT_NAMES)
     present = [file for file in found if file.exists]
-    is_interactive = not (yes or dry_run or as_json) and sys.stdin.isatty()
+    asked = Asked(yes, dry_run, as_json)
+    is_interactive = asked.is_interactive
     chosen = [file for file in present if file.scope is not Scope.PROJECT or project or source]
     left = [file for file in present if file not in chosen and file.entries]
     if not as_json:
@@ -85,33 +115,72 @@ def _init(
             if typer.confirm(f"Also import {len(file.entries)} of this project's {file.path.name}?", default=False):
                 chosen.append(file)
                 left.remove(file)
-    plan = plan_import([file for file in chosen if not file.problem], load_user_settings(paths), surroundings)
+    readable, record = [file for file in chosen if not file.problem], RemovedServers(paths.removed_file)
+    out = {} if removed else record.names()
+    settings = load_user_settings(paths)
+    plan = plan_import(readable, settings, surroundings, removed=out)
+    if not source and (gone := _gone(record, plan, settings, paths)) is not None:
+        plan = plan_import([*readable, gone], settings, surroundings, removed=out)
     preview = _edit(plan, paths, dry_run=True)
     if not as_json:
         show_plan(plan, left, chosen, paths)
         if preview.has_changed and not preview.path.exists():
             note(f"{preview.path} is not there yet and will be made:")
         print_diff(preview.diff)
-    is_wanted = yes or (
-        is_interactive and preview.has_changed and typer.confirm(f"Write {preview.path}?", default=True)
-    )
     edit = preview
     is_written = False
-    if is_wanted and not dry_run and preview.has_changed:
+    if preview.has_changed and asked.agrees(f"Write {preview.path}?"):
         store_variables(paths.secrets_file, plan.values)
         edit = _edit(plan, paths, dry_run=False)
+        record.change(removed={}, added=plan.additions.values())
         is_written = True
-    broken = [file for file in found if file.problem]
+    broken = [file for file in found if file.problem and not file.is_skipped]
     if as_json:
         print_json(_report(plan, present, left, edit, paths, is_written=is_written))
     else:
         _conclude(plan, chosen, edit, paths, is_written=is_written, is_refused=is_interactive or dry_run)
+    if is_written and (start or not as_json):
+        start_now(Command(as_json=as_json), start, may_ask=is_interactive)
     if edit.has_changed and not (is_written or is_interactive or dry_run):
         refuse_unasked(as_json=as_json)
     if broken:
         raise typer.Exit(ExitCode.CONFIGURATION)
     if not present:
         raise typer.Exit(ExitCode.FAILED)
+
+
+REMOVED = KnownClient("removed", "pml remove", (), variables=Variables.ANY)
+
+
+def _gone(record: RemovedServers, plan: ImportPlan, settings: Settings, paths: Paths) -> ClientFile | None:
+    """The servers that `pml remove` took out and that no client has any more, as a file; None if there are none."""
+    seen = {each.name or each.entry_name for each in plan.servers}
+    entries = {name: each for name, each in record.definitions().items() if name not in seen | settings.servers.keys()}
+    if not entries:
+        return None
+    place, block = FileLocation(Scope.USER, "", ()), Block(FileFormat.JSON, ())
+    return ClientFile(REMOVED, place, paths.removed_file, block, exists=True, entries=entries)
+
+
+def _named(source: Path, surroundings: Surroundings) -> list[ClientFile]:
+    """The file of a client, or else one with what `pml add` reads when it is pasted.
+
+    Raises:
+        ConfigurationError: it is neither; says what is wrong with it as the file of a client.
+    """
+    path = source.expanduser().absolute()
+    problem: ConfigurationError | None = None
+    found: list[ClientFile] = []
+    try:
+        found = read_named(path, surroundings)
+    except ConfigurationError as error:
+        problem = error
+    if not any(file.entries for file in found):
+        with suppress(UsageError, OSError, UnicodeDecodeError):
+            return [replace(pasted(path.read_text("utf-8")), path=path, is_copy=True)]
+    if problem is not None:
+        raise problem
+    return found
 
 
 def _edit(plan: ImportPlan, paths: Paths, *, dry_run: bool) -> FileEdit:
@@ -136,11 +205,14 @@ def _show_files(present: Sequence[ClientFile], looked_at: Sequence[ClientFile]) 
     listed = [file for file in present if file.entries or not file.project]
     print_table(
         ("CLIENT", "SCOPE", "SERVERS", "FILE"),
-        [(*_whose(file), "broken" if file.problem else len(file.entries), file.where) for file in listed],
+        [
+            (*_whose(file), SKIPPED if file.is_skipped else "broken" if file.problem else len(file.entries), file.where)
+            for file in listed
+        ],
     )
     for file in listed:
         if file.problem:
-            warn(f"{file.path} {file.problem}; it is left out")
+            warn(f"{file.path} {file.problem}{'' if file.is_skipped else '; it is left out'}")
     for file in present:
         if file.elsewhere:
             others = counted(len(file.elsewhere), "other project")
@@ -159,23 +231,31 @@ def _whose(file: ClientFile) -> tuple[str, str]:
 
 _OUTCOMES = {
     "added": "add",
+    "replaced": "replaced",
     "merged": "the same as {name}",
     "present": "is there already as {name}",
+    "removed": "leave out, you removed it",
     "skipped": "skip",
     "gateway": "this gateway, left out",
 }
 
 
-def show_plan(plan: ImportPlan, left: Sequence[ClientFile], chosen: Sequence[ClientFile], paths: Paths) -> None:
-    """Say what an import would add, and what is left out, moved or missing."""
+def show_plan(
+    plan: ImportPlan,
+    left: Sequence[ClientFile],
+    chosen: Sequence[ClientFile],
+    paths: Paths,
+    replaced: Collection[str] = (),
+) -> None:
+    """Say what an import would add or put in the place of servers, and what is left out, moved or missing."""
     if plan.servers:
         print_table(
             ("SERVER", "FROM", "RESULT", "STARTS"),
             [
                 (
                     server.entry_name,
-                    server.file.client.name,
-                    _OUTCOMES[server.outcome].format(name=server.name),
+                    server.file.origin,
+                    _OUTCOMES["replaced" if server.name in replaced else server.outcome].format(name=server.name),
                     _start(server.definition) if server.outcome == "added" else "",
                 )
                 for server in plan.servers
@@ -201,11 +281,10 @@ def show_plan(plan: ImportPlan, left: Sequence[ClientFile], chosen: Sequence[Cli
             place = stored if secret.is_stored else "is set already to the same value"
             note(f"  ${{env:{secret.variable}}}  {', '.join(secret.used_by)}; {place}")
     if plan.missing:
-        note("these variables are needed and not set; export them where the gateway starts, or add lines")
-        note(f"to {paths.secrets_file}:")
+        note("these variables are needed and not set; store them, or export them where the gateway starts:")
         for item in plan.missing:
             about = f"  ({item.about})" if item.about else ""
-            note(f"  export {item.variable}=...   # {', '.join(item.used_by)}{about}")
+            note(f"  pml secrets set {item.variable}   # {', '.join(item.used_by)}{about}")
 
 
 def _conclude(
@@ -213,7 +292,10 @@ def _conclude(
 ) -> None:
     if not edit.has_changed:
         if chosen:
-            note(f"{edit.path} has all of these servers already" if plan.servers else "there is nothing to import")
+            rest = " that you did not remove" if any(each.outcome == "removed" for each in plan.servers) else ""
+            note(
+                f"{edit.path} has all of these servers{rest} already" if plan.servers else "there is nothing to import"
+            )
         return
     if not is_written:
         if is_refused:
@@ -225,7 +307,7 @@ def _conclude(
     clients = dict.fromkeys(
         server.file.client.name if not server.file.is_copy else "CLIENT"
         for server in plan.servers
-        if server.outcome != "gateway"
+        if server.outcome != "gateway" and server.file.client is not REMOVED
     )
     for name in clients:
         note(f"next: pml connect {name}")

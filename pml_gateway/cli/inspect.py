@@ -3,37 +3,21 @@
 from __future__ import annotations
 
 import json
-from functools import partial
 from typing import TYPE_CHECKING, Annotated
 
-import anyio
-import anyio.to_thread
 import typer
 
 from pml_gateway.cli.completion import server_names, tool_names
-from pml_gateway.cli.context import Command, ConfigOption, JsonOption, command_gateway
+from pml_gateway.cli.context import Command, ConfigOption, JsonOption
 from pml_gateway.cli.output import answers, fail, print_json, print_table, say, told, wrapped
 from pml_gateway.errors import ToolNotFoundError
 from pml_gateway.text import first_sentence
-from pml_gateway.types import Ranking
 
 if TYPE_CHECKING:
-    from pml_gateway.gateway.gateway import Gateway
     from pml_gateway.types import JsonObject
 
 INDENTED = " " * 6
 """What stands below the name of a hit, beside its score."""
-
-NO_EVIDENCE: JsonObject = {"meaning": None, "words": None}
-MAX_HITS = 1000
-
-MODEL_SECONDS = 60.0
-ENCODING_SECONDS = 5.0
-"""How long a search waits for the model to load, and then for the vectors of new tools, a thousand of them; the next
-search goes on from there."""
-
-UNLISTED_SECONDS = 3.0
-"""How long a search waits for servers of which nothing is known: one that is dead says so at once."""
 
 
 def search(
@@ -62,10 +46,7 @@ def search(
     if server is not None:
         arguments["server"] = server
     command = Command(config, as_json=as_json)
-    answer = _ask(command, "search_tools", arguments)
-    if explain and "hits" in answer:
-        evidence = command.run(lambda: _evidence(command, query, server))
-        answer["hits"] = [hit | {"evidence": evidence.get(hit["name"], NO_EVIDENCE)} for hit in answer["hits"]]
+    answer = _ask(command, "search", {**arguments, "explain": explain})
     if as_json:
         print_json(answer)
     elif "servers" in answer:
@@ -83,7 +64,7 @@ def search(
                 for line in json.dumps(hit["inputSchema"], indent=2, ensure_ascii=False).splitlines():
                     say(INDENTED + line, style="cyan")
             if "evidence" in hit:
-                scores = (f"{name}: {_shown(hit['evidence'][name])}" for name in NO_EVIDENCE)
+                scores = (f"{name}: {_shown(hit['evidence'][name])}" for name in ("meaning", "words"))
                 say(INDENTED + ", ".join(scores), style="dim")
                 if "request" in hit["evidence"]:
                     say(f"{INDENTED}asked of it: {hit['evidence']['request']}", style="dim")
@@ -91,6 +72,8 @@ def search(
     else:
         say(answer["reason"])
         _say_unavailable(answer)
+    if not as_json and answer.get("hits") and answer.get("unknown_words"):
+        say(f"no tool knows: {', '.join(answer['unknown_words'])}; scores are halved", style="dim")
     if not as_json and answer.get("ranking"):
         say(f"ranked by: {answer['ranking']}", style="dim")
     if not as_json and answer.get("partial"):
@@ -109,28 +92,6 @@ def _shown(score: float | None) -> str:
     return "none" if score is None else f"{score:.2f}"
 
 
-async def _evidence(command: Command, query: str, server: str | None) -> dict[str, JsonObject]:
-    """What speaks for every hit: its score by meaning alone and by words alone, None where it has none by these alone,
-    and the request nearest to the query, where requests are known."""
-    from pml_gateway.policy.client import LOCAL
-
-    async with command_gateway(command) as gateway:
-        state = await gateway.searchable(60)
-        view = state.view(LOCAL)
-        found: dict[str, JsonObject] = {}
-        for name, ranking in (("meaning", Ranking.DENSE), ("words", Ranking.LEXICAL)):
-            hits = await anyio.to_thread.run_sync(
-                partial(state.search, view, query, MAX_HITS, server=server, ranking=ranking)
-            )
-            for tool, score in hits.tools if hits.ranking is ranking else ():
-                found.setdefault(tool.qualified_name, dict(NO_EVIDENCE))[name] = round(score, 4)
-        if state.index is not None:
-            asked = await anyio.to_thread.run_sync(state.index.matching_requests, query, list(found))
-            for name, request in asked.items():
-                found[name]["request"] = request
-        return found
-
-
 def schema(
     names: Annotated[list[str], typer.Argument(help="Tool names.", autocompletion=tool_names)],
     format_: Annotated[str, typer.Option("--format", help="json, typescript or markdown.")] = "markdown",
@@ -144,7 +105,7 @@ def schema(
     if format_ not in ("json", "typescript", "markdown"):
         raise typer.BadParameter("use json, typescript or markdown", param_hint="--format")
     chosen = "json" if as_json else format_
-    answer = _ask(Command(config, as_json=as_json), "tool_schema", {"names": names, "format": chosen})
+    answer = _ask(Command(config, as_json=as_json), "schema", {"names": names, "format": chosen})
     if as_json or chosen == "json":
         print_json(answer)
         return
@@ -155,33 +116,10 @@ def schema(
         fail(ToolNotFoundError(answer["errors"][0]["message"], hint=answer["errors"][0]["hint"]))
 
 
-def _ask(command: Command, meta_tool: str, arguments: JsonObject) -> JsonObject:
-    """A meta-tool's data; its error ends the command."""
-    result = command.run(lambda: _call(command, meta_tool, arguments))
+def _ask(command: Command, operation: str, arguments: JsonObject) -> JsonObject:
+    """The data of a meta-tool's result; its error ends the command."""
+    result = command.ask(operation, arguments)
     data: JsonObject = result["structuredContent"]
     if result.get("isError"):
         fail(told(data["error"]), as_json=command.as_json)
     return data
-
-
-async def _call(command: Command, meta_tool: str, arguments: JsonObject) -> JsonObject:
-    from pml_gateway.gateway.calling import Caller
-    from pml_gateway.gateway.request import CallOptions, RequestScope
-
-    async with command_gateway(command, of_all=True) as gateway:
-        for name in (*arguments.get("names", ()), arguments.get("server", "")):
-            await gateway.connect_once(name)
-        if meta_tool == "search_tools":
-            await _prepare_search(gateway)
-        return await Caller(gateway).as_owner(RequestScope(), meta_tool, arguments, CallOptions())
-
-
-async def _prepare_search(gateway: Gateway) -> None:
-    """Try servers of which nothing is known, to say why; a person waits for the model, not for a worse ranking."""
-    with anyio.move_on_after(UNLISTED_SECONDS):
-        async with anyio.create_task_group() as tasks:
-            for name in gateway.unlisted():
-                tasks.start_soon(gateway.connect_once, name)
-    await gateway.ready()
-    await gateway.usable(MODEL_SECONDS)
-    await gateway.indexed(ENCODING_SECONDS)

@@ -65,7 +65,7 @@ class _Machine:
             warn(closed)
 
     def start(self, *, stays: bool = True) -> bool:
-        """Have it run, until it is told to end if it `stays`; whether it was started for that.
+        """Have it run, until it is told to end if it `stays`; return True if it was started for that.
 
         Raises:
             GatewayError: it cannot be started, or does not answer.
@@ -123,6 +123,13 @@ class _Machine:
                 )
             time.sleep(POLL_SECONDS)
 
+    def end_or_fail(self) -> None:
+        """Have it end; what keeps it from that ends the process."""
+        try:
+            self.end("down")
+        except GatewayError as error:
+            fail(error, as_json=self.command.as_json)
+
     def end(self, command: str) -> JsonObject | None:
         """Have it end once its calls are done, and wait for that; None where none runs.
 
@@ -140,6 +147,41 @@ class _Machine:
             if answer is not None and not wait_for_end(gateway, END_SECONDS):
                 raise StuckGatewayError(self.endpoint, gateway.process or 0, f"has not ended in {END_SECONDS:g} s")
         return answer
+
+
+StartOption = Annotated[
+    bool | None,
+    typer.Option(
+        "--start/--no-start", help="Start the gateway now, so that the first session finds its tools. [default: ask]"
+    ),
+]
+FIRST_LISTS_SECONDS = 20.0
+"""How long it is waited for servers, most of which start within a few seconds; an installation goes on by itself."""
+
+
+def start_now(command: Command, wanted: bool | None, *, may_ask: bool) -> None:
+    """Start the gateway that clients will share and say how its servers are, if that is `wanted` or the person agrees.
+
+    One that runs is left alone; where nobody can be asked, it is said how to start it.
+    """
+    if wanted is False or not command.load().settings.local.attach:
+        return
+    if endpoint_of(command).living() is not None:
+        return
+    if wanted is None and not may_ask:
+        note("pml up starts the gateway now, so that the first session finds its tools")
+        return
+    if wanted is None and not typer.confirm(
+        "Start the gateway now, so that the first session finds its tools?", default=True
+    ):
+        return
+    with messages().status("starting the gateway and its servers"):
+        found = command.ask("start", {"seconds": FIRST_LISTS_SECONDS})
+    note(f"the gateway runs; ready: {', '.join(found['ready']) or 'none'}")
+    if found["starting"]:
+        note(f"still starting: {', '.join(found['starting'])}")
+    for server, reason in found["failed"].items():
+        warn(f"{server}: {reason}")
 
 
 def endpoint_of(command: Command) -> Endpoint:
@@ -268,16 +310,30 @@ def _tell(machine: _Machine, status: JsonObject, *, is_new: bool) -> None:
     note(f"its log: {log}")
 
 
-def down(config: ConfigOption = None, as_json: JsonOption = False) -> None:
+def down(
+    config: ConfigOption = None,
+    all_files: Annotated[bool, typer.Option("--all", help="Also those of other configuration files.")] = False,
+    as_json: JsonOption = False,
+) -> None:
     """End the gateway of this machine and its servers; running calls get 60 seconds to finish.
+
+    Each configuration file has a gateway of its own: --config FILE ends that of another file, --all every one.
 
     Clients stay: the next message of one of them starts another one, also while calls of others still run in this one.
     One that hangs is killed after that time.
 
     Example: pml down
     """
-    machine = _Machine(Command(config, as_json=as_json))
+    command = Command(config, as_json=as_json)
+    machine = _Machine(command)
     machine.close_to_others()
+    others = _of_other_files(command)
+    if all_files:
+        for file in others:
+            _Machine(Command(Path(file), as_json=as_json)).end_or_fail()
+    elif not as_json:
+        for file, process in others.items():
+            note(f"process {process} serves {file}; pml down --config {file} ends it")
     killed: int | None = None
     with machine.endpoint.watch() as gateway:
         try:
@@ -302,6 +358,18 @@ def down(config: ConfigOption = None, as_json: JsonOption = False) -> None:
         _tell_unfinished(unfinished)
         if next_one := machine.endpoint.living():
             note(f"a client has another one by now: process {next_one}")
+
+
+def _of_other_files(command: Command) -> dict[str, int]:
+    """The process of every gateway that clients share and that is of another configuration file of this home."""
+    from pml_gateway.serve.control import ask_gateways
+
+    reports = command.run(lambda: ask_gateways(command.paths, "status", timeout=ANSWER_SECONDS))
+    return {
+        report["config"]: report["pid"]
+        for report in reports
+        if report.get("transport") == "machine" and report.get("config") not in (None, command.identity)
+    }
 
 
 def _tell_unfinished(unfinished: int) -> None:
@@ -331,7 +399,10 @@ def restart(config: ConfigOption = None, as_json: JsonOption = False) -> None:
             status = machine.status_of_service()
         else:
             ended = machine.end("restart")
-            machine.start(stays=before.get("started_by") != "client")
+            stays = before.get("started_by") != "client"
+            machine.start(stays=stays)
+            if not stays:
+                machine.ask("expect")
             if ended is not None and (http := ended.get("http")):
                 machine.listen(http)
             status = machine.ask("status")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Awaitable, Callable
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated
 
@@ -10,20 +11,23 @@ import anyio.to_thread
 import typer
 
 from pml_gateway.cli.completion import client_names
+from pml_gateway.cli.consent import Asked, YesOption
 from pml_gateway.cli.context import Command, ConfigOption, JsonOption, command_gateway
-from pml_gateway.cli.output import ExitCode, note, print_diff, print_json, print_table, say, warn
+from pml_gateway.cli.output import ExitCode, note, print_diff, print_json, print_table, refuse_unasked, say, warn
 from pml_gateway.config.servers import former_ids
 from pml_gateway.errors import ConfigurationError, GatewayError
 from pml_gateway.text import counted, plural_of, shortened
 from pml_gateway.types import JsonObject
 from pml_gateway.usage.history import History, Wanted, most_used, read_history
 from pml_gateway.usage.migration import Journal, overruled
-from pml_gateway.usage.stages import Criteria, Stage, reasons_to_wait, stage_in, standing, values_of
+from pml_gateway.usage.stages import Stage, reasons_to_wait, stage_in, standing, values_of
 
 if TYPE_CHECKING:
     from pml_gateway.config.edit import FileEdit
     from pml_gateway.reports.replay import MigrationPlan
 
+
+ANOTHER = f"pml migrate plan --to {Stage.HYBRID_BALANCED}"
 
 SHOWN = 12
 MAX_QUERY = 32
@@ -94,7 +98,7 @@ def say_standing(report: JsonObject) -> None:
     if report["stage"] is None:
         say("  choose a stage: pml migrate --to hybrid_balanced")
     elif report["next"] is None:
-        say("  this is the last stage")
+        say(f"  this is the last stage; what another one would do: {ANOTHER}")
     elif report["reasons_to_wait"]:
         say(f"  wait before {report['next']}: {'; '.join(report['reasons_to_wait'])}")
     else:
@@ -102,8 +106,7 @@ def say_standing(report: JsonObject) -> None:
 
 
 def say_moved(report: JsonObject) -> None:
-    """What a step changed."""
-    print_diff(report["diff"])
+    """What a step changed, beside the text of the file."""
     planned = report["plan"]
     if not planned["calls"]:
         note("no calls are recorded, so nothing spoke against it; `pml migrate status` will say how it goes")
@@ -155,7 +158,7 @@ async def plan_step(
     settings = command.load().settings
     stage = stage_in(settings, client)
     if target is None:
-        target = _next_of(stage)
+        target = _next_of(stage, has_moved=journal_of(command).last(client) is not None)
     # What would refuse the step refuses it before the servers are asked.
     values = values_of(target, settings, client)
     history = _history(command, client, time.time() - days * 86400)
@@ -172,14 +175,18 @@ async def plan_step(
         )
 
 
-def _next_of(stage: Stage | None) -> Stage:
+def _next_of(stage: Stage | None, *, has_moved: bool) -> Stage:
     if stage is None:
         raise GatewayError(
             "this exposure is none of the stages: semantic, or hybrid with values of its own",
             hint=f"choose one: pml migrate --to {Stage.HYBRID_BALANCED}",
         )
     if stage.next is None:
-        raise GatewayError(f"{stage} is the last stage", hint="pml migrate back undoes the last step")
+        back = "; to undo the last step: pml migrate back" if has_moved else ""
+        raise GatewayError(
+            f"{stage} is the last stage: no other lists less, so there is nothing to move on to",
+            hint=f"stay here, or see what another stage would do: {ANOTHER}{back}",
+        )
     return stage.next
 
 
@@ -232,8 +239,8 @@ async def reload_gateways(command: Command) -> list[JsonObject]:
     return [each for at, each in enumerate(told) if each not in told[:at]]
 
 
-def stage_status(command: Command, client: str | None, criteria: Criteria) -> JsonObject:
-    """The stage, how it goes since it began, and what speaks against moving on."""
+def stage_status(command: Command, client: str | None) -> JsonObject:
+    """Return the stage, how it goes since it began, and what speaks against moving on."""
     settings = command.load().settings
     stage = stage_in(settings, client)
     step = journal_of(command).last(client)
@@ -249,7 +256,7 @@ def stage_status(command: Command, client: str | None, criteria: Criteria) -> Js
         "since": since,
         **asdict(found),
         "miss_rate": found.miss_rate,
-        "reasons_to_wait": reasons_to_wait(found, criteria) if following else [],
+        "reasons_to_wait": reasons_to_wait(found) if following else [],
         "clients_with_own_mode": own,
     }
 
@@ -321,7 +328,6 @@ StageOption = Annotated[
     str | None, typer.Option("--to", metavar="STAGE", help=f"A stage: {', '.join(Stage)}.", show_default=False)
 ]
 DAYS = 30.0
-CRITERIA = Criteria()
 
 
 @migrate_app.callback(invoke_without_command=True)
@@ -333,6 +339,7 @@ def migrate(
     days: DaysOption = DAYS,
     keep: KeepOption = 1.0,
     apply_whitelist: WhitelistOption = False,
+    yes: YesOption = False,
     dry_run: DryRunOption = False,
     config: ConfigOption = None,
     as_json: JsonOption = False,
@@ -349,7 +356,8 @@ def migrate(
     if to is None:
         say(context.get_help())
         return
-    _move(Command(config, as_json=as_json), client, _stage(to), max_missed, days, keep, apply_whitelist, dry_run)
+    asked = Asked(yes, dry_run, as_json)
+    _move(Command(config, as_json=as_json), client, _stage(to), max_missed, days, keep, apply_whitelist, asked)
 
 
 @migrate_app.command()
@@ -361,7 +369,7 @@ def status(client: ClientOption = None, config: ConfigOption = None, as_json: Js
     command = Command(config, as_json=as_json)
 
     async def work() -> JsonObject:
-        return stage_status(command, client, CRITERIA)
+        return stage_status(command, client)
 
     report = command.run(work)
     print_json(report) if as_json else say_standing(report)
@@ -393,6 +401,7 @@ def next_stage(
     days: DaysOption = DAYS,
     keep: KeepOption = 1.0,
     apply_whitelist: WhitelistOption = False,
+    yes: YesOption = False,
     dry_run: DryRunOption = False,
     config: ConfigOption = None,
     as_json: JsonOption = False,
@@ -401,80 +410,50 @@ def next_stage(
 
     Example: pml migrate next --max-missed 3
     """
-    _move(Command(config, as_json=as_json), client, None, max_missed, days, keep, apply_whitelist, dry_run)
+    asked = Asked(yes, dry_run, as_json)
+    _move(Command(config, as_json=as_json), client, None, max_missed, days, keep, apply_whitelist, asked)
 
 
 @migrate_app.command()
-def back(client: ClientOption = None, config: ConfigOption = None, as_json: JsonOption = False) -> None:
+def back(
+    client: ClientOption = None,
+    yes: YesOption = False,
+    dry_run: DryRunOption = False,
+    config: ConfigOption = None,
+    as_json: JsonOption = False,
+) -> None:
     """Undo the last step: byte for byte, or its own keys alone where the file has changed since.
 
-    Example: pml migrate back
+    Example: pml migrate back --dry-run
     """
-    command = Command(config, as_json=as_json)
+    command, asked = Command(config, as_json=as_json), Asked(yes, dry_run, as_json)
 
-    async def work() -> JsonObject:
-        undone = journal_of(command).undo(client)
-        reloaded = await reload_gateways(command)
+    async def undo(*, dry_run: bool) -> JsonObject:
+        undone = journal_of(command).undo(client, dry_run=dry_run)
         return {
+            "moved": not dry_run,
             "stage": undone.step.before_stage,
             "from": undone.step.stage,
             "client": client,
             "exact": undone.exact,
             "file": str(undone.edit.path),
             "diff": undone.edit.diff,
-            "gateways": reloaded,
+            "gateways": [] if dry_run else await reload_gateways(command),
         }
 
-    report = command.run(work)
-    if as_json:
-        print_json(report)
-        return
-    print_diff(report["diff"])
-    if report["exact"]:
-        note(f"back in {report['stage']}; {report['file']} is what it was before, byte for byte")
-    else:
-        note(f"back in {report['stage']}; {report['file']} has changed since, so only the step's own keys were undone")
-    say_reloaded(report["gateways"])
-
-
-@migrate_app.command()
-def auto(
-    client: ClientOption = None,
-    max_missed: MissedOption = 0,
-    min_calls: Annotated[int, typer.Option("--min-calls", min=0, help="Calls in this stage.")] = CRITERIA.min_calls,
-    min_days: Annotated[float, typer.Option("--min-days", min=0, help="Days in this stage.")] = CRITERIA.min_days,
-    max_miss_rate: Annotated[
-        float, typer.Option("--max-miss-rate", min=0, max=1, help="Share of searches that may miss.")
-    ] = CRITERIA.max_miss_rate,
-    days: DaysOption = DAYS,
-    config: ConfigOption = None,
-    as_json: JsonOption = False,
-) -> None:
-    """Move on by one stage when the criteria hold, and say why not otherwise; for cron, where waiting is no failure.
-
-    Example: pml migrate auto --min-days 5
-    """
-    command = Command(config, as_json=as_json)
-    criteria = Criteria(min_calls, min_days, max_miss_rate)
-
-    async def work() -> JsonObject:
-        report = stage_status(command, client, criteria)
-        reasons = list(report["reasons_to_wait"])
-        if report["next"] is not None and not reasons:
-            found = await plan_step(command, client, None, days, 1.0)
-            if found.lost <= max_missed:
-                return await apply_step(command, found, client, apply_whitelist=False, dry_run=False)
-            reasons = [f"{found.lost} recorded calls would be lost in {found.target}; at most {max_missed} may be"]
-        reasons = reasons or [f"{report['stage'] or 'this'} is the last stage"]
-        return {"moved": False, "stage": report["stage"], "reasons_to_wait": reasons}
-
-    report = command.run(work)
+    report = command.run(lambda: undo(dry_run=True))
+    report = _done_if_wanted(command, asked, report, lambda: undo(dry_run=False))
     if as_json:
         print_json(report)
     elif report["moved"]:
-        say_moved(report)
+        if report["exact"]:
+            note(f"back in {report['stage']}; {report['file']} is what it was before, byte for byte")
+        else:
+            note(f"back in {report['stage']}; {report['file']} has changed since, so only its own keys were undone")
+        say_reloaded(report["gateways"])
     else:
-        say(f"stays in {report['stage'] or 'settings of its own'}: {'; '.join(report['reasons_to_wait'])}")
+        note(f"nothing was written; this would go back to {report['stage']}")
+    _end(asked, report)
 
 
 def _stage(name: str) -> Stage:
@@ -492,24 +471,41 @@ def _move(
     days: float,
     keep: float,
     apply_whitelist: bool,
-    dry_run: bool,
+    asked: Asked,
 ) -> None:
-    async def work() -> JsonObject:
-        found = await plan_step(command, client, target, days, keep)
-        if found.lost > max_missed:
-            return {"moved": False, "plan": plan_json(found)}
+    found = command.run(lambda: plan_step(command, client, target, days, keep))
+    if found.lost > max_missed:
+        report: JsonObject = {"moved": False, "plan": plan_json(found)}
+        if command.as_json:
+            print_json(report)
+        else:
+            say_plan(report["plan"])
+            warn(
+                f"not moved: {report['plan']['lost_calls']} recorded calls would be neither listed nor found; "
+                f"--max-missed allows {max_missed}. Raise it, or whitelist these tools in a hybrid stage"
+            )
+        raise typer.Exit(ExitCode.FAILED)
+
+    async def apply(*, dry_run: bool) -> JsonObject:
         return await apply_step(command, found, client, apply_whitelist=apply_whitelist, dry_run=dry_run)
 
-    report = command.run(work)
-    if command.as_json:
-        print_json(report)
-    elif report["moved"] or dry_run:
-        say_moved(report)
-    else:
-        say_plan(report["plan"])
-        warn(
-            f"not moved: {report['plan']['lost_calls']} recorded calls would be neither listed nor found; "
-            f"--max-missed allows {max_missed}. Raise it, or whitelist these tools in a hybrid stage"
-        )
-    if not report["moved"] and not (dry_run and "diff" in report):
-        raise typer.Exit(ExitCode.FAILED)
+    report = command.run(lambda: apply(dry_run=True))
+    report = _done_if_wanted(command, asked, report, lambda: apply(dry_run=False))
+    print_json(report) if command.as_json else say_moved(report)
+    _end(asked, report)
+
+
+def _done_if_wanted(
+    command: Command, asked: Asked, preview: JsonObject, do: Callable[[], Awaitable[JsonObject]]
+) -> JsonObject:
+    """The report of a change after it was shown and asked for, or of the preview where it is not wanted."""
+    if not asked.as_json:
+        print_diff(preview["diff"])
+    # A step that changes no text needs no question on a terminal.
+    is_wanted = (asked.is_interactive and not preview["diff"]) or asked.agrees(f"Write {preview['file']}?")
+    return command.run(do) if is_wanted else preview
+
+
+def _end(asked: Asked, report: JsonObject) -> None:
+    if asked.is_impossible:
+        refuse_unasked(as_json=asked.as_json)

@@ -15,10 +15,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from pml_gateway.errors import ConfigurationError, ErrorCode, GatewayError, UsageError
-from pml_gateway.secrets.judgement import MASK, Keys
-from pml_gateway.secrets.known import KNOWN_SECRETS
-from pml_gateway.secrets.masking import mask_tree
+from pml_gateway.errors import ErrorCode, GatewayError, UsageError
 from pml_gateway.text import escaped, escaped_json, first_sentence
 
 GAP = 2
@@ -157,18 +154,10 @@ def warn(text: str) -> None:
 
 def without_known_secrets(text: str) -> str:
     """The text with a mask for every secret that was resolved in this process."""
-    return KNOWN_SECRETS.masked(text, MASK)
+    from pml_gateway.secrets.known import without_known_secrets
 
-
-def _without_known(value: Any, _: Keys) -> Any:
-    """A judge of values: secrets that this process knows go, and everything else stays."""
-    match value:
-        case str():
-            return without_known_secrets(value)
-        case list() | tuple():
-            return [without_known_secrets(item) if isinstance(item, str) else item for item in value]
-        case _:
-            return value
+    masked: str = without_known_secrets(text)
+    return masked
 
 
 def print_json(value: Any) -> None:
@@ -207,8 +196,9 @@ def print_lines(columns: Sequence[str], rows: Iterable[Sequence[object]], *, sho
 
 def error_object(error: GatewayError) -> dict[str, Any]:
     """The error as `--json` prints it."""
-    shown = mask_tree(error.as_json(without=("retryable",)), _without_known)
-    return {"error": shown}
+    from pml_gateway.secrets.known import without_known_secrets
+
+    return {"error": without_known_secrets(error.as_json(without=("retryable",)))}
 
 
 def told(error: Mapping[str, Any]) -> GatewayError:
@@ -216,13 +206,6 @@ def told(error: Mapping[str, Any]) -> GatewayError:
     given = GatewayError(error["message"], hint=error.get("hint") or "", details=error.get("details"))
     given.code = ErrorCode.__members__.get(str(error.get("code")), given.code)
     return given
-
-
-def exit_code(error: GatewayError) -> ExitCode:
-    """What the process exits with after `error`."""
-    if isinstance(error, UsageError):
-        return ExitCode.USAGE
-    return ExitCode.CONFIGURATION if isinstance(error, ConfigurationError) else ExitCode.FAILED
 
 
 def tell(error: GatewayError) -> None:
@@ -244,7 +227,7 @@ def fail(error: GatewayError, *, as_json: bool = False) -> NoReturn:
         print_json(error_object(error))
     else:
         tell(error)
-    raise typer.Exit(exit_code(error))
+    raise typer.Exit(error.exit_code)
 
 
 def refuse_unasked(

@@ -12,11 +12,12 @@ import anyio.to_thread
 import typer
 
 from pml_gateway.cli.completion import server_names, tool_names
+from pml_gateway.cli.consent import Asked, YesOption
 from pml_gateway.cli.context import Command, ConfigOption, JsonOption, command_gateway
 from pml_gateway.cli.output import fail, note, print_json, print_table, refuse_unasked, say
 from pml_gateway.config.servers import former_ids
 from pml_gateway.errors import GatewayError, InvalidInputError, UsageError
-from pml_gateway.text import counted
+from pml_gateway.text import counted, quoted
 
 if TYPE_CHECKING:
     from pml_gateway.catalog.model import CatalogTool
@@ -216,7 +217,7 @@ def remove(
     server: ServerOption = None,
     unused: Annotated[bool, typer.Option("--unused", help="Those of definitions that no server lists now.")] = False,
     everything: Annotated[bool, typer.Option("--all", help="All of them.")] = False,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    yes: YesOption = False,
     config: ConfigOption = None,
     as_json: JsonOption = False,
 ) -> None:
@@ -230,11 +231,10 @@ def remove(
         )
     command = Command(config, as_json=as_json)
     chosen = command.run(lambda: _chosen(command, tools or (), server, unused=unused, everything=everything))
-    may_ask = not as_json and sys.stdin.isatty()
-    is_unasked = bool(chosen) and not (yes or may_ask)
-    is_wanted = bool(chosen) and not is_unasked
+    asked = Asked(yes, as_json=as_json)
+    is_unasked = bool(chosen) and asked.is_impossible
     removed = 0
-    if is_wanted and (yes or typer.confirm(f"Forget the requests of {counted(len(chosen), 'tool')}?", default=False)):
+    if chosen and asked.agrees(f"Forget the requests of {counted(len(chosen), 'tool')}?", default=False):
         try:
             removed = _library(command).remove(chosen)
         except GatewayError as error:
@@ -247,7 +247,9 @@ def remove(
         note("there is nothing to remove")
     if is_unasked:
         refuse_unasked(
-            as_json=as_json, done="removed", remedy="--yes to remove them; pml requests show TOOL shows them"
+            as_json=as_json,
+            done="removed",
+            remedy=f"--yes to remove them; pml requests show {quoted(next(iter(chosen)))} shows those of the first",
         )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -12,7 +12,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer.core import TyperCommand
 
+from pml_gateway.catalog.manifest import Manifest, ManifestEntry, ManifestFile
 from pml_gateway.cli.completion import server_names
+from pml_gateway.cli.consent import Asked, YesOption
 from pml_gateway.cli.init import HEAD, plan_report, show_plan
 from pml_gateway.cli.output import ExitCode, fail, messages, note, print_diff, print_json, refuse_unasked, say, warn
 from pml_gateway.clients.block import Block
@@ -21,6 +23,8 @@ from pml_gateway.clients.importing import ImportedServer, ImportPlan, plan_impor
 from pml_gateway.clients.model import FileFormat, FileLocation, KnownClient, Scope, Variables
 from pml_gateway.clients.paste import pasted
 from pml_gateway.clients.places import Surroundings
+from pml_gateway.clients.removed import RemovedServers
+from pml_gateway.config.advice import variable_users
 from pml_gateway.config.document import parse
 from pml_gateway.config.edit import FileEdit, edit_file, set_values
 from pml_gateway.config.entries import SECTIONS, section_of, with_new_name, with_texts, without_entry
@@ -31,35 +35,26 @@ from pml_gateway.config.servers import UpstreamDefinition, former_ids
 from pml_gateway.config.settings import Settings
 from pml_gateway.errors import ConfigurationError, GatewayError, UsageError
 from pml_gateway.paths import Paths
-from pml_gateway.secrets.env_file import store_variables
+from pml_gateway.secrets.env_file import store_variables, stored_variables
 from pml_gateway.serve.signals import run_until_signalled
-from pml_gateway.text import counted, suggestion
+from pml_gateway.text import counted, quoted, some_of, suggestion, words_of
+from pml_gateway.trust.pins import Pins, PinsFile
 
 if TYPE_CHECKING:
     from pml_gateway.reports.doctor.first_look import FirstLook, Following
 
-YesOption = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
 DryRunOption = Annotated[bool, typer.Option("--dry-run", help="Show what would be done, write nothing.")]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 NamesArgument = Annotated[
     list[str], typer.Argument(metavar="NAME...", help="Servers in `servers:`.", autocompletion=server_names)
 ]
 
+SwitchedArgument = Annotated[
+    list[str],
+    typer.Argument(metavar="NAME...", help="Servers in `servers:`, or SERVER:TOOL.", autocompletion=server_names),
+]
+
 SHOWN_TOOLS = 8
-
-
-@dataclass(frozen=True, slots=True)
-class Asked:
-    """How a change is to be made: asked for on a terminal unless `yes`, and only shown with `dry_run`."""
-
-    yes: bool
-    dry_run: bool
-    as_json: bool
-
-    @property
-    def is_interactive(self) -> bool:
-        """Whether somebody can be asked."""
-        return not (self.yes or self.dry_run or self.as_json) and sys.stdin.isatty()
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,15 +62,25 @@ class Done:
     """What became of a change of the file, and the running gateways that follow it."""
 
     edit: FileEdit
-    is_written: bool
-    following: Following | None
+    values: Mapping[str, str] = field(default_factory=dict, repr=False)
+    following: Following | None = None
+
+    @property
+    def has_changed(self) -> bool:
+        """Whether anything differs: a key that is replaced leaves the file of servers as it was."""
+        return self.edit.has_changed or bool(self.values)
+
+    @property
+    def is_written(self) -> bool:
+        """Whether the change was made."""
+        return self.following is not None
 
     def as_json(self) -> dict[str, object]:
         """For programs."""
         return {
             "config": str(self.edit.path),
             "backup": str(self.edit.backup) if self.edit.backup else None,
-            "changed": self.edit.has_changed,
+            "changed": self.has_changed,
             "written": self.is_written,
             "diff": self.edit.diff,
             "gateways": list(self.following.pids) if self.following else [],
@@ -83,22 +88,19 @@ class Done:
         }
 
 
-def _changed(
-    paths: Paths, change: Callable[[str], str], asked: Asked, *, secrets: Mapping[str, str] | None = None
-) -> Done:
-    """Show the change, ask, store the secrets, write the file, and tell the running gateways."""
+def _changed(paths: Paths, change: Callable[[str], str], asked: Asked, plan: ImportPlan | None = None) -> Done:
+    """Show the change, ask, store the plan's secrets, write the file, and tell the running gateways."""
     preview = edit_file(paths.config_file, change, dry_run=True)
     if not asked.as_json:
         print_diff(preview.diff)
-    is_wanted = asked.yes or (
-        asked.is_interactive and preview.has_changed and typer.confirm(f"Write {preview.path}?", default=True)
-    )
-    if not is_wanted or asked.dry_run or not preview.has_changed:
-        return Done(preview, False, None)
-    if secrets:
-        store_variables(paths.secrets_file, secrets)
-    edit = edit_file(paths.config_file, change)
-    return Done(edit, True, run_until_signalled(lambda: _tell(paths)))
+    done = Done(preview, dict(plan.values) if plan else {})
+    question = f"Write {preview.path if preview.has_changed else paths.secrets_file}?"
+    if not (done.has_changed and asked.agrees(question)):
+        return done
+    if plan:
+        store_variables(paths.secrets_file, plan.values, plan.freed)
+    edit = edit_file(paths.config_file, change) if preview.has_changed else preview
+    return replace(done, edit=edit, following=run_until_signalled(lambda: _tell(paths)))
 
 
 async def _tell(paths: Paths) -> Following:
@@ -112,17 +114,18 @@ def _conclude(done: Done, asked: Asked) -> None:
     """Say what was written and who follows; refuse where nobody could be asked."""
     if done.following is not None:
         backup = f" (the text before is in {done.edit.backup})" if done.edit.backup else ""
-        note(f"wrote {done.edit.path}{backup}")
+        if done.edit.has_changed:
+            note(f"wrote {done.edit.path}{backup}")
         if done.following.pids:
             note(f"{counted(len(done.following.pids), 'running gateway follows', 'running gateways follow')}")
         for problem in done.following.problems:
             warn(f"a running gateway does not follow: {problem}")
-    elif done.edit.has_changed and (asked.is_interactive or asked.dry_run):
+    elif done.has_changed and (asked.is_interactive or asked.dry_run):
         note("nothing was written")
 
 
 def _end(done: Done, asked: Asked) -> None:
-    if done.edit.has_changed and not (done.is_written or asked.is_interactive or asked.dry_run):
+    if done.has_changed and asked.is_impossible:
         refuse_unasked(as_json=asked.as_json)
 
 
@@ -137,7 +140,7 @@ def _known(settings: Settings, name: str) -> UpstreamDefinition:
     )
 
 
-COMMAND_LINE = KnownClient("command-line", "the command line", (), variables=Variables.PREFIXED)
+COMMAND_LINE = KnownClient("command-line", "the command line", (), variables=Variables.ANY)
 _COMMAND = "pml add: the command"
 
 
@@ -191,9 +194,10 @@ def add(
 ) -> None:
     """Add a server: by its command behind --, its URL, or the block that its page says to paste.
 
-    Without either, what is pasted or piped in is read: the JSON or TOML of any client, whole or a part, in a fence or
-    with words around it. Credentials become ${env:NAME} references, whose values go to a file that only you can read.
-    The server is tried once. Running gateways follow.
+    Without either, what is pasted or piped in is read: the block of any client, whole or a part, in a fence or with
+    words around it, a `claude mcp add` or `codex mcp add` line, or a registry's server.json. Credentials become
+    ${env:NAME} references, whose values go to a file that only you can read. The server is tried once. Running gateways
+    follow.
 
     Example: pml add github --env GITHUB_TOKEN=ghp_x -- npx -y @modelcontextprotocol/server-github
 
@@ -239,18 +243,23 @@ def _named(name: str | None, target: Sequence[str], command: list[str] | None, g
     url = target[0] if target else None
     written = next((text for text in (name, url) if text is not None and text.lstrip()[:1] in ("{", "[", '"')), None)
     if command is None and url is None and "://" in (name or "") and written is None:
-        raise UsageError("the server has no name", hint="pml add NAME URL")
+        raise UsageError("the server has no name", hint=f"name it: pml add NAME {name}")
     if command is None and (written is not None or url is None):
         file = pasted(written if written is not None else _read(name), None if name == written else name)
         if not given:
             return file
         return replace(file, entries={key: _laid_over(entry, given) for key, entry in file.entries.items()})
     if name is None or command == [] or (command is not None and url is not None):
-        raise UsageError("it is not clear what to add", hint="pml add NAME -- COMMAND..., or pml add NAME URL")
+        raise UsageError(
+            "it is not clear what to add",
+            hint=f"pml add {quoted(name or 'NAME')} -- COMMAND..., or pml add {quoted(name or 'NAME')} URL",
+        )
     if url is not None and "://" not in url and not url.startswith("${"):
         raise UsageError(f"{url!r} is no URL", hint=f"a command stands behind --: pml add {name} -- {url} ...")
     if len(target) > 1:
-        raise UsageError(f"there is more behind the URL: {target[1]!r}", hint="pml add NAME URL, and options")
+        raise UsageError(
+            f"there is more behind the URL: {target[1]!r}", hint=f"pml add {quoted(name)} {url}, and options"
+        )
     if command is not None:
         entry: dict[str, Any] = {"command": command[0], "args": command[1:]}
     else:
@@ -269,7 +278,7 @@ def _laid_over(entry: Any, given: Mapping[str, Any]) -> Any:
 
 def _read(name: str | None) -> str:
     if sys.stdin.isatty():
-        note(f"paste the JSON or TOML of {name or 'the servers'}, then press Ctrl-D on a line of its own:")
+        note(f"paste the block or command line of {name or 'the servers'}, then press Ctrl-D on a line of its own:")
     return sys.stdin.read()
 
 
@@ -277,9 +286,7 @@ def _add(file: ClientFile, asked: Asked, *, later: Mapping[str, Any], over: bool
     paths, here = Paths.from_environ(), Path.cwd()
     settings = load_user_settings(paths)
     surroundings = replace(Surroundings.here(here), project=here)
-    wished = {safe_name(entry) for entry in file.entries} if over else set()
-    left = {key: each for key, each in settings.servers.items() if key not in wished}
-    plan = plan_import([file], settings.model_copy(update={"servers": left}), surroundings)
+    plan = plan_import([file], settings, surroundings, replaced=list(map(safe_name, file.entries)) if over else ())
     for each in plan.servers:
         _refuse_taken(each, settings)
     taken = [each.name for each in plan.servers if each.outcome == "added" and each.name in settings.servers]
@@ -287,7 +294,7 @@ def _add(file: ClientFile, asked: Asked, *, later: Mapping[str, Any], over: bool
         raise UsageError("that is this gateway itself", hint="add the servers that are to stand behind it")
     _finish(plan, settings, taken, later)
     if not asked.as_json:
-        show_plan(plan, (), (), paths)
+        show_plan(plan, (), (), paths, taken)
     additions = plan.additions
 
     def change(text: str) -> str:
@@ -298,7 +305,10 @@ def _add(file: ClientFile, asked: Asked, *, later: Mapping[str, Any], over: bool
         section = section_of(text, paths.config_file)
         return set_values(text or HEAD, {section: additions}, paths.config_file) if additions else text
 
-    done = _changed(paths, change, asked, secrets=plan.values)
+    done = _changed(paths, change, asked, plan)
+    if done.is_written:
+        replaced = {name: _definition(settings, name) for name in taken}
+        RemovedServers(paths.removed_file).change(removed=replaced, added=additions.values())
     looks = _looked_at(plan, settings, paths, done.following, asked) if check and done.following is not None else {}
     if asked.as_json:
         checked = {name: look.as_json() for name, look in looks.items()}
@@ -308,14 +318,21 @@ def _add(file: ClientFile, asked: Asked, *, later: Mapping[str, Any], over: bool
     else:
         if done.is_written and plan.values:
             note(f"wrote {counted(len(plan.values), 'value')} to {paths.secrets_file}, which only you can read")
-        if not done.edit.has_changed and not any(each.outcome == "skipped" for each in plan.servers):
+        if not done.has_changed and not any(each.outcome == "skipped" for each in plan.servers):
             note("there is nothing to add; --replace writes a server as it is given here")
         _conclude(done, asked)
+        if done.is_written:
+            _say_unused(plan.unused)
         for name, look in looks.items():
             _say(name, look)
     _end(done, asked)
     if any(each.outcome == "skipped" for each in plan.servers):
         raise typer.Exit(ExitCode.FAILED)
+
+
+def _say_unused(variables: Sequence[str]) -> None:
+    if variables:
+        note(f"no server reads {', '.join(variables)} any more: pml secrets remove {' '.join(variables)}")
 
 
 def _written(text: str, paths: Paths) -> dict[str, Any]:
@@ -373,6 +390,8 @@ def _say(name: str, look: FirstLook) -> None:
             named = ", ".join(look.tools[:SHOWN_TOOLS])
             more = f" and {len(look.tools) - SHOWN_TOOLS} more" if len(look.tools) > SHOWN_TOOLS else ""
             say(f"{name} works: {counted(look.count, 'tool')}{f' ({named}{more})' if named else ''}", style="green")
+            if look.hint:
+                note(f"  {look.hint}")
         case "login_needed":
             warn(f"{name} asks for a login; run: {look.hint}")
         case "failed":
@@ -385,7 +404,9 @@ def _say(name: str, look: FirstLook) -> None:
 def remove(
     names: NamesArgument, yes: YesOption = False, dry_run: DryRunOption = False, as_json: JsonOption = False
 ) -> None:
-    """Take servers out of the configuration. Their logins and stored secrets stay; what still names them is said.
+    """Take servers out of the configuration, with what was accepted of them. Their logins and stored secrets stay.
+
+    `pml init` leaves them out from then on.
 
     Example: pml remove github --dry-run
     """
@@ -401,18 +422,55 @@ def remove(
             return text
 
         done = _changed(paths, change, asked)
+        if done.is_written:
+            gone = {name: _definition(settings, name) for name in names}
+            RemovedServers(paths.removed_file).change(removed=gone, added=())
+            _forget_pins(paths, names)
         values = parse(done.edit.after, "user", paths.config_file).values
         left = {name: _mentions(values, (name, *settings.servers[name].formerly), settings) for name in names}
+        unused = _unused_without(settings, names)
     except GatewayError as error:
         fail(error, as_json=as_json)
     if as_json:
-        print_json({"removed": list(dict.fromkeys(names)), "still_named_in": left, **done.as_json()})
+        print_json(
+            {"removed": list(dict.fromkeys(names)), "still_named_in": left, "unused_secrets": unused, **done.as_json()}
+        )
     else:
         for name, places in left.items():
             if places:
                 note(f"{name} is still named in {', '.join(places)}")
         _conclude(done, asked)
+        if done.is_written:
+            _say_unused(unused)
     _end(done, asked)
+
+
+def _forget_pins(paths: Paths, names: Sequence[str]) -> None:
+    """Forget what was accepted and held back of servers; what was rejected of them stays rejected."""
+    file = PinsFile(paths.pins_dir, paths.identity(None))
+    if not file.path.exists():
+        return
+
+    def without(pins: Pins) -> Pins:
+        for name in names:
+            pins = pins.without_server(name)
+        return pins
+
+    try:
+        file.change(without)
+    except OSError as error:
+        warn(f"what was accepted of {', '.join(names)} stays in {file.path}, which cannot be written ({error})")
+
+
+def _definition(settings: Settings, name: str) -> dict[str, Any]:
+    return settings.servers[name].model_dump(mode="json", exclude_defaults=True)
+
+
+def _unused_without(settings: Settings, names: Sequence[str]) -> list[str]:
+    """Stored values that only these servers use."""
+    rest = {name: definition for name, definition in settings.servers.items() if name not in names}
+    used = variable_users(settings.model_copy(update={"servers": rest}))
+    return sorted((variable_users(settings).keys() - used.keys()) & stored_variables().keys())
 
 
 def _mentions(values: Mapping[str, Any], names: Sequence[str], settings: Settings) -> list[str]:
@@ -424,9 +482,9 @@ def _mentions(values: Mapping[str, Any], names: Sequence[str], settings: Setting
 
 
 def enable(
-    names: NamesArgument, yes: YesOption = False, dry_run: DryRunOption = False, as_json: JsonOption = False
+    names: SwitchedArgument, yes: YesOption = False, dry_run: DryRunOption = False, as_json: JsonOption = False
 ) -> None:
-    """Start servers again that were disabled; their tools come back.
+    """Start servers again that were disabled; their tools come back. With SERVER:TOOL, give clients one tool again.
 
     Example: pml enable github --dry-run
     """
@@ -434,11 +492,13 @@ def enable(
 
 
 def disable(
-    names: NamesArgument, yes: YesOption = False, dry_run: DryRunOption = False, as_json: JsonOption = False
+    names: SwitchedArgument, yes: YesOption = False, dry_run: DryRunOption = False, as_json: JsonOption = False
 ) -> None:
     """Stop servers, and take their tools away, until they are enabled again. Everything else of them stays.
 
-    Example: pml disable github --dry-run
+    With SERVER:TOOL, one tool is taken away: it is on no list, and calls of it are answered with NOT_FOUND.
+
+    Example: pml disable github:delete_repository --dry-run
     """
     _switch(names, Asked(yes, dry_run, as_json), is_on=False)
 
@@ -447,10 +507,18 @@ def _switch(names: Sequence[str], asked: Asked, *, is_on: bool) -> None:
     paths = Paths.from_environ()
     try:
         settings = load_user_settings(paths)
-        concerned = [name for name in dict.fromkeys(names) if _known(settings, name).enabled is not is_on]
+        manifest = _last_manifest(paths, settings)
+        concerned = [
+            named for named in _switched(settings, names, manifest) if _is_enabled(settings, *named) is not is_on
+        ]
 
         def change(text: str) -> str:
-            for name in concerned:
+            for name, tool in concerned:
+                if tool is not None:
+                    section = section_of(text, paths.config_file, name)
+                    switched = {"tools": {tool: {"enabled": is_on}}}
+                    text = set_values(text, {section: {name: switched}}, paths.config_file)
+                    continue
                 # An entry that came from a client may say it the other way round.
                 is_reversed = "disabled" in (_written(text, paths).get(name) or {})
                 value = {"disabled": not is_on} if is_reversed else {"enabled": is_on}
@@ -468,6 +536,63 @@ def _switch(names: Sequence[str], asked: Asked, *, is_on: bool) -> None:
             note(f"{', '.join(dict.fromkeys(names))}: {'enabled' if is_on else 'disabled'} already")
         _conclude(done, asked)
     _end(done, asked)
+
+
+def _switched(settings: Settings, names: Sequence[str], manifest: Manifest) -> list[tuple[str, str | None]]:
+    """Each server, with a tool of it where one is named: as SERVER:TOOL, SERVER__TOOL or as clients call it.
+
+    Raises:
+        UsageError: there is no such server, or it does not list such a tool.
+    """
+    qualified = {name: owned for owned, name in manifest.names.items()}
+    named: list[tuple[str, str | None]] = []
+    for name in dict.fromkeys(names):
+        server, tool = name, None
+        for mark in (":", "__"):
+            before, found, after = name.partition(mark)
+            if name not in settings.servers and found and after and before in settings.servers:
+                server, tool = before, after
+                break
+        if name not in settings.servers and qualified.get(name, ("",))[0] in settings.servers:
+            server, tool = qualified[name]
+        definition = _known(settings, server if tool or ":" not in name else name.partition(":")[0])
+        named.append((server, tool and _listed_tool(server, definition, tool, manifest.entries.get(server))))
+    return named
+
+
+def _last_manifest(paths: Paths, settings: Settings) -> Manifest:
+    naming = settings.naming
+    file = ManifestFile.of(paths.manifest_dir, paths.identity(None), naming.prefix, naming.max_length)
+    return file.load().renamed(former_ids(settings.servers))
+
+
+def _listed_tool(server: str, definition: UpstreamDefinition, tool: str, entry: ManifestEntry | None) -> str:
+    """The tool as its server calls it.
+
+    Raises:
+        UsageError: the server's list is known, and the tool is not on it.
+    """
+    if tool in definition.tools:
+        return tool
+    if entry is None or entry.fingerprint != definition.fingerprint():
+        note(f"no gateway has listed the tools of {server} yet, so {tool!r} is not checked; pml tools lists them")
+        return tool
+    tools = [*entry.tools, *(each for variant in entry.differences.values() for each in variant.tools)]
+    listed = list(dict.fromkeys(str(each.get("name")) for each in tools))
+    respelled = [each for each in listed if words_of(each) == words_of(tool)]
+    if tool in listed or len(respelled) == 1:
+        return tool if tool in listed else respelled[0]
+    raise UsageError(
+        f"{server} has no tool {tool!r}{suggestion(tool, listed)}",
+        hint=f"it lists {some_of(listed, SHOWN_TOOLS)}; pml tools shows all, pml refresh asks it again"
+        if listed
+        else "it lists no tools; pml refresh asks it again",
+    )
+
+
+def _is_enabled(settings: Settings, server: str, tool: str | None) -> bool:
+    definition = settings.servers[server]
+    return definition.enabled if tool is None else tool not in definition.disabled_tools
 
 
 def rename(

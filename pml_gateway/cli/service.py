@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import getpass
 import os
-import sys
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from pml_gateway.cli.consent import Asked, YesOption
 from pml_gateway.cli.context import Command, ConfigOption, JsonOption
 from pml_gateway.cli.output import ExitCode, fail, note, print_diff, print_json, refuse_unasked, say, warn
 from pml_gateway.errors import GatewayError
@@ -20,7 +20,6 @@ from pml_gateway.types import JsonObject
 
 service_app = typer.Typer(name="service", no_args_is_help=True)
 
-YesOption = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
 DryRunOption = Annotated[bool, typer.Option("--dry-run", help="Show what would be done, change nothing.")]
 
 
@@ -55,10 +54,9 @@ def install_service(
         change = plan(manager, _program(http=http, config=config), replace=replace)
         if not as_json:
             print_diff(change.diff)
-        may_ask = not as_json and sys.stdin.isatty()
-        is_unasked = change.has_changed and not (dry_run or yes or may_ask)
-        is_wanted = not dry_run and not is_unasked
-        is_done = is_wanted and (yes or not change.has_changed or typer.confirm(f"Write {manager.file}?", default=True))
+        asked = Asked(yes, dry_run, as_json)
+        is_unasked = change.has_changed and asked.is_impossible
+        is_done = asked.agrees(f"Write {manager.file}?") if change.has_changed else not dry_run
         problem = None
         if is_done:
             change.write()
@@ -170,10 +168,9 @@ def uninstall_service(dry_run: DryRunOption = False, yes: YesOption = False, as_
     try:
         manager = manager_here(os.environ)
         is_there = is_removable(manager)
-        may_ask = not as_json and sys.stdin.isatty()
-        is_unasked = is_there and not (dry_run or yes or may_ask)
-        is_wanted = is_there and not dry_run and not is_unasked
-        is_done = is_wanted and (yes or typer.confirm(f"Stop it and remove {manager.file}?", default=True))
+        asked = Asked(yes, dry_run, as_json)
+        is_unasked = is_there and asked.is_impossible
+        is_done = is_there and asked.agrees(f"Stop it and remove {manager.file}?")
         problem = _remove(manager) if is_done else None
     except GatewayError as error:
         fail(error, as_json=as_json)

@@ -7,6 +7,7 @@ import time
 from contextlib import ExitStack, redirect_stderr, redirect_stdout, suppress
 from dataclasses import dataclass
 from io import StringIO
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -22,7 +23,7 @@ from pml_gateway.cli.output import (
     note,
     print_json,
     print_json_line,
-    print_lines,
+    print_table,
     say,
     say_wrapped,
     tell,
@@ -33,7 +34,7 @@ from pml_gateway.config.settings import LogSettings
 from pml_gateway.errors import ConfigurationError, GatewayError
 from pml_gateway.local.commands import StuckGatewayError, ask
 from pml_gateway.telemetry import logs
-from pml_gateway.text import counted, some_of, span
+from pml_gateway.text import counted, quoted, some_of, span
 
 if TYPE_CHECKING:
     from pml_gateway.reports.status import Need
@@ -164,7 +165,7 @@ def _show(command: Command, found: _Found) -> None:
         say_wrapped(str(found.stuck))
     own = [report for report in found.reports if report["pid"] is not None and not _is_of(found.machine, report)]
     for report in own:
-        say_wrapped(_gateway(report))
+        say_wrapped(_gateway(command, report))
     if found.machine is None and not any(report["pid"] is not None for report in found.reports):
         none_runs = [] if found.stuck is not None else [f"no gateway runs with {command.paths.home}"]
         last_known = [] if found.broken is not None else ["its servers as they were last known:"]
@@ -187,23 +188,30 @@ def _is_of(machine: JsonObject | None, report: JsonObject) -> bool:
 
 async def reported(command: Command) -> list[JsonObject]:
     """What the running gateways say; without one, or for another configuration, what was last known."""
-    from pml_gateway.reports.status import by_process, last_known
+    from pml_gateway.reports.status import by_process, last_known, with_disabled
     from pml_gateway.serve.control import ask_gateways
 
     running = [] if command.config_file else await ask_gateways(command.paths, "status", timeout=ANSWER_SECONDS)
     if any("error" not in report for report in running):
+        with suppress(ConfigurationError):
+            return with_disabled(by_process(running), command.load().settings)
         return by_process(running)
     logs.configure(LogSettings(level="error"))
-    return [*running, await last_known(command.load().settings, command.paths, command.identity)]
+    settings = command.load().settings
+    known = await last_known(settings, command.paths, command.identity)
+    return with_disabled([*running, known], settings)
 
 
-def _gateway(report: JsonObject) -> str:
+def _gateway(command: Command, report: JsonObject) -> str:
     """One running gateway in a line; earlier versions do not say how they are reached."""
     parts = [f"gateway {report['pid']}", version_of(report, "start it anew")]
     if "transport" in report:
         how = "shared over stdio" if report["transport"] == "machine" else report["transport"]
         age, clients = f"for {span(report['age_seconds'])}", counted(report["clients"], "client")
         parts += [report["url"] or how, whole(age), whole(clients)]
+        file = report.get("config") or ""
+        if Path(file).is_absolute() and file != command.identity:
+            parts.append(f"of {file}")
     if report.get("is_ending"):
         parts.append("it ends once its calls are done")
     mode = [f"mode {report['mode']}"] if report["mode"] else []
@@ -211,7 +219,7 @@ def _gateway(report: JsonObject) -> str:
 
 
 def _show_servers(reports: list[JsonObject]) -> None:
-    from pml_gateway.reports.status import in_words
+    from pml_gateway.reports.status import DISABLED, in_words
 
     servers = _servers(reports)
     are_told_apart = any(named for _, _, named in servers)
@@ -221,12 +229,11 @@ def _show_servers(reports: list[JsonObject]) -> None:
             row["server"],
             *([named] if are_told_apart else ()),
             need.what if need else in_words(row),
-            need.command if need else "",
+            need.command if need else f"pml enable {quoted(row['server'])}" if row["state"] == DISABLED else "",
         )
         for row, need, named in servers
     ]
-    # Beside for whom it is so, one line would have no room for what is wrong.
-    print_lines(columns, rows, shorten="state", lines=2 if are_told_apart else 1)
+    print_table(columns, rows)
 
 
 def _servers(reports: list[JsonObject]) -> list[tuple[JsonObject, Need | None, str]]:
@@ -235,7 +242,7 @@ def _servers(reports: list[JsonObject]) -> list[tuple[JsonObject, Need | None, s
     The gateways are named where not all of them say the same; those of one process by the folders that they serve, or
     the clients.
     """
-    from pml_gateway.reports.status import need_of
+    from pml_gateway.reports.status import DISABLED, need_of
 
     found: dict[tuple[str, Need | None], tuple[JsonObject, list[str]]] = {}
     for report in reports:
@@ -247,7 +254,7 @@ def _servers(reports: list[JsonObject]) -> list[tuple[JsonObject, Need | None, s
         (row, need, some_of(named, 1) if said.count(server) > 1 else "")
         for (server, need), (row, named) in found.items()
     ]
-    return sorted(listed, key=lambda each: each[1] is None)
+    return sorted(listed, key=lambda each: (each[1] is None, each[0]["state"] == DISABLED))
 
 
 def _stuck(error: StuckGatewayError) -> JsonObject:

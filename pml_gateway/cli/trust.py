@@ -18,19 +18,32 @@ from rich.text import Text
 from typer.core import TyperGroup
 
 from pml_gateway.cli.completion import server_names
+from pml_gateway.cli.consent import Asked, YesOption
 from pml_gateway.cli.context import Command, ConfigOption, JsonOption
-from pml_gateway.cli.output import INDENT, ExitCode, answers, fail, note, print_json, print_table, printable, say, warn
+from pml_gateway.cli.output import (
+    INDENT,
+    ExitCode,
+    answers,
+    fail,
+    note,
+    print_json,
+    print_table,
+    printable,
+    refuse_unasked,
+    say,
+    warn,
+)
 from pml_gateway.cli.trust_lint import lint
-from pml_gateway.config.document import parse, read_bytes
+from pml_gateway.config.document import parse
 from pml_gateway.config.layers import dotted, leaves
 from pml_gateway.config.load import load_settings
 from pml_gateway.config.masked import masked_start
 from pml_gateway.config.problems import shaped
 from pml_gateway.config.project import find_project_file
-from pml_gateway.config.trust import TrustStore
+from pml_gateway.config.trust import TrustStore, fingerprint, read_project_file
 from pml_gateway.errors import ConfigurationError, GatewayError, UsageError
 from pml_gateway.paths import PROJECT_NAME, Paths
-from pml_gateway.text import escaped, nearest
+from pml_gateway.text import escaped, nearest, words_of
 
 if TYPE_CHECKING:
     from pml_gateway.trust.pins import PinsFile
@@ -40,30 +53,34 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Approval:
-    """What a project file may do from now on; `starts` has the command or URL of each of its servers."""
+    """What a project file may do once it is approved; `starts` has the command or URL of each of its servers."""
 
-    sha256: str
+    file: Path
+    content: bytes
     keys: tuple[str, ...]
     starts: tuple[str, ...]
 
+    @property
+    def sha256(self) -> str:
+        """The hash that the approval is pinned to."""
+        return fingerprint(self.content)
 
-def approve(file: Path, store: TrustStore, environ: Mapping[str, str] = os.environ) -> Approval:
-    """Pin `file` as it is now.
+
+def proposed(file: Path, store: TrustStore, environ: Mapping[str, str] = os.environ) -> Approval:
+    """Read what approving `file` as it is now would allow; nothing is approved.
 
     Raises:
-        ConfigurationError: the file is broken, or the configuration would not load with it; it is not trusted then.
+        ConfigurationError: the file is broken or not the user's own, or the configuration would not load with it.
     """
-    content = read_bytes(file)
+    content = read_project_file(file)
     values = shaped(parse(content, "project", file)).values
-    entry = store.trust(file, content)
-    try:
-        settings = load_settings(project_dir=file.parent, environ=environ).settings
-    except ConfigurationError:
-        store.revoke(file)
-        raise
+    settings = load_settings(
+        project_dir=file.parent, environ=environ, trust=store.with_proposal(file, content)
+    ).settings
     names = values.get("servers", {})
     return Approval(
-        entry.sha256,
+        file,
+        content,
         tuple(dotted(path) for path, _ in leaves(values)),
         tuple(f"{name}: {masked_start(settings.servers[name])}" for name in names),
     )
@@ -79,13 +96,17 @@ _BECAUSE = {
     "changed": "changed",
     "new": "new at a known server",
     "new_server": "came with a new server",
-    "returned": "held back or rejected before, elsewhere",
+    "returned": "you rejected this text before",
     "unreadable": "nested too deep to be compared",
     "upgrade": "served before there were pins",
-    "not_risky": "nothing risky in the change",
-    "policy": "trust.changes accepts all",
+    "no_attack": "a change without an attack",
+    "policy": "served as trust.changes says",
     "owner": "you approved it",
 }
+
+LATELY_DAYS = 7
+MAX_CHANGED = 20
+"""Changes that `pml trust` shows, and how long."""
 
 _OLD_OPTIONS = frozenset({"--revoke", "--list"})
 
@@ -97,8 +118,19 @@ class TrustGroup(TyperGroup):
         """The arguments, with the command that the old form means in front."""
         return super().parse_args(ctx, ["project", *args] if self._means_a_project(args) else args)
 
+    def _first_word(self, args: list[str]) -> str | None:
+        """The first argument that is neither an option nor the value of one."""
+        takes_value = {name for option in self.params if not getattr(option, "is_flag", True) for name in option.opts}
+        words = iter(args)
+        for word in words:
+            if word in takes_value:
+                next(words, None)
+            elif not word.startswith("-"):
+                return word
+        return None
+
     def _means_a_project(self, args: list[str]) -> bool:
-        first = next((word for word in args if not word.startswith("-")), None)
+        first = self._first_word(args)
         if first in self.commands:
             return False
         if not _OLD_OPTIONS.isdisjoint(args):
@@ -133,31 +165,53 @@ def trust(context: typer.Context, config: ConfigOption = None, as_json: JsonOpti
         return
     store, file = TrustStore(Paths.from_environ().trust_file), find_project_file(Path.cwd())
     try:
-        state = "" if file is None else store.state(file) if file in store.entries() else "not trusted"
+        state = "" if file is None else store.standing(file)
     except ConfigurationError as error:
         fail(error, as_json=as_json)
     try:
-        waiting: list[Case] | None = [case for case in _known(Command(config)) if case.state in WAITING]
-        problem = ""
+        known = _known(Command(config))
+        waiting: list[Case] | None = [case for case in known if case.state in WAITING]
+        changed, problem = _changed_lately(known), ""
     except ConfigurationError as error:
         # A project's file may be what is wrong with it, and how that stands is worth saying.
-        waiting, problem = None, str(error)
+        waiting, changed, problem = None, [], str(error)
     if as_json:
         shown = None if file is None else {"file": str(file), "state": state}
         cases = None if waiting is None else [_as_json(case) for case in waiting]
-        print_json({"waiting": cases, "project": shown, **({"problem": problem} if problem else {})})
+        print_json(
+            {
+                "waiting": cases,
+                "changed": [_as_json(case) for case in changed],
+                "project": shown,
+                **({"problem": problem} if problem else {}),
+            }
+        )
         raise typer.Exit(ExitCode.CONFIGURATION if problem else ExitCode.OK)
     if waiting is None:
         warn(f"what waits for your decision is not known: {problem}")
-    elif waiting:
-        _print_cases(waiting)
     else:
-        note("nothing waits for your decision")
+        if waiting:
+            _print_cases(waiting)
+        else:
+            note("nothing waits for your decision")
+        if changed:
+            _print_cases(changed)
+            note(f"these changes of the last {LATELY_DAYS} days are served; what changed: pml trust show NAME")
     if file is None:
         note(f"no {PROJECT_NAME} here")
     else:
         say(f"{file}: {state}")
     raise typer.Exit(ExitCode.CONFIGURATION if problem else ExitCode.OK)
+
+
+def _changed_lately(known: list[Case]) -> list[Case]:
+    """Return the newest change of each definition that was served, newest first."""
+    since = time.time() - LATELY_DAYS * 86_400
+    newest: dict[str, Case] = {}
+    for case in sorted(known, key=lambda case: -case.at):
+        if case.state == "changed" and case.at >= since:
+            newest.setdefault(case.source, case)
+    return list(newest.values())[:MAX_CHANGED]
 
 
 @trust_app.command("list")
@@ -166,7 +220,7 @@ def list_definitions(
     config: ConfigOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """List the definitions that wait for your decision: held back, or accepted with their server and risky.
+    """List the definitions that wait for your decision: held back, or accepted with their server and maybe an attack.
 
     Example: pml trust list --all
     """
@@ -187,18 +241,36 @@ def show(
     config: ConfigOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Show one definition: why it is held back, and what differs from what was accepted.
+    """Show why a definition is held back, the words in question, and what differs from what was accepted.
+
+    Of a server, show everything that is held back or was changed.
 
     Example: pml trust show github:create_issue
     """
     with failing(as_json=as_json):
-        chosen = _chosen(_known(Command(config)), name)
+        known = _known(Command(config))
+        chosen = _of_server(known, name) or [_chosen(known, name)]
     if as_json:
-        print_json({**_as_json(chosen), "definition": chosen.definition, "before": chosen.before})
+        shown = [{**_as_json(each), "definition": each.definition, "before": each.before} for each in chosen]
+        print_json(shown[0] if len(shown) == 1 else shown)
         return
+    for each in chosen:
+        _show_case(each)
+
+
+def _of_server(known: list[Case], name: str) -> list[Case]:
+    """Return what the owner may want to look at of the server of this name, in any spelling."""
+    told = [case for case in known if case.state in (*WAITING, "changed")]
+    return [case for case in told if name == case.server] or [
+        case for case in told if words_of(name) == words_of(case.server)
+    ]
+
+
+def _show_case(chosen: Case) -> None:
     say(f"{escaped(chosen.source)}: {chosen.state}, {_said(chosen)}", style="bold")
     for finding in chosen.verdict.findings if chosen.verdict is not None else ():
         say(f"! {escaped(finding.where) or 'the whole'}: {', '.join(finding.classes)}", style="yellow")
+        _print_indented(Text(f"{finding.why}:"))
         _print_indented(Text(printable(finding.text)))
     for change in chosen.changes:
         if change.before or change.after:
@@ -252,7 +324,9 @@ def _decide(names: list[str], server: str | None, outcome: str, command: Command
             if not chosen:
                 raise UsageError(f"nothing of {server!r} waits for your decision", hint="pml trust list")
         else:
-            chosen = [_chosen(known, name) for name in names] if names else waiting
+            # Who rejects means what is served or waits, and never what was rejected before.
+            meant = [case for case in known if outcome == "approved" or case.state is not State.REJECTED]
+            chosen = [_chosen(meant, name) for name in names] if names else waiting
         unreadable = [case.source for case in chosen if not case.digest]
         if unreadable and outcome == "approved":
             raise UsageError(f"{unreadable[0]} is nested too deep to be pinned", hint="it is never served")
@@ -306,11 +380,15 @@ def _chosen(known: list[Case], name: str) -> Case:
         raise UsageError(f"no definition {name!r} is pinned", hint="pml trust list --all")
     if len(sources) > 1:
         raise UsageError(f"{name!r} may be {', '.join(sources)}", hint="name one of them")
-    held = [case for case in found if case.state == "held"]
-    if len(held) > 1:
-        forms = ", ".join(map(_exact, held))
-        raise UsageError(f"several forms of {sources[0]} wait", hint=f"name one of them: {forms}")
+    alike = [case for case in found if case.state == found[0].state]
+    if len(alike) > 1 and found[0].state in _SEVERAL:
+        forms = ", ".join(map(_exact, alike))
+        raise UsageError(f"several forms of {sources[0]} {_SEVERAL[found[0].state]}", hint=f"name one of them: {forms}")
     return found[0]
+
+
+_SEVERAL = {"held": "wait", "rejected": "were rejected"}
+"""States in which a name alone does not say which of several forms is meant."""
 
 
 def _exact(case: Case) -> str:
@@ -346,8 +424,10 @@ def _print_cases(shown: list[Case]) -> None:
 
 
 def _because(case: Case) -> str:
-    classes = ", ".join(case.verdict.classes) if case.verdict is not None else ""
-    return f"{_said(case)}: {classes}" if classes else _said(case)
+    if case.verdict is None or not case.verdict.classes:
+        return _said(case)
+    classes = ", ".join(case.verdict.classes)
+    return f"{_said(case)}: {classes}" if case.verdict.is_attack else f"{_said(case)} (notice: {classes})"
 
 
 def _said(case: Case) -> str:
@@ -394,12 +474,14 @@ def project(
     directory: Annotated[Path | None, typer.Argument(metavar="[DIR]", help="Project; default the current one.")] = None,
     revoke: Annotated[bool, typer.Option("--revoke", help="Withdraw the approval.")] = False,
     list_all: Annotated[bool, typer.Option("--list", help="List what is approved.")] = False,
+    yes: YesOption = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Let a project's .pml.yaml set more than its intent and a narrower exposure.
 
-    The approval is for the file as it is now: after any change it is not trusted again. Until then its servers,
-    clients and lists are ignored.
+    What it sets and starts is shown before you are asked. The approval is for the file as it is now: after any change
+    it is not trusted again. Until then its servers, clients and lists are ignored, and no server takes its program
+    from the project's folder.
 
     Example: pml trust project ~/src/shop
     """
@@ -412,29 +494,47 @@ def project(
         elif revoke:
             _revoke(store, directory or Path.cwd(), as_json=as_json)
         else:
-            _trust(store, directory or Path.cwd(), as_json=as_json)
+            _trust(store, directory or Path.cwd(), Asked(yes, as_json=as_json))
     except ConfigurationError as error:
         fail(error, as_json=as_json)
 
 
-def _trust(store: TrustStore, directory: Path, *, as_json: bool) -> None:
+def _trust(store: TrustStore, directory: Path, asked: Asked) -> None:
     file = find_project_file(directory)
     if file is None:
         raise ConfigurationError(f"no {PROJECT_NAME} in {directory.absolute()}", hint="name the project's directory")
-    approval = approve(file, store)
-    if as_json:
-        print_json({"trusted": str(file), "sha256": approval.sha256, "sets": approval.keys, "starts": approval.starts})
-        return
-    _show(approval)
-    say(f"trusted: {file}")
-    note(f"sha256 {approval.sha256}; a changed file has to be trusted again")
+    approval = proposed(file, store)
+    if not asked.as_json:
+        _show(approval)
+    is_approved = asked.agrees(f"Approve {file} as it is now?", default=False)
+    if is_approved:
+        store.trust(file, approval.content)
+    if asked.as_json:
+        print_json(
+            {
+                "trusted": str(file) if is_approved else None,
+                "file": str(file),
+                "sha256": approval.sha256,
+                "sets": approval.keys,
+                "starts": approval.starts,
+            }
+        )
+    elif is_approved:
+        say(f"trusted: {file}")
+        note(f"sha256 {approval.sha256}; a changed file has to be trusted again")
+    elif asked.is_interactive:
+        note("nothing was approved")
+    if asked.is_impossible:
+        refuse_unasked(as_json=asked.as_json, done="approved", remedy="--yes to approve this")
 
 
 def _show(approval: Approval) -> None:
+    note(f"{approval.file} would be approved, which")
     for key in approval.keys:
-        note(f"  sets    {key}")
+        note(f"  sets    {escaped(key)}")
     for start in approval.starts:
-        warn(f"a server of this file: {start}")
+        warn(f"a server of this file: {escaped(start)}")
+    note("and lets servers of your own that look for their program in this folder, such as npx, find it there")
 
 
 def _revoke(store: TrustStore, directory: Path, *, as_json: bool) -> None:

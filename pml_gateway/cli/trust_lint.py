@@ -1,9 +1,10 @@
-"""`pml trust lint`: what is risky in the words of servers, or of definitions in a file."""
+"""`pml trust lint`: attacks in the words of servers, or in definitions of a file."""
 
 from __future__ import annotations
 
 import json
 import sys
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import islice
@@ -18,6 +19,7 @@ from pml_gateway.cli.output import ExitCode, fail, note, printable, say, wrapped
 from pml_gateway.config.servers import former_ids
 from pml_gateway.errors import GatewayError, UsageError
 from pml_gateway.text import counted, suggestion
+from pml_gateway.trust.verdict import Level
 from pml_gateway.types import JsonObject
 
 if TYPE_CHECKING:
@@ -58,17 +60,19 @@ def lint(
     """Judge tool definitions: hidden instructions, exfiltration, orders about other tools, hidden characters.
 
     A file has a line for each definition: {"id", "server", "tool": {...}, "before"?: {...}, "peers"?: [...]}. Of
-    servers it is what they listed last. Exits with 0 if nothing is risky, with 1 otherwise.
+    servers it is what they listed last. An attack is held back when it appears in a change; a notice never is.
+    Exits with 0 if there is no attack, with 1 otherwise.
 
     Example: pml trust lint github
     """
     try:
-        risky, total = _print(_cases(target, Command(config, as_json=as_json)), as_json=as_json)
+        found, total = _print(_cases(target, Command(config, as_json=as_json)), as_json=as_json)
     except GatewayError as error:
         fail(error, as_json=as_json)
     if not as_json:
-        note(f"{counted(total, 'definition')}, {risky:,} risky")
-    raise typer.Exit(ExitCode.FAILED if risky else ExitCode.OK)
+        attacks, notices = (counted(found[level], level) for level in Level)
+        note(f"{counted(total, 'definition')}: {attacks}, {notices}")
+    raise typer.Exit(ExitCode.FAILED if found[Level.ATTACK] else ExitCode.OK)
 
 
 def _cases(target: str | None, command: Command) -> Iterator[Case]:
@@ -164,20 +168,22 @@ def _of_entry(server: str, entry: ManifestEntry, peers: tuple[Peer, ...]) -> Ite
         yield Case(f"{server}:{name}", Subject(kind, server, definition), peers)
 
 
-def _print(cases: Iterator[Case], *, as_json: bool) -> tuple[int, int]:
+def _print(cases: Iterator[Case], *, as_json: bool) -> tuple[Counter[Level], int]:
     from pml_gateway.trust.lint import Linter
 
     linter = Linter()
-    risky = total = 0
+    found = Counter[Level]()
+    total = 0
     while batch := list(islice(cases, BATCH)):
         for case, verdict in zip(batch, _verdicts(linter, batch), strict=True):
             total += 1
-            risky += verdict.is_risky
+            if verdict.level is not None:
+                found[verdict.level] += 1
             if as_json:
                 sys.stdout.write(json.dumps(_as_json(case, verdict)) + "\n")
-            elif verdict.is_risky:
+            elif verdict.level is not None:
                 _show(case, verdict)
-    return risky, total
+    return found, total
 
 
 def _verdicts(linter: Linter, batch: list[Case]) -> list[Verdict]:
@@ -190,7 +196,8 @@ def _verdicts(linter: Linter, batch: list[Case]) -> list[Verdict]:
 def _as_json(case: Case, verdict: Verdict) -> JsonObject:
     return {
         "id": case.id,
-        "verdict": "risky" if verdict.is_risky else "ok",
+        "verdict": "risky" if verdict.is_attack else "ok",
+        "level": verdict.level,
         "score": verdict.score,
         "classes": [each.value for each in verdict.classes],
         "reasons": [reason.as_json() for reason in verdict.reasons],
@@ -198,9 +205,12 @@ def _as_json(case: Case, verdict: Verdict) -> JsonObject:
 
 
 def _show(case: Case, verdict: Verdict) -> None:
-    say(" ".join(printable(case.id).split()), style="bold")
+    style = "red" if verdict.is_attack else "yellow"
+    say(f"{verdict.level}: {' '.join(printable(case.id).split())}", style="bold")
     for finding in verdict.findings:
         where = " ".join(printable(finding.where).split())
-        say(f"  {', '.join(finding.classes)}{f' in {where}' if where else ''}", style="red")
+        say(f"  {', '.join(finding.classes)}{f' in {where}' if where else ''}", style=style)
+        for line in wrapped(f"{finding.why}:", reserved=2):
+            say(f"  {line}")
         for line in wrapped(finding.text, reserved=len(INDENT)):
             say(f"{INDENT}{line}")

@@ -71,14 +71,15 @@ def upstreams(
 
 async def _probed(command: Command, timeout: float | None) -> list[JsonObject]:
     """What every server says now: asked by the running gateways, else by one for this command."""
+    from pml_gateway.reports.status import with_disabled
     from pml_gateway.serve.control import gateway_status, read_logins
 
     running = [] if command.config_file is not None else await _refreshed(command, timeout or REFRESH_SECONDS)
     if running:
-        return running
+        return with_disabled(running, command.load().settings)
     async with command_gateway(command, connect=True, timeout=timeout) as gateway:
         await read_logins(gateway)
-        return [{**gateway_status(gateway), "pid": None}]
+        return with_disabled([{**gateway_status(gateway), "pid": None}], gateway.state.settings)
 
 
 def refresh(as_json: JsonOption = False) -> None:
@@ -151,7 +152,7 @@ def _warnings(row: JsonObject) -> Iterator[str]:
     if row["error"]:
         yield row["error"]
     if row.get("held_back"):
-        yield f"{row['server']}: {counted(row['held_back'], 'definition')} held back; pml trust list"
+        yield f"{row['server']}: {counted(row['held_back'], 'definition')} held back; pml trust"
     if row.get("flagged"):
         yield f"{row['server']}: {counted(row['flagged'], 'accepted definition')} may be risky; pml trust list"
 

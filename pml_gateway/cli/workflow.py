@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from pml_gateway.cli.arguments import given_arguments
 from pml_gateway.cli.completion import workflow_names
 from pml_gateway.cli.context import Command, ConfigOption, JsonOption, command_gateway
 from pml_gateway.cli.output import ExitCode, fail, print_json, print_table, printable, say, told, warn
 from pml_gateway.config.document import parse, read_bytes
 from pml_gateway.errors import InvalidInputError
+from pml_gateway.owner.arguments import given_arguments
 
 if TYPE_CHECKING:
     from pml_gateway.types import JsonObject

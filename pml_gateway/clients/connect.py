@@ -23,7 +23,8 @@ from pml_gateway.clients.model import KnownClient, Scope
 from pml_gateway.clients.own import ENTRY_NAME, ConnectionKind, OwnEntry, own_kind, own_places, places_of
 from pml_gateway.clients.places import Surroundings
 from pml_gateway.clients.show import masked_diff
-from pml_gateway.clients.translate import EntryOrigin, covers, same_server, translated
+from pml_gateway.clients.translate import covers, differing_secrets, same_server, translated
+from pml_gateway.clients.variables import EntryOrigin
 from pml_gateway.config.settings import HttpSettings, Settings
 from pml_gateway.errors import ConfigurationError
 from pml_gateway.files import OWNER_ONLY, locked, usual_mode, write_atomically
@@ -252,11 +253,12 @@ def served_entries(file: ClientFile, settings: Settings, surroundings: Surroundi
     had = {server: definition.model_dump(mode="json", exclude_defaults=True) for server, definition in servers}
     found = {}
     for name, raw in file.entries.items():
-        entry = translated(raw, EntryOrigin(file.client, file.scope, surroundings, file.inputs)).definition
+        entry = translated(raw, EntryOrigin(file.client, file.scope, surroundings, file.inputs, name)).definition
         if entry is None:
             continue
         for server in ([name] if name in had else []) + list(had):
-            if covers(had[server], entry, surroundings.environ):
+            is_other_key = server == name and differing_secrets(had[server], entry, surroundings.environ) is not None
+            if is_other_key or covers(had[server], entry, surroundings.environ):
                 found[name] = server
                 break
     return found
@@ -423,7 +425,9 @@ def _is_same(file: ClientFile, before: ClientFile, name: str, surroundings: Surr
     if file.entries[name] == before.entries.get(name):
         return True
     now, then = (
-        translated(each.entries.get(name), EntryOrigin(file.client, file.scope, surroundings, each.inputs)).definition
+        translated(
+            each.entries.get(name), EntryOrigin(file.client, file.scope, surroundings, each.inputs, name)
+        ).definition
         for each in (file, before)
     )
     return now is not None and then is not None and same_server(now, then, surroundings.environ)

@@ -16,11 +16,15 @@ from pml_gateway.clients.own import ConnectionKind, own_kind, serves_alone
 from pml_gateway.clients.places import Surroundings
 from pml_gateway.config.settings import HttpSettings
 from pml_gateway.errors import ConfigurationError, UsageError
+from pml_gateway.regular_files import RefusedFileError, read_regular
 from pml_gateway.text import suggestion
 
 MAX_CLIENT_FILE_BYTES = 64 * 1024 * 1024
 """Claude Code keeps histories beside its servers; files of several megabytes are real."""
 
+
+SKIPPED = "skipped"
+"""The last word on a file that no client can read either, such as a pipe; the others are listed as ever."""
 
 PROJECTS = "projects"
 """The key of a block for each project, as Claude Code has it."""
@@ -41,8 +45,15 @@ class ClientFile:
     problem: str = ""
     elsewhere: tuple[str, ...] = ()
     """Other projects for which this file names servers."""
+    source: str = ""
+    """The source of a text that is no file of the client: `claude mcp add`, or `pasted`."""
     is_copy: bool = False
     """Whether a person named a file that no client reads, and `client` is whose it looks like."""
+
+    @property
+    def is_skipped(self) -> bool:
+        """Return True if what lies there is not a file to read, such as a pipe, or belongs to another user."""
+        return self.problem.endswith(SKIPPED)
 
     @property
     def scope(self) -> Scope:
@@ -52,7 +63,12 @@ class ClientFile:
     @property
     def project(self) -> str:
         """The folder of the project whose block it is, where the file has one for each."""
-        return self.block.path[1] if self.block.path[0] == PROJECTS else ""
+        return self.block.path[1] if self.block.path[:1] == (PROJECTS,) else ""
+
+    @property
+    def origin(self) -> str:
+        """The client, or where else the servers come from."""
+        return self.source or self.client.name
 
     @property
     def where(self) -> str:
@@ -150,7 +166,8 @@ def of_project(file: ClientFile, project: str) -> ClientFile:
 
 
 def _read(file: ClientFile) -> ClientFile:
-    content, problem = _content(file.path)
+    # Others may have written into a project's folder.
+    content, problem = _content(file.path, is_own=file.place.scope is Scope.PROJECT)
     if content is None:
         return replace(file, problem=problem, exists=bool(problem))
     try:
@@ -180,15 +197,14 @@ def with_text(file: ClientFile, text: str) -> ClientFile:
     )
 
 
-def _content(path: Path) -> tuple[bytes | None, str]:
+def _content(path: Path, *, is_own: bool) -> tuple[bytes | None, str]:
     try:
         if not path.exists():
             # A link to what is not there yet is fine.
             return None, "is a link that leads back to itself" if Path(os.path.realpath(path)).is_symlink() else ""
-        if not path.is_file():
-            return None, "is no regular file"
-        with path.open("rb") as stream:
-            content = stream.read(MAX_CLIENT_FILE_BYTES + 1)
+        content = read_regular(path, MAX_CLIENT_FILE_BYTES + 1, is_own=is_own)
+    except RefusedFileError as exc:
+        return None, f"is {exc.strerror}; {SKIPPED}"
     except OSError as exc:
         return None, f"cannot be read: {exc.strerror}"
     if len(content) > MAX_CLIENT_FILE_BYTES:
@@ -216,7 +232,7 @@ def _elsewhere(values: Mapping[str, Any], block: tuple[str, ...]) -> Iterator[st
             yield project
 
 
-State = Literal["absent", "empty", "direct", "connected", "both", "broken"]
+State = Literal["absent", "empty", "direct", "connected", "both", "broken", "skipped"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -250,7 +266,7 @@ def client_status(file: ClientFile, http: HttpSettings) -> ClientStatus:
     kind = next(iter(own.values()), None)
     servers = len(file.entries) - len(own)
     if file.problem:
-        return ClientStatus(file, "broken", None, 0, file.problem)
+        return ClientStatus(file, "skipped" if file.is_skipped else "broken", None, 0, file.problem)
     problem = next(filter(None, (_unstartable(file.entries[name]) for name in own)), "")
     if problem:
         return ClientStatus(file, "broken", kind, servers, f"{problem}; run pml connect {file.client.name}")

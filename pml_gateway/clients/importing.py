@@ -5,21 +5,24 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any, Literal
 
 from pml_gateway.clients.discover import ClientFile
 from pml_gateway.clients.literals import VariableNames, without_literals
 from pml_gateway.clients.own import own_kind
 from pml_gateway.clients.places import Surroundings
-from pml_gateway.clients.translate import EntryOrigin, Translation, covers, same_server, translated, united
-from pml_gateway.config.advice import obstacles
-from pml_gateway.config.packages import kept_state
+from pml_gateway.clients.removed import identity
+from pml_gateway.clients.translate import covers, differing_secrets, same_server, translated, united
+from pml_gateway.clients.variables import EntryOrigin, Translation
+from pml_gateway.config.advice import obstacles, variable_users
+from pml_gateway.config.commands.packages import kept_state
 from pml_gateway.config.servers import former_ids
 from pml_gateway.config.settings import Settings
 from pml_gateway.secrets.env_file import stored_variables
 from pml_gateway.secrets.references import references
 
-Outcome = Literal["added", "merged", "present", "skipped", "gateway"]
+Outcome = Literal["added", "merged", "present", "removed", "skipped", "gateway"]
 
 _UNSAFE = re.compile(r"[^A-Za-z0-9_. -]+")
 
@@ -63,6 +66,14 @@ class ImportPlan:
     secrets: list[SecretMove] = field(default_factory=list)
     missing: list[MissingVariable] = field(default_factory=list)
     values: dict[str, str] = field(default_factory=dict, repr=False)
+    freed: frozenset[str] = frozenset()
+    """Stored variables that only replaced servers read: their values may change."""
+
+    @property
+    def unused(self) -> list[str]:
+        """Stored variables that nothing reads once servers are replaced."""
+        read = {each.name for text in _texts(self.additions) for each in references(text)}
+        return sorted(self.freed - read)
 
     @property
     def additions(self) -> dict[str, dict[str, Any]]:
@@ -74,15 +85,32 @@ class ImportPlan:
         }
 
 
-def plan_import(files: Sequence[ClientFile], settings: Settings, surroundings: Surroundings) -> ImportPlan:
-    """What importing `files` into `settings` would add; nothing is read or written beside them."""
+def plan_import(
+    files: Sequence[ClientFile],
+    settings: Settings,
+    surroundings: Surroundings,
+    *,
+    replaced: Collection[str] = (),
+    removed: Mapping[str, str] = MappingProxyType({}),
+) -> ImportPlan:
+    """Plan what importing `files` into `settings` adds.
+
+    Args:
+        files: the files to import.
+        settings: the gateway's.
+        surroundings: where clients keep their files.
+        replaced: servers that go, with the values that only they read.
+        removed: identities of servers that stay out, and the name that each had.
+    """
     environ = surroundings.environ
-    stored = stored_variables(environ)
+    stored = dict(stored_variables(environ))
     plan = ImportPlan()
-    names = {
-        name: definition.model_dump(mode="json", exclude_defaults=True) for name, definition in settings.servers.items()
-    }
-    readable = stored | {name: value for name, value in environ.items() if value}
+    kept = {name: definition for name, definition in settings.servers.items() if name not in replaced}
+    settings, before = settings.model_copy(update={"servers": kept}), settings
+    used = variable_users(settings)
+    freed = {name for name in variable_users(before) if name in stored and name not in used}
+    names = {name: definition.model_dump(mode="json", exclude_defaults=True) for name, definition in kept.items()}
+    readable = {name: value for name, value in environ.items() if value} | stored
     placing = _Placing(
         plan,
         names,
@@ -90,6 +118,7 @@ def plan_import(files: Sequence[ClientFile], settings: Settings, surroundings: S
         readable,
         has_workflows=bool(settings.workflows),
         former=former_ids(settings.servers),
+        removed=removed,
     )
     about: dict[str, str] = {}
     for file in files:
@@ -97,10 +126,15 @@ def plan_import(files: Sequence[ClientFile], settings: Settings, surroundings: S
             if own_kind(raw, settings.http):
                 plan.servers.append(ImportedServer(file, entry_name, "", "gateway"))
                 continue
-            found = translated(raw, EntryOrigin(file.client, file.scope, surroundings, file.inputs))
+            found = translated(raw, EntryOrigin(file.client, file.scope, surroundings, file.inputs, entry_name))
             about |= {name: text for name, text in found.variables.items() if text or name not in about}
             plan.servers.append(placing.placed(file, entry_name, found))
-    _take_secrets(plan, names, readable)
+    # The environment's value of a name that others read may differ tomorrow, so that it is not theirs to share.
+    taken: dict[str, str | None] = {name: value for name, value in environ.items() if value and name not in freed}
+    read = {each.name for text in _texts(names) for each in references(text) if each.default is None}
+    taken |= dict.fromkeys({*used, *read} - stored.keys())
+    _take_secrets(plan, names, VariableNames({k: v for k, v in stored.items() if k not in freed}, taken), stored)
+    plan.freed = frozenset(freed)
     for server in plan.servers:
         if server.outcome == "added":
             server.definition = names[server.name]
@@ -121,6 +155,7 @@ class _Placing:
     has_workflows: bool
     former: Collection[str] = ()
     """What servers were called before: names that still mean those."""
+    removed: Mapping[str, str] = field(default_factory=dict)
 
     def placed(self, file: ClientFile, entry_name: str, found: Translation) -> ImportedServer:
         """What becomes of the entry; it joins `names` where it is new."""
@@ -129,11 +164,17 @@ class _Placing:
         if definition is None:
             return server
         twin = self._twin(file, entry_name, definition)
+        if twin is None and (name := self.removed.get(identity(definition))) is not None:
+            server.outcome, server.name = "removed", name
+            server.notes = [f"was taken out as {name!r}; pml init --removed brings it back"]
+            return server
         if twin is None:
             server.name, server.outcome = self._name(server), "added"
             self.names[server.name] = definition
             return server
         server.name, server.outcome = twin, "present" if twin in self.before else "merged"
+        if twin in self.before and (keys := differing_secrets(self.names[twin], definition, self.environ)):
+            server.notes.append(_other_key(twin, self.names[twin], keys))
         if server.outcome == "merged":
             self.names[twin] = united(self.names[twin], definition)
         return server
@@ -147,7 +188,8 @@ class _Placing:
         own_file = {other.name for other in self.plan.servers if other.file is file}
         for name, known in self.names.items():
             if name in self.before:
-                is_twin = name == entry_name and covers(known, definition, self.environ)
+                is_meant = entry_name in (name, *known.get("formerly", ())) or name == safe_name(entry_name)
+                is_twin = is_meant and differing_secrets(known, definition, self.environ) is not None
             else:
                 is_twin = covers(known, definition, self.environ) or covers(definition, known, self.environ)
             if is_twin and name not in own_file:
@@ -171,6 +213,13 @@ class _Placing:
         return name
 
 
+def _other_key(name: str, known: Mapping[str, Any], keys: Sequence[str]) -> str:
+    """Say that the gateway has another key for a server than its client, and how to take over the client's."""
+    stored = dict.fromkeys(each.name for text in _texts(known) for each in references(text) if each.kind == "env")
+    remedy = f"pml secrets set {next(iter(stored))}" if len(stored) == 1 else "pml secrets set"
+    return f"has another value for {', '.join(keys)} than the gateway, which keeps its own; to change it: {remedy}"
+
+
 def safe_name(entry_name: str) -> str:
     """A name for a server, without characters that mean something in patterns and the names of tools."""
     return _UNSAFE.sub("-", entry_name).strip("-. ") or "server"
@@ -183,9 +232,10 @@ def _free(wish: str, taken: Collection[str]) -> str:
     return name
 
 
-def _take_secrets(plan: ImportPlan, names: dict[str, dict[str, Any]], readable: Mapping[str, str]) -> None:
+def _take_secrets(
+    plan: ImportPlan, names: dict[str, dict[str, Any]], variables: VariableNames, stored: Mapping[str, str]
+) -> None:
     """Replace the literals of every added server; variables that hold the same value already are used as they are."""
-    variables = VariableNames(readable)
     used: dict[str, list[str]] = {}
     for server in plan.servers:
         if server.outcome != "added":
@@ -195,7 +245,7 @@ def _take_secrets(plan: ImportPlan, names: dict[str, dict[str, Any]], readable: 
             if literal.is_missing:
                 continue
             used.setdefault(literal.variable, []).append(f"servers.{server.name}.{literal.key}")
-            if literal.variable not in variables.taken:
+            if stored.get(literal.variable) != literal.value:
                 plan.values[literal.variable] = literal.value
     plan.secrets = [SecretMove(name, tuple(keys), name in plan.values) for name, keys in used.items()]
 

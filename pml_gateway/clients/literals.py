@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from pml_gateway.clients.translate import is_placeholder
 from pml_gateway.secrets.judgement import Keys, Secret, mapped, with_secrets, written_key
-from pml_gateway.secrets.names import is_secret_name
+from pml_gateway.secrets.names import is_secret_name, own_variable, prefixed
+
+MIN_REPEATED = 8
+"""Characters of a secret that is looked for elsewhere in its definition: shorter ones are parts of plain words."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,25 +30,31 @@ class Literal:
 
 @dataclass(slots=True)
 class VariableNames:
-    """Gives every secret value one name that means nothing else.
+    """One name for each secret value, which means nothing else.
 
-    `taken` are the variables known so far: of the environment and of the gateway's secrets file.
+    `stored` are the values of the gateway's secrets file; `taken` are names with another meaning: variables of the
+    environment, and those that other servers read.
     """
 
-    taken: Mapping[str, str] = field(repr=False)
+    stored: Mapping[str, str] = field(repr=False)
+    taken: Mapping[str, str | None] = field(repr=False)
     given: dict[str, str] = field(default_factory=dict, repr=False)
 
     def name(self, server: str, wish: str, value: str) -> str:
-        """A variable for `value`: as wished, with the server in front where another value has that name."""
-        wish = _variable(wish)
-        candidates = [wish, f"{_variable(server)}_{wish}"]
-        candidates += [f"{candidates[1]}_{number}" for number in range(2, 1000)]
-        for candidate in candidates:
-            known = self.given.get(candidate, self.taken.get(candidate) or None)
-            if known is None or known == value or is_placeholder(value):
+        """Return a variable for `value`: as wished, with the server in front if it is generic or has another value."""
+        wish = own_variable(server, wish)
+        longer = prefixed(server, wish)
+        for candidate in (wish, longer, *(f"{longer}_{number}" for number in range(2, 1000))):
+            if self._is_free(candidate, value):
                 self.given.setdefault(candidate, value)
                 return candidate
         raise AssertionError("a thousand servers share a name")
+
+    def _is_free(self, name: str, value: str) -> bool:
+        if is_placeholder(value):
+            return True
+        known = self.given.get(name, self.stored.get(name))
+        return known == value if known is not None else self.taken.get(name, value) == value
 
 
 def without_literals(
@@ -56,10 +64,10 @@ def without_literals(
     found: list[Literal] = []
 
     def moved(secret: Secret, at: Keys) -> str:
-        if secret.is_default and names.taken.get(secret.wish):
+        if secret.is_default and (names.stored.get(secret.wish) or names.taken.get(secret.wish)):
             # The variable is set, so that the default counts for nothing.
             return f"${{env:{secret.wish}}}"
-        wish = secret.wish if secret.is_variable else f"{server}_{secret.wish}"
+        wish = secret.wish if secret.is_variable else prefixed(server, secret.wish)
         variable = names.name(server, wish, secret.value)
         found.append(Literal(variable, written_key(at), secret.value))
         return f"${{env:{variable}}}"
@@ -71,9 +79,20 @@ def without_literals(
             return moved(Secret(0, 0, text, name, is_variable=True), at)
         return with_secrets(text, find(), lambda secret: moved(secret, at))
 
-    return mapped(definition, change), found
+    return _repeated_moved(mapped(definition, change), found), found
 
 
-def _variable(wish: str) -> str:
-    name = re.sub(r"[^A-Za-z0-9]+", "_", wish).strip("_").upper() or "SECRET"
-    return name if not name[0].isdigit() else f"_{name}"
+def _repeated_moved(value: Any, literals: Sequence[Literal]) -> Any:
+    """Replace what is known to be secret where it stands again and neither a name nor its looks say so."""
+    match value:
+        case str():
+            for literal in literals:
+                if len(literal.value) >= MIN_REPEATED and not literal.is_missing:
+                    value = value.replace(literal.value, f"${{env:{literal.variable}}}")
+            return value
+        case dict():
+            return {key: _repeated_moved(item, literals) for key, item in value.items()}
+        case list():
+            return [_repeated_moved(item, literals) for item in value]
+        case _:
+            return value

@@ -44,6 +44,8 @@ class Variables(StrEnum):
     """As braced, and `$X`."""
     PREFIXED = "prefixed"
     """`${env:X}`, `${input:x}`, `${workspaceFolder}`, `${userHome}`."""
+    ANY = "any"
+    """All of these but `$X`, and opencode's `{env:X}`: pasted text, of which the client is not known."""
 
 
 @dataclass(frozen=True, slots=True)

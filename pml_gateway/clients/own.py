@@ -98,7 +98,8 @@ def pml_command(executable: Path | None = None) -> list[str]:
         script = python.parent / name
         if script.is_file():
             return [str(script)]
-    return [str(python), "-m", "pml_gateway"]
+    # Without -P, modules of the folder that a client works in would be imported.
+    return [str(python), "-P", "-m", "pml_gateway"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,7 +196,7 @@ def _variable(client: KnownClient, reference: SecretReference) -> str | None:
     match client.variables:
         case Variables.BRACED | Variables.DOLLAR:
             return f"${{{reference.name}}}"
-        case Variables.PREFIXED:
+        case Variables.PREFIXED | Variables.ANY:
             return f"${{env:{reference.name}}}"
         case Variables.NONE:
             return None

@@ -5,36 +5,49 @@ from __future__ import annotations
 import re
 import tomllib
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from pml_gateway.clients import jsonc
 from pml_gateway.clients.block import Block
 from pml_gateway.clients.discover import ClientFile, asked_inputs, known_client
-from pml_gateway.clients.model import FileLocation, KnownClient, Scope
-from pml_gateway.errors import UsageError
+from pml_gateway.clients.model import FileFormat, FileLocation, KnownClient, Scope, Variables
+from pml_gateway.clients.pasted.command_lines import command_in, command_line_entries
+from pml_gateway.clients.pasted.registry import is_registry_document, registry_server
+from pml_gateway.config.advice import RUNNERS
+from pml_gateway.config.document import parse
+from pml_gateway.errors import ConfigurationError, UsageError
 
 MAX_CHARACTERS = 1_000_000
 """Of what is pasted; the files of clients that hold more keep other things in them."""
 
 _FENCE = re.compile(r"^[ \t]*(?:```|~~~)[^\n]*\n(.*?)(?:^[ \t]*(?:```|~~~)|\Z)", re.MULTILINE | re.DOTALL)
 _TABLE = re.compile(r"^[ \t]*\[[ \t]*mcp_servers\b", re.MULTILINE)
+_URL = re.compile(r"https?://\S+")
 _QUOTES = str.maketrans("\u201c\u201d\u201e\u00a0", '""" ')
 """What pages and chats make of quotes and spaces."""
 
-_BLOCKS: tuple[tuple[tuple[str, ...], str], ...] = (
-    (("mcpServers",), ""),
-    (("mcp", "servers"), "vscode"),
-    (("servers",), "vscode"),
-    (("context_servers",), "zed"),
-    (("mcp_servers",), "codex"),
-    (("mcp",), ""),
-)
-"""Where servers stand, and the client that has them there; where several do, their own words decide."""
+_BLOCKS: Mapping[str, str] = {
+    "mcpServers": "",
+    "servers": "vscode",
+    "mcp.servers": "vscode",
+    "context_servers": "zed",
+    "mcp_servers": "codex",
+    "amp.mcpServers": "",
+    "extensions": "",
+    "mcp": "",
+}
+"""Keys that hold servers, and the client that calls them so; where several do, their own words decide."""
 
-_WHAT = frozenset({"command", "url", "serverUrl", "httpUrl"})
+MAX_DEPTH = 4
+"""Levels of keys around the servers, as in the files of Claude Code."""
+
+_WHAT = frozenset({"command", "cmd", "url", "serverUrl", "httpUrl", "server_url", "uri", "endpoint"})
 _PREFIXED = re.compile(r"\$\{(?:env|input):|\$\{(?:workspaceFolder|userHome)\}")
-_SHAPES = ('{"mcpServers": {...}}', '"NAME": {...}', "[mcp_servers.NAME]")
+_YAML = re.compile(r"^[ \t]*(?:-[ \t]+)?[\w.-]+:(?:[ \t]|$)", re.MULTILINE)
+_SHAPES = ('{"mcpServers": {...}}', '"NAME": {...}', "[mcp_servers.NAME]", "claude mcp add ...")
 
 
 def pasted(text: str, name: str | None = None) -> ClientFile:
@@ -45,8 +58,7 @@ def pasted(text: str, name: str | None = None) -> ClientFile:
     """
     if len(text) > MAX_CHARACTERS:
         raise UsageError(f"what was pasted is longer than {MAX_CHARACTERS} characters", hint="paste the servers alone")
-    values, block = _read(text)
-    entries = _named(values, name) if not block else dict(_at(values, block) or {})
+    entries, block, inputs = _read(text, name)
     if name is not None and set(entries) != {name}:
         if len(entries) != 1:
             raise UsageError(
@@ -62,34 +74,91 @@ def pasted(text: str, name: str | None = None) -> ClientFile:
         Block(client.file_format, block),
         exists=True,
         entries=entries,
-        inputs=dict(asked_inputs(values)),
+        inputs=inputs,
+        source="" if block and _BLOCKS.get(block[-1]) else command_in(text) or "pasted",
     )
 
 
-def _read(text: str) -> tuple[dict[str, Any], tuple[str, ...]]:
-    """The values of the first reading that holds servers, and where they stand in it; nowhere for a bare entry."""
+_Found = tuple[dict[str, Any], tuple[str, ...], dict[str, str]]
+"""Servers by name, the keys around them, and what is asked for them."""
+
+
+def _read(text: str, name: str | None) -> _Found:
+    """The servers of the first reading that holds some."""
+    if entries := command_line_entries(text):
+        return entries, (), {}
+    if name is not None and _URL.fullmatch(text.strip()):
+        return {name: {"url": text.strip()}}, (), {}
+    words = text.split()
+    if name is not None and words and words[0] in RUNNERS and "\n" not in text.strip():
+        return {name: {"command": words[0], "args": text.strip().removeprefix(words[0])}}, (), {}
     problem, is_read = "", False
     for reading in _readings(text):
         try:
-            values = tomllib.loads(reading) if _TABLE.search(reading) else jsonc.parse(reading)
-        except tomllib.TOMLDecodeError as error:
-            problem = problem or f": {error}"
-            continue
-        except jsonc.JsonTextError as error:
+            values = _values(reading)
+        except (tomllib.TOMLDecodeError, jsonc.JsonTextError) as error:
             problem = problem or f": {error}"
             continue
         is_read = True
-        if not isinstance(values, dict):
-            continue
-        block = next((path for path, _ in _BLOCKS if _holds_servers(_at(values, path))), None)
-        if block is not None:
-            return values, block
-        if _is_entry(values) or _holds_servers(values):
-            return values, ()
+        if (found := _servers_in(values, name)) is not None:
+            return found
     # What could be read has no server in it, however the other readings of it fail.
     raise UsageError(
         f"no server is in what was pasted{'' if is_read else problem}", hint=f"it looks like {' or '.join(_SHAPES)}"
     )
+
+
+def _values(reading: str) -> Any:
+    if _TABLE.search(reading):
+        return tomllib.loads(reading)
+    try:
+        return jsonc.parse(reading)
+    except jsonc.JsonTextError:
+        if reading.lstrip()[:1] not in ("{", "[", '"') and _YAML.search(reading):
+            # YAML of Continue or Goose: a mapping, or a list of servers.
+            with suppress(ConfigurationError):
+                text = f"servers:\n{reading}" if reading.startswith("-") else reading
+                return parse(text, "user", Path("what was pasted")).values
+        raise
+
+
+def _servers_in(values: Any, name: str | None) -> _Found | None:
+    if isinstance(values, list):
+        values = {"servers": values}
+    if not isinstance(values, dict):
+        return None
+    if is_registry_document(values):
+        server = registry_server(values)
+        return {name or server.name: server.entry}, (), server.inputs
+    for path, section in _sections(values):
+        if path and path[-1] in _BLOCKS and (entries := _by_name(section)):
+            return entries, path, dict(asked_inputs(values))
+    if _is_entry(values):
+        return _named(values, name), (), {}
+    return (_by_name(values), (), {}) if _holds_servers(values) else None
+
+
+def _sections(values: Mapping[str, Any]) -> Iterator[tuple[tuple[str, ...], Any]]:
+    """Every section, those further out before those inside them."""
+    level: list[tuple[tuple[str, ...], Any]] = [((), values)]
+    for _ in range(MAX_DEPTH):
+        yield from level
+        level = [
+            ((*path, key), item)
+            for path, section in level
+            if isinstance(section, dict)
+            for key, item in section.items()
+        ]
+
+
+def _by_name(section: Any) -> dict[str, Any]:
+    """The servers of a section: a mapping, or a list of servers that say their names; empty if there are none."""
+    if isinstance(section, list):
+        named = [(each, each.get("name") or each.get("id")) for each in section if isinstance(each, dict)]
+        section = {key: _without_name(each) for each, key in named if isinstance(key, str) and key}
+    if not _holds_servers(section):
+        return {}
+    return {key: entry for key, entry in section.items() if isinstance(entry, dict)}
 
 
 def _readings(text: str) -> Iterator[str]:
@@ -110,34 +179,32 @@ def _readings(text: str) -> Iterator[str]:
                 yield part[opened : closed + 1]
 
 
-def _at(values: Mapping[str, Any], path: tuple[str, ...]) -> Any:
-    section: Any = values
-    for step in path:
-        section = section.get(step) if isinstance(section, dict) else None
-    return section
-
-
 def _is_entry(value: object) -> bool:
-    return isinstance(value, dict) and any(isinstance(value.get(key), str | list | dict) for key in _WHAT)
+    if not isinstance(value, dict):
+        return False
+    is_nested = isinstance(value.get("transport"), dict) and _is_entry(value["transport"])
+    return is_nested or any(isinstance(value.get(key), str | list | dict) for key in _WHAT)
 
 
 def _holds_servers(value: object) -> bool:
     return isinstance(value, dict) and any(_is_entry(entry) for entry in value.values()) and not _is_entry(value)
 
 
-def _named(values: dict[str, Any], name: str | None) -> dict[str, Any]:
-    if not _is_entry(values):
-        return {key: entry for key, entry in values.items() if isinstance(entry, dict)}
-    own = values.get("name")
+def _named(entry: dict[str, Any], name: str | None) -> dict[str, Any]:
+    own = entry.get("name")
     given = name or (own if isinstance(own, str) and own else None)
     if given is None:
         raise UsageError("the server that was pasted has no name", hint="name it: pml add NAME")
-    return {given: {key: value for key, value in values.items() if key != "name"}}
+    return {given: _without_name(entry)}
+
+
+def _without_name(entry: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in entry.items() if key != "name"}
 
 
 def _client(block: tuple[str, ...], entries: Mapping[str, Any]) -> KnownClient:
     """Who writes servers so: by where they stand, then by keys and variables that only some have."""
-    known = next((client for path, client in _BLOCKS if path == block), "")
+    known = _BLOCKS.get(block[-1], "") if block else ""
     keys = {key for entry in entries.values() if isinstance(entry, dict) for key in entry}
     if not known:
         known = next(
@@ -145,4 +212,5 @@ def _client(block: tuple[str, ...], entries: Mapping[str, Any]) -> KnownClient:
         )
     if not known:
         known = "cursor" if _PREFIXED.search(repr(entries)) else "mcp-json"
-    return known_client(known)
+    client = known_client(known)
+    return client if client.file_format is FileFormat.TOML else replace(client, variables=Variables.ANY)

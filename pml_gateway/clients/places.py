@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pml_gateway.clients.model import FileLocation, System
-from pml_gateway.config.document import is_there
+from pml_gateway.regular_files import git_root
 
 
 def current_system() -> System:
@@ -37,7 +37,7 @@ class Surroundings:
     ) -> Surroundings:
         """The project is the git root around `directory`, or `directory` itself outside git."""
         start = directory.absolute()
-        root = next((parent for parent in (start, *start.parents) if is_there(parent / ".git")), start)
+        root = Path(git_root(start) or start)
         return cls(system or current_system(), environ, root)
 
     @property

@@ -13,22 +13,23 @@ from rapidfuzz import process
 from rapidfuzz.distance import OSA
 
 from pml_gateway.config.document import is_there
+from pml_gateway.config.layers import dotted, nodes
 from pml_gateway.config.servers import UpstreamDefinition
 from pml_gateway.config.settings import GatewaySection, NamespaceSettings, ReferenceSettings, Settings
 from pml_gateway.errors import SecretError
-from pml_gateway.secrets.env_file import read_env_file
+from pml_gateway.secrets.env_file import read_env_file, stored_variables
 from pml_gateway.secrets.judgement import keys_of_secrets
 from pml_gateway.secrets.masking import without_defaults
-from pml_gateway.secrets.references import resolve, resolve_in
+from pml_gateway.secrets.references import references, resolve, resolve_in
 from pml_gateway.text import did_you_mean, nearest
 from pml_gateway.types import MODES, SEPARATORS, ExposureMode
 from pml_gateway.workplace import Workplace
 
 MAX_NAMED_CLIENTS = 5
 
-_FOREIGN = re.compile(r"(?<!\$)\$\{(?!env:|file:|cwd\}|workspaceFolder\})[A-Za-z_][^{}]*\}")
+_FOREIGN = re.compile(r"(?<!\$)\$\{(?!env:|file:|cwd\}|workspaceFolder\})(?P<name>[A-Za-z_]\w*)[^{}]*\}")
 _NOT_IN_NAMES = re.compile(r"[^a-zA-Z0-9_-]")
-_SHELLS = frozenset({"sh", "bash", "zsh", "dash", "fish", "cmd", "powershell", "pwsh"})
+SHELLS = frozenset({"sh", "bash", "zsh", "dash", "fish", "cmd", "powershell", "pwsh"})
 
 
 def intent_sources(settings: Settings) -> tuple[str, ...]:
@@ -139,13 +140,18 @@ def unresolved(settings: Settings, environ: Mapping[str, str] = os.environ) -> I
 
 def foreign_variables(settings: Settings) -> tuple[str, ...]:
     """Variables in the spelling of a client, which the gateway passes on as they are written."""
-    shells = {name for name, item in settings.servers.items() if Path(item.command or "").stem in _SHELLS}
+    shells = {name for name, item in settings.servers.items() if Path(item.command or "").stem in SHELLS}
     warnings = []
     for key, text in _reference_texts(settings):
         section, server, *_ = key.split(".", 2)
         found = _FOREIGN.search(text)
-        # What a shell is given, it expands itself.
-        if found is not None and section == "servers" and server not in shells:
+        # What a shell is given, it expands itself, as programs do with their own variables.
+        is_own = (
+            found is not None
+            and key.startswith(f"servers.{server}.args")
+            and found["name"] in settings.servers[server].env
+        )
+        if found is not None and section == "servers" and server not in shells and not is_own:
             warnings.append(
                 f"{key}: {_without_default(found[0])} is passed on as it is written; the gateway fills in "
                 "${env:NAME}, ${file:PATH} and ${cwd} only"
@@ -190,6 +196,25 @@ def literal_secrets(settings: Settings) -> tuple[str, ...]:
         f"{key} holds a literal secret; move it out of the file and write ${{env:NAME}} or ${{file:PATH}}"
         for key in keys
     )
+
+
+def variable_users(settings: Settings) -> dict[str, list[str]]:
+    """Return every variable that the settings refer to, with the keys that do so."""
+    users: dict[str, list[str]] = {}
+    for path, text in nodes(settings.model_dump(mode="json", exclude_defaults=True)):
+        for reference in references(text) if isinstance(text, str) else ():
+            if reference.kind == "env":
+                keys = users.setdefault(reference.name, [])
+                keys += [dotted(path)] if dotted(path) not in keys else []
+    return users
+
+
+def overridden(settings: Settings, environ: Mapping[str, str] = os.environ) -> Iterator[tuple[str, list[str]]]:
+    """Yield variables, with their users, that the environment sets to another value than the secrets file."""
+    stored = stored_variables(environ)
+    for name, keys in variable_users(settings).items():
+        if stored.get(name) and (environ.get(name) or stored[name]) != stored[name]:
+            yield name, keys
 
 
 def _server_variables(settings: Settings) -> Iterator[tuple[str, str]]:

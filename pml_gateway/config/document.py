@@ -14,6 +14,7 @@ from ruamel.yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
 from pml_gateway.config.layers import KeyPath, Layer, Origin, Source, dotted
 from pml_gateway.config.problems import Problem, configuration_error
 from pml_gateway.errors import ConfigurationError
+from pml_gateway.regular_files import RefusedFileError, read_regular
 
 MAX_FILE_BYTES = 1024 * 1024
 """Hundreds of servers fit in a tenth of this."""
@@ -37,17 +38,17 @@ class _Yaml(YAML):
         return []
 
 
-def read_bytes(path: Path) -> bytes:
-    """The content of a regular file of bounded size.
+def read_bytes(path: Path, *, is_own: bool = False, within: Path | None = None) -> bytes:
+    """The content of a regular file of bounded size; `is_own` and `within` are those of `read_regular`.
 
     Raises:
         ConfigurationError: the file cannot be read, is no regular file, or is too large.
     """
     try:
-        if path.exists() and not path.is_file():
-            raise ConfigurationError(f"{path} is no regular file", hint="name a YAML file")
-        with path.open("rb") as stream:
-            content = stream.read(MAX_FILE_BYTES + 1)
+        content = read_regular(path, MAX_FILE_BYTES + 1, is_own=is_own, within=within)
+    except RefusedFileError as exc:
+        hint = "use a regular YAML file of your own in its place"
+        raise ConfigurationError(f"{path}: {exc.strerror}; not read", hint=hint) from exc
     except OSError as exc:
         raise ConfigurationError(f"{path} cannot be read: {exc.strerror}", hint="check the path and its mode") from exc
     if len(content) > MAX_FILE_BYTES:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import os
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -45,6 +47,8 @@ class LoadedSettings:
     warnings: tuple[str, ...]
     files: tuple[Path, ...]
     problems: tuple[Problem, ...] = ()
+    read_at: float = math.inf
+    """When the first file was read, in Unix seconds; a file that was written later may say something else."""
 
 
 def load_settings(
@@ -55,6 +59,7 @@ def load_settings(
     preset: str | None = None,
     environ: Mapping[str, str] = os.environ,
     overrides: Mapping[str, Any] | None = None,
+    trust: TrustStore | None = None,
 ) -> LoadedSettings:
     """Read every source; later ones win: user file, project file, environment, preset, mode, overrides.
 
@@ -65,10 +70,12 @@ def load_settings(
         preset: Preset given on the command line.
         environ: The variables of the process.
         overrides: Options of the command line by dotted key: `{"http.port": 9000}`.
+        trust: Which project files are approved; default what is written down in the home.
 
     Raises:
         ConfigurationError: with every problem found, each with file, line, key, value and limit.
     """
+    read_at = time.time()
     paths = Paths.from_environ(environ)
     warnings: list[str] = []
     replaced: list[Problem] = []
@@ -76,7 +83,7 @@ def load_settings(
     layers = _user_layers(config_file, paths, environ, files)
     project = find_project_file(project_dir or Workplace.here().folder)
     if project is not None:
-        found = project_layer(project, TrustStore(paths.trust_file), _gateway(layers))
+        found = project_layer(project, trust or TrustStore(paths.trust_file), _gateway(layers))
         layers.append(_with_names_of_now(found.layer, _former_ids(layers)))
         warnings += found.warnings
         replaced += found.problems
@@ -90,10 +97,10 @@ def load_settings(
     layers += [_with_names_of_now(environment.layer, former), *_command_line(mode, preset, overrides or {})]
     merged = merge(layers)
     replaced += _unknown_modes(layers, merged)
-    warnings += [*map(str, replaced), *_owned_workflows(merged)]
+    warnings += map(str, replaced)
     settings = _validated(merged, environment.problems, replaced)
     warnings += [*without_effect(settings), *confusable_ids(settings), *intent_sources(settings)]
-    return LoadedSettings(settings, _origins(settings, merged), tuple(warnings), tuple(files), tuple(replaced))
+    return LoadedSettings(settings, _origins(settings, merged), tuple(warnings), tuple(files), tuple(replaced), read_at)
 
 
 def with_servers(loaded: LoadedSettings, identity: str) -> LoadedSettings:
@@ -223,28 +230,6 @@ def _unknown_modes(layers: Sequence[Layer], merged: Layer) -> list[Problem]:
         what = f"unknown mode {shown(value, _MODE)}, {so}; choose from {', '.join(modes)}{suggestion(value, modes)}"
         problems.append(Problem(origin.location, dotted(_MODE), what))
     return problems
-
-
-def _owned_workflows(merged: Layer) -> list[str]:
-    """Keep workflows that others wrote to the rights of their client, also inside the owner's; returns the warnings.
-
-    A project's file may be trusted with what it starts, and still its author is not the one who gives clients rights.
-    """
-    workflows = merged.values.get("workflows")
-    warnings = []
-    for name, entry in workflows.items() if isinstance(workflows, dict) else ():
-        path = ("workflows", name)
-        origin = merged.origin(path) or DEFAULT_ORIGIN
-        if not isinstance(entry, dict) or origin.source == "user":
-            continue
-        if entry.get("runs_as") == "owner":
-            at = merged.origin((*path, "runs_as")) or origin
-            warnings.append(
-                f"{at.location}: workflows.{name}.runs_as: owner is for your own configuration file; "
-                "the steps run with the rights of whoever calls it"
-            )
-        entry["runs_as"] = "client"
-    return warnings
 
 
 def _validated(merged: Layer, known_problems: Sequence[Problem], replaced: Sequence[Problem] = ()) -> Settings:

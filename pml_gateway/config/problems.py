@@ -180,21 +180,42 @@ def _line(origin: Origin | None) -> tuple[str, int]:
 
 
 def _message(item: Any, path: KeyPath) -> str:
-    value = shown(item["input"], path)
+    return unknown_key(path) if item["type"] == "extra_forbidden" else plain_message(item, path)
+
+
+_SHOULD_BE = {
+    **dict.fromkeys(("int_type", "int_parsing", "int_from_float", "int_parsing_size"), "a whole number"),
+    **dict.fromkeys(("float_type", "float_parsing"), "a number"),
+    "finite_number": "a number with digits, as 10",
+    **dict.fromkeys(("bool_type", "bool_parsing"), "true or false"),
+    **dict.fromkeys(("string_type", "path_type"), "a text"),
+    **dict.fromkeys(("model_type", "model_attributes_type", "dict_type"), "a mapping of keys to values"),
+    **dict.fromkeys(("tuple_type", "list_type", "set_type", "frozen_set_type"), "a list"),
+    "string_too_short": "at least {min_length} characters long",
+    "string_too_long": "at most {max_length} characters long",
+    "string_pattern_mismatch": "written like {pattern}",
+}
+"""Types of errors of pydantic, whose own messages speak of tuples, instances and parsing."""
+
+
+def plain_message(item: Any, path: KeyPath = ("servers",)) -> str:
+    """Return what an error of pydantic says, in the words of the configuration; `path` decides what may be shown."""
+    value, context = shown(item["input"], path), item.get("ctx", {})
     match item["type"]:
         case "extra_forbidden":
-            return unknown_key(path)
+            return "unknown key"
         case "missing":
             return "is required"
         case "value_error":
             return str(item["msg"]).removeprefix("Value error, ")
         case "literal_error" | "enum":
-            expected = str(item["ctx"]["expected"])
+            expected = str(context["expected"])
             return f"{value} should be {expected}{suggestion(item['input'], _QUOTED.findall(expected))}"
-        case "model_type" | "model_attributes_type" | "dict_type":
-            return f"{value} should be a mapping of keys to values"
-        case "tuple_type":
-            return f"{value} should be a list"
+        case "too_short" | "too_long" as kind:
+            limit = f"at least {context['min_length']}" if kind == "too_short" else f"at most {context['max_length']}"
+            return f"{value} should have {limit} entries"
+        case known if known in _SHOULD_BE:
+            return f"{value} should be {_SHOULD_BE[known].format(**context)}"
         case _:
             text = str(item["msg"]).removeprefix("Input ")
             return f"{value} {text[:1].lower()}{text[1:]}"

@@ -11,15 +11,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from pml_gateway.config.document import is_there, parse, read_bytes
+from pml_gateway.config.document import is_there, parse
 from pml_gateway.config.layers import KeyPath, Layer, Origin, dotted, leaves, nodes
-from pml_gateway.config.problems import Problem, shaped
+from pml_gateway.config.problems import Problem, annotation_at, shaped
 from pml_gateway.config.settings import GatewaySection
-from pml_gateway.config.trust import TrustStore
+from pml_gateway.config.trust import TrustStore, read_project_file
 from pml_gateway.errors import ConfigurationError
-from pml_gateway.paths import PROJECT_NAME
+from pml_gateway.regular_files import project_files, read_regular
 from pml_gateway.secrets.references import references
-from pml_gateway.text import suggestion
+from pml_gateway.text import counted, suggestion
 from pml_gateway.types import MODES, ExposureMode
 
 MAX_INTENT_CHARACTERS = 500
@@ -32,6 +32,9 @@ MAX_DENIED = 1_000
 MAX_PATTERN_CHARACTERS = 200
 MAX_NAMED_KEYS = 12
 MAX_KEY_CHARACTERS = 60
+
+_NAME = re.compile(r"[A-Za-z0-9_.-]{1,40}")
+"""How servers, clients and workflows are called."""
 
 _Comparison = Callable[[Any, float | None], bool]
 
@@ -51,11 +54,13 @@ class ProjectLayer:
 
 def find_project_file(directory: Path) -> Path | None:
     """The `.pml.yaml` of `directory` or of the closest parent up to the git root; outside git, no parent."""
-    start = directory.resolve()
-    candidates = [start]
-    root = next((parent for parent in (start, *start.parents) if is_there(parent / ".git")), start)
-    candidates += [parent for parent in start.parents if parent.is_relative_to(root)]
-    return next((found for parent in candidates if is_there(found := parent / PROJECT_NAME)), None)
+    return next((found for file in project_files(directory) if is_there(found := Path(file))), None)
+
+
+def is_approved(folder: Path, store: TrustStore) -> bool:
+    """Return True if the project of a folder is approved as its file is now. Reads the disk."""
+    file = find_project_file(folder)
+    return file is not None and store.state(file) == "trusted"
 
 
 def project_layer(path: Path, store: TrustStore, gateway: GatewaySection) -> ProjectLayer:
@@ -70,19 +75,20 @@ def project_layer(path: Path, store: TrustStore, gateway: GatewaySection) -> Pro
         ConfigurationError: a trusted file is broken; an untrusted one is only ignored, with a warning.
     """
     try:
-        content = read_bytes(path)
+        content = read_project_file(path)
         is_trusted = store.is_trusted(path, content)
     except ConfigurationError as exc:
-        return _ignored(path, str(exc))
+        # A refused file does not name itself twice.
+        return _ignored(path, exc.message.removeprefix(str(path)).removesuffix("; not read").lstrip(": "))
     if is_trusted:
         return ProjectLayer(path, shaped(parse(content, "project", path)), True, ())
     if len(content) > MAX_UNTRUSTED_BYTES:
-        return _ignored(path, f"it is not trusted and larger than {MAX_UNTRUSTED_BYTES} bytes")
+        return _ignored(path, f"not trusted, and larger than {MAX_UNTRUSTED_BYTES} bytes")
     try:
         written = shaped(parse(content, "project", path))
     except ConfigurationError:
         # Its words are not repeated: they could quote whatever the file, or a link in its place, contains.
-        return _ignored(path, "it is no valid YAML configuration")
+        return _ignored(path, "not trusted, and not a valid YAML configuration; `pml trust project` says what is wrong")
     narrowed = _Narrowed(gateway)
     for key_path, value in leaves(written.values):
         narrowed.consider(key_path, value)
@@ -91,7 +97,7 @@ def project_layer(path: Path, store: TrustStore, gateway: GatewaySection) -> Pro
 
 
 def _ignored(path: Path, reason: str) -> ProjectLayer:
-    return ProjectLayer(path, Layer("project", {}, {}), False, (f"{path} was ignored: {reason}",))
+    return ProjectLayer(path, Layer("project", {}, {}), False, (f"{path}: {reason}; skipped",))
 
 
 @dataclass(slots=True)
@@ -103,6 +109,7 @@ class _Narrowed:
     refused: list[str] = field(default_factory=list)
     unknown: dict[KeyPath, str] = field(default_factory=dict)
     widening: list[str] = field(default_factory=list)
+    unnamed: set[str] = field(default_factory=set)
 
     def consider(self, path: KeyPath, value: Any) -> None:
         """Keep `value` if it is an intent or lets clients see less."""
@@ -121,9 +128,7 @@ class _Narrowed:
             case ("gateway", "hybrid", "semantic_threshold"):
                 self._number(path, value, hybrid.semantic_threshold, is_narrower=_is_share_above)
             case _:
-                name = cleaned(dotted(path if path[0] == "gateway" else path[:2]), MAX_KEY_CHARACTERS)
-                if name not in self.refused:
-                    self.refused.append(name)
+                self._refuse(path if path[0] == "gateway" else path[:2])
 
     def origins(self, written: Layer) -> dict[KeyPath, Origin]:
         """The origins of what was kept."""
@@ -137,6 +142,8 @@ class _Narrowed:
             more = len(self.refused) - MAX_NAMED_KEYS
             names = ", ".join(self.refused[:MAX_NAMED_KEYS]) + (f" and {more} more" if more > 0 else "")
             texts.append(f"{path}: ignored {names}: {remedy}")
+        if self.unnamed:
+            texts.append(f"{path}: ignored {counted(len(self.unnamed), 'unknown key')}: {remedy}")
         texts += [f"{path}: ignored {text}: {remedy}" for text in self.widening]
         return tuple(texts)
 
@@ -147,6 +154,17 @@ class _Narrowed:
             Problem(origin.location if (origin := origins[path]) else "", dotted(path), message)
             for path, message in self.unknown.items()
         )
+
+    def _refuse(self, path: KeyPath) -> None:
+        name = cleaned(dotted(path), MAX_KEY_CHARACTERS)
+        # A key may be any line of the file, so that only those of settings and names are repeated.
+        is_known = annotation_at(path[:1]) is not None and (
+            annotation_at(path) is not None or (path[0] != "gateway" and _NAME.fullmatch(str(path[-1])) is not None)
+        )
+        if not is_known:
+            self.unnamed.add(dotted(path))
+        elif name not in self.refused:
+            self.refused.append(name)
 
     def _set(self, path: KeyPath, value: Any) -> None:
         section = self.values
@@ -287,10 +305,7 @@ def _values(file: Path) -> Mapping[str, Any]:
 
 def _text(file: Path) -> str | None:
     try:
-        if not is_there(file) or not file.is_file():
-            return None
-        with file.open("rb") as stream:
-            content = stream.read(MAX_BYTES)
+        content = read_regular(file, MAX_BYTES, is_own=True)
     except OSError:
         return None
     return content.decode("utf-8", "ignore")

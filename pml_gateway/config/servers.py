@@ -11,7 +11,8 @@ from urllib.parse import urlsplit
 
 from pydantic import AliasChoices, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
-from pml_gateway.config.packages import kept_state
+from pml_gateway.config.commands.packages import kept_state
+from pml_gateway.config.foreign_entries import in_one_shape
 
 LOOPBACK_HOSTS = frozenset({"127.0.0.1", "localhost", "::1"})
 
@@ -146,24 +147,6 @@ def foreign_auth(value: object) -> object:
     return {_spelling(key): item for key, item in value.items() if _spelling(key) in known} or None
 
 
-FOREIGN_KEYS = frozenset(
-    {
-        # Keys other clients write into a server entry; they mean nothing to a gateway and are not errors.
-        "alwaysAllow",
-        "alwaysLoad",
-        "autoApprove",
-        "description",
-        "dev",
-        "gallery",
-        "id",
-        "name",
-        "source",
-        "trust",
-        "version",
-    }
-)
-
-
 class Transport(StrEnum):
     """How the gateway talks to an upstream."""
 
@@ -178,7 +161,7 @@ _TRANSPORT_SPELLINGS = {
     "http": Transport.HTTP,
     "streamable-http": Transport.HTTP,
     "streamablehttp": Transport.HTTP,
-    "streamable_http": Transport.HTTP,
+    "http-stream": Transport.HTTP,
     "remote": Transport.HTTP,
     "sse": Transport.SSE,
 }
@@ -187,7 +170,7 @@ _TRANSPORT_SPELLINGS = {
 def _transport(value: object) -> object:
     if not isinstance(value, str):
         return value
-    known = _TRANSPORT_SPELLINGS.get(value.lower())
+    known = _TRANSPORT_SPELLINGS.get(value.strip().lower().replace("_", "-"))
     if known is None:
         raise ValueError(f"unknown transport {value!r}; use one of stdio, http, sse")
     return known
@@ -212,36 +195,18 @@ def _string(value: object) -> object:
     return str(value) if isinstance(value, int | float) else value
 
 
-def _flatten_command(entry: dict[str, Any]) -> None:
-    """Turn `command: [npx, -y, x]` and `command: {path: npx, args: [...]}` into `command` and `args`."""
-    match entry.get("command"):
-        case [command, *arguments]:
-            rest = entry.get("args", ())
-            entry["command"] = command
-            entry["args"] = [*arguments, *(rest if isinstance(rest, list | tuple) else [rest])]
-        case dict(nested):
-            del entry["command"]
-            for key, source in (("command", "path"), ("args", "args"), ("env", "env")):
-                if nested.get(source) is not None:
-                    entry[key] = nested[source]
-
-
-def _codex_headers(entry: dict[str, Any]) -> None:
-    """Turn Codex's names of variables that hold headers into references."""
-    bearer, named = entry.pop("bearer_token_env_var", None), entry.pop("env_http_headers", None)
-    headers: dict[str, str] = {}
-    if isinstance(bearer, str):
-        headers["Authorization"] = f"Bearer ${{env:{bearer}}}"
-    if isinstance(named, dict):
-        headers |= {name: f"${{env:{variable}}}" for name, variable in named.items()}
-    if headers:
-        key = "http_headers" if "http_headers" in entry else "headers"
-        given = entry.get(key)
-        entry[key] = {**headers, **(given if isinstance(given, dict) else {})}
-
-
 def _has_authorization(headers: object) -> bool:
     return isinstance(headers, dict) and any(str(name).lower() == "authorization" for name in headers)
+
+
+class ToolSettings(BaseModel):
+    """One tool of a server."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
+
+    enabled: bool = Field(
+        default=True, description="false: the tool does not exist for anybody; `pml disable SERVER:TOOL`"
+    )
 
 
 class UpstreamDefinition(BaseModel):
@@ -265,7 +230,6 @@ class UpstreamDefinition(BaseModel):
     url: str | None = Field(default=None, description="the address of an HTTP or SSE server")
     headers: Annotated[dict[str, str], BeforeValidator(_strings)] = Field(
         default_factory=dict,
-        validation_alias=AliasChoices("headers", "http_headers"),
         description="sent with every request; secrets as references",
     )
     auth: AuthDefinition | None = Field(default=None, description="how to log in; without it, the server says how")
@@ -278,12 +242,16 @@ class UpstreamDefinition(BaseModel):
     formerly: Annotated[tuple[str, ...], BeforeValidator(_one_or_more)] = Field(
         default=(), description="names that it had: calls and rules that say them still mean it"
     )
+    tools: dict[str, ToolSettings] = Field(default_factory=dict, description="by the tool's own name")
     sessions: Literal["shared", "per_folder", "per_client"] | None = Field(
         default=None,
         description="shared: of all clients; per_folder: of those of one folder; per_client: one for each of them; "
         "without it, as suits what is known of the server",
     )
     call_timeout: float | None = Field(default=None, gt=0, description="seconds; default upstreams.call_timeout")
+    call_timeout_total: float | None = Field(
+        default=None, gt=0, description="seconds; default upstreams.call_timeout_total"
+    )
     connect_timeout: float | None = Field(default=None, gt=0, description="seconds; default upstreams.connect_timeout")
     max_concurrent: int | None = Field(default=None, ge=1, description="default upstreams.max_concurrent")
     max_queue: int | None = Field(default=None, ge=0, description="default upstreams.max_queue")
@@ -296,31 +264,10 @@ class UpstreamDefinition(BaseModel):
     def _from_client_shapes(cls, raw: object) -> object:
         if not isinstance(raw, dict):
             return raw
-        # Other clients write null for "not set".
-        entry: dict[str, Any] = {
-            key: value for key, value in raw.items() if key not in FOREIGN_KEYS and value is not None
-        }
-        if "serverUrl" in entry:
-            entry.setdefault("url", entry.pop("serverUrl"))
-        if "httpUrl" in entry:
-            entry.setdefault("url", entry.pop("httpUrl"))
-            entry.setdefault("transport", Transport.HTTP)
-        if "envFile" in entry:
-            entry.setdefault("env_file", entry.pop("envFile"))
-        _flatten_command(entry)
-        _codex_headers(entry)
+        entry = in_one_shape(raw)
         foreign = foreign_auth(entry.pop("oauth", None))
         if foreign is not None and "url" in entry and not _has_authorization(entry.get("headers")):
             entry.setdefault("auth", foreign)
-        if "environment" in entry:
-            entry.setdefault("env", entry.pop("environment"))
-        if isinstance(entry.get("disabled"), bool):
-            entry["enabled"] = not entry.pop("disabled")
-        timeout = entry.get("timeout")
-        if isinstance(timeout, int | float) and timeout > 0:
-            # Clients disagree on the unit: seconds below 1,000 and milliseconds above is what their docs show.
-            entry.pop("timeout")
-            entry.setdefault("call_timeout", timeout / 1000 if timeout >= 1000 else timeout)
         return entry
 
     @model_validator(mode="after")
@@ -367,6 +314,11 @@ class UpstreamDefinition(BaseModel):
         """The sessions named, or those that suit what is known of the server."""
         return self.sessions or ("per_client" if self.keeps else "shared")
 
+    @property
+    def disabled_tools(self) -> frozenset[str]:
+        """The names of the tools that are switched off."""
+        return frozenset(name for name, tool in self.tools.items() if not tool.enabled)
+
     def fingerprint(self) -> str:
         """A hash of what decides which tools this upstream has; secrets enter as references only."""
         identity = self.model_dump(
@@ -375,6 +327,11 @@ class UpstreamDefinition(BaseModel):
         if self.env_file:
             identity["env_file"] = self.env_file
         return hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()[:16]
+
+
+def disabled_tools(servers: Mapping[str, UpstreamDefinition]) -> list[tuple[str, str]]:
+    """Server and name of each tool that is switched off."""
+    return [(server, name) for server, definition in servers.items() for name in sorted(definition.disabled_tools)]
 
 
 def former_ids(servers: Mapping[str, UpstreamDefinition]) -> dict[str, str]:

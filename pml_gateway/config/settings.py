@@ -59,7 +59,7 @@ class HybridSettings(Section):
         default=0.6,
         ge=0,
         le=1,
-        description="score from which a tool is listed: 0.5 / 0.6 / 0.7 keep the right one in 96 / 92 / 87 % of cases",
+        description="score from which a tool is listed: 0.5 / 0.6 / 0.7 keep the right one in 94 / 91 / 87 % of cases",
     )
     max_tokens: int | None = Field(default=None, gt=0, description="o200k_base tokens of the listed upstream tools")
     fallback: Literal["none", "usage"] = Field(
@@ -232,7 +232,14 @@ class BreakerSettings(Section):
 class UpstreamSettings(Section):
     """Limits for every upstream that sets none of its own; times in seconds."""
 
-    call_timeout: float = Field(default=60, gt=0, description="seconds a call may take")
+    call_timeout: float = Field(
+        default=60,
+        gt=0,
+        description="seconds a call may take without an answer; progress that its server reports renews them",
+    )
+    call_timeout_total: float = Field(
+        default=1800, gt=0, description="seconds a call may take in all, however much progress its server reports"
+    )
     connect_timeout: float = Field(default=15, gt=0, description="seconds until a server must have answered its start")
     first_start_timeout: float = Field(
         default=300,
@@ -357,13 +364,22 @@ class UsageSettings(Section):
 class TrustSettings(Section):
     """What becomes of what servers say of themselves: tools, prompts, templates, instructions, versions."""
 
-    changes: Literal["accept", "review", "risky"] = Field(
-        default="risky",
-        description="risky: a change is served at once unless it is risky; review: none is, until you approve it",
+    changes: Literal["notice", "hold_attacks", "review"] = Field(
+        default="hold_attacks",
+        description="hold_attacks: a change is served at once unless it is an attack; notice: every change is; "
+        "review: none is, until you approve it",
     )
     new_servers: Literal["accept", "review"] = Field(
         default="accept", description="review: nothing of a new server is served until you approve it"
     )
+
+    @field_validator("changes", mode="before")
+    @classmethod
+    def _has_a_current_name(cls, changes: object) -> object:
+        renamed = {"accept": "notice", "risky": "hold_attacks"}
+        if isinstance(changes, str) and changes in renamed:
+            raise ValueError(f"{changes!r} is now called {renamed[changes]!r}")
+        return changes
 
 
 class EnrichSettings(Section):
@@ -500,6 +516,11 @@ class EffectiveSettings:
     def call_timeout(self) -> float:
         """Seconds for a request."""
         return self.definition.call_timeout or self.defaults.call_timeout
+
+    @property
+    def call_timeout_total(self) -> float:
+        """Seconds for a request with all progress; no less than for one without."""
+        return max(self.definition.call_timeout_total or self.defaults.call_timeout_total, self.call_timeout)
 
     @property
     def connect_timeout(self) -> float:

@@ -14,6 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from pml_gateway.config.document import is_there, read_bytes
 from pml_gateway.errors import ConfigurationError
 from pml_gateway.files import locked, write_atomically
+from pml_gateway.regular_files import git_root
 
 TrustState = Literal["trusted", "changed", "missing"]
 
@@ -39,18 +40,39 @@ class TrustStore:
     """`trust.json`: which project files are approved, and in which version."""
 
     path: Path
+    proposal: tuple[str, str] | None = None
+    """A file and the hash of its content that count as approved, before that is written down."""
+
+    def with_proposal(self, file: Path, content: bytes) -> TrustStore:
+        """Return a store in which `content` is approved as what `file` may say."""
+        return TrustStore(self.path, (_identity(file), fingerprint(content)))
 
     def is_trusted(self, file: Path, content: bytes) -> bool:
         """Whether exactly this `content` of `file` was approved."""
+        if self.proposal == (_identity(file), fingerprint(content)):
+            return True
         entry = self._read().files.get(_identity(file))
         return entry is not None and entry.sha256 == fingerprint(content)
 
     def state(self, file: Path) -> TrustState:
         """Whether the approval of `file` still covers what it says."""
         try:
-            return "trusted" if self.is_trusted(file, read_bytes(file)) else "changed"
+            return "trusted" if self.is_trusted(file, read_project_file(file)) else "changed"
         except ConfigurationError:
             return "missing"
+
+    def standing(self, file: Path) -> str:
+        """Say how `file` stands: trusted, changed, not trusted, or why it is skipped.
+
+        Raises:
+            ConfigurationError: the approvals cannot be read.
+        """
+        is_known = _identity(file) in self._read().files
+        try:
+            content = read_project_file(file)
+        except ConfigurationError as exc:
+            return f"{exc.message.removeprefix(f'{file}: ').removesuffix('; not read')}; skipped"
+        return "trusted" if self.is_trusted(file, content) else "changed" if is_known else "not trusted"
 
     def entries(self) -> dict[Path, TrustedFile]:
         """Every approval, by file."""
@@ -86,6 +108,16 @@ class TrustStore:
 
     def _write(self, record: _Record) -> None:
         write_atomically(self.path, json.dumps(record.model_dump(mode="json"), indent=2) + "\n")
+
+
+def read_project_file(file: Path) -> bytes:
+    """The content of a project's file.
+
+    Raises:
+        ConfigurationError: it is no regular file of this user's or root's own in its project, or cannot be read.
+    """
+    folder = file.parent.resolve()
+    return read_bytes(file, is_own=True, within=Path(git_root(folder) or folder))
 
 
 def fingerprint(content: bytes) -> str:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from pml_gateway.catalog.model import CatalogTool
-from pml_gateway.catalog.schema import escaped, unescaped
+from pml_gateway.catalog.pointers import escaped, unescaped
 from pml_gateway.errors import InvalidInputError
 from pml_gateway.exposure.grouping import Namespace, loosely
 from pml_gateway.exposure.namespaces import ACTION, call_signature, shown_name

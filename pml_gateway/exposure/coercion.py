@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from pml_gateway.catalog.schema import escaped, local_target
+from pml_gateway.catalog.pointers import escaped, local_target
 from pml_gateway.exposure.schema_cost import parts_of
 from pml_gateway.exposure.shallow_check import TYPES, is_of_type, json_type, undeclared_names
 from pml_gateway.exposure.vocabulary import same_parameter

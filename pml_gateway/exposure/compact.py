@@ -9,7 +9,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any
 
-from pml_gateway.exposure.schema_text import document_target
+from pml_gateway.catalog.pointers import document_target
 from pml_gateway.types import JsonObject
 
 MIN_SHARED = 60

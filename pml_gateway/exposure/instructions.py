@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 from pml_gateway.exposure.token_count import count_tokens
 
@@ -22,16 +23,39 @@ CUT = " […]"
 """Stands where the rest is left out."""
 
 
-def systems(servers: Sequence[str]) -> str:
-    """The servers by name, the first twelve of them."""
-    if not servers:
-        return "No system is available now."
+@dataclass(frozen=True, slots=True)
+class Systems:
+    """The servers that a client may know of: those with tools, and those that have yet to list any."""
+
+    known: Sequence[str] = ()
+    starting: Sequence[str] = ()
+
+    def __bool__(self) -> bool:
+        return bool(self.known or self.starting)
+
+    def __str__(self) -> str:
+        """The servers by name, at most twelve of each kind."""
+        if not self:
+            return "No system is available now."
+        known = f"Systems: {_named(self.known)}." if self.known else ""
+        return " ".join(filter(None, (known, self.wait)))
+
+    @property
+    def wait(self) -> str:
+        """What to do about the servers that are starting; empty where none is."""
+        return f"Still starting, ask again in a few seconds: {_named(self.starting)}." if self.starting else ""
+
+
+NO_SYSTEMS = Systems()
+
+
+def _named(servers: Sequence[str]) -> str:
     named = ", ".join(server[:MAX_SYSTEM_NAME] for server in servers[:MAX_NAMED_SYSTEMS])
     more = len(servers) - MAX_NAMED_SYSTEMS
-    return f"Systems: {named}{f' and {more} more' if more > 0 else ''}."
+    return f"{named}{f' and {more} more' if more > 0 else ''}"
 
 
-def instructions(servers: Sequence[str], said: Mapping[str, str], budget: int, *, can_search: bool) -> str:
+def instructions(systems: Systems, said: Mapping[str, str], budget: int, *, can_search: bool) -> str:
     """The text for one client, of at most `budget` tokens.
 
     What is most useful comes first: how to find tools, the systems by name, then each server's own instructions. Equal
@@ -39,12 +63,12 @@ def instructions(servers: Sequence[str], said: Mapping[str, str], budget: int, *
     ones need not goes to the others, and long ones end with a sentence. Blocks while it counts: call it in a thread.
 
     Args:
-        servers: the servers whose tools the client sees.
+        systems: the servers that the client may know of.
         said: the instructions of the servers that it sees anything of.
         budget: tokens; 0 says nothing.
         can_search: whether the client has `search_tools`.
     """
-    own = [f"{OWN} {HOW_TO}" if can_search else OWN, *([systems(servers)] if servers else [])]
+    own = [f"{OWN} {HOW_TO}" if can_search else OWN, *([str(systems)] if systems else [])]
     parts = [(f"## {', '.join(names)}\n", text) for names, text in _without_repeats(said)]
     whole = "\n\n".join([*own, *(head + text for head, text in parts)])
     # The vocabulary takes a moment to load, which the first answer need not wait for where everything is short.

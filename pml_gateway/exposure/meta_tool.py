@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Collection, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterator
 from dataclasses import dataclass
 from functools import cache
 
 from pml_gateway.config.settings import META_TOOLS, Settings
+from pml_gateway.exposure.instructions import NO_SYSTEMS, Systems
 from pml_gateway.exposure.vocabulary import Parameters, Reading, read, read_call
 from pml_gateway.types import JsonObject
 
@@ -24,7 +25,7 @@ def _always(_: Settings) -> bool:
     return True
 
 
-def _never(_: Settings) -> None:
+def _never(_: Settings, _systems: Systems) -> None:
     return None
 
 
@@ -45,11 +46,11 @@ class MetaTool:
     """
 
     name: str
-    definition: Callable[[Sequence[str]], JsonObject]
+    definition: Callable[[Systems], JsonObject]
     handler: Handler
     aliases: tuple[str, ...] = ()
     is_useful: Callable[[Settings], bool] = _always
-    beside_namespaces: Callable[[Settings], JsonObject | None] = _never
+    beside_namespaces: Callable[[Settings, Systems], JsonObject | None] = _never
     unlisted: tuple[str, ...] = ()
     is_call: bool = False
     calls_in: str = ""
@@ -71,7 +72,7 @@ class MetaTool:
 
 @cache
 def _keys(tool: MetaTool) -> tuple[str, ...]:
-    return (*tool.definition(())["inputSchema"]["properties"], *tool.unlisted)
+    return (*tool.definition(NO_SYSTEMS)["inputSchema"]["properties"], *tool.unlisted)
 
 
 class MetaTools:
@@ -105,11 +106,13 @@ class MetaTools:
         """Those that can be called."""
         return [tool for tool in self._tools if tool.is_enabled(settings, also)]
 
-    def definitions(self, settings: Settings, servers: Sequence[str], also: Collection[str] = ()) -> list[JsonObject]:
+    def definitions(self, settings: Settings, systems: Systems, also: Collection[str] = ()) -> list[JsonObject]:
         """The definitions of those that can be called."""
-        return [tool.definition(servers) for tool in self.enabled(settings, also)]
+        return [tool.definition(systems) for tool in self.enabled(settings, also)]
 
-    def definitions_beside_namespaces(self, settings: Settings, also: Collection[str] = ()) -> list[JsonObject]:
+    def definitions_beside_namespaces(
+        self, settings: Settings, systems: Systems, also: Collection[str] = ()
+    ) -> list[JsonObject]:
         """The definitions of those that are listed with namespaces."""
-        definitions = (tool.beside_namespaces(settings) for tool in self.enabled(settings, also))
+        definitions = (tool.beside_namespaces(settings, systems) for tool in self.enabled(settings, also))
         return [definition for definition in definitions if definition is not None]

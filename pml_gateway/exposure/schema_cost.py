@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from pml_gateway.exposure.schema_text import document_target
+from pml_gateway.catalog.pointers import document_target
 from pml_gateway.processes.budget import CHARACTERS_PER_PART
 from pml_gateway.types import JsonObject
 

@@ -18,7 +18,7 @@ from dataclasses import field as field_of
 from functools import lru_cache
 from typing import Any
 
-from pml_gateway.catalog.schema import local_target
+from pml_gateway.catalog.pointers import document_target
 from pml_gateway.text import escaped_json, shortened
 from pml_gateway.types import JsonObject
 
@@ -63,11 +63,6 @@ def required_names(schema: JsonObject) -> frozenset[str]:
     """The names an object schema requires."""
     names = schema.get("required")
     return frozenset(name for name in names if isinstance(name, str)) if isinstance(names, list) else frozenset()
-
-
-def document_target(reference: str, root: JsonObject) -> object:
-    """What a reference within the same document points at, or None; `#` is the whole of it."""
-    return root if reference == "#" else local_target(reference, root)
 
 
 def _is_reference(schema: object) -> bool:
@@ -237,7 +232,7 @@ def _brief(schema: object, reading: _Reading, depth: int) -> str:
     if depth > MAX_SIGNATURE_DEPTH or reading.is_over():
         return "…"
     if isinstance(schema.get("$ref"), str):
-        target = local_target(schema["$ref"], reading.root)
+        target = document_target(schema["$ref"], reading.root)
         return "object" if target is None else _brief(target, reading, depth + 1)
     if (choices := _choices(schema)) is not None:
         return _brief_union(choices, _brief_literal)

@@ -12,7 +12,8 @@ from itertools import islice
 from typing import Any
 
 from pml_gateway.catalog.model import CatalogTool
-from pml_gateway.catalog.schema import MAX_BYTES, escaped, unescaped
+from pml_gateway.catalog.pointers import escaped, unescaped
+from pml_gateway.catalog.schema import MAX_BYTES
 from pml_gateway.catalog.wire import encode
 from pml_gateway.errors import InvalidInputError
 from pml_gateway.exposure.coercion import coerced, respelled
@@ -229,19 +230,6 @@ async def argument_problems(tool: CatalogTool, arguments: JsonObject) -> list[Js
     if problems is not None:
         return problems
     return [] if tool in _READ and _read(tool) is None else _shallow_problems(tool, arguments)
-
-
-async def check_for_certain(tool: CatalogTool, arguments: JsonObject) -> None:
-    """Refuse arguments that come to no verdict, where nobody checks them after us.
-
-    Raises:
-        InvalidInputError: they were not found to be what the tool takes.
-    """
-    if await _verdict(tool, arguments) != []:
-        raise InvalidInputError(
-            f"invalid arguments for {tool.qualified_name}: they are not known to be what it takes",
-            hint="send less, and nothing that it does not name",
-        )
 
 
 async def _verdict(tool: CatalogTool, arguments: JsonObject) -> list[JsonObject] | None:

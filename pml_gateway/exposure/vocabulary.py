@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from pml_gateway.catalog.schema import escaped
+from pml_gateway.catalog.pointers import escaped
 from pml_gateway.errors import InvalidInputError
 from pml_gateway.exposure.grouping import loosely
 from pml_gateway.exposure.shallow_check import json_type, wrong_types

@@ -21,6 +21,7 @@ from pydantic import PrivateAttr
 
 from pml_gateway.catalog.model import CatalogTool
 from pml_gateway.config.settings import GatewaySection
+from pml_gateway.exposure.instructions import NO_SYSTEMS
 from pml_gateway.exposure.meta_tool import MetaTool, MetaTools
 from pml_gateway.exposure.modes import Exposure as Exposed
 from pml_gateway.fastmcp.background import Background
@@ -144,11 +145,11 @@ class Exposure(CatalogTransform):
         """A meta-tool, or the tool that is called; also by another spelling of its name, unless it is denied."""
         own = self._enabled(name)
         if own is not None and name == own.name:
-            return self._own(own.definition(()))
+            return self._own(own.definition(NO_SYSTEMS))
         tool = await call_next(name, version=version)
         context = _context()
         if tool is None and own is not None:
-            return self._own({**own.definition(()), "name": name})
+            return self._own({**own.definition(NO_SYSTEMS), "name": name})
         if context is None or (tool is not None and not self._settings.gateway.blacklisted_tools):
             return tool
         seen = await self._seen(context, in_list=False)

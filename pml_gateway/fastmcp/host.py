@@ -152,6 +152,9 @@ class RequestHost:
         self.state = self.snapshot.indexed_by(self.background.index)
         return self.state
 
+    async def first_lists(self, view: View) -> None:
+        """Return at once: a server in process has always listed."""
+
     def unlisted_owner(self, tool_name: str) -> None:
         """None: a server in process has always listed."""
 

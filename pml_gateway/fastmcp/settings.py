@@ -7,6 +7,8 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from pml_gateway.config.layers import dotted
+from pml_gateway.config.problems import plain_message
 from pml_gateway.config.settings import KNOWN_META_TOOLS, Settings
 from pml_gateway.errors import ConfigurationError
 from pml_gateway.text import did_you_mean, likenesses
@@ -51,9 +53,10 @@ def read_settings(
             {**given, "gateway": section, "naming": {"prefix": "never", "max_length": 128}}
         )
     except ValidationError as error:
-        fault = error.errors(include_url=False, include_input=False)[0]
+        fault = error.errors(include_url=False)[0]
         raise ConfigurationError(
-            f"settings: {'.'.join(map(str, fault['loc']))}: {fault['msg']}", hint="pml docs settings lists them all"
+            f"settings: {dotted(fault['loc'])}: {plain_message(fault, fault['loc'])}",
+            hint="pml docs settings lists them all",
         ) from None
     gateway = settings.gateway
     unserved = [key for key, value in _ONLY.items() if getattr(gateway, key) != value]

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import math
 from functools import cache
 from typing import get_args
 
+import anyio.to_thread
 from mcp.shared.exceptions import MCPError
 from mcp_types.jsonrpc import INTERNAL_ERROR, INVALID_PARAMS
 from mcp_types.methods import SERVER_RESULTS
@@ -15,7 +17,10 @@ from pydantic_core import PydanticSerializationError, to_json
 from pml_gateway.catalog.uris import unusable
 from pml_gateway.catalog.wire import LATEST_VERSION
 from pml_gateway.errors import GatewayError, InvalidInputError, UpstreamProtocolError, innermost
+from pml_gateway.json_text.pieces import PIECE, exceeds
 from pml_gateway.results.content import data_result
+from pml_gateway.results.repair import with_structure_as_text
+from pml_gateway.results.settle import INLINE_CHARACTERS
 from pml_gateway.telemetry.trace import CURRENT_TRACE
 from pml_gateway.types import JsonObject
 
@@ -28,6 +33,9 @@ def error_result(error: GatewayError) -> JsonObject:
         shown["details"] = {**error.details, "request_id": trace.request_id}
     return data_result({"error": shown}, is_error=True)
 
+
+STRUCTURED_SINCE = "2025-06-18"
+"""The first version with structured content."""
 
 RESOURCE_NOT_FOUND = -32002
 """Of the handshake versions; 2026-07-28 has invalid params instead."""
@@ -81,15 +89,49 @@ def check_text(params: JsonObject) -> None:
         raise InvalidInputError(f"the arguments contain {reason}", hint="or are nested too deeply") from None
 
 
+async def carried(result: JsonObject) -> JsonObject:
+    """Return what `writable` does; a large result is looked at in a thread, in turns with the event loop."""
+    if exceeds(result, INLINE_CHARACTERS):
+        return await anyio.to_thread.run_sync(writable, result)
+    try:
+        text = to_json(result)
+    except (PydanticSerializationError, ValueError, RecursionError):
+        return writable(result)
+    return writable(result) if b"NaN" in text or b"Infinity" in text else result
+
+
 def writable(result: JsonObject) -> JsonObject:
     """The result without what JSON in UTF-8 cannot carry: one tool's broken text must not end a connection."""
-    try:
-        json.dumps(result, ensure_ascii=False, allow_nan=False).encode()
-    except (UnicodeEncodeError, ValueError):
+    if not _is_carried(result):
         text = json.dumps(result, ensure_ascii=False).encode("utf-8", "replace")
         replaced: JsonObject = json.loads(text, parse_constant=lambda _: None)
         return replaced
     return result
+
+
+def _is_carried(value: object) -> bool:
+    """Return True if JSON in UTF-8 can carry a value; most texts are known to be ASCII without being looked at."""
+    match value:
+        case str():
+            return value.isascii() or _is_utf8(value)
+        case dict():
+            return all(map(_is_carried, value)) and all(map(_is_carried, value.values()))
+        case list() | tuple():
+            return all(map(_is_carried, value))
+        case float():
+            return math.isfinite(value)
+        case _:
+            return True
+
+
+def _is_utf8(text: str) -> bool:
+    try:
+        # In parts, between which other threads run.
+        for start in range(0, len(text), PIECE):
+            text[start : start + PIECE].encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def check_result(result: JsonObject, method: str, name: str, version: str) -> None:
@@ -126,11 +168,17 @@ def _result_model(method: str, version: str) -> type[BaseModel]:
 def for_version(result: JsonObject, version: str) -> JsonObject:
     """The result in the shapes a protocol version allows.
 
-    2026 requires a result type, which older upstreams do not send; before it, structured content is an object.
+    2026 requires a result type, which older upstreams do not send. Before it, structured content is an object; clients
+    of the first versions read text alone. What they cannot be given as structured content, they are given as text.
     """
     if version >= LATEST_VERSION:
         return {**result, "resultType": result.get("resultType") or "complete"}
-    structured = result.get("structuredContent")
-    if structured is None or isinstance(structured, dict):
+    if "structuredContent" not in result:
         return result
+    if isinstance(result.get("content"), list) and result["structuredContent"] is not None:
+        is_object = isinstance(result["structuredContent"], dict)
+        if not is_object or version < STRUCTURED_SINCE:
+            result = with_structure_as_text(result, only_if_empty=is_object)
+        if is_object:
+            return result
     return {key: value for key, value in result.items() if key != "structuredContent"}

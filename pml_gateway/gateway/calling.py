@@ -10,35 +10,45 @@ from logging import DEBUG
 from mcp.shared.exceptions import MCPError
 
 from pml_gateway.catalog.model import CatalogTool
+from pml_gateway.catalog.pointers import escaped
 from pml_gateway.catalog.public_uris import with_public_uris
-from pml_gateway.catalog.schema import escaped
 from pml_gateway.catalog.wire import LATEST_VERSION
 from pml_gateway.errors import (
     GatewayError,
     ToolForbiddenError,
+    ToolHeldBackError,
     ToolNotFoundError,
     UpstreamUnavailableError,
 )
 from pml_gateway.exposure.actions import ActionCall, adapt, choose, type_problems
 from pml_gateway.exposure.focus import FOCUS, focused
 from pml_gateway.exposure.grouping import Namespace
+from pml_gateway.exposure.instructions import NO_SYSTEMS
 from pml_gateway.exposure.meta_tool import MetaTool, MetaTools
 from pml_gateway.exposure.namespaces import call_signature
 from pml_gateway.exposure.schema_text import outcome
 from pml_gateway.exposure.validation import Fitting, check_arguments, check_object, fitted, refusal
-from pml_gateway.gateway.answers import answered_error, check_result, check_text, error_result, for_version, writable
+from pml_gateway.gateway.answers import (
+    answered_error,
+    carried,
+    check_result,
+    check_text,
+    error_result,
+    for_version,
+    writable,
+)
 from pml_gateway.gateway.callees import Callees
-from pml_gateway.gateway.events import CLIENT, calling
+from pml_gateway.gateway.events import calling
 from pml_gateway.gateway.host import Host
 from pml_gateway.gateway.request import CallOptions, RequestScope, call_intent, effective_mode
 from pml_gateway.gateway.state import GatewayState
-from pml_gateway.gateway.steps import StepCalls, composite_result, may_read, runs_as_owner
+from pml_gateway.gateway.steps import StepCalls, composite_result, may_read
 from pml_gateway.gateway.tool_list import expose
 from pml_gateway.log import get_logger
-from pml_gateway.policy.client import OWNER
 from pml_gateway.policy.view import View
 from pml_gateway.processes.budget import spending
 from pml_gateway.results.content import noted
+from pml_gateway.results.repair import repaired, with_declared_output
 from pml_gateway.results.settle import Call, Route, Settled, Settler
 from pml_gateway.results.store import Resolved, visible_to
 from pml_gateway.text import did_you_mean
@@ -128,7 +138,7 @@ class Caller:
                 tool = self.find(view, name)
                 result = (await self.run(scope, view, tool, arguments, options, route="direct")).result
                 result = noted(result, renamed=renamed(view, name, tool))
-            result = for_version(writable(result), version)
+            result = for_version(await carried(result), version)
             check_result(result, "tools/call", name, version)
         except GatewayError as error:
             result = for_version(writable(error_result(error)), version)
@@ -154,7 +164,7 @@ class Caller:
                 result = await _answer_of(context.state.meta_tools.by_name(meta_tool), context, arguments)
         except GatewayError as error:
             result = error_result(error)
-        return for_version(writable(result), LATEST_VERSION)
+        return for_version(await carried(result), LATEST_VERSION)
 
     async def _context(self, scope: RequestScope, options: CallOptions) -> CallContext:
         state = await self._gateway.ready()
@@ -192,8 +202,7 @@ class Caller:
         Raises:
             GatewayError: nothing was sent, or what kept the upstream from answering.
         """
-        rights = OWNER.id if runs_as_owner(self._gateway, tool, options) else CLIENT
-        with calling(self._gateway.events, self._gateway.state, scope, tool, route, run, arguments, rights) as running:
+        with calling(self._gateway.events, self._gateway.state, scope, tool, route, run, arguments) as running:
             if refs is None:
                 resolved = await self._gateway.results.resolve(scope.client, arguments, visible_to(view))
             else:
@@ -207,9 +216,7 @@ class Caller:
                 fitting = await check_arguments(tool, resolved.arguments)
             may_be_kept = route != "direct" or self._gateway.state.settings.references.mode == "all"
             reads = may_be_kept and may_read(self._gateway.state, scope)
-            call = Call(
-                scope.client, tool, route, arguments, resolved.refs, if_none_match, run, may_read=reads, rights=rights
-            )
+            call = Call(scope.client, tool, route, arguments, resolved.refs, if_none_match, run, may_read=reads)
             if is_composite:
                 result = await composite_result(
                     self._gateway, self, scope, tool, fitting.arguments, options, refs=resolved.refs
@@ -224,7 +231,7 @@ class Caller:
             return settled
 
     async def _send(self, tool: CatalogTool, arguments: JsonObject, options: CallOptions) -> JsonObject:
-        """The result of the tool's upstream as it came, with URIs as clients know them.
+        """The result of the tool's upstream, with URIs as clients know them.
 
         Raises:
             UpstreamError: what kept the upstream from answering.
@@ -237,6 +244,8 @@ class Caller:
             )
         params: JsonObject = {"name": tool.name, "arguments": arguments}
         result = await ask_upstream(self._gateway, tool.upstream_id, "tools/call", params, options)
+        if "outputSchema" in tool.definition:
+            result = with_declared_output(result)
         return with_public_uris(result, tool.upstream_id, self._gateway.state.catalog.offers)
 
     def find(self, view: View, name: str) -> CatalogTool:
@@ -246,17 +255,19 @@ class Caller:
         """
         try:
             return find(view, name)
-        except ToolNotFoundError:
+        except ToolNotFoundError as error:
             owner = self._gateway.unlisted_owner(name)
-            if owner is None or not view.sees_all_of(owner.upstream_id):
-                raise
-            raise owner.not_listed() from None
+            if owner is not None and view.sees_all_of(owner.upstream_id):
+                raise owner.not_listed() from None
+            if wait := self._gateway.state.systems(view).wait:
+                error.hint = f"{error.hint}{'' if error.hint.endswith('?') else '.'} {wait}" if error.hint else wait
+            raise
 
 
 async def ask_upstream(
     gateway: Host, upstream_id: str, method: str, params: JsonObject, options: CallOptions
 ) -> JsonObject:
-    """Send one request with what accompanies it, and return the result as it came.
+    """Send one request with what accompanies it, and return the result in the shapes of the protocol.
 
     Raises:
         UpstreamError: what kept the upstream from answering.
@@ -272,7 +283,8 @@ async def ask_upstream(
     if options.request_state is not None:
         sent["requestState"] = options.request_state
     check_text(sent)
-    return await upstream.request(method, sent, on_progress=options.on_progress, audience=options.audience)
+    result = await upstream.request(method, sent, on_progress=options.on_progress, audience=options.audience)
+    return repaired(result, method, str(params.get("uri") or ""))
 
 
 def find(view: View, name: str) -> CatalogTool:
@@ -280,10 +292,13 @@ def find(view: View, name: str) -> CatalogTool:
 
     Raises:
         ToolNotFoundError: with the closest visible names; a hidden tool gives the same answer as an unknown one.
+        ToolHeldBackError: its server changed it, and the change is not approved.
     """
     tool = view.resolve(name)
     if tool is not None:
         return tool
+    if view.holds_back(name):
+        raise ToolHeldBackError(name)
     closest = view.closest(name)
     hint = did_you_mean(closest) or search_hint(view)
     raise ToolNotFoundError(f"no tool named {name!r}", hint=hint, details={"closest": closest})
@@ -294,11 +309,12 @@ def renamed(view: View, name: str, tool: CatalogTool) -> dict[str, str]:
     return {name: tool.qualified_name} if view.catalog.ownership.is_outdated(name) else {}
 
 
-def search_hint(view: View) -> str:
-    """How a client finds the name of a tool."""
-    if view.has_meta_tool("search_tools"):
-        return "search_tools finds tools by what they do"
-    return "tools/list has the names"
+def search_hint(view: View, state: GatewayState | None = None) -> str:
+    """How a client finds the name of a tool, and by the `state` whether more are to come."""
+    has_search = view.has_meta_tool("search_tools")
+    hint = "search_tools finds tools by what they do" if has_search else "tools/list has the names"
+    wait = state.systems(view).wait if state is not None else ""
+    return f"{hint}. {wait}" if wait else hint
 
 
 def _meta_tool_called(context: CallContext, name: str) -> MetaTool | None:
@@ -325,7 +341,7 @@ async def _require_listed(
     intent = call_intent(context.scope, state.settings.gateway)
     exposure = await expose(state, view, mode, intent, focused(context.scope.focus, mode, state.catalog, view.shows))
     if meta_tool is not None:
-        is_beside = not exposure.namespaces or meta_tool.beside_namespaces(state.settings) is not None
+        is_beside = not exposure.namespaces or meta_tool.beside_namespaces(state.settings, NO_SYSTEMS) is not None
         is_listed = exposure.meta_tools and is_beside
     elif namespace is not None:
         is_listed = exposure.meta_tools and exposure.namespaces

@@ -14,15 +14,10 @@ from pml_gateway.results.settle import Route
 from pml_gateway.telemetry.events import Events, code_of, outcome_of
 from pml_gateway.types import JsonObject
 
-CLIENT = "client"
-
 
 @dataclass(frozen=True, slots=True)
 class CallEnded:
-    """A tool was called, whatever the way; `began` is wall-clock time, and `run` names what the call belongs to.
-
-    `rights` says whose rights decided: those of the client, or of the `owner` for steps of a workflow that runs as it.
-    """
+    """A tool was called, whatever the way; `began` is wall-clock time, and `run` names what the call belongs to."""
 
     state: GatewayState
     scope: RequestScope
@@ -33,7 +28,6 @@ class CallEnded:
     code: str
     began: float
     seconds: float
-    rights: str = CLIENT
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +69,6 @@ def calling(
     route: Route,
     run: str,
     arguments: JsonObject,
-    rights: str = CLIENT,
 ) -> Iterator[RunningCall]:
     """Tell how one call ended."""
     call = RunningCall()
@@ -91,4 +84,4 @@ def calling(
         raise
     finally:
         seconds = time.time() - began
-        events.publish(CallEnded(state, scope, tool, route, run, arguments, code, began, seconds, rights))
+        events.publish(CallEnded(state, scope, tool, route, run, arguments, code, began, seconds))

@@ -8,6 +8,7 @@ from contextlib import asynccontextmanager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
+from weakref import WeakSet
 
 import anyio
 import anyio.to_thread
@@ -137,6 +138,8 @@ class Gateway:
         events: Events,
         meta_tools: MetaTools,
         shared: Shared,
+        *,
+        connects: bool,
     ) -> None:
         self.events = events
         self._read_ranking = read_ranking
@@ -175,10 +178,14 @@ class Gateway:
             self.differs,
             self._rebuild,
         )
+        self._awaited: WeakSet[Upstream] = WeakSet()
+        """Servers whose first list was waited for in vain."""
         self._in_flight = CallsInFlight()
         self.call_in_flight = self._in_flight.counted
         self.drain = self._in_flight.drain
         self.state = GatewayState(settings, catalog, None, WireCache(catalog), ranking=ranking, meta_tools=meta_tools)
+        self._connects = connects or not self.knows_tools
+        self.state = replace(self.state, starting=self._starting(self.state))
         self.linker = Linker(
             lambda: indexer.wait(LINKING_WAITS), lambda view: view.catalog is self.state.catalog, shared.links
         )
@@ -231,7 +238,7 @@ class Gateway:
             if upstream.last_listed is None:
                 reasons[upstream_id] = upstream.unlisted_because
             elif upstream.last_listed.tools:
-                reasons[upstream_id] = "held back until its owner accepts it (pml trust list)"
+                reasons[upstream_id] = "held back; the owner sees why with: pml trust"
         return reasons
 
     async def connect_once(self, name: str) -> None:
@@ -278,6 +285,20 @@ class Gateway:
         await self.indexed(timeout)
         return self.state
 
+    async def first_lists(self, view: View) -> None:
+        """Wait a moment for servers of this view that have yet to list their tools; for each of them once only."""
+        self.asked()
+        upstreams = [self.pool.upstreams[each] for each in self.state.starting if view.sees_all_of(each)]
+        awaited = [upstream for upstream in upstreams if upstream not in self._awaited]
+        if not awaited:
+            return
+        with anyio.move_on_after(FIRST_LIST_WAIT):
+            async with anyio.create_task_group() as tasks:
+                for upstream in awaited:
+                    tasks.start_soon(upstream.until_tried)
+        self._awaited.update(awaited)
+        await self._rebuild()
+
     async def usable(self, timeout: float) -> bool:
         """Whether there is an index of the catalog of now, but for what takes long, within `timeout` seconds."""
         return await self._indexer.usable(timeout)
@@ -290,9 +311,10 @@ class Gateway:
         """Serve by new settings: upstreams that did not change keep their sessions, and calls in flight go on."""
         # One after the other, and with the snapshots in between, or an older one could be swapped in last.
         async with self._building:
-            if settings != self.state.settings:
+            wanted = await anyio.to_thread.run_sync(self.pool.wanted, settings.servers, settings.upstreams)
+            # Stored secrets change without the settings that refer to them.
+            if settings != self.state.settings or not self.pool.has(wanted):
                 failed = self._failed(settings)
-                wanted = await anyio.to_thread.run_sync(self.pool.wanted, settings.servers, settings.upstreams)
                 built = await anyio.to_thread.run_sync(self._built_for, settings, failed, limiter=self._builders)
                 self._take_over(built, wanted)
                 self.tell()
@@ -302,12 +324,13 @@ class Gateway:
         before, settings = self.state.settings, built.settings
         if settings.naming != before.naming:
             self._listings.keep_under(settings.naming)
+        is_same = self.pool.has(wanted)
         self.pool.configure(settings.servers, settings.upstreams, self.remembered(settings), wanted)
         self.results.configure(settings.references)
         self._swap(built)
         if not self.pool.upstreams:
             self._first_list.set()
-        if (settings.servers, settings.upstreams) != (before.servers, before.upstreams):
+        if not is_same or (settings.servers, settings.upstreams) != (before.servers, before.upstreams):
             self.pool.connect_missing()
         logger.info("settings applied; mode %s", settings.gateway.tools_exposure)
         if settings.http != before.http:
@@ -393,7 +416,10 @@ class Gateway:
 
     async def readmit(self) -> None:
         """Serve by what the owner approved and rejected meanwhile."""
-        if await anyio.to_thread.run_sync(lambda: self.warden.is_news):
+        # Not while the lint's findings are noted, which reads the same file.
+        async with self._building:
+            is_news = await anyio.to_thread.run_sync(lambda: self.warden.is_news)
+        if is_news:
             await self._rebuild()
 
     async def judge_unread(self) -> None:
@@ -482,7 +508,7 @@ class Gateway:
             built = await anyio.to_thread.run_sync(
                 self._built, settings, self._failed(settings), limiter=self._builders
             )
-            if built.catalog is not before:
+            if built.catalog is not before or self._starting(built) != self.state.starting:
                 self._swap(built)
             if announced:
                 for callback in self._on_announced:
@@ -505,6 +531,22 @@ class Gateway:
         catalog = self._listings.catalog(settings, before.catalog, failed, keeps_names=keeps_names)
         return successor(before, settings, before.catalog if catalog.shows_the_same(before.catalog) else catalog)
 
+    def _starting(self, state: GatewayState) -> tuple[str, ...]:
+        """The servers of a state that have yet to list or fail; none where nothing connects them."""
+        if not self._connects:
+            return ()
+        failed, heard_of = self._failed(state.settings), state.catalog.offers.upstreams
+        upstreams = self.pool.upstreams
+        return tuple(
+            upstream_id
+            for upstream_id, definition in state.settings.servers.items()
+            if definition.enabled
+            and upstream_id not in failed
+            and upstream_id not in state.catalog.listed_upstreams
+            and heard_of.get(upstream_id) is None
+            and (upstream_id not in upstreams or upstreams[upstream_id].last_listed is None)
+        )
+
     def _failed(self, settings: Settings) -> frozenset[str]:
         """The upstreams that cannot be reached; one that these settings define anew is yet to be tried."""
         return frozenset(
@@ -521,7 +563,8 @@ class Gateway:
     def _swap(self, built: GatewayState) -> None:
         """Serve from a state that was built aside, with the index and the ranking of now."""
         before = self.state
-        self._replace(replace(built, index=before.index, ranking=self._ranking))
+        after = replace(built, index=before.index, ranking=self._ranking, starting=self._starting(built))
+        self._replace(after)
         if built.catalog is not before.catalog or built.settings.search != before.settings.search:
             self._indexer.request(built.settings, built.catalog)
 
@@ -621,6 +664,7 @@ async def open_gateway(
             events or logged_events(),
             meta_tools,
             common,
+            connects=connect,
         )
         gateway.events.subscribe(Searched, lambda event: indexer.prefer(tool.qualified_name for tool in event.hits))
         pool.on_listed, pool.on_joined, pool.on_failed = gateway.listed, gateway.joined, gateway.failed

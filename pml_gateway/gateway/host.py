@@ -92,6 +92,9 @@ class Host(Protocol):
     async def searchable(self) -> GatewayState:
         """The state, with what there is of an index to search."""
 
+    async def first_lists(self, view: View) -> None:
+        """Wait a moment for servers of this view that have yet to list their tools."""
+
     def unlisted_owner(self, tool_name: str) -> Server | None:
         """The server whose tool this is by its name, if no list of it is known."""
 

@@ -23,12 +23,20 @@ from pml_gateway.gateway.made_once import MadeOnce, Same
 from pml_gateway.gateway.state import composites_of
 from pml_gateway.home import MANIFEST, do_without
 from pml_gateway.log import get_logger
-from pml_gateway.mcp.connection import HANDSHAKE, MODERN
 from pml_gateway.mcp.listing import Difference, Listed, Offers, Remembered, with_more
+from pml_gateway.mcp.negotiation import HANDSHAKE, MODERN
+from pml_gateway.policy.client import LOCAL
+from pml_gateway.policy.view import View
 from pml_gateway.trust.identity import is_identical
 from pml_gateway.trust.warden import Warden
 from pml_gateway.types import JsonObject
-from pml_gateway.workflow.composite import composite_listing, ownership_of, read_composites, with_composites
+from pml_gateway.workflow.composite import (
+    composite_listing,
+    hidden_steps,
+    ownership_of,
+    read_composites,
+    with_composites,
+)
 from pml_gateway.workflow.plan import limits_of
 
 logger = get_logger(__name__)
@@ -101,6 +109,7 @@ class Listings:
             offers=listed.offers,
             differences=before.differences if before is not None and may_differ else {},
             asks=listed.asks,
+            version=listed.version,
         )
 
     def knows(self, upstream_id: str, definition: UpstreamDefinition, listed: Listed) -> bool:
@@ -109,7 +118,8 @@ class Listings:
         return (
             entry is not None
             and entry.fingerprint == definition.fingerprint()
-            and (entry.era, entry.tools, entry.offers) == (listed.era, listed.tools, listed.offers)
+            and (entry.era, entry.version) == (listed.era, listed.version)
+            and (entry.tools, entry.offers) == (listed.tools, listed.offers)
         )
 
     def listed_at(self, upstream_id: str, definition: UpstreamDefinition) -> float | None:
@@ -138,7 +148,7 @@ class Listings:
     def remembered(self, settings: Settings) -> dict[str, Remembered]:
         """What is known of each upstream before it is connected, as long as its definition is the same."""
         return {
-            upstream_id: Remembered(entry.era, entry.tools, entry.offers, entry.asks)
+            upstream_id: Remembered(entry.era, entry.tools, entry.offers, entry.asks, entry.version)
             for upstream_id, entry in self._entries.items()
             if upstream_id in settings.servers and entry.fingerprint == settings.servers[upstream_id].fingerprint()
         }
@@ -174,8 +184,9 @@ class Listings:
             [(upstream_id, _told(entry)) for upstream_id, entry in admitted.items()],
             failed & settings.servers.keys(),
             (known.names, known.former_names, known.offer_names),
+            held := self.warden.held_back,
         )
-        catalog = self._built.get(key, partial(_catalog, settings, admitted, failed, known, previous))
+        catalog = self._built.get(key, partial(_catalog, settings, admitted, failed, known, previous, held))
         _warn(catalog.offers, previous.offers)
         return catalog
 
@@ -231,6 +242,7 @@ def _catalog(
     failed: frozenset[str],
     known: Manifest,
     previous: Catalog,
+    held: Mapping[str, tuple[JsonObject, ...]],
 ) -> Catalog:
     """The catalog of what is admitted.
 
@@ -240,6 +252,7 @@ def _catalog(
         failed: the upstreams whose tools are stale.
         known: the names that are kept.
         previous: where what did not change is taken from.
+        held: tools that are held back, as they were accepted.
     """
     listings = []
     offers: dict[str, Offers | None] = {}
@@ -251,6 +264,7 @@ def _catalog(
         tools: tuple[JsonObject, ...] = ()
         offers[upstream_id] = None
         if entry is not None:
+            entry = _without(entry, definition.disabled_tools)
             tools, offers[upstream_id] = with_more(entry.tools, entry.offers, entry.differences.values())
             variants[upstream_id] = Variants(entry.tools, entry.offers, entry.differences)
         listings.append(UpstreamListing(upstream_id, tools, stale=upstream_id in failed))
@@ -268,7 +282,43 @@ def _catalog(
     # Without workflows as well: tools that one kept off the lists are taken over from the catalog before.
     catalog = with_composites(catalog, composites_of(settings, catalog), previous)
     table = build_offers(offers, known.offer_names, catalog.ownership)
-    return with_public_meta(replace(catalog, offers=table, visibility=build_visibility(variants)), previous)
+    catalog = replace(catalog, offers=table, visibility=build_visibility(variants))
+    return with_public_meta(replace(catalog, held=_held(settings, held, catalog) if held else None), previous)
+
+
+def _held(settings: Settings, held: Mapping[str, tuple[JsonObject, ...]], catalog: Catalog) -> Catalog:
+    """Return a catalog of the tools that are held back, under the names that they have in the one that is served."""
+    listings = [
+        UpstreamListing(upstream_id, tuple(tool for tool in tools if tool.get("name") not in definition.disabled_tools))
+        for upstream_id, tools in held.items()
+        if (definition := settings.servers.get(upstream_id)) is not None and definition.enabled
+    ]
+    built = build_catalog(
+        listings,
+        prefix=settings.naming.prefix,
+        max_length=settings.naming.max_length,
+        reserved=RESERVED | catalog.positions.keys(),
+        earlier=catalog.assignments,
+        former=catalog.former,
+        ownership=catalog.ownership,
+    )
+    # A step that keeps a tool off every list names one that is not there now.
+    everything = View(built, LOCAL, ())
+    composites = read_composites(settings.workflows, limits_of(settings.workflow))
+    hidden = {everything.resolve(name) for name in hidden_steps(composites)}
+    return replace(built, tools=tuple(replace(tool, hidden=tool in hidden) for tool in built.tools))
+
+
+def _without(entry: ManifestEntry, disabled: frozenset[str]) -> ManifestEntry:
+    """An entry without the tools that are switched off."""
+    if not disabled:
+        return entry
+
+    def rest(tools: tuple[JsonObject, ...]) -> tuple[JsonObject, ...]:
+        return tuple(tool for tool in tools if tool.get("name") not in disabled)
+
+    differences = {key: replace(each, tools=rest(each.tools)) for key, each in entry.differences.items()}
+    return replace(entry, tools=rest(entry.tools), differences=differences)
 
 
 def _warn(table: OfferTable, previous: OfferTable) -> None:

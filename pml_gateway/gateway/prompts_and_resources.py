@@ -18,11 +18,11 @@ from pml_gateway.errors import GatewayError
 from pml_gateway.gateway.answers import (
     RESOURCE_NOT_FOUND,
     as_rpc_error,
+    carried,
     check_result,
     check_uri,
     prompt_not_found,
     resource_not_found,
-    writable,
 )
 from pml_gateway.gateway.calling import ask_upstream
 from pml_gateway.gateway.gateway import Gateway
@@ -80,7 +80,7 @@ class PromptAndResourceRequests:
         """The answer to one of `EMPTY_ANSWERS`' methods, put into its empty one as the SDK has checked it."""
         state = await self._gateway.ready()
         try:
-            result = writable(await self._answers[ctx.method](ctx, state.view(ctx.scope.client)))
+            result = await carried(await self._answers[ctx.method](ctx, state.view(ctx.scope.client)))
         except GatewayError as error:
             raise as_rpc_error(error) from error
         return self._finished(ctx, envelope, result)

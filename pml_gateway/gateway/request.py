@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from contextvars import ContextVar
-from copy import copy
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -32,24 +32,26 @@ MAX_INTENT_LENGTH = 2000
 class RequestScope:
     """What the transport knows: the principal, the mode pinned by endpoint or session, the URL's query.
 
-    `focus` is what the session of the request focused on, where it has one. `tools_json` carries a finished list past
-    the protocol stack, which would parse and write it again. `on_sent` is told that the response has ended, and whether
-    completely. `client_capabilities` are what the client can be asked, once that was found out. `request_id` and the
-    trace context `parent` are what HTTP headers say. `is_last` says that whoever asks makes no other request, as a
-    command does, and reads nothing that is kept for later.
+    `accepts_bytes` says that values can be put into the answer as finished JSON; `written` are these values, needed
+    until it is sent. `focus` is what the session of the request focused on, where it has one. `on_sent` is told that
+    the response has ended, and whether completely. `client_capabilities` are what the client can be asked, once that
+    was found out. `request_id` and the trace context `parent` are what HTTP headers say. `is_last` says that whoever
+    asks makes no other request, as a command does, and reads nothing that is kept for later. `open_request` is held
+    while the request is worked on.
     """
 
     client: Client = LOCAL
     mode: ExposureMode | None = None
     url_query: str | None = None
     accepts_bytes: bool = False
-    tools_json: bytes | None = None
+    written: list[object] = field(default_factory=list)
     on_sent: Callable[[bool], None] | None = None
     client_capabilities: Capabilities | None = None
     request_id: str = ""
     parent: tuple[tuple[str, str], ...] = ()
     is_last: bool = False
     focus: Focus | None = None
+    open_request: AbstractContextManager[None] = field(default_factory=nullcontext)
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +59,7 @@ class CallOptions:
     """What accompanies a call: progress to relay, metadata, and the answers to an upstream's earlier questions.
 
     `may_ask` says that the client can carry an `input_required` result; `audience` is the client for upstreams that
-    ask or tell it something. `as_owner` says that this is a step of a workflow that runs as its owner.
+    ask or tell it something.
     """
 
     on_progress: ProgressFnT | None = None
@@ -66,7 +68,6 @@ class CallOptions:
     request_state: str | None = None
     may_ask: bool = False
     audience: Audience | None = None
-    as_owner: bool = False
 
 
 @dataclass(slots=True)
@@ -133,9 +134,13 @@ _FOCUS_KEY = "pml_gateway.focus"
 
 @dataclass(kw_only=True)
 class Context(ServerRequestContext[Any, Any]):
-    """The SDK's context of one message, with what the transport left for it, which is found once."""
+    """The SDK's context of one message, with what the transport left for it, which is found once.
+
+    `apart` are members of the answer that the SDK does not see: it would check, copy and write large ones at once.
+    """
 
     scope: RequestScope
+    apart: JsonObject = field(default_factory=dict)
 
 
 class RequestAudience:
@@ -157,13 +162,6 @@ class RequestAudience:
         else:
             level = self._connection.state.get(LOG_LEVEL_KEY)
         self.log_level = level if level in LOG_LEVELS else None
-        self._hears_logs = True
-
-    def without_logs(self) -> RequestAudience:
-        """The same client, which is not told what a server logs: it may not know of that server."""
-        other = copy(self)
-        other._hears_logs = False
-        return other
 
     async def ask(self, method: str, params: JsonObject, on_progress: ProgressFnT | None) -> JsonObject:
         """The client's answer, over the channel of its own request; over its session's, once that is answered."""
@@ -179,8 +177,7 @@ class RequestAudience:
         if self.answers_later and self.log_level is None:
             # A stateless client gets no logs unless its request asks for them.
             return
-        if self._hears_logs:
-            await self._request.notify(method, params)
+        await self._request.notify(method, params)
 
     async def let_go(self) -> None:
         """Where the transport and the client's version know how to come back."""

@@ -11,7 +11,6 @@ import anyio
 
 from pml_gateway.catalog.manifest import Manifest
 from pml_gateway.catalog.model import Catalog
-from pml_gateway.file_changes import FileChanges
 from pml_gateway.gateway.indexing import SharedIndexes, SharedLinks
 from pml_gateway.gateway.made_once import MadeOnce
 from pml_gateway.mcp.transport import OpenStreams
@@ -19,6 +18,7 @@ from pml_gateway.paths import Paths
 from pml_gateway.processes.workers import Workers, open_workers
 from pml_gateway.requests.library import RequestLibrary
 from pml_gateway.requests.sources import ToolRequests
+from pml_gateway.state.file_changes import FileChanges
 from pml_gateway.telemetry.observe import DecisionsLog
 from pml_gateway.upstreams.dialogue.local_clients import LocalClients
 from pml_gateway.upstreams.pool import SharedUpstreams, open_shared_upstreams

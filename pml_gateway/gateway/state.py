@@ -17,7 +17,7 @@ from pml_gateway.catalog.wire import decoded_items, encode, tool_for_version
 from pml_gateway.config.settings import Settings
 from pml_gateway.exposure.focus import NOT_FOCUSED, Focused
 from pml_gateway.exposure.grouping import Namespace, group
-from pml_gateway.exposure.instructions import instructions
+from pml_gateway.exposure.instructions import Systems, instructions
 from pml_gateway.exposure.meta_tool import RESERVED, MetaTools
 from pml_gateway.exposure.modes import Exposure, ScoredTools, expose
 from pml_gateway.index.concepts import LinkedTool
@@ -52,6 +52,9 @@ class Found:
     ranking: Ranking
     partial: str = ""
     """What the search did not know yet, while the index is being built."""
+
+    unknown: tuple[str, ...] = ()
+    """Words that say what the query is about and that no visible tool knows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,6 +112,8 @@ class GatewayState:
     offer_lists: dict[object, Any] = field(default_factory=dict)
     ranking: tuple[ToolKey, ...] = ()
     meta_tools: MetaTools = NO_META_TOOLS
+    starting: tuple[str, ...] = ()
+    """Servers of which nothing is known yet, and that have not failed, in the order of the configuration."""
     _instructions: dict[object, str] = field(default_factory=dict)
     _views: dict[object, View] = field(default_factory=dict)
     _namespaces: dict[object, dict[str, Namespace]] = field(default_factory=dict)
@@ -148,13 +153,17 @@ class GatewayState:
             remember(self._meta_tools, view, cached, MAX_VIEWS)
         return cached
 
+    def systems(self, view: View) -> Systems:
+        """The servers that a view's clients may know of."""
+        return Systems([*view.servers], [each for each in self.starting if view.sees_all_of(each)])
+
     def instructions(self, view: View) -> str:
         """What a view's clients are told at their first request. Blocks the first time: call it in a thread."""
         cached = self._instructions.get(view)
         if cached is None:
             can_search = any(tool.name == "search_tools" for tool in self.meta_tools_of(view).enabled(self.settings))
             budget = self.settings.gateway.instructions_tokens
-            cached = instructions(list(view.servers), view.instructions, budget, can_search=can_search)
+            cached = instructions(self.systems(view), view.instructions, budget, can_search=can_search)
             remember(self._instructions, view, cached, MAX_VIEWS)
         return cached
 
@@ -191,7 +200,8 @@ class GatewayState:
             by = ranking or self.settings.search.ranking
             result = self.index.search(query, limit=limit, allowed=allowed, ranking=by)
         tools = ((self.catalog.by_name(hit.key), hit.score) for hit in result.hits)
-        return Found([(tool, score) for tool, score in tools if tool is not None], result.ranking, partial)
+        found = [(tool, score) for tool, score in tools if tool is not None]
+        return Found(found, result.ranking, partial, result.unknown)
 
     @cached_property
     def _index_is_current(self) -> bool:

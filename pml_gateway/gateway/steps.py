@@ -15,27 +15,24 @@ from pml_gateway.errors import (
     InvalidInputError,
     ResultStoreError,
     ToolNotFoundError,
-    UpstreamError,
     UpstreamProtocolError,
     UpstreamUnavailableError,
     error_json,
 )
 from pml_gateway.exposure.modes import lists_meta_tools
-from pml_gateway.exposure.validation import check_for_certain
 from pml_gateway.gateway.host import Host
-from pml_gateway.gateway.request import CallOptions, RequestAudience, RequestScope, effective_mode
+from pml_gateway.gateway.request import CallOptions, RequestScope, effective_mode
 from pml_gateway.gateway.state import GatewayState
 from pml_gateway.log import get_logger
-from pml_gateway.policy.client import OWNER
 from pml_gateway.policy.view import View
 from pml_gateway.results.content import Content, content_of, data_result, with_media
 from pml_gateway.results.settle import Route, Settled, describe_inputs
 from pml_gateway.results.store import visible_to
 from pml_gateway.results.stored import Source, StoredResult
 from pml_gateway.types import JsonObject
-from pml_gateway.workflow.composite import COMPOSITES, Composite, CompositeUnavailableError
+from pml_gateway.workflow.composite import Composite, CompositeUnavailableError
 from pml_gateway.workflow.execute import Run
-from pml_gateway.workflow.outcome import StepOutcome, StepStatus, error_of
+from pml_gateway.workflow.outcome import StepOutcome, StepStatus
 from pml_gateway.workflow.plan import OnError, Plan, Step, expressions_of
 from pml_gateway.workflow.report import MediaApart, first_error
 from pml_gateway.workflow.sharing import Invocation
@@ -132,10 +129,7 @@ class StepCalls:
 
     def _view(self) -> View:
         """What the steps may call now; settings may change while a run lasts."""
-        client = self._scope.client
-        if self._options.as_owner:
-            client = replace(OWNER, client_capabilities=client.client_capabilities)
-        return self._gateway.state.view(client, inside=self._inside)
+        return self._gateway.state.view(self._scope.client, inside=self._inside)
 
     def read_only(self, name: str) -> str | None:
         """The tool's qualified name, if its annotations say that it only reads."""
@@ -155,9 +149,6 @@ class StepCalls:
         options = replace(
             self._options, on_progress=None, input_responses=invocation.responses, request_state=invocation.state
         )
-        is_secret = self._options.as_owner and not self._may_use(tool)
-        if is_secret and isinstance(options.audience, RequestAudience):
-            options = replace(options, audience=options.audience.without_logs())
         try:
             settled = await self._calls.run(
                 self._scope,
@@ -175,17 +166,11 @@ class StepCalls:
                     f"{tool.qualified_name} asks its user something, which this client's protocol cannot carry here",
                     hint="use a client of protocol 2026-07-28, or call the tool where its question can be answered",
                 )
-            if is_secret and settled.result.get("isError"):
-                raise UpstreamError(error_of(settled.result)["message"])
         except GatewayError as error:
             if self._inside and tool.qualified_name not in self._gateway.state.view(self._scope.client).names:
                 raise InternalToolError(error) from error
             raise
         return settled
-
-    def _may_use(self, tool: CatalogTool) -> bool:
-        """Whether the client's own rights would do, so that what the tool says is no secret to it."""
-        return self._gateway.state.view(self._scope.client, inside=True).shows(tool)
 
     def _find(self, view: View, name: str) -> CatalogTool:
         try:
@@ -278,14 +263,6 @@ FAILED_STEPS = "pml-gateway/failed_steps"
 """In `_meta`: the steps that failed in a workflow that goes on without them."""
 
 
-def runs_as_owner(gateway: Host, tool: CatalogTool, options: CallOptions) -> bool:
-    """Whether a call is made with the rights of the gateway's owner, or a composite tool's steps are."""
-    composite = gateway.state.composites.get(tool.name) if tool.upstream_id == COMPOSITES else None
-    if composite is None or composite.definition is None:
-        return options.as_owner
-    return composite.definition.is_as_owner(around=options.as_owner)
-
-
 async def composite_result(
     gateway: Host,
     calls: Calls,
@@ -310,12 +287,6 @@ async def composite_result(
     if composite.problems:
         may_know = scope.client.sees_everything and not state.settings.gateway.blacklisted_tools
         raise CompositeUnavailableError(tool.name, composite.problems, may_know=may_know)
-    as_owner = runs_as_owner(gateway, tool, options)
-    if composite.definition is not None and composite.definition.runs_as == "owner":
-        await check_for_certain(tool, arguments)
-    if as_owner:
-        logger.info("%s runs with the rights of its owner for %s", tool.qualified_name, scope.client.id)
-    options = replace(options, as_owner=as_owner)
     steps = StepCalls(gateway, calls, scope, options, run_name=tool.qualified_name, inside=composite)
     run = steps.resumed(arguments) or Run(composite.plan, composite.given(arguments), given_refs=refs)
     question = await steps.advance(run, arguments)
@@ -332,8 +303,6 @@ async def composite_result(
         refs=refs,
         at=began,
         seconds=time.time() - began,
-        client=scope.client.id,
-        rights=OWNER.id if as_owner else "client",
     )
     return await _by_reference(gateway, scope, result, source)
 

@@ -123,10 +123,10 @@ def own_definitions(state: GatewayState, view: View, exposure: Exposure) -> list
     if not exposure.meta_tools:
         return []
     also = (FOCUS,) if exposure.offers_focus else ()
-    meta_tools = state.meta_tools_of(view)
+    meta_tools, systems = state.meta_tools_of(view), state.systems(view)
     if not exposure.namespaces:
-        return meta_tools.definitions(state.settings, list(view.servers), also)
-    meta = meta_tools.definitions_beside_namespaces(state.settings, also)
+        return meta_tools.definitions(state.settings, systems, also)
+    meta = meta_tools.definitions_beside_namespaces(state.settings, systems, also)
     return meta + [definition(namespace) for namespace in state.namespaces(view).values()]
 
 

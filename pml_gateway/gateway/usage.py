@@ -72,7 +72,7 @@ class UsageNotes:
     def call_ended(self, event: CallEnded) -> None:
         """Take note of a call; one that asks its user something is noted when it ends."""
         settings, scope, tool = event.state.settings, event.scope, event.tool
-        if not settings.usage.record or event.code == INPUT_REQUIRED:
+        if not settings.usage.record or scope.is_last or event.code == INPUT_REQUIRED:
             return
         mode = effective_mode(scope, settings.gateway)
         recent = self._recent.get(scope.client.id)
@@ -105,7 +105,7 @@ class UsageNotes:
     def searched(self, event: Searched) -> None:
         """Take note of a search; a further page of one belongs to it."""
         settings, scope, query = event.state.settings, event.scope, event.query
-        if not settings.usage.record:
+        if not settings.usage.record or scope.is_last:
             return
         recent, now = self._of(scope.client), time.time()
         ranks = {(tool.upstream_id, tool.name): place for place, tool in enumerate(event.hits, event.offset + 1)}

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 
 import numpy as np
 import numpy.typing as npt
 
 from pml_gateway.index.text import UNSPACED
-from pml_gateway.index.verbs import TO_DO, VERBS, has_object, is_bare, is_question, leads, telling_words
+from pml_gateway.index.verbs import ALONE, TO_DO, VERBS, has_object, is_bare, is_question, leads, telling_words
 
 MIN_REQUEST_WORDS = 10
 """A shorter request is cut before verbs only: its other parts lose the context that says what is meant."""
@@ -17,6 +18,7 @@ MIN_CLAUSE_WORDS = 4
 """A shorter part stays with its neighbour, unless both are commands: `and London` is no step of its own."""
 
 MIN_COMMAND_WORDS = 2
+"""A shorter command is a verb alone, which is a step only if it can be nothing else: `stage it and commit`."""
 
 MAX_CLAUSES = 8
 """Each one costs an embedding (1 to 2 ms); a request with more steps keeps the first ones."""
@@ -28,6 +30,9 @@ held-out ones gain .007 nDCG@10, with 0.5 they lose .03), lists of commands more
 STEP_SHARE = 0.5
 """Of a clause beside the whole request where its best tool is chosen: alone it lacks the context, and with more of the
 whole all clauses choose the same tool."""
+
+MAX_BRIEF_WORDS, BRIEF_SHARE = 3, 0.65
+"""A clause of so few words, such as `stage it`, tells less than the whole request, which is not to choose for it."""
 
 SERVER_SHARE = 0.2
 """How much a tool loses by the distance of its server's best tools to the best of all, in requests of several steps."""
@@ -88,16 +93,34 @@ def combine(whole: Floats, clauses: Floats) -> Floats:
     return combined.astype(np.float32)
 
 
-def interleaved(strengths: Floats, whole: Floats, clauses: Floats) -> Floats:
-    """The strengths (n,), dealt out anew: the best tool of each clause (k, n) comes before all others.
+def interleaved(strengths: Floats, whole: Floats, clauses: Floats, texts: Sequence[str]) -> Floats:
+    """The strengths (n,), dealt out anew: the best tool of each clause (k, n), one of these texts, comes before others.
 
     So no clause is crowded out by the many tools of another, and scores are made of the same values as before.
     """
+    is_brief = np.asarray([_words(text) <= MAX_BRIEF_WORDS for text in texts])
+    share: Floats = np.where(is_brief, BRIEF_SHARE, STEP_SHARE)[:, np.newaxis].astype(np.float32)
     chosen = np.zeros(len(strengths), dtype=np.bool_)
-    chosen[((1 - STEP_SHARE) * whole + STEP_SHARE * clauses).argmax(axis=1)] = True
+    chosen[_one_each((1 - share) * whole + share * clauses, clauses, is_brief)] = True
     dealt = np.empty_like(strengths)
     dealt[np.lexsort((-strengths, ~chosen))] = -np.sort(-strengths)
     return dealt
+
+
+def _one_each(strengths: Floats, alone: Floats, is_brief: npt.NDArray[np.bool_]) -> list[int]:
+    """Choose a tool for each clause from strengths (k, n) in the whole request, and from those by itself (k, n).
+
+    What the whole request is about is often the best of brief clauses (k,) too, which tell little by themselves. They
+    take their next if another clause asks for it more, unless it is their best by themselves as well.
+    """
+    left = strengths.copy()
+    lacks = alone.max(axis=1) - alone[np.arange(len(alone)), strengths.argmax(axis=1)]
+    chosen: list[int] = []
+    for clause in np.argsort(lacks, kind="stable"):
+        if is_brief[clause] and lacks[clause] > 0 and len(chosen) < strengths.shape[1]:
+            left[clause, chosen] = -np.inf
+        chosen.append(int(left[clause].argmax()))
+    return chosen
 
 
 def with_server_evidence(strengths: Floats, servers: npt.NDArray[np.int64]) -> Floats:
@@ -123,7 +146,7 @@ def _steps(sentence: str, anywhere: bool) -> list[str]:
     for joint, part in zip(rest[::2], rest[1::2], strict=True):
         if not steps:
             steps.append(part)
-        elif _share_an_object(steps[-1], part):
+        elif len(steps) == 1 and _share_an_object(steps[-1], part):
             steps[-1] += " " + part.split(None, 1)[1]
             steps.append(part)
         elif not _goes_on(steps[-1], part, anywhere):
@@ -141,7 +164,13 @@ def _share_an_object(before: str, part: str) -> bool:
 
 
 def _goes_on(before: str, part: str, anywhere: bool) -> bool:
-    """Whether a part is a step after the one before it: a command after a command, or, where cut anywhere, long."""
+    """Return True if a part is a step after the one before: a command after a command, or a long one if cut anywhere.
+
+    A verb alone counts if it says what is done to things; others are as often nouns: `write a summary and report`.
+    """
+    if is_bare(part) or is_bare(before):
+        pair = leads(before), leads(part)
+        return all(each in ALONE for each in pair) and "/".join(pair) not in ONE_ACTION
     words = min(_words(before), _words(part))
     if leads(part) and (leads(before) or is_question(before) or has_object(part)):
         return words >= MIN_COMMAND_WORDS

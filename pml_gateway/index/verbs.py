@@ -131,6 +131,9 @@ _ACTIONS, _RULES_OUT = _actions()
 VERBS = _set(" ".join(words for row in LEXICON.values() for words in row[:2])) | frozenset(_ACTIONS)
 """Verbs that begin a request."""
 
+ALONE = VERBS - _set(" ".join(LEXICON[Effect.OTHER]))
+"""Verbs that are a step without an object after another step; the others are as often nouns."""
+
 TO_DO = VERBS | _set(" ".join(row[2] for row in LEXICON.values()))
 """Verbs that begin a step of a plan."""
 
@@ -150,6 +153,30 @@ _FILLERS = _set(
 
 _QUESTIONS = _set("many what what's whats when where which who who's whose why")
 _DETERMINERS = _set("a all an each every it its my the their them these this those")
+_PHRASES = {
+    "come up with": "create",
+    "get rid of": "delete",
+    "jot down": "create",
+    "look for": "search",
+    "note down": "create",
+    "put down": "create",
+    "set up": "create",
+    "switch off": "disable",
+    "switch on": "enable",
+    "throw away": "delete",
+    "throw out": "delete",
+    "turn off": "disable",
+    "turn on": "enable",
+    "write down": "create",
+}
+"""Verbs of several words, with the one that tools have."""
+
+_PHRASE = re.compile(rf"^\W*(?:(?:{'|'.join(sorted(_FILLERS))})\b\W*)*?\b({'|'.join(_PHRASES)})\b", re.IGNORECASE)
+_TEXT_LOOKED_FOR = re.compile(
+    r"\b(with|containing|contains?|having|mention(?:s|ing)?|saying|says?)\s+(?=[\"'`“«]\w|[A-Z]{3,}\b)"
+)
+"""Before what stands in a text, quoted or in capitals: `all files with TODO`."""
+
 _NO_ACTION = _set("and history log logs notes of off or out rid")
 """What follows a word that names another action than its own, several, or a thing: `get rid of`, `update history`."""
 
@@ -196,15 +223,17 @@ def losses(requests: Sequence[str], actions: Bits) -> Floats:
 
 def in_words_of_tools(request: str) -> str:
     """A request with what tools call its verb, and files, added: `save write it to a.md file` finds `write_file`."""
+    request = _in_one_word(request)
     verb = leads(request)
     if verb in _CALLED:
         request = re.sub(rf"\b{verb}\b", rf"\g<0> {_CALLED[verb]}", request, count=1, flags=re.IGNORECASE)
+    request = _TEXT_LOOKED_FOR.sub(r"\1 the text ", request)
     return _FILE_NAME.sub(r"\1 file", request) if "." in request else request
 
 
 def leads(text: str) -> str:
     """The verb that a request begins with, politeness aside; empty where it begins otherwise."""
-    first = next(telling_words(text), "")
+    first = next(telling_words(_in_one_word(text)), "")
     return first if first in VERBS else ""
 
 
@@ -238,7 +267,7 @@ def _asked(request: str) -> str:
     """The word of the lexicon that says what is asked for; empty where none certainly does."""
     if next(telling_words(request), "") in _QUESTIONS:
         return "get"
-    told = telling_words(request)
+    told = telling_words(_in_one_word(request))
     verb, follower = next(told, ""), next(told, "")
     return verb if verb in _ACTIONS and follower not in _NO_ACTION else ""
 
@@ -252,6 +281,12 @@ def _losses(asked: str, actions: Bits) -> Floats:
         return lost
     lookup: Floats = np.where(actions & ~(ruled_out | READ), np.float32(0), np.float32(LOOKUP_LOSS))
     return np.maximum(lost, lookup)
+
+
+def _in_one_word(request: str) -> str:
+    """Return the request with the one verb of tools for its own of several words: `get rid of` becomes `delete`."""
+    found = _PHRASE.match(request)
+    return request if found is None else f"{_PHRASES[found[1].casefold()]}{request[found.end() :]}"
 
 
 def _words(text: str) -> Iterator[str]:

@@ -19,6 +19,9 @@ from pml_gateway.types import ExposureMode
 
 logger = get_logger(__name__)
 
+LISTED_SECONDS = 60.0
+"""How long what full_proxy costs is not said while servers start; one that never lists does not keep it back."""
+
 
 def set_up_logs(settings: Settings, owner: Settings | None = None) -> None:
     """Write the log as the settings say, or those of the `owner`; mask what is secret in the settings."""
@@ -47,14 +50,22 @@ async def advise(gateway: Gateway, whose: str = "") -> None:
     if waiting:
         held = f"{counted(waiting, 'definition')} of servers held back, awaiting your review"
         logger.warning("%s: pml trust list", held)
-    if state.settings.gateway.tools_exposure is ExposureMode.FULL_PROXY:
-        await _warn_of_cost(state, whose)
-    for key, entry, named in idle_entries(state.settings, state.catalog, kept_away(gateway.warden.servers)):
+    for key, entry, named in idle_entries(
+        state.settings, state.catalog, kept_away(gateway.warden.servers, state.settings)
+    ):
         if named:
             remedy = f"gives no tool, as it names none's server; write {named[0]}"
             logger.warning("%s: %r %s", key, entry, remedy)
+    with anyio.move_on_after(LISTED_SECONDS):
+        await _whole(gateway)
+    state = gateway.state
+    # A list that servers have yet to fill says nothing of what it will cost.
+    if state.settings.gateway.tools_exposure is ExposureMode.FULL_PROXY and state.catalog.tools:
+        await _warn_of_cost(state, whose)
     state = await _whole(gateway)
-    for key, entry, named in idle_entries(state.settings, state.catalog, kept_away(gateway.warden.servers)):
+    for key, entry, named in idle_entries(
+        state.settings, state.catalog, kept_away(gateway.warden.servers, state.settings)
+    ):
         if not named and state.catalog.tools:
             logger.warning("%s: %r matches no tool; `pml tools` lists the names", key, entry)
 

@@ -18,6 +18,9 @@ from pml_gateway.secrets.references import references
 from pml_gateway.upstreams.sharing import WantedUpstream
 from pml_gateway.workplace import Workplace
 
+KEEP_STATE = frozenset({"call"})
+"""Operations of which servers may keep something."""
+
 _PLACES = frozenset({"PML_HOME", "PML_CONFIG"})
 
 
@@ -31,6 +34,15 @@ class Options(BaseModel):
     preset: str | None = None
     log_level: str | None = None
     log_format: str | None = None
+
+
+class AskedOperation(BaseModel):
+    """What a command asks instead of a session."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    name: str
+    arguments: dict[str, Any] = Field(repr=False)
 
 
 class Hello(BaseModel):
@@ -49,6 +61,7 @@ class Hello(BaseModel):
     options: Options = Options()
     state: dict[str, Any] | None = None
     replaced: bool = False
+    operation: AskedOperation | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +75,7 @@ class Attachment:
     options: Options
     state: dict[str, Any] | None
     has_replaced: bool
+    operation: AskedOperation | None = None
 
     @classmethod
     def read(cls, line: bytes) -> Attachment:
@@ -96,7 +110,13 @@ class Attachment:
             hello.options,
             hello.state,
             hello.replaced,
+            hello.operation,
         )
+
+    @property
+    def keeps_state(self) -> bool:
+        """Whether servers may keep something of its operation that the next command is to find."""
+        return self.operation is not None and self.operation.name in KEEP_STATE
 
     @property
     def paths(self) -> Paths:

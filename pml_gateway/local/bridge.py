@@ -17,7 +17,7 @@ import time
 
 from pml_gateway.local.endpoint import Endpoint
 from pml_gateway.local.lines import FINISHING, Lines, LineTooLongError, Outbox
-from pml_gateway.local.memory import Session
+from pml_gateway.local.memory import InUseError, Session
 from pml_gateway.local.starting import FailedStartError, reach
 
 TYPE_CHECKING = False
@@ -173,6 +173,68 @@ class Link:
             return
 
 
+class Door:
+    """The way to the gateway of this machine, which is started where there is none.
+
+    Args:
+        endpoint: where the gateway listens.
+        command: what starts one.
+    """
+
+    def __init__(self, endpoint: Endpoint, command: Sequence[str]) -> None:
+        self._endpoint = endpoint
+        self._command = command
+        self._told: set[str] = set()
+        """What the client's log has of what gateways had to say."""
+        self._has_replaced = False
+        """Whether one made room for this client: the next one is taken as it is, or they would be ended without end."""
+
+    def attach(self, hello: Mapping[str, Any]) -> Link:
+        """Return a connection to a gateway that has answered this first line.
+
+        Raises:
+            RefusedError: there is none, or it does not take this client.
+            ServeAloneError: it gets a gateway of its own.
+        """
+        until = time.monotonic() + LISTEN_SECONDS
+        gives_way, lost = False, 0
+        if closed := self._endpoint.close_to_others():
+            tell(closed)
+        while True:
+            try:
+                link = Link(reach(self._endpoint, self._command, until))
+            except FailedStartError as error:
+                raise RefusedError(error.message, error.hint, error.exit_code) from None
+            except OSError as error:
+                raise ServeAloneError(f"no gateway can be shared here: {error}") from None
+            try:
+                answer = link.greet({**hello, "replaced": self._has_replaced})
+            except LostError:
+                answer, lost = {}, lost + 1
+                # It may have hung until it was ended; the next one has its own time.
+                until = max(until, time.monotonic() + LISTEN_SECONDS)
+            if "attached" in answer:
+                for note in answer["attached"].get("notes", ()):
+                    if note not in self._told:
+                        self._told.add(note)
+                        tell(note)
+                link.pid = answer["attached"].get("pid")
+                return link
+            link.socket.close()
+            if "refused" in answer:
+                refused = answer["refused"]
+                raise RefusedError(refused["message"], refused.get("hint", ""), refused.get("exit", 1))
+            if "alone" in answer:
+                raise ServeAloneError("local.attach was switched off")
+            self._has_replaced |= answer.get("leaving") == "replaced"
+            if "leaving" in answer and not gives_way:
+                gives_way = True
+                until = time.monotonic() + REPLACED_SECONDS
+            if lost >= LOST_AT_ONCE or time.monotonic() > until:
+                raise RefusedError("the gateway ends again and again before it answers", self._endpoint.where_logged)
+            time.sleep(0.05)
+
+
 class Bridge:
     """Between one client and whichever gateway serves it now.
 
@@ -187,8 +249,7 @@ class Bridge:
     def __init__(
         self, endpoint: Endpoint, command: Sequence[str], hello: Mapping[str, Any], stdin: int = 0, stdout: int = 1
     ) -> None:
-        self._endpoint = endpoint
-        self._command = command
+        self._door = Door(endpoint, command)
         self._hello = hello
         self._stdin = stdin
         self._stdout = stdout
@@ -198,10 +259,6 @@ class Bridge:
         self._session = Session()
         self._link: Link | None = None
         self._client_left = False
-        self._told: set[str] = set()
-        """What the client's log has of what gateways had to say."""
-        self._has_replaced = False
-        """Whether one made room for this client: the next one is taken as it is, or they would be ended without end."""
         self._short_lives = 0
         self._reason: RefusedError | None = None
         """Why there is no gateway, after an attempt to have one."""
@@ -227,6 +284,9 @@ class Bridge:
         except LineTooLongError as error:
             tell(str(error))
             return 1
+        finally:
+            if self._link is not None:
+                self._link.socket.close()
         return 0
 
     @property
@@ -285,7 +345,11 @@ class Bridge:
             rest = self._client_lines.take_rest()
             lines = [rest + b"\n"] if rest else []
         for line in lines:
-            passed, is_request = self._session.from_client(line)
+            try:
+                passed, is_request = self._session.from_client(line)
+            except InUseError as error:
+                self._to_client.put(error.answer)
+                continue
             link = self._link
             if link is None:
                 if is_request:
@@ -316,52 +380,15 @@ class Bridge:
     # Gateways that come and go
 
     def _attach(self) -> Link:
-        """Have a gateway, started where there is none.
+        """Attach with what is known of the session, and take what came with the answer.
 
         Raises:
-            RefusedError: there is none, or it does not take this client.
-            ServeAloneError: it gets a gateway of its own.
+            RefusedError: there is no gateway, or it does not take this client.
+            ServeAloneError: the client gets a gateway of its own.
         """
-        until = time.monotonic() + LISTEN_SECONDS
-        gives_way, lost = False, 0
-        if closed := self._endpoint.close_to_others():
-            tell(closed)
-        while True:
-            try:
-                link = Link(reach(self._endpoint, self._command, until))
-            except FailedStartError as error:
-                raise RefusedError(error.message, error.hint, error.exit_code) from None
-            except OSError as error:
-                raise ServeAloneError(f"no gateway can be shared here: {error}") from None
-            try:
-                hello = {**self._hello, "state": self._session.state, "replaced": self._has_replaced}
-                answer = link.greet(hello)
-            except LostError:
-                answer, lost = {}, lost + 1
-                # It may have hung until it was ended; the next one has its own time.
-                until = max(until, time.monotonic() + LISTEN_SECONDS)
-            if "attached" in answer:
-                for note in answer["attached"].get("notes", ()):
-                    if note not in self._told:
-                        self._told.add(note)
-                        tell(note)
-                link.pid = answer["attached"].get("pid")
-                self._link = link
-                self._take(link, link.early)
-                return link
-            link.socket.close()
-            if "refused" in answer:
-                refused = answer["refused"]
-                raise RefusedError(refused["message"], refused.get("hint", ""), refused.get("exit", 1))
-            if "alone" in answer:
-                raise ServeAloneError("local.attach was switched off")
-            self._has_replaced |= answer.get("leaving") == "replaced"
-            if "leaving" in answer and not gives_way:
-                gives_way = True
-                until = time.monotonic() + REPLACED_SECONDS
-            if lost >= LOST_AT_ONCE or time.monotonic() > until:
-                raise RefusedError("the gateway ends again and again before it answers", self._endpoint.where_logged)
-            time.sleep(0.05)
+        link = self._link = self._door.attach({**self._hello, "state": self._session.state})
+        self._take(link, link.early)
+        return link
 
     def _lose(self, why: str) -> None:
         """Go on after the gateway has gone: with the next one, or without where nobody needs one now."""
@@ -418,7 +445,10 @@ class Bridge:
             if not chunk:
                 break
             for line in self._client_lines.feed(chunk):
-                self._session.from_client(line)
+                try:
+                    self._session.from_client(line)
+                except InUseError as in_use:
+                    self._to_client.put(in_use.answer)
         for line in self._session.give_up(error.message, error.hint, is_retryable=error.is_retryable):
             self._to_client.put(line)
         while self._to_client and _ready([], [self._stdout], FIRST_REQUEST_SECONDS)[1]:

@@ -51,7 +51,9 @@ def ask(
     *,
     awaits_start: bool = True,
 ) -> JsonObject | None:
-    """The answer of the gateway; None where there is none.
+    """Return the answer of the gateway, or None where there is none.
+
+    One that leaves instead of answering, for another takes its place or none, is not to blame: the other is asked.
 
     Args:
         endpoint: where it listens.
@@ -66,11 +68,15 @@ def ask(
         GatewayError: it cannot be reached, or says what is wrong.
     """
     began = time.monotonic()
+    asked = endpoint.living()
     try:
         answer = _asked(endpoint, json.dumps({"command": command, **arguments}), seconds, waiting, awaits_start)
     except NobodyListensError:
         return None
     except OSError as error:
+        if isinstance(error, ConnectionError) and asked is not None and endpoint.living() != asked:
+            left = seconds - (time.monotonic() - began)
+            return ask(endpoint, command, max(left, 0), arguments, waiting, awaits_start=awaits_start)
         # The system says of a limit nothing that a person would read.
         waited = max(seconds, round(time.monotonic() - began))
         what = f"no answer in {waited:g} s" if isinstance(error, TimeoutError) else error.strerror or str(error)

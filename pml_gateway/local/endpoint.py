@@ -15,6 +15,8 @@ import stat
 import sys
 import time
 
+from pml_gateway.serve.peer import stranger
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -408,23 +410,8 @@ def _check_own(path: str, is_kind: Kind, *, follow: bool = False) -> None:
         raise UnsafeEndpointError(errno.EPERM, f"it is open to others (mode {mode:03o}); chmod go= it", path)
 
 
-def peer_user(connection: socket.socket) -> int | None:
-    """The user id of the process at the other end of a Unix socket; None where the system does not say."""
-    if hasattr(socket, "SO_PEERCRED"):
-        said = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12)
-    elif sys.platform == "darwin" or hasattr(socket, "LOCAL_PEERCRED"):
-        # SOL_LOCAL and LOCAL_PEERCRED of <sys/un.h>; `struct xucred` has the user id behind its version.
-        said = connection.getsockopt(0, getattr(socket, "LOCAL_PEERCRED", 1), 76)
-    else:
-        return None
-    return int.from_bytes(said[4:8], sys.byteorder)
-
-
 def _check_peer(connection: socket.socket) -> None:
-    if sys.platform == "win32":
-        return
-    user = peer_user(connection)
-    if user is not None and user != os.geteuid():
+    if (user := stranger(connection)) is not None:
         raise UnsafeEndpointError(errno.EPERM, f"the other end is a process of user {user}")
 
 

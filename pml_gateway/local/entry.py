@@ -6,17 +6,20 @@ import os
 import sys
 
 from pml_gateway import __version__
+from pml_gateway.regular_files import project_files, read_regular
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
+    from typing import Any
+
+    from pml_gateway.local.endpoint import Endpoint
 
 OPTIONS = ("config", "mode", "preset")
 """What a bridge passes on unread; with any other word `pml serve` is the command line's."""
 
 HOME_NAME = ".pml"
 CONFIG_NAME = "config.yaml"
-PROJECT_NAME = ".pml.yaml"
 """As `paths.py` has them, which is too large for a bridge."""
 
 SETTING = b"attach"
@@ -32,7 +35,7 @@ def bridge(words: Sequence[str]) -> list[str]:
     Gives the words that the command line is to have otherwise.
     """
     options = plain_options(words)
-    if options is None or may_be_off(options, os.environ, _folder()):
+    if options is None or may_be_off(options, os.environ, folder()):
         return [*words]
     from pml_gateway.local.bridge import ServeAloneError, tell
 
@@ -52,26 +55,31 @@ def serve_as_bridge(options: Mapping[str, str | None]) -> int:
         ServeAloneError: the client gets a gateway of its own.
     """
     from pml_gateway.local.bridge import serve
+
+    return serve(*attaching(options))
+
+
+def attaching(options: Mapping[str, str | None]) -> tuple[Endpoint, list[str], dict[str, Any]]:
+    """Where this process attaches, what starts a gateway there, and what it says first."""
     from pml_gateway.local.endpoint import Endpoint
 
     home, config_file = places(options, os.environ)
-    endpoint = Endpoint.of(home, config_file)
     hello = {
         "attach": 1,
         "version": __version__,
         # 256 bits, as `secrets` would make them, which loads OpenSSL.
         "secret": os.urandom(32).hex(),
         "pid": os.getpid(),
-        "folder": _folder(),
+        "folder": folder(),
         "environ": {**os.environ},
         "options": dict(options),
     }
-    return serve(endpoint, gateway_command(home, config_file), hello)
+    return Endpoint.of(home, config_file), gateway_command(home, config_file), hello
 
 
 def gateway_command(home: str, config_file: str) -> list[str]:
     """What starts the gateway of a home and a configuration file."""
-    return [sys.executable, "-m", "pml_gateway.local.server", "--home", home, "--config", config_file]
+    return [sys.executable, "-P", "-m", "pml_gateway.local.server", "--home", home, "--config", config_file]
 
 
 def plain_options(words: Sequence[str]) -> dict[str, str | None] | None:
@@ -101,28 +109,24 @@ def places(options: Mapping[str, str | None], environ: Mapping[str, str]) -> tup
     return home, os.path.abspath(os.path.expanduser(config_file))
 
 
-def may_be_off(options: Mapping[str, str | None], environ: Mapping[str, str], folder: str) -> bool:
+def may_be_off(options: Mapping[str, str | None], environ: Mapping[str, str], working: str) -> bool:
     """Whether `local.attach` may be set somewhere: in a file, or in the environment."""
     if any(name.upper() == VARIABLE for name in environ):
         return True
-    files = [places(options, environ)[1]]
-    while True:
-        files.append(os.path.join(folder, PROJECT_NAME))
-        above = os.path.dirname(folder)
-        if above == folder:
-            return any(map(_names_setting, files))
-        folder = above
+    if _names_setting(places(options, environ)[1], is_own=False):
+        return True
+    return any(_names_setting(file, is_own=True) for file in project_files(working))
 
 
-def _names_setting(path: str) -> bool:
+def _names_setting(path: str, *, is_own: bool) -> bool:
     try:
-        with open(path, "rb") as file:
-            return SETTING in file.read(MAX_LOOKED_AT)
+        return SETTING in read_regular(path, MAX_LOOKED_AT, is_own=is_own)
     except OSError:
         return False
 
 
-def _folder() -> str:
+def folder() -> str:
+    """Return the working directory."""
     try:
         return os.getcwd()
     except OSError:

@@ -11,6 +11,7 @@ import time
 from collections.abc import AsyncIterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -20,7 +21,7 @@ import anyio.to_thread
 
 from pml_gateway import __version__
 from pml_gateway.config.load import user_settings_or_defaults
-from pml_gateway.errors import ConfigurationError, GatewayError, UsageError, innermost
+from pml_gateway.errors import GatewayError, innermost
 from pml_gateway.gateway.shared import Shared, open_shared
 from pml_gateway.home import close_to_others, tell_lacks
 from pml_gateway.installation import is_newer
@@ -28,7 +29,16 @@ from pml_gateway.local.attachment import Attachment
 from pml_gateway.local.endpoint import Endpoint, UnsafeEndpointError
 from pml_gateway.local.listening import Listening
 from pml_gateway.local.profiles import Profiles
-from pml_gateway.local.session import BROKEN, MAX_HELLO, LineStream, Member, open_lines, restored, serve_session
+from pml_gateway.local.session import (
+    BROKEN,
+    MAX_HELLO,
+    LineStream,
+    Member,
+    open_lines,
+    restored,
+    serve_operation,
+    serve_session,
+)
 from pml_gateway.local.spare import Spare, Will, WrittenWill
 from pml_gateway.local.status import client_rows, memory_of, server_rows
 from pml_gateway.log import Seldom, get_logger
@@ -151,21 +161,27 @@ class Machine:
             lines.tell({"leaving": "replaced"})
             self._life.end("replaced")
             return
+        asked = attachment.operation
         try:
             member = Member(attachment, lines, memory=restored(attachment.state))
+            member.name = f"pml {asked.name}" if asked is not None else ""
             async with self._profiles.entered(member) as entered:
                 if entered is None:
                     lines.tell({"alone": True})
                     return
                 self._life.has_served = True
                 self.tell_next()
-                runtime, notes = entered.runtime, [*entered.notes, *attachment.without_effect]
+                # An operation tells what to warn of with its answer.
+                runtime, notes = entered.runtime, [] if asked else [*entered.notes, *attachment.without_effect]
                 if is_older:
                     # What it started in the place of another one is this: what is installed was set back since.
                     older = f"the gateway is of an older version, {__version__}, than its client, {attachment.version}"
                     logger.warning("%s", older)
                     notes.append(f"{older}: restart the client, or upgrade pml")
                 lines.tell({"attached": {"pid": os.getpid(), "version": __version__, "notes": notes}})
+                if asked is not None:
+                    await serve_operation(runtime, member, asked, rest, entered.notes)
+                    return
                 try:
                     await serve_session(runtime, member, rest)
                 finally:
@@ -190,6 +206,10 @@ class Machine:
         match request.get("command"):
             case "status":
                 return self.status()
+            case "expect":
+                # As after a client has left.
+                self._life.has_served, self._life.used = True, time.monotonic()
+                return {"expected": True}
             case "keep":
                 self._keep()
                 return {"kept": True}
@@ -204,7 +224,7 @@ class Machine:
                 self._life.end(reason)
                 return {"ended": True, "unfinished": await self._send_away(reason, seconds), **left}
             case command:
-                return {"error": f"unknown command {command!r}; known are status, keep, http, down and restart"}
+                return {"error": f"unknown command {command!r}; known are status, expect, keep, http, down and restart"}
 
     async def listen(self, wanted: Mapping[str, Any]) -> str:
         """Serve over HTTP as well, where that is wanted; the URL.
@@ -282,6 +302,7 @@ class Machine:
         """End a gateway that started by itself once nobody has used it for as long as the settings say."""
         while True:
             await anyio.sleep(LOOK_SECONDS)
+            self._profiles.close_unused()
             if self._profiles.members or self._life.started_by != "client":
                 self._life.used = time.monotonic()
                 continue
@@ -302,8 +323,7 @@ class Machine:
 
 def _refusal(error: BaseException) -> JsonObject:
     if isinstance(error, GatewayError):
-        code = 2 if isinstance(error, UsageError) else 78 if isinstance(error, ConfigurationError) else 1
-        return {"message": error.message, "hint": error.hint or "", "exit": code}
+        return {"message": error.message, "hint": error.hint or "", "exit": error.exit_code}
     logger.error("a client could not be served", exc_info=error)
     return {"message": f"the gateway could not serve this client ({type(error).__name__})", "hint": "", "exit": 1}
 
@@ -334,6 +354,7 @@ async def run(
     sys.setswitchinterval(TURN_SECONDS)
     # That of the client which started this, or of the system, may be as low as is right for one program.
     raise_limit()
+    logs.rotate(Path(endpoint.log))
     logs.configure((await anyio.to_thread.run_sync(user_settings_or_defaults, paths)).log)
     logger.info("%s: process %d, version %s", STARTS, os.getpid(), __version__)
     if before:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import re
 
+from pml_gateway.serve.messages.request_ids import in_use, request_id
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -55,6 +57,14 @@ _BEGINNING = re.compile(rb'\{"jsonrpc":\s?"2\.0",\s?"id":\s?' + _STRING_OR_NUMBE
 """How the gateway's answers and questions begin; whatever begins otherwise is parsed."""
 
 _NOTIFICATION = re.compile(rb'\{"jsonrpc":\s?"2\.0",\s?"method":\s?"notifications/(?!cancelled|subscriptions)')
+
+
+class InUseError(Exception):
+    """A request has the id of another one; `answer` is the line that says so."""
+
+    def __init__(self, answer: bytes) -> None:
+        super().__init__(answer)
+        self.answer = answer
 
 
 class Request:
@@ -134,25 +144,29 @@ class Session:
     # What passes
 
     def from_client(self, line: bytes) -> tuple[bytes | None, bool]:
-        """What the gateway is to get of a line of the client, and whether that is a request."""
+        """What the gateway is to get of a line of the client, and whether that is a request.
+
+        Raises:
+            InUseError: it has the id of a request without an answer.
+        """
         try:
             message = json.loads(line)
         except (ValueError, RecursionError):
             return line, False
         if not isinstance(message, dict):
             return line, False
-        method, message_id = message.get("method"), message.get("id")
+        method, message_id = message.get("method"), request_id(message.get("id"))
         if isinstance(method, str):
+            if message_id is None:
+                self._note(method, message, line)
+                return line, False
+            if message_id in self._requests:
+                raise InUseError(_line({"jsonrpc": "2.0", "id": message_id, "error": in_use(message_id)}))
             params = message.get("params")
-            if _is_id(message_id) and message.get("jsonrpc") == "2.0" and isinstance(params, dict | None):
-                self._remember(
-                    Request(message_id, method, line, goes_on=(params or {}).get("requestState") is not None)
-                )
-                return line, True
-            # What the gateway does not take for a request is never answered, nor asked for again.
-            self._note(method, message, line)
-            return line, False
-        if _is_id(message_id):
+            goes_on = isinstance(params, dict) and params.get("requestState") is not None
+            self._remember(Request(message_id, method, line, goes_on=goes_on))
+            return line, True
+        if message_id is not None:
             return self._client_answer(message_id, message, line), False
         return line, False
 
@@ -385,7 +399,7 @@ def _lost_words(request: Request) -> tuple[str, str]:
 
 
 def _is_id(value: object) -> TypeGuard[Id]:
-    return isinstance(value, str | int) and not isinstance(value, bool)
+    return request_id(value) is not None
 
 
 def _uri(line: bytes) -> str:

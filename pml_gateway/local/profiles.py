@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import AsyncIterator, Callable, Hashable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -51,6 +52,8 @@ class Profile:
         self.closing = anyio.Event()
         self.closed = anyio.Event()
         self.was_open = False
+        self.warm_until = 0.0
+        """Until when it stays open without a client, as commands left state in its servers."""
         self.first = first
         """Whose variables and folder it has, also when that client has left."""
         self._loaded = loaded
@@ -190,7 +193,9 @@ class Profiles:
         finally:
             watching.cancel()
             profile.members.remove(member)
-            self._close_unused()
+            if attachment.keeps_state:
+                profile.warm_until = time.monotonic() + loaded.settings.local.idle_minutes * 60
+            self.close_unused()
 
     async def _follow_project(self, profile: Profile, member: Member, watching: anyio.CancelScope) -> None:
         """Send a client away whose folder gets a project file of its own: the gateway watches that of the first one."""
@@ -224,10 +229,10 @@ class Profiles:
             for member in profile.members if profile.was_open else ():
                 self._tasks.start_soon(member.send_away, "restart", 0.0)
 
-    def _close_unused(self) -> None:
-        """Close what nobody uses; the last one stays warm for whoever comes next."""
+    def close_unused(self) -> None:
+        """Close what nobody uses; the last one stays warm for whoever comes next, and so do those that keep state."""
         open_ones = [each for each in self._profiles if not each.closing.is_set()]
-        unused = [each for each in open_ones if not each.members]
+        unused = [each for each in open_ones if not each.members and each.warm_until <= time.monotonic()]
         for profile in unused if len(unused) < len(open_ones) else unused[:-1]:
             profile.closing.set()
 

@@ -1,4 +1,4 @@
-"""The MCP session of one attached client, over the connection of its bridge."""
+"""The MCP session of one attached client, over the connection of its bridge; or one operation of a command."""
 
 from __future__ import annotations
 
@@ -8,24 +8,26 @@ import json
 import os
 import socket
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
+from importlib import import_module
 
 import anyio
 import anyio.to_thread
 from mcp.shared.message import SessionMessage
-from mcp_types.jsonrpc import INVALID_REQUEST, JSONRPCNotification, JSONRPCRequest
+from mcp_types.jsonrpc import JSONRPCError, JSONRPCNotification, JSONRPCRequest
 
-from pml_gateway.foreign_json import repaired
+from pml_gateway.errors import GatewayError
 from pml_gateway.gateway.request import CONNECTION, LocalConnection, SessionMemory
-from pml_gateway.local.attachment import Attachment
+from pml_gateway.local.attachment import AskedOperation, Attachment
 from pml_gateway.local.lines import FINISHING, MAX_LINE
 from pml_gateway.log import get_logger
 from pml_gateway.mcp.sdk import create_context_streams
-from pml_gateway.processes.framing import Lines, Oversized, read_message
+from pml_gateway.processes.framing import Lines, Oversized
 from pml_gateway.serve.clients import client_name
-from pml_gateway.serve.finished_list import over_stdio
+from pml_gateway.serve.messages.incoming import as_bytes, incoming
+from pml_gateway.serve.messages.written import over_stdio, pieces_of_message
 from pml_gateway.serve.runtime import Runtime
 from pml_gateway.serve.stdio import Unanswered, is_momentary
 from pml_gateway.signal import Coalesced, Signal
@@ -86,19 +88,23 @@ class LineStream:
         with suppress(OSError):
             await self._writer.drain()
 
-    def write(self, line: bytes) -> None:
-        """Write one line, which has no end yet. What the other side does not read is kept: nobody waits for it here.
+    def write(self, *pieces: bytes) -> None:
+        """Write one line, given in pieces and without its end.
+
+        What the other side does not read is kept: nothing waits for it here.
 
         Raises:
             OSError: the other side has left.
         """
         if self._writer.is_closing():
             raise BrokenPipeError(errno.EPIPE, "the connection is closed")
-        line += b"\n"
-        # Now rather than when the event loop comes to it: what follows must not be done before this is known.
-        written = 0 if self.unread else self._written(line)
-        if written < len(line):
-            self._writer.write(line[written:])
+        last = len(pieces) - 1
+        for number, piece in enumerate(pieces):
+            part = piece + b"\n" if number == last else piece
+            # Now rather than when the event loop comes to it: what follows must not be done before this is known.
+            written = 0 if self.unread else self._written(part)
+            if written < len(part):
+                self._writer.write(part[written:])
 
     def _written(self, line: bytes) -> int:
         with suppress(BlockingIOError):
@@ -252,20 +258,21 @@ async def serve_session(runtime: Runtime, member: Member, lines: AsyncIterator[b
     patience = 0.0
     held: dict[str | int, SessionMessage] = {}
 
-    async def receive() -> None:
+    async def messages() -> AsyncIterator[bytes | Oversized]:
         nonlocal patience
+        async for line in lines:
+            if line == FINISHING:
+                await pass_held()
+                patience = FINISHING_SECONDS
+                return
+            yield line
+
+    async def receive() -> None:
         async with arriving:
             with suppress(*BROKEN):
-                async for line in lines:
-                    if line == FINISHING:
-                        await pass_held()
-                        patience = FINISHING_SECONDS
-                        return
-                    item = await _message(line)
-                    if isinstance(item, Exception):
-                        await refuse(line, item)
-                        continue
-                    match item.message:
+                async for message in incoming(messages(), member.unanswered.requests, refuse):
+                    item = SessionMessage(message)
+                    match message:
                         case JSONRPCRequest(id=request_id) if member.is_held:
                             held[request_id] = item
                             if len(held) == 1:
@@ -279,10 +286,8 @@ async def serve_session(runtime: Runtime, member: Member, lines: AsyncIterator[b
                         case _:
                             await take(item)
 
-    async def refuse(line: bytes | Oversized, error: Exception) -> None:
-        logger.debug("a message of %s cannot be read: %s", member.name or "a client", error)
-        if isinstance(line, bytes) and (answer := await anyio.to_thread.run_sync(_refusal, line)) is not None:
-            member.lines.write(answer)
+    async def refuse(answer: JSONRPCError) -> None:
+        member.lines.write(as_bytes(answer))
 
     async def take(item: SessionMessage) -> None:
         member.note(item)
@@ -309,7 +314,7 @@ async def serve_session(runtime: Runtime, member: Member, lines: AsyncIterator[b
                         return
                     if member.lines.unread > MAX_UNREAD_NOTICES and is_momentary(item):
                         continue
-                    member.lines.write(item.message.model_dump_json(by_alias=True, exclude_unset=True).encode())
+                    member.lines.write(*pieces_of_message(item.message))
 
     known: JsonObject | None = None
 
@@ -336,22 +341,53 @@ async def serve_session(runtime: Runtime, member: Member, lines: AsyncIterator[b
         tasks.cancel_scope.cancel()
 
 
-async def _message(line: bytes | Oversized) -> SessionMessage | Exception:
-    if isinstance(line, Oversized):
-        return ValueError(f"a message of {line.size} bytes; at most {MAX_LINE} are read")
-    try:
-        return SessionMessage(await read_message(repaired(line)))
-    except ValueError as error:
-        return error
+async def serve_operation(
+    runtime: Runtime,
+    member: Member,
+    operation: AskedOperation,
+    lines: AsyncIterator[bytes | Oversized],
+    warnings: Sequence[str],
+) -> None:
+    """Answer with one line, unless the command leaves before or is sent away."""
+    async with anyio.create_task_group() as tasks:
+
+        async def end_when_left() -> None:
+            async for _ in lines:
+                pass
+            tasks.cancel_scope.cancel()
+
+        async def end_when_sent_away() -> None:
+            await member.leaving.wait()
+            tasks.cancel_scope.cancel()
+
+        tasks.start_soon(end_when_left)
+        tasks.start_soon(end_when_sent_away)
+        with member.unanswered.noted(operation.name):
+            await member.until_released()
+            # The reports take as long to import as a gateway to start, and most never need them.
+            await anyio.to_thread.run_sync(import_module, "pml_gateway.owner.operations")
+            answer = await _answer(operation, runtime, member, warnings)
+            try:
+                member.lines.write(json.dumps(answer).encode())
+                await member.lines.taken()
+            except BROKEN:
+                logger.debug("%s left before its answer", member.shown)
+        tasks.cancel_scope.cancel()
 
 
-def _refusal(line: bytes) -> bytes | None:
-    """The answer to a request that cannot be read though its id can; nobody would answer it otherwise."""
+async def _answer(operation: AskedOperation, runtime: Runtime, member: Member, warnings: Sequence[str]) -> JsonObject:
+    from pml_gateway.owner.context import OperationContext
+    from pml_gateway.owner.operations import OPERATIONS, perform
+
+    attachment = member.attachment
+    context = OperationContext(runtime.gateway, attachment.paths, attachment.identity, member.lines.tell)
+    if operation.name not in OPERATIONS:
+        unknown = GatewayError(f"unknown operation {operation.name!r}", hint="pml restart, if pml was changed since")
+        return {"error": unknown.as_json(), "exit": unknown.exit_code}
     try:
-        request_id = json.loads(line)["id"]
-    except (ValueError, LookupError, TypeError, RecursionError):
-        return None
-    if not isinstance(request_id, str | int):
-        return None
-    error = {"code": INVALID_REQUEST, "message": "this is no JSON-RPC request, or is nested too deeply"}
-    return json.dumps({"jsonrpc": "2.0", "id": request_id, "error": error}).encode()
+        return await perform(operation.name, operation.arguments, context, warnings)
+    # A fault of one operation must not end the gateway.
+    except Exception as raised:
+        logger.exception("%s failed", operation.name)
+        error = GatewayError(f"{operation.name} failed ({type(raised).__name__})", hint="the gateway's log says more")
+        return {"error": error.as_json(), "exit": error.exit_code}

@@ -29,8 +29,8 @@ MIDWIFE_SECONDS = 60
 GRACE_SECONDS = 0.5
 """How long a gateway that does not listen in time may take to end itself."""
 
-MAX_LOG_BYTES = 1024 * 1024
-"""Size at which the log is put aside, when a gateway starts: between one and two of these are kept."""
+MAX_LOG_BYTES = 5 * 1024 * 1024
+"""Size at which the log is put aside when a gateway starts; while it runs, the gateway rotates it itself."""
 
 LAST_WORDS = 2000
 """Characters of the log that a failed start is explained with."""
@@ -93,9 +93,10 @@ def reach(
             try:
                 # Whoever held it before may have had success, or failed, since we looked.
                 connection = _connect(endpoint)
-                _believe_failure(endpoint, failed_before)
-                if connection is None and endpoint.living() is None:
-                    connection = _start(endpoint, command, deadline, environ)
+                if connection is None:
+                    _believe_failure(endpoint, failed_before)
+                    if endpoint.living() is None:
+                        connection = _start(endpoint, command, deadline, environ)
             finally:
                 os.close(lock)
             if connection is not None:

@@ -5,17 +5,22 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from pml_gateway.local.profiles import Profile
 from pml_gateway.local.session import Member
+from pml_gateway.policy.client import OWNER
 from pml_gateway.text import some_of
 from pml_gateway.types import JsonObject
 from pml_gateway.upstreams.lifecycle import UpstreamState
 from pml_gateway.upstreams.pool import Follower, Running, SharedUpstreams
 from pml_gateway.upstreams.sharing import SharedBy
 from pml_gateway.upstreams.upstream import Upstream
+
+COMMANDS = "commands such as pml call"
+"""Whose a process is that keeps what one command left for the next."""
 
 OTHERS = "other variables or PATH"
 """Why a process is not that of the others: with these it was started."""
@@ -33,7 +38,7 @@ def server_rows(upstreams: SharedUpstreams, profiles: Iterable[Profile]) -> list
     by_server: dict[str, list[Running]] = {}
     for each in upstreams.running:
         by_server.setdefault(each.upstream.upstream_id, []).append(each)
-    rows = []
+    rows, children = [], children_by_process()
     for server, found in sorted(by_server.items()):
         whose = [[member for pool in each.followers for member in members.get(pool, ())] for each in found]
         rows.append(
@@ -50,11 +55,30 @@ def server_rows(upstreams: SharedUpstreams, profiles: Iterable[Profile]) -> list
                 "processes": [
                     row
                     for each, clients in zip(found, whose, strict=True)
-                    for row in _processes(each, clients, is_split=_is_split(each, found))
+                    for row in _processes(each, clients, children, is_split=_is_split(each, found))
                 ],
             }
         )
     return rows
+
+
+def tree_memory_of(pid: int, children: Mapping[int, Sequence[int]]) -> int | None:
+    """Resident bytes of a process and of all that it started: a launcher is small, and the server is its child."""
+    own = memory_of(pid)
+    if own is None:
+        return None
+    return own + sum(tree_memory_of(child, children) or 0 for child in children.get(pid, ()))
+
+
+def children_by_process() -> dict[int, list[int]]:
+    """The children of every process that the system shows; none where it shows none."""
+    found: dict[int, list[int]] = {}
+    for folder in Path("/proc").glob("[0-9]*"):
+        # One that has just ended is no child.
+        with suppress(OSError, ValueError, IndexError):
+            parent = int((folder / "stat").read_bytes().rpartition(b")")[2].split()[1])
+            found.setdefault(parent, []).append(int(folder.name))
+    return found
 
 
 def memory_of(pid: int) -> int | None:
@@ -96,7 +120,9 @@ def _is_split(running: Running, found: Sequence[Running]) -> bool:
     return any(sharing.by is not SharedBy.FOLDER or each.place.folder == sharing.place.folder for each in others)
 
 
-def _processes(running: Running, clients: Sequence[Member], *, is_split: bool) -> Iterator[JsonObject]:
+def _processes(
+    running: Running, clients: Sequence[Member], children: Mapping[int, Sequence[int]], *, is_split: bool
+) -> Iterator[JsonObject]:
     sessions = running.upstream.sessions()
     own = {session.client_id for session in sessions if not session.is_shared}
     for session in sessions:
@@ -107,10 +133,10 @@ def _processes(running: Running, clients: Sequence[Member], *, is_split: bool) -
             whose, why = _reason(running, served, is_split=is_split)
         else:
             served = [member for member in clients if member.attachment.client.id == session.client_id]
-            whose, why = _named(served), session.why
+            whose, why = COMMANDS if session.client_id == OWNER.id else _named(served), session.why
         yield {
             "pid": session.pid,
-            "memory_bytes": memory_of(session.pid),
+            "memory_bytes": tree_memory_of(session.pid, children),
             "clients": len(served),
             "for": whose,
             "why": why,

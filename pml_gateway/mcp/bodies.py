@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import zlib
+from codecs import BOM_UTF8
 from collections.abc import AsyncIterable, AsyncIterator, Iterator
 
 import httpx2
@@ -64,6 +65,9 @@ async def unpacked(chunks: AsyncIterable[bytes], encoding: str, max_bytes: int |
             size += len(piece)
             if max_bytes is not None and size > max_bytes:
                 raise BodyError(f"the answer is larger than {max_bytes} bytes (upstreams.max_message_bytes)")
+            if size == len(piece):
+                # Of the first piece: neither JSON nor events begin with a byte order mark.
+                piece = piece.removeprefix(BOM_UTF8)
             if fixed := repair.feed(piece):
                 yield fixed
     if rest := repair.rest():
@@ -93,9 +97,8 @@ class BoundedStream(httpx2.AsyncByteStream):
         await self._stream.aclose()
 
 
-def bound(response: httpx2.Response, max_bytes: int) -> None:
-    """Bound the body of a response that has not been read."""
-    is_endless = response.headers.get("content-type", "").lower().startswith("text/event-stream")
+def bound(response: httpx2.Response, max_bytes: int, *, is_endless: bool) -> None:
+    """Bound the body of a response that has not been read; one that `is_endless` has no limit."""
     encoding = response.headers.pop("content-encoding", "")
     assert isinstance(response.stream, httpx2.AsyncByteStream)
     response.stream = BoundedStream(response.stream, encoding, None if is_endless else max_bytes)

@@ -12,17 +12,22 @@ import mcp_types
 from mcp.client.subscriptions import SubscriptionLost, listen
 from mcp.shared.dispatcher import ProgressFnT
 from mcp.shared.exceptions import MCPError
-from mcp_types.jsonrpc import INVALID_REQUEST, METHOD_NOT_FOUND, UNSUPPORTED_PROTOCOL_VERSION
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
-from pydantic import ValidationError
 
-from pml_gateway import __version__
 from pml_gateway.config.servers import Transport, UpstreamDefinition
 from pml_gateway.log import get_logger
 from pml_gateway.mcp.elicitation import OpenCall, Questions
 from pml_gateway.mcp.http import HttpSide
+from pml_gateway.mcp.negotiation import HANDSHAKE, MODERN, Spoken, negotiate
 from pml_gateway.mcp.network import Network
-from pml_gateway.mcp.session import HeaderMaps, OnNotice, PassthroughSession, RateLimiter, WatchedDispatcher
+from pml_gateway.mcp.session import (
+    IMPLEMENTATION,
+    HeaderMaps,
+    OnNotice,
+    PassthroughSession,
+    RateLimiter,
+    WatchedDispatcher,
+)
 from pml_gateway.mcp.transport import OpenStreams, resolved_headers
 from pml_gateway.secrets.references import resolve_in
 from pml_gateway.types import JsonObject
@@ -30,18 +35,11 @@ from pml_gateway.workplace import Workplace
 
 logger = get_logger(__name__)
 
-MODERN = "modern"
-HANDSHAKE = "handshake"
-
 LOG_LEVEL_SECONDS = 5.0
 """How long a server may take to answer `logging/setLevel`; its calls wait for it."""
 
 PING_SECONDS = 2.0
 """How long a server may take to answer `ping`; some never do."""
-
-
-class WrongEraError(Exception):
-    """The process answered that it does not speak the handshake; it is started again for the modern protocol."""
 
 
 CallTool = Callable[..., Awaitable[JsonObject]]
@@ -72,6 +70,11 @@ class Connection:
     def era(self) -> str:
         """The negotiated protocol era."""
         return MODERN if self.session.protocol_version in MODERN_PROTOCOL_VERSIONS else HANDSHAKE
+
+    @property
+    def spoken(self) -> Spoken:
+        """What the next connection to this server is to speak."""
+        return Spoken(self.era, self.session.offered)
 
     async def has_begun(self) -> None:
         """Return once a handshake over HTTP is over: calls go beside the session, and would overtake its last word."""
@@ -117,7 +120,7 @@ async def open_connection(
     *,
     open_streams: OpenStreams,
     workplace: Workplace,
-    era_hint: str,
+    spoken: Spoken,
     logs_dir: Path,
     connect_timeout: float,
     header_maps: HeaderMaps,
@@ -148,7 +151,8 @@ async def open_connection(
         ) as (read, write),
         _session(read, write, header_maps, on_message, questions, http) as connection,
     ):
-        await _negotiate(connection.session, definition.resolved_transport, era_hint)
+        await negotiate(connection.session, definition.resolved_transport, spoken, connect_timeout)
+        http.look_after = connection.session.look_after
         async with anyio.create_task_group() as tasks:
             if connection.era == MODERN:
                 tasks.start_soon(_listen, connection, on_notice)
@@ -196,30 +200,12 @@ async def _session(
         dispatcher,
         header_maps,
         questions,
+        http,
         message_handler=on_message,
-        client_info=mcp_types.Implementation(name="pml-gateway", version=__version__),
+        client_info=IMPLEMENTATION,
     )
     async with session:
-        yield Connection(session, dispatcher.lost, ended=anyio.Event(), http=http)
-
-
-async def _negotiate(session: PassthroughSession, transport: Transport, era_hint: str) -> None:
-    """Settle the era without the SDK's probe, which some stdio servers exit on and silent ones answer never."""
-    if transport is Transport.STDIO and era_hint != MODERN:
-        try:
-            await session.initialize()
-        except MCPError as error:
-            if error.code in (UNSUPPORTED_PROTOCOL_VERSION, METHOD_NOT_FOUND, INVALID_REQUEST):
-                raise WrongEraError from error
-            raise
-        return
-    if transport is Transport.SSE or era_hint == HANDSHAKE:
-        await session.initialize()
-        return
-    try:
-        await session.discover()
-    except (MCPError, ValidationError, RuntimeError):
-        await session.initialize()
+        yield Connection(session, dispatcher.lost, ended=session.ended, http=http)
 
 
 async def _listen(connection: Connection, on_notice: OnNotice) -> None:

@@ -1,4 +1,4 @@
-"""Time limits that stand still while a person is asked."""
+"""Time limits that stand still while a person is asked, and move where a server reports progress."""
 
 from __future__ import annotations
 
@@ -6,23 +6,62 @@ import math
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from contextvars import ContextVar
+from typing import Any, Self
 
 import anyio
 
 
 class Deadline:
-    """The time limit of one scope."""
+    """A time limit (`anyio.current_time`): cancels what runs in its context; renewals do not move it past its end.
 
-    def __init__(self, scope: anyio.CancelScope) -> None:
-        self._scope = scope
+    Seconds in which a person is asked do not count.
+    """
+
+    def __init__(self, deadline: float = math.inf, end: float = math.inf) -> None:
+        self.was_renewed = False
+        self._scope = anyio.CancelScope(deadline=deadline)
+        self._end = end
         self._left = math.inf
+        self._paused_at = 0.0
         self._pauses = 0
+
+    def __enter__(self) -> Self:
+        self._scope.__enter__()
+        self._token = _RUNNING.set((*_RUNNING.get(), self))
+        return self
+
+    def __exit__(self, *raised: Any) -> bool:
+        _RUNNING.reset(self._token)
+        return bool(self._scope.__exit__(*raised))
+
+    @property
+    def cancelled_caught(self) -> bool:
+        """Return True if what ran in the context was cancelled by this."""
+        return self._scope.cancelled_caught
+
+    @property
+    def is_at_end(self) -> bool:
+        """Return True if no renewal can move it any further."""
+        return self._scope.deadline >= self._end
+
+    def renew(self, seconds: float) -> None:
+        """Leave at least so many seconds from now on, but none past the end."""
+        self.was_renewed = True
+        if self._pauses:
+            self._left = max(self._left, min(seconds, self._end - self._paused_at))
+        else:
+            self._scope.deadline = max(self._scope.deadline, min(anyio.current_time() + seconds, self._end))
+
+    def cancel(self) -> None:
+        """End the scope now."""
+        self._scope.cancel()
 
     @contextmanager
     def paused(self) -> Iterator[None]:
         """Let no time pass for the length of this context; contexts may overlap."""
         if self._pauses == 0:
-            self._left = self._scope.deadline - anyio.current_time()
+            self._paused_at = anyio.current_time()
+            self._left = self._scope.deadline - self._paused_at
             self._scope.deadline = math.inf
         self._pauses += 1
         try:
@@ -30,21 +69,17 @@ class Deadline:
         finally:
             self._pauses -= 1
             if self._pauses == 0:
-                self._scope.deadline = anyio.current_time() + self._left
+                now = anyio.current_time()
+                self._end += now - self._paused_at
+                self._scope.deadline = now + self._left
 
 
 _RUNNING: ContextVar[tuple[Deadline, ...]] = ContextVar("pml_gateway_deadlines", default=())
 
 
-@contextmanager
-def within(seconds: float | None) -> Iterator[anyio.CancelScope]:
+def within(seconds: float | None) -> Deadline:
     """Cancel what runs in this context after so many seconds, not counting those in which a person is asked."""
-    with anyio.move_on_after(seconds) as scope:
-        token = _RUNNING.set((*_RUNNING.get(), Deadline(scope)))
-        try:
-            yield scope
-        finally:
-            _RUNNING.reset(token)
+    return Deadline() if seconds is None else Deadline(anyio.current_time() + seconds)
 
 
 def running() -> tuple[Deadline, ...]:

@@ -16,7 +16,7 @@ from mcp.shared.exceptions import MCPError
 from mcp_types.jsonrpc import INVALID_PARAMS, INVALID_REQUEST, METHOD_NOT_FOUND, REQUEST_TIMEOUT
 
 from pml_gateway.errors import GatewayError
-from pml_gateway.mcp.deadlines import paused, running, within
+from pml_gateway.mcp.deadlines import Deadline, paused, running
 from pml_gateway.signal import Signal
 from pml_gateway.types import JsonObject
 
@@ -157,19 +157,18 @@ class OpenCall:
         self._question_timeout = question_timeout
         self._deadlines = running()
         self._when_asked: Callable[[], None] = lambda: None
-        self._limit = anyio.CancelScope()
+        self._limit = Deadline()
         self._questions: set[anyio.CancelScope] = set()
         self.has_ended = False
         self._withdrawn = Signal()
 
     @contextmanager
-    def limited(self, deadline: float, when_asked: Callable[[], None]) -> Iterator[None]:
-        """Give the rest of it until `deadline` (`anyio.current_time`), not counting the seconds in which its client is
-        asked; `when_asked` is told of each question."""
-        with within(deadline - anyio.current_time()) as self._limit:
+    def limited(self, deadline: float, end: float, when_asked: Callable[[], None]) -> Iterator[Deadline]:
+        """Give the rest of it until a deadline, renewed at most to `end`; `when_asked` is told of each question."""
+        with Deadline(deadline, end) as self._limit:
             self._deadlines = running()
             self._when_asked = when_asked
-            yield
+            yield self._limit
 
     def fail(self, error: GatewayError) -> None:
         """End it with an error, while it is `limited`."""

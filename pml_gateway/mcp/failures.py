@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import re
+import socket
+import ssl
+from collections.abc import Iterator
+
 import anyio
 import httpx2
 from mcp.shared.exceptions import MCPError
-from mcp_types.jsonrpc import CONNECTION_CLOSED, PARSE_ERROR, REQUEST_TIMEOUT
+from mcp_types.jsonrpc import PARSE_ERROR, REQUEST_TIMEOUT
 
 from pml_gateway.errors import (
     ConfigurationError,
@@ -18,14 +23,12 @@ from pml_gateway.errors import (
     innermost,
 )
 from pml_gateway.mcp.bodies import CUT_SHORT
-from pml_gateway.mcp.http import HttpSide
+from pml_gateway.mcp.negotiation import ClosedAtVersionError
+from pml_gateway.mcp.refusals import shown
+from pml_gateway.mcp.session import CLOSED
 from pml_gateway.processes.framing import AnswerFault
-
-_CLOSED = (CONNECTION_CLOSED, "Connection closed")
-"""What the SDK raises; servers use the same code for errors of their own."""
-
-_HTTP_FAILED = "Server returned an error response"
-"""What the SDK says of a status for which the body gives no error."""
+from pml_gateway.secrets.masking import mask_text
+from pml_gateway.text import escaped, shortened
 
 _REDIRECTED = "Redirect to "
 """What the SDK says of a redirect to another origin."""
@@ -34,11 +37,9 @@ _UNREADABLE = "Failed to parse JSON response: "
 """What the SDK says of a body that is no message; the reason follows."""
 
 
-def translate(error: BaseException, upstream_id: str, *, http: HttpSide | None = None) -> GatewayError:
+def translate(error: BaseException, upstream_id: str) -> GatewayError:
     """The gateway's error for a fault at the boundary to `upstream_id`."""
     cause = innermost(error)
-    if http is not None and http.refused is not None and isinstance(cause, MCPError | httpx2.HTTPStatusError):
-        return http.refused
     if isinstance(cause, ConfigurationError):
         # Whoever calls a tool did nothing wrong, and can do nothing about a secret that is not there.
         return UpstreamUnusableError(f"{upstream_id}: {cause.message}", hint=cause.hint, details=cause.details)
@@ -46,12 +47,6 @@ def translate(error: BaseException, upstream_id: str, *, http: HttpSide | None =
         if not cause.message.startswith(upstream_id):
             cause.message = f"{upstream_id}: {cause.message}"
         return cause
-    if isinstance(cause, MCPError) and cause.message == _HTTP_FAILED:
-        status = http.failed_with if http else None
-        return UpstreamUnavailableError(
-            f"{upstream_id}: the server answered with HTTP {status or 'status 500 or above'}",
-            details={"http_status": status} if status else {},
-        )
     match cause:
         case MCPError() if isinstance(fault := cause.error.data, AnswerFault):
             return UpstreamProtocolError(f"{upstream_id}: {fault.reason}", hint=fault.hint)
@@ -59,26 +54,26 @@ def translate(error: BaseException, upstream_id: str, *, http: HttpSide | None =
             reason = message.removeprefix(_UNREADABLE).splitlines()[0][:300]
             kind = UpstreamUnavailableError if reason.startswith(CUT_SHORT) else UpstreamProtocolError
             return kind(f"{upstream_id}: {reason}")
-        case MCPError(code=code, message=message) if (code, message) == _CLOSED:
-            return UpstreamUnavailableError(
-                f"{upstream_id}: the connection ended before the answer",
-                hint="whether the call was executed is unknown",
-                details={"executed": "unknown"},
-            )
+        case ClosedAtVersionError():
+            return _closed(upstream_id)
+        case MCPError(code=code, message=message) if (code, message) == CLOSED:
+            return _closed(upstream_id)
         case MCPError(code=code, message=message) if code == REQUEST_TIMEOUT and message.endswith("timed out"):
             return UpstreamTimeoutError(f"{upstream_id}: {cause.message}")
         case MCPError(message=message) if message.startswith(_REDIRECTED):
+            location = mask_text(message.removeprefix(_REDIRECTED).partition(" not followed")[0])
             return UpstreamUnusableError(
-                f"{upstream_id}: the server sends requests elsewhere, where the gateway does not follow",
-                hint=f"correct servers.{upstream_id}.url",
+                f"{upstream_id}: the server redirects requests to {shown(location)}, where the gateway does not follow",
+                hint=f"correct servers.{upstream_id}.url; if that is a login page, the server wants credentials",
             )
         case MCPError():
             return UpstreamError(
                 f"{upstream_id}: {cause.message}",
                 details={"jsonrpc_code": cause.code, **({"data": cause.error.data} if cause.error.data else {})},
             )
-        case httpx2.ConnectError() | httpx2.ConnectTimeout() | ConnectionError():
-            return UpstreamUnavailableError(f"{upstream_id}: cannot connect ({_text(cause)})", hint="is it running?")
+        case httpx2.ConnectError() | httpx2.ConnectTimeout() | httpx2.ProxyError() | ConnectionRefusedError():
+            error = unreachable(cause)
+            return UpstreamUnavailableError(f"{upstream_id}: {error.message}", hint=error.hint, details=error.details)
         case httpx2.InvalidURL():
             # Its text quotes the URL, secrets and all.
             return UpstreamUnusableError(
@@ -92,9 +87,82 @@ def translate(error: BaseException, upstream_id: str, *, http: HttpSide | None =
             return UpstreamProtocolError(f"{upstream_id}: {_text(cause)}")
 
 
+def _closed(upstream_id: str) -> UpstreamUnavailableError:
+    return UpstreamUnavailableError(
+        f"{upstream_id}: the connection ended before the answer",
+        hint="whether the call was executed is unknown",
+        details={"executed": "unknown"},
+    )
+
+
 def _text(error: BaseException) -> str:
     if isinstance(error, OSError) and error.filename is not None:
         # Its text names the file, whose path may be made of secrets.
         return f"{type(error).__name__}: {error.strerror}"
     text = str(error).splitlines()[0] if str(error) else ""
     return f"{type(error).__name__}: {text}"[:300] if text else type(error).__name__
+
+
+MAX_WORDS = 150
+"""Characters that are quoted of an error."""
+
+
+def unreachable(error: BaseException) -> UpstreamUnavailableError:
+    """Return the gateway's error for a connection that could not be made; nothing was executed."""
+    reason, hint = _why(error)
+    return UpstreamUnavailableError(f"cannot connect: {reason}", hint=hint, details={"executed": "no"})
+
+
+def _why(error: BaseException) -> tuple[str, str]:
+    host = _host(error)
+    for cause in _causes(error):
+        match cause:
+            case httpx2.ProxyError():
+                return f"the proxy refuses ({_words(cause)})", "check HTTP_PROXY, HTTPS_PROXY and NO_PROXY"
+            case socket.gaierror():
+                return (
+                    f"the name {host or 'of the server'} is not known ({_words(cause)})",
+                    "a DNS failure: check the host in the url, and the network",
+                )
+            case ssl.SSLCertVerificationError():
+                return (
+                    f"the certificate of {host or 'the server'} is not trusted ({cause.verify_message})",
+                    "set SSL_CERT_FILE to the authority that signed it, or correct the certificate",
+                )
+            case ssl.SSLError():
+                return (
+                    f"TLS with {host or 'the server'} failed ({_words(cause)})",
+                    "does the server speak https? if not, the url begins with http://",
+                )
+            case ConnectionRefusedError():
+                return "the connection was refused; nothing listens there", "is it running?"
+            case httpx2.ConnectTimeout() | TimeoutError():
+                return "no connection within the limit", "check the host, the port and the firewall between"
+    return _words(error), "is it running?"
+
+
+def _causes(error: BaseException) -> Iterator[BaseException]:
+    cause: BaseException | None = error
+    while cause is not None:
+        yield innermost(cause)
+        cause = innermost(cause)
+        cause = cause.__cause__ or cause.__context__
+
+
+_HOST = re.compile(r"[\w.:-]+")
+"""A host that may be shown; of a URL that is broken, the host may hold a secret of another part."""
+
+
+def _host(error: BaseException) -> str:
+    host = str(getattr(error, "host", ""))
+    if isinstance(error, httpx2.RequestError):
+        try:
+            host = error.request.url.host
+        except RuntimeError:
+            host = ""
+    return host if _HOST.fullmatch(host) else ""
+
+
+def _words(error: BaseException) -> str:
+    text = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+    return shortened(escaped(text.splitlines()[0] if text else type(error).__name__), MAX_WORDS)

@@ -6,28 +6,33 @@ The session still negotiates, lists, listens and closes. Calls carry its protoco
 from __future__ import annotations
 
 import itertools
-import json
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from types import TracebackType
 from typing import Any, Self
 
 import aiohttp
 import anyio
 import anyio.abc
-import mcp_types
 from mcp.shared.dispatcher import ProgressFnT
 from mcp.shared.exceptions import MCPError
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
+from pydantic_core import to_json
 
 from pml_gateway.errors import UpstreamProtocolError, UpstreamUnavailableError
-from pml_gateway.foreign_json import TooDeepError, read_json
+from pml_gateway.foreign_json import sound_error
+from pml_gateway.json_text.reading import TooDeepError
 from pml_gateway.log import get_logger
 from pml_gateway.mcp.bodies import ACCEPTED_ENCODING, BodyError, unpacked
 from pml_gateway.mcp.elicitation import TOLD, OpenCall, Questions
-from pml_gateway.mcp.http import CREDENTIALS_ENDED, SESSION_HEADER, SESSION_UNKNOWN, HttpSide, SessionUnknownError
+from pml_gateway.mcp.events import events
+from pml_gateway.mcp.failures import unreachable
+from pml_gateway.mcp.http import CREDENTIALS_ENDED, EVENTS, FIRST_REFUSAL, SESSION_HEADER, HttpSide
 from pml_gateway.mcp.network import Network
-from pml_gateway.mcp.session import MAX_OPEN_REQUESTS, OnNotice, PassthroughSession, too_many
+from pml_gateway.mcp.refusals import MAX_READ, Refusal
+from pml_gateway.mcp.session import MAX_OPEN_REQUESTS, OnNotice, PassthroughSession, report_progress, too_many
+from pml_gateway.processes.messages import answer_in, read_value, understood
 from pml_gateway.types import JsonObject
 
 logger = get_logger(__name__)
@@ -45,14 +50,17 @@ class CallStream:
         on_progress: ProgressFnT | None,
         on_notice: OnNotice,
         call: OpenCall | None,
+        token: str,
     ) -> None:
         self._respond = respond
+        self._token = token
         self._questions = questions
         self._on_progress = on_progress
         self._on_notice = on_notice
         self._call = call
         self._asked: dict[anyio.CancelScope, str | int] = {}
         self._tasks: list[anyio.abc.TaskGroup] = []
+        self.has_begun = False
 
     async def __aenter__(self) -> Self:
         if self._call is not None:
@@ -69,9 +77,12 @@ class CallStream:
 
     async def take(self, message: JsonObject) -> JsonObject | None:
         """The message if it is the answer to the call."""
+        if "method" in message:
+            self.has_begun = True
         match message:
             case {"method": "notifications/progress", "params": dict(progress)}:
-                await self._report(progress)
+                if progress.get("progressToken") == self._token and self._on_progress is not None:
+                    await report_progress(progress, self._on_progress)
             case {"method": "notifications/cancelled", "params": {"requestId": str() | int() as request_id}}:
                 for scope, asked in self._asked.items():
                     if asked == request_id:
@@ -100,12 +111,6 @@ class CallStream:
         """The server ended the stream before the answer, which it will be asked for again."""
         if self._call is not None:
             await self._call.audience.let_go()
-
-    async def _report(self, progress: JsonObject) -> None:
-        done, total, text = progress.get("progress"), progress.get("total"), progress.get("message")
-        if self._on_progress is not None and isinstance(done, int | float):
-            known = total if isinstance(total, int | float) else None
-            await self._on_progress(done, known, text if isinstance(text, str) else None)
 
     async def _answer(self, request_id: str | int, method: str, params: JsonObject) -> None:
         with anyio.CancelScope() as scope:
@@ -159,6 +164,7 @@ class HttpCalls:
 
         Raises:
             MCPError: the server's error.
+            SessionUnknownError: the server refused the session.
             UpstreamUnavailableError: the connection failed; whether the call was executed is in the details.
         """
         request_id = f"pml-{next(_ids)}"
@@ -166,14 +172,16 @@ class HttpCalls:
         body |= {"jsonrpc": "2.0", "id": request_id}
         if on_progress is not None:
             body["params"]["_meta"] = {**body["params"].get("_meta", {}), "progressToken": request_id}
-        stream = CallStream(self._respond, self._session.questions, on_progress, self._on_notice, call)
+        stream = CallStream(self._respond, self._session.questions, on_progress, self._on_notice, call, request_id)
         try:
-            message = await self._post(body, headers, stream)
+            # Some servers report on the stream that belongs to the session.
+            with self._session.reporting(request_id, on_progress):
+                message = await self._post(body, headers, stream)
         except anyio.get_cancelled_exc_class():
             await self._cancel(request_id)
             raise
         except aiohttp.ClientConnectorError as exc:
-            raise UpstreamUnavailableError(f"cannot connect ({exc.strerror})", details={"executed": "no"}) from exc
+            raise unreachable(exc) from exc
         except BodyError as exc:
             raise UpstreamProtocolError(str(exc)) from exc
         except (aiohttp.ClientError, OSError) as exc:
@@ -182,25 +190,36 @@ class HttpCalls:
         if message is None:
             # Redirects are the SDK's business; nothing was executed.
             return await self._session.send_raw("tools/call", params, timeout=None, on_progress=on_progress, call=call)
+        if (error := sound_error(message.get("error"))) is not None:
+            failure = MCPError(error["code"], error["message"], error["data"])
+            names_request = message.get("id") == request_id
+            refusal = Refusal.of_error(failure, names_request=names_request, has_begun=stream.has_begun)
+            await self._session.raise_if_forgotten(refusal, "tools/call")
+            raise failure
         return _result(message)
 
     async def _post(
         self, body: JsonObject, headers: Mapping[str, str], stream: CallStream, *, is_repeated: bool = False
     ) -> JsonObject | None:
-        content = json.dumps(body, separators=(",", ":")).encode()
+        content = to_json(body)
         sent = await self._headers(headers)
         async with self._client.post(self._url, data=content, headers=sent, allow_redirects=False) as response:
-            # A server that wants another token executed nothing.
-            is_ended = response.status == CREDENTIALS_ENDED and not is_repeated
-            if is_ended and await self._http.renewed(sent.get("authorization")):
-                return await self._post(body, headers, stream, is_repeated=True)
-            if response.status == SESSION_UNKNOWN and self._http.session_id is not None:
-                raise SessionUnknownError
+            if response.status >= FIRST_REFUSAL:
+                refusal = await _refusal(response, body["id"])
+                # A server that wants another token executed nothing.
+                is_ended = response.status == CREDENTIALS_ENDED and not is_repeated
+                if is_ended and await self._http.renewed(sent.get("authorization")):
+                    return await self._post(body, headers, stream, is_repeated=True)
+                await self._session.raise_if_forgotten(refusal, "tools/call")
+                raise await self._http.refusal(refusal.status, refusal.challenge, refusal.said) or refusal.as_error()
             if response.status in _REDIRECTS:
                 return None
             if response.status >= 300:
-                raise await self._refusal(response)
-            if response.content_type == "text/event-stream":
+                raise UpstreamProtocolError(
+                    f"the server answered with a redirect (HTTP {response.status}), which no call follows",
+                    hint="use the address it redirects to",
+                )
+            if response.content_type == EVENTS:
                 async with stream:
                     return await self._from_events(response, body["id"], headers, stream)
             message = await _message(await _read(response, self._http.max_bytes))
@@ -215,7 +234,8 @@ class HttpCalls:
         last_id, pause = "", 1.0
         try:
             for _ in range(MAX_RESUMPTIONS):
-                async for event in _events(response, self._http.max_bytes):
+                pieces = unpacked(response.content.iter_any(), _encoding(response), None)
+                async for event in events(pieces, self._http.max_bytes):
                     last_id, pause = event.id or last_id, event.retry_seconds or pause
                     answer = await stream.take(await _message(event.data)) if event.data else None
                     if answer is not None and not _is_for_another(answer, request_id):
@@ -227,6 +247,9 @@ class HttpCalls:
                 resumed = {**await self._headers(headers), "accept": "text/event-stream", "last-event-id": last_id}
                 response.close()
                 response = await self._client.get(self._url, headers=resumed, allow_redirects=False)
+                if response.status >= FIRST_REFUSAL:
+                    refusal = replace(await _refusal(response, request_id), has_begun=True)
+                    await self._session.raise_if_forgotten(refusal, "tools/call")
                 if response.status != 200:
                     # Whatever refuses the rest says nothing of the call, which began before.
                     raise UpstreamUnavailableError(
@@ -238,7 +261,7 @@ class HttpCalls:
         raise UpstreamUnavailableError("the stream ended before the answer", details={"executed": "unknown"})
 
     async def _respond(self, body: JsonObject) -> None:
-        content = json.dumps({"jsonrpc": "2.0", **body}).encode()
+        content = to_json({"jsonrpc": "2.0", **body})
         headers = await self._headers({"mcp-protocol-version": str(self._session.protocol_version)})
         async with self._client.post(self._url, data=content, headers=headers, allow_redirects=False):
             return
@@ -250,10 +273,6 @@ class HttpCalls:
         params = {"requestId": request_id, "reason": "cancelled by the client"}
         with anyio.move_on_after(CANCEL_SECONDS, shield=True):
             await self._session.notify_raw("notifications/cancelled", params)
-
-    async def _refusal(self, response: aiohttp.ClientResponse) -> Exception:
-        challenge = ", ".join(response.headers.getall("www-authenticate", ()))
-        return await self._http.refusal(response.status, challenge) or await _failure(response, self._http.max_bytes)
 
     async def _headers(self, stamped: Mapping[str, str]) -> dict[str, str]:
         session = {SESSION_HEADER: self._http.session_id} if self._http.session_id else {}
@@ -269,49 +288,6 @@ class HttpCalls:
         }
 
 
-class _Event:
-    """One server-sent event."""
-
-    __slots__ = ("data", "id", "retry_seconds")
-
-    def __init__(self, raw: bytes) -> None:
-        self.id, self.retry_seconds = "", 0.0
-        data: list[bytes] = []
-        for line in raw.splitlines():
-            name, _, value = line.partition(b":")
-            value = value.removeprefix(b" ")
-            if name == b"data":
-                data.append(value)
-            elif name == b"id":
-                self.id = value.decode("utf-8", "replace")
-            elif name == b"retry" and value.isdigit():
-                self.retry_seconds = min(int(value) / 1000, 60.0)
-        self.data = b"\n".join(data)
-
-
-async def _events(response: aiohttp.ClientResponse, max_bytes: int) -> AsyncIterator[_Event]:
-    """The events of a stream, whichever line ends it uses."""
-    buffer = bytearray()
-    async for chunk in unpacked(response.content.iter_any(), _encoding(response), None):
-        searched = max(len(buffer) - 3, 0)
-        buffer += chunk
-        while (end := _end_of_event(buffer, searched)) is not None:
-            yield _Event(bytes(buffer[: end[0]]))
-            del buffer[: end[1]]
-            searched = 0
-        if len(buffer) > max_bytes:
-            raise BodyError(f"an event is larger than {max_bytes} bytes (upstreams.max_message_bytes)")
-    if buffer.strip():
-        yield _Event(bytes(buffer))
-
-
-def _end_of_event(buffer: bytearray, start: int) -> tuple[int, int] | None:
-    found = [
-        (at, at + len(blank)) for blank in (b"\r\n\r\n", b"\n\n", b"\r\r") if (at := buffer.find(blank, start)) >= 0
-    ]
-    return min(found, default=None)
-
-
 async def _read(response: aiohttp.ClientResponse, max_bytes: int) -> bytes:
     pieces = unpacked(response.content.iter_any(), _encoding(response), max_bytes)
     return b"".join([piece async for piece in pieces])
@@ -322,54 +298,40 @@ def _encoding(response: aiohttp.ClientResponse) -> str:
 
 
 async def _message(content: bytes) -> JsonObject:
+    value = answer_in(await _value(content))
+    if not isinstance(value, dict):
+        raise UpstreamProtocolError("the answer is no JSON-RPC message")
+    return understood(value) or value
+
+
+async def _value(content: bytes) -> Any:
     try:
-        message = await read_json(content)
+        return await read_value(content)
     except TooDeepError as error:
         raise UpstreamProtocolError(f"the answer is {error}") from None
     except ValueError:
         raise UpstreamProtocolError(f"the answer is no JSON: {content[:80]!r}") from None
-    if not isinstance(message, dict):
-        raise UpstreamProtocolError("the answer is no JSON-RPC message")
-    return message
 
 
 def _is_for_another(answer: JsonObject, request_id: str) -> bool:
     """Whether it is the result of another request; of errors, servers often do not know which they answer."""
-    return "result" in answer and answer.get("id", request_id) != request_id
+    return "result" in answer and answer.get("id") not in (None, request_id)
 
 
 def _result(message: JsonObject) -> JsonObject:
-    error = message.get("error")
-    if isinstance(error, dict):
-        raise _mcp_error(error)
     result = message.get("result")
     if not isinstance(result, dict):
         raise UpstreamProtocolError("the answer has neither a result nor an error")
     return result
 
 
-async def _failure(response: aiohttp.ClientResponse, max_bytes: int) -> Exception:
-    if response.status < 400:
-        return UpstreamProtocolError(
-            f"the server answered with a redirect (HTTP {response.status}), which no call follows",
-            hint="use the address it redirects to",
-        )
+async def _refusal(response: aiohttp.ClientResponse, request_id: str) -> Refusal:
+    headers = {name.lower(): ", ".join(response.headers.getall(name)) for name in response.headers}
     try:
-        error = (await _message(await _read(response, max_bytes))).get("error")
-    except (UpstreamProtocolError, BodyError):
-        error = None
-    if isinstance(error, dict):
-        return _mcp_error(error)
-    return UpstreamUnavailableError(
-        f"the server answered with HTTP {response.status}",
-        details={"http_status": response.status, "executed": "unknown" if response.status >= 500 else "no"},
-    )
-
-
-def _mcp_error(error: Mapping[str, Any]) -> MCPError:
-    code = error.get("code")
-    message = str(error.get("message") or "error")
-    return MCPError(code if isinstance(code, int) else mcp_types.INTERNAL_ERROR, message, error.get("data"))
+        body = await _read(response, MAX_READ)
+    except (BodyError, aiohttp.ClientError):
+        body = b""
+    return Refusal.of_answer(response.status, headers, body, request_id)
 
 
 @asynccontextmanager

@@ -53,7 +53,8 @@ class Listed:
     """One answer to every list, with what the manifest remembers of the peer.
 
     `asks` are the capabilities of clients for which it has ever asked. A `polled` one was asked for because it was time
-    to, and nothing says that anything changed. `announced` are the lists whose change the peer announced since the
+    to, and nothing says that anything changed. `faults` say of lists that are not complete why, and what was wrong with
+    others. `announced` are the lists whose change the peer announced since the
     answer before, each with whether it lists other things now.
     """
 
@@ -67,16 +68,22 @@ class Listed:
     asks: frozenset[str] = frozenset()
     polled: bool = False
     announced: Mapping[ListKind, bool] = field(default_factory=dict)
+    version: str = ""
+    faults: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Remembered:
-    """What an earlier connection found out: the protocol era, what was listed, and what clients have been asked."""
+    """What an earlier connection found out: the protocol era, what was listed, and what clients have been asked.
+
+    `version` is the older protocol version that the server took when the latest was refused.
+    """
 
     era: str = ""
     tools: tuple[JsonObject, ...] = ()
     offers: Offers = field(default_factory=Offers)
     asks: frozenset[str] = frozenset()
+    version: str = ""
 
 
 async def known_again(tools: tuple[JsonObject, ...], before: tuple[JsonObject, ...]) -> tuple[JsonObject, ...]:
@@ -143,6 +150,13 @@ class Due:
         """Ask for these lists again after so many seconds only."""
         self._kinds.update(kinds)
         self._rests_until |= dict.fromkeys(kinds, anyio.current_time() + seconds)
+
+    def quiet(self, kinds: Iterable[ListKind], seconds: float) -> None:
+        """Ask for these lists, where they are announced, after so many seconds at the earliest."""
+        until = anyio.current_time() + seconds
+        for kind in kinds:
+            # A longer rest goes on.
+            self._rests_until[kind] = max(self._rests_until.get(kind, until), until)
 
     def take(self, polled: frozenset[ListKind] = frozenset()) -> frozenset[ListKind]:
         """What is due or `polled`, which from now on is due no longer."""

@@ -2,34 +2,41 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+import json
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any, Self
 
 import anyio
 import httpx2
 from mcp.client._transport import TransportStreams
-from mcp.client.session import ClientSession
+from mcp.client.session import ClientSession, _make_handshake_stamp
 from mcp.server._otel import OpenTelemetryMiddleware
 from mcp.server.connection import Connection
 from mcp.server.context import ServerRequestContext
 from mcp.shared._compat import resync_tracer
 from mcp.shared._context_streams import ContextReceiveStream, ContextSendStream, create_context_streams
-from mcp.shared._httpx_utils import stream_within_origin
+from mcp.shared._httpx_utils import sse_within_origin, stream_within_origin
 from mcp.shared.dispatcher import CallOptions, DispatchContext
 from mcp.shared.jsonrpc_dispatcher import JSONRPCDispatcher
 from mcp.shared.message import SessionMessage
 from mcp.shared.transport_context import TransportContext
-from mcp_types import ClientCapabilities, JSONRPCError, JSONRPCRequest, JSONRPCResponse, RequestId
+from mcp_types import ClientCapabilities, InitializeResult, JSONRPCError, JSONRPCRequest, JSONRPCResponse, RequestId
 from mcp_types.jsonrpc import PARSE_ERROR, ErrorData
 
-from pml_gateway.foreign_json import LARGE, TooManyListedError
-from pml_gateway.processes.framing import AnswerFault, read_message
+from pml_gateway.errors import GatewayError
+from pml_gateway.foreign_json import sound_error
+from pml_gateway.json_text.pieces import LARGE
+from pml_gateway.json_text.reading import TooManyListedError
+from pml_gateway.mcp.http import HttpSide, answer_in_context
+from pml_gateway.processes.framing import AnswerFault
+from pml_gateway.processes.messages import read_message
 from pml_gateway.types import JsonObject
 
 if TYPE_CHECKING:
     # The first takes its time to import, which gateways with stdio upstreams alone never need.
     from mcp.client.auth import OAuthClientProvider
+    from mcp.client.streamable_http import RequestContext
     from mcp.server.streamable_http import EventStore, StreamableHTTPServerTransport
     from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
 
@@ -37,6 +44,7 @@ __all__ = [
     "ContextReceiveStream",
     "ContextSendStream",
     "OpenDispatcher",
+    "OpenOAuthFlow",
     "OpenSession",
     "OpenTelemetryMiddleware",
     "TappedReceive",
@@ -49,10 +57,11 @@ __all__ = [
     "on_session_end",
     "refresh_request",
     "request_channel",
+    "sse_within_origin",
     "stream_within_origin",
 ]
 """Taken over as they are: the type of a transport's streams, those of stdio and how they are made, the middleware that
-opens a request's span, and a request that is redirected within one origin only."""
+opens a request's span, and requests that are redirected within one origin only."""
 
 
 def connection_of(ctx: ServerRequestContext[Any, Any]) -> Connection:
@@ -151,6 +160,9 @@ class OpenDispatcher(JSONRPCDispatcher[TransportContext]):
     async def _dispatch(self, item: SessionMessage | Exception, *rest: Any) -> None:
         await self.arrived(item)
         await super()._dispatch(item, *rest)
+        if isinstance(item, SessionMessage) and isinstance(item.message, JSONRPCResponse):
+            # Whoever waits for the result has it; the SDK keeps the message until the next one arrives.
+            item.message.result = {}
 
     async def _dispatch_request(self, req: JSONRPCRequest, *rest: Any) -> None:
         if (refusal := self.refusal()) is None:
@@ -173,6 +185,11 @@ class OpenSession(ClientSession):
     def stamp(self, data: JsonObject, options: CallOptions) -> None:
         """Write what the negotiated version wants into a request and its HTTP headers."""
         self._stamp(data, options)
+
+    def adopt_handshake(self, result: InitializeResult, said: str) -> None:
+        """Take over the answer to `initialize`; requests name the version in the server's own words, `said`."""
+        self.adopt(result)
+        self._stamp = _make_handshake_stamp(said)
 
     def capabilities(self) -> ClientCapabilities:
         """What the session announces that it can be asked."""
@@ -208,19 +225,70 @@ class OpenSession(ClientSession):
         return self.param_headers(name, arguments)
 
 
+class OpenOAuthFlow:
+    """Put before the SDK's provider, it hands each answer of a flow to `answered` before the flow reads it."""
+
+    def answered(self, response: httpx2.Response) -> httpx2.Response:
+        """Return an answer as the flow is to read it."""
+        raise NotImplementedError
+
+    @property
+    def expected_issuer(self) -> str:
+        """The issuer that the metadata of the authorization server must name."""
+        issuer: str = self._expected_issuer()  # type: ignore[attr-defined]  # the provider's, which is the next base
+        return issuer
+
+    async def _auth_flow(self, request: httpx2.Request) -> AsyncGenerator[httpx2.Request, httpx2.Response]:
+        flow = super()._auth_flow(request)  # type: ignore[misc]  # the provider's, which is the next base
+        try:
+            outgoing = await anext(flow)
+            while True:
+                response = yield outgoing
+                if outgoing is not request:
+                    await response.aread()
+                    response = self.answered(response)
+                outgoing = await flow.asend(response)
+        except StopAsyncIteration:
+            return
+        finally:
+            await flow.aclose()
+
+
 async def refresh_request(provider: OAuthClientProvider) -> httpx2.Request:
     """The request for new tokens, which the SDK makes only within its own flow."""
     return await provider._refresh_token()
 
 
+NEGOTIATION = ("initialize", "server/discover")
+
+REOPEN_SECONDS = 5.0
+"""Pause before a session is asked whether it goes on, and its stream of notifications opened again."""
+
+
 @asynccontextmanager
-async def http_streams(url: str, client: httpx2.AsyncClient, *, max_bytes: int) -> AsyncIterator[TransportStreams]:
-    """As `mcp.client.streamable_http.streamable_http_client`, but that large messages are read in turns."""
+async def http_streams(url: str, client: httpx2.AsyncClient, http: HttpSide) -> AsyncIterator[TransportStreams]:
+    """As `mcp.client.streamable_http.streamable_http_client`, with four differences.
+
+    Large messages are read in turns; an error answers the request that it came for, whatever its id; a connection that
+    fails while the version is negotiated costs this request alone; and a stream of notifications that ended is opened
+    again for as long as the session goes on.
+    """
     # It takes 0.1 s to import, which gateways with stdio upstreams alone never need.
     from mcp.client.streamable_http import StreamableHTTPTransport
 
     class Transport(StreamableHTTPTransport):
         """The SDK's transport, which reads a message in one go."""
+
+        async def _handle_post_request(self, ctx: RequestContext) -> None:
+            message = ctx.session_message.message
+            try:
+                await super()._handle_post_request(ctx)
+            except httpx2.TransportError as error:
+                answered = answer_in_context()
+                if answered is None or not isinstance(message, JSONRPCRequest) or message.method not in NEGOTIATION:
+                    raise
+                answered.failure = error
+                await self._resolve_abandoned_request(ctx.read_stream_writer, message.id, str(error))
 
         async def _handle_json_response(
             self,
@@ -230,9 +298,13 @@ async def http_streams(url: str, client: httpx2.AsyncClient, *, max_bytes: int) 
             request_id: RequestId,
         ) -> None:
             try:
-                message = await read_message(await response.aread())
+                content = await response.aread()
+                message = await read_message(content, request_id)
             except (httpx2.StreamError, ValueError) as exc:
-                message = _unread(exc, request_id, "Failed to parse JSON response")
+                content = b"" if isinstance(exc, httpx2.StreamError) else content
+                message = _unread(exc, request_id, "Failed to parse JSON response", content)
+            if isinstance(message, JSONRPCError):
+                _name_request(message, request_id)
             await read_stream_writer.send(SessionMessage(message))
 
         async def _handle_sse_event(
@@ -242,29 +314,50 @@ async def http_streams(url: str, client: httpx2.AsyncClient, *, max_bytes: int) 
             original_request_id: RequestId | None = None,
             resumption_callback: Callable[[str], Awaitable[None]] | None = None,
         ) -> bool:
-            if sse.event != "message" or len(sse.data) < LARGE or original_request_id is None:
+            if sse.event != "message" or not sse.data:
                 return await super()._handle_sse_event(
                     sse, read_stream_writer, original_request_id, resumption_callback
                 )
             try:
-                message = await read_message(sse.data)
+                message = await read_message(sse.data, original_request_id)
             except ValueError as exc:
-                message = _unread(exc, original_request_id, "Failed to parse SSE message")
+                if original_request_id is None:
+                    await read_stream_writer.send(exc)
+                    return False
+                message = _unread(exc, original_request_id, "Failed to parse SSE message", sse.data)
             is_answer = isinstance(message, JSONRPCResponse | JSONRPCError)
             if isinstance(message, JSONRPCResponse | JSONRPCError):
-                message.id = original_request_id
+                if original_request_id is not None:
+                    _name_request(message, original_request_id)
+            elif (answered := answer_in_context()) is not None:
+                answered.has_begun = True
             await read_stream_writer.send(SessionMessage(message))
             if sse.id and resumption_callback:
                 await resumption_callback(sse.id)
             return is_answer
 
-    transport = Transport(url, max_sse_event_size=max_bytes)
+    transport = Transport(url, max_sse_event_size=http.max_bytes)
     arriving, read = create_context_streams[SessionMessage | Exception](0)
     write, leaving = create_context_streams[SessionMessage](0)
     async with arriving, read, write, leaving, anyio.create_task_group() as tasks:
 
+        async def follow() -> None:
+            await transport.handle_get_stream(client, arriving)
+            while http.has_stream and http.look_after is not None:
+                http.has_stream = False
+                await anyio.sleep(REOPEN_SECONDS)
+                try:
+                    if not await http.look_after():
+                        # Not now; the next time tells.
+                        http.has_stream = True
+                        continue
+                except GatewayError:
+                    # The session is over, and with it this connection soon.
+                    return
+                await transport.handle_get_stream(client, arriving)
+
         def listen() -> None:
-            tasks.start_soon(transport.handle_get_stream, client, arriving)
+            tasks.start_soon(follow)
 
         tasks.start_soon(transport.post_writer, client, leaving, arriving, write, listen, tasks)
         try:
@@ -276,7 +369,25 @@ async def http_streams(url: str, client: httpx2.AsyncClient, *, max_bytes: int) 
     await resync_tracer()
 
 
-def _unread(error: Exception, request_id: RequestId, what: str) -> JSONRPCError:
+def _name_request(message: JSONRPCResponse | JSONRPCError, request_id: RequestId) -> None:
+    """Have a message answer this request; servers often do not know which request an error answers."""
+    if (answered := answer_in_context()) is not None:
+        answered.names_request = message.id == request_id
+    message.id = request_id
+
+
+def _error_in(content: bytes | str) -> JsonObject | None:
+    """Return the error in an answer that is not JSON-RPC otherwise."""
+    try:
+        message = json.loads(content) if len(content) < LARGE else None
+    except (ValueError, RecursionError):
+        return None
+    return sound_error(message.get("error")) if isinstance(message, dict) and "result" not in message else None
+
+
+def _unread(error: Exception, request_id: RequestId, what: str, content: bytes | str) -> JSONRPCError:
+    if (said := _error_in(content)) is not None:
+        return JSONRPCError(jsonrpc="2.0", id=request_id, error=ErrorData.model_validate(said))
     fault = AnswerFault(str(error)) if isinstance(error, TooManyListedError) else None
     data = ErrorData(code=PARSE_ERROR, message=f"{what}: {error}", data=fault)
     return JSONRPCError(jsonrpc="2.0", id=request_id, error=data)

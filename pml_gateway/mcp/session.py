@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import re
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 import anyio
@@ -16,31 +18,54 @@ from mcp.shared.dispatcher import (
     ProgressFnT,
 )
 from mcp.shared.exceptions import MCPError
-from mcp.shared.inbound import mcp_param_headers
+from mcp.shared.inbound import MCP_METHOD_HEADER, MCP_PROTOCOL_VERSION_HEADER, mcp_param_headers
 from mcp.shared.message import SessionMessage
 from mcp.shared.transport_context import TransportContext
 from mcp_types import (
     CLIENT_CAPABILITIES_META_KEY,
+    CLIENT_INFO_META_KEY,
+    CONNECTION_CLOSED,
     INTERNAL_ERROR,
     LOG_LEVEL_META_KEY,
+    PROTOCOL_VERSION_META_KEY,
     ClientCapabilities,
+    DiscoverResult,
     ErrorData,
+    Implementation,
+    InitializeResult,
     JSONRPCNotification,
     JSONRPCRequest,
 )
-from mcp_types.version import MODERN_PROTOCOL_VERSIONS
+from mcp_types.version import (
+    HANDSHAKE_PROTOCOL_VERSIONS,
+    LATEST_HANDSHAKE_VERSION,
+    LATEST_MODERN_VERSION,
+    MODERN_PROTOCOL_VERSIONS,
+)
+from pydantic import ValidationError
 
+from pml_gateway import __version__
+from pml_gateway.errors import UpstreamProtocolError
+from pml_gateway.log import get_logger
 from pml_gateway.mcp.elicitation import TOLD, OpenCall, Questions
-from pml_gateway.mcp.http import noting_refusal
+from pml_gateway.mcp.http import Answered, HttpSide, SessionUnknownError, noting_answer
+from pml_gateway.mcp.lost_sessions import CHECK_SECONDS, SessionCheck
+from pml_gateway.mcp.refusals import Refusal
 from pml_gateway.mcp.sdk import OpenDispatcher, OpenSession
 from pml_gateway.telemetry.trace import stamp_request
 from pml_gateway.types import JsonObject
+
+logger = get_logger(__name__)
+
+IMPLEMENTATION = Implementation(name="pml-gateway", version=__version__)
 
 MESSAGES_A_SECOND = 1000
 """Notifications and requests of one connection; the rest wait in its pipe, and a full pipe holds up who fills it."""
 
 MAX_OPEN_REQUESTS = 100
 """Requests of one connection that wait for their answers: no person is asked more at a time, and each takes memory."""
+
+PROGRESS = "notifications/progress"
 
 _TENTH = 0.1
 
@@ -68,6 +93,18 @@ def too_many() -> ErrorData:
     return ErrorData(
         code=INTERNAL_ERROR, message=f"{MAX_OPEN_REQUESTS} of your requests wait for their answers already"
     )
+
+
+CLOSED = (CONNECTION_CLOSED, "Connection closed")
+"""The error that the SDK raises when a connection ends; servers use the same code for errors of their own."""
+
+
+async def report_progress(progress: JsonObject, on_progress: ProgressFnT) -> None:
+    """Hand on the params of a progress notification, if they say how far the request is."""
+    done, total, text = progress.get("progress"), progress.get("total"), progress.get("message")
+    if isinstance(done, int | float):
+        known = total if isinstance(total, int | float) else None
+        await on_progress(done, known, text if isinstance(text, str) else None)
 
 
 OnNotice = Callable[[str, JsonObject], None]
@@ -121,12 +158,22 @@ class PassthroughSession(OpenSession):
     """
 
     def __init__(
-        self, dispatcher: WatchedDispatcher, header_maps: HeaderMaps, questions: Questions, **options: Any
+        self,
+        dispatcher: WatchedDispatcher,
+        header_maps: HeaderMaps,
+        questions: Questions,
+        http: HttpSide,
+        **options: Any,
     ) -> None:
         super().__init__(dispatcher=dispatcher, **options)
         self._sender = dispatcher
+        self._http = http
         self._header_maps = header_maps
         self.questions = questions
+        self._reported: dict[str, ProgressFnT] = {}
+        self._check = SessionCheck(lambda: http.session_id, self._ask_harmless)
+        self.offered = ""  # the older version that the peer took when it was offered; empty for the latest
+        self.ended = anyio.Event()  # set once the session is to be replaced
 
     async def send_raw(
         self,
@@ -141,7 +188,9 @@ class PassthroughSession(OpenSession):
 
         Raises:
             MCPError: the peer's error, REQUEST_TIMEOUT after `timeout` seconds, or CONNECTION_CLOSED.
+            SessionUnknownError: the peer refused the session.
             UpstreamAuthError: the peer refused the credentials.
+            UpstreamUnavailableError, UpstreamProtocolError: it answered with an HTTP error, or with no message.
         """
         options: CallOptions = {}
         data = self._stamped(method, params, options, call)
@@ -149,13 +198,132 @@ class PassthroughSession(OpenSession):
             options["timeout"] = timeout
         if on_progress is not None:
             options["on_progress"] = on_progress
-        with noting_refusal() as refusal:
+        with noting_answer() as answered:
             try:
                 return await self._sender.send_raw_request(method, data["params"], options)
+            except MCPError as error:
+                failure = await self._failure(method, error, answered)
+                raise failure from failure.__cause__
+
+    async def _failure(self, method: str, error: MCPError, answered: Answered) -> Exception:
+        """Return what is to be raised: the SDK's error knows nothing of credentials, statuses and connections.
+
+        Raises:
+            SessionUnknownError: the peer refused the session.
+        """
+        if answered.failure is not None:
+            return answered.failure
+        refusal = _refusal(error, answered)
+        await self.raise_if_forgotten(refusal, method)
+        if answered.refusal is None:
+            return error
+        return await self._http.refusal(refusal.status, refusal.challenge, refusal.said) or refusal.as_error()
+
+    async def raise_if_forgotten(self, refusal: Refusal, method: str) -> None:
+        """Check whether a refused request says that the server has forgotten the session.
+
+        Raises:
+            SessionUnknownError: it has.
+        """
+        if await self._check.is_lost(refusal, method):
+            self.ended.set()
+            raise SessionUnknownError.of(refusal) from refusal.as_error()
+
+    async def look_after(self) -> bool:
+        """Ask the peer whether the session goes on; return False while it cannot be asked.
+
+        Raises:
+            SessionUnknownError: it does not.
+        """
+        try:
+            with anyio.fail_after(CHECK_SECONDS):
+                refusal = await self._ask_harmless("")
+        except TimeoutError:
+            return False
+        if refusal is not None:
+            await self.raise_if_forgotten(refusal, "tools/list")
+        return True
+
+    async def _ask_harmless(self, refused: str) -> Refusal | None:
+        """Make a request that changes nothing and needs the session as much as the method that was refused.
+
+        Returns:
+            How it is refused, if it is.
+
+        Raises:
+            TimeoutError: the connection failed before an answer.
+        """
+        capabilities = self.server_capabilities
+        lists_tools = capabilities is None or capabilities.tools is not None
+        method = "tools/list" if lists_tools and refused != "tools/list" else "ping"
+        options: CallOptions = {}
+        data = self._stamped(method, None, options)
+        with noting_answer() as answered:
+            try:
+                await self._sender.send_raw_request(method, data["params"], options)
+            except MCPError as error:
+                if answered.failure is not None or (error.code, error.message) == CLOSED:
+                    raise TimeoutError from None
+                return _refusal(error, answered)
+            except (anyio.ClosedResourceError, anyio.BrokenResourceError):
+                raise TimeoutError from None
+        return None
+
+    async def initialize_with(self, version: str) -> None:
+        """Open the session with a handshake that offers this version.
+
+        Raises:
+            MCPError, UpstreamError: the peer refused, or its answer is not valid.
+            httpx2.TransportError: the connection failed.
+        """
+        params = {
+            "protocolVersion": version,
+            "capabilities": self.capabilities().model_dump(by_alias=True, mode="json", exclude_none=True),
+            "clientInfo": IMPLEMENTATION.model_dump(by_alias=True, mode="json", exclude_none=True),
+        }
+        raw = await self._negotiate("initialize", params, {"cancel_on_abandon": False})
+        result, said = _initialized(raw, version)
+        if said != result.protocol_version:
+            logger.warning(
+                "the server speaks an unknown protocol version %r; read as %s", said, result.protocol_version
+            )
+        self.adopt_handshake(result, said)
+        await self.notify_raw("notifications/initialized", None)
+        self.offered = "" if version == LATEST_HANDSHAKE_VERSION else version
+
+    async def discover_within(self, seconds: float) -> None:
+        """Ask which modern version the peer speaks, and adopt it.
+
+        Raises:
+            MCPError, UpstreamError: the peer refused, or did not answer in time.
+            ValidationError, RuntimeError: its answer is not valid, or names no version that is known.
+            httpx2.TransportError: the connection failed.
+        """
+        version = LATEST_MODERN_VERSION
+        meta = {
+            PROTOCOL_VERSION_META_KEY: version,
+            CLIENT_INFO_META_KEY: IMPLEMENTATION.model_dump(by_alias=True, mode="json", exclude_none=True),
+            CLIENT_CAPABILITIES_META_KEY: self.capabilities().model_dump(by_alias=True, mode="json", exclude_none=True),
+        }
+        headers = {MCP_PROTOCOL_VERSION_HEADER: version, MCP_METHOD_HEADER: "server/discover"}
+        # Given up, the request is closed: a server that hangs on it may take one connection at a time.
+        options: CallOptions = {"timeout": seconds, "headers": headers}
+        raw = await self._negotiate("server/discover", {"_meta": meta}, options)
+        if isinstance(ttl := raw.get("ttlMs"), int | float) and ttl < 0:
+            raw["ttlMs"] = 0
+        self.adopt(DiscoverResult.model_validate(raw))
+
+    async def _negotiate(self, method: str, params: JsonObject, options: CallOptions) -> JsonObject:
+        with noting_answer() as answered:
+            try:
+                return await self._sender.send_raw_request(method, params, options)
             except MCPError:
-                if refusal.error is not None:
-                    raise refusal.error from None
-                raise
+                if answered.failure is not None:
+                    raise answered.failure from answered.failure.__cause__
+                if (refusal := answered.refusal) is None:
+                    raise
+                refused = await self._http.refusal(refusal.status, refusal.challenge, refusal.said)
+                raise (refused or refusal.as_http_error()) from None
 
     def stamped(
         self, method: str, params: JsonObject, call: OpenCall | None = None
@@ -165,7 +333,17 @@ class PassthroughSession(OpenSession):
         data = self._stamped(method, params, options, call)
         return data, options.get("headers", {})
 
-    async def notify_raw(self, method: str, params: JsonObject) -> None:
+    @contextmanager
+    def reporting(self, token: str, on_progress: ProgressFnT | None) -> Iterator[None]:
+        """Hand on progress of a request beside this session that arrives in it, for the length of this context."""
+        if on_progress is not None:
+            self._reported[token] = on_progress
+        try:
+            yield
+        finally:
+            self._reported.pop(token, None)
+
+    async def notify_raw(self, method: str, params: JsonObject | None) -> None:
         """Send one notification."""
         await self._sender.notify(method, params, {})
 
@@ -197,7 +375,10 @@ class PassthroughSession(OpenSession):
         return await self.questions.answer(method, params, on_progress=ctx.progress if wants_progress else None)
 
     async def is_told(self, method: str, params: JsonObject) -> bool:
-        """Pass on what clients are told."""
+        """Pass on what clients are told, and progress of requests that were not sent through this session."""
+        if method == PROGRESS and (on_progress := self._reported.get(str(params.get("progressToken")))) is not None:
+            await report_progress(params, on_progress)
+            return True
         if method not in TOLD:
             return False
         await self.questions.tell(method, params)
@@ -206,3 +387,43 @@ class PassthroughSession(OpenSession):
     def param_headers(self, name: str, arguments: Mapping[str, Any]) -> dict[str, str]:
         """The headers of a call, by what the catalog knows of the tool."""
         return mcp_param_headers(self._header_maps(name), arguments)
+
+
+def _refusal(error: MCPError, answered: Answered) -> Refusal:
+    """Return how the request of this error was refused."""
+    if answered.refusal is not None:
+        return answered.refusal
+    return Refusal.of_error(error, names_request=answered.names_request, has_begun=answered.has_begun)
+
+
+_DATE = re.compile(r"\d{4}-\d{2}-\d{2}")
+
+
+def _initialized(raw: JsonObject, offered: str) -> tuple[InitializeResult, str]:
+    """Read the answer to `initialize`.
+
+    Returns:
+        The answer with the version whose rules it is read by, and the version in the server's own words.
+
+    Raises:
+        UpstreamProtocolError: a field is missing or wrong; the message names it.
+    """
+    said = raw.get("protocolVersion")
+    known = raw | {"protocolVersion": _nearest_version(said, offered)} if isinstance(said, str) else raw
+    try:
+        return InitializeResult.model_validate(known, by_name=False), str(said)
+    except ValidationError as error:
+        wrong = "; ".join(f"{'.'.join(map(str, each['loc']))}: {each['msg']}" for each in error.errors()[:3])
+        raise UpstreamProtocolError(
+            f"the answer to initialize is not valid ({wrong})", hint="this is a fault of the server; report it there"
+        ) from None
+
+
+def _nearest_version(said: str, offered: str) -> str:
+    """Return the version by whose rules a server is read: its own, or the last known one before it."""
+    if said in HANDSHAKE_PROTOCOL_VERSIONS:
+        return said
+    if _DATE.match(said) is None:
+        return offered
+    earlier = [each for each in HANDSHAKE_PROTOCOL_VERSIONS if each <= said]
+    return earlier[-1] if earlier else HANDSHAKE_PROTOCOL_VERSIONS[0]

@@ -15,22 +15,29 @@ from typing import Protocol
 import httpx2
 from mcp.client.stdio import StdioServerParameters
 
+from pml_gateway.config.commands.packages import package_run
 from pml_gateway.config.document import is_there
-from pml_gateway.config.packages import package_run
 from pml_gateway.config.servers import Transport, UpstreamDefinition
 from pml_gateway.errors import GatewayError, SecretError, UpstreamUnusableError
-from pml_gateway.mcp.bodies import ACCEPTED_ENCODING, bound
-from pml_gateway.mcp.http import SERVER_FAILED, SESSION_HEADER, HttpSide
+from pml_gateway.log import get_logger
+from pml_gateway.mcp.bodies import ACCEPTED_ENCODING
+from pml_gateway.mcp.http import HttpSide
 from pml_gateway.mcp.network import Network
 from pml_gateway.mcp.sdk import TransportStreams, http_streams
+from pml_gateway.mcp.sse import sse_streams
 from pml_gateway.processes import npx_cache
 from pml_gateway.processes.child_log import last_words, log_path, log_size
 from pml_gateway.processes.children import Children, open_children
+from pml_gateway.processes.confinement.loader_variables import is_loader_variable
+from pml_gateway.processes.confinement.start import Client, confinement, found_command, is_foreign, search_path
 from pml_gateway.processes.stdio import open_child
 from pml_gateway.secrets.env_file import read_env_file
 from pml_gateway.secrets.masking import without_defaults
 from pml_gateway.secrets.references import resolve_in
+from pml_gateway.text import escaped
 from pml_gateway.workplace import Workplace
+
+logger = get_logger(__name__)
 
 ALLOWED = frozenset(
     {
@@ -124,20 +131,14 @@ async def open_streams(
         case Transport.HTTP:
             async with (
                 _http_client(definition, workplace, connect_timeout, http) as client,
-                http_streams(resolve_in(definition.url or "", workplace), client, max_bytes=http.max_bytes) as streams,
+                http_streams(resolve_in(definition.url or "", workplace), client, http) as streams,
             ):
                 yield streams
         case Transport.SSE:
-            from mcp.client.sse import sse_client
-
-            def factory(
-                headers: dict[str, str] | None = None,
-                timeout: httpx2.Timeout | None = None,
-                auth: httpx2.Auth | None = None,
-            ) -> httpx2.AsyncClient:
-                return _http_client(definition, workplace, connect_timeout, http)
-
-            async with sse_client(resolve_in(definition.url or "", workplace), httpx_client_factory=factory) as streams:
+            async with (
+                _http_client(definition, workplace, connect_timeout, http) as client,
+                sse_streams(resolve_in(definition.url or "", workplace), client, http) as streams,
+            ):
                 yield streams
 
 
@@ -164,6 +165,7 @@ async def _open_stdio(
                 children=children,
                 may_install=run is not None,
                 on_start=partial(setattr, http, "pid"),
+                on_unread=partial(setattr, http, "was_read", False),
             ) as streams:
                 yield streams
     except (FileNotFoundError, NotADirectoryError, PermissionError) as exc:
@@ -184,45 +186,62 @@ def process_parameters(upstream_id: str, definition: UpstreamDefinition, workpla
 
     Raises:
         SecretError: a reference in the definition cannot be resolved.
-        UpstreamUnusableError: the working directory does not exist.
+        UpstreamUnusableError: the working directory does not exist, or the client's folder would choose the program.
     """
-    cwd = _usable(workplace.folder)
+    client = Client(upstream_id, definition, workplace)
+    base = _usable(workplace.folder)
     if definition.cwd:
-        cwd = workplace.path(resolve_in(definition.cwd, workplace))
-        if not (is_there(cwd) and cwd.is_dir()):
+        base = client.base
+        if not (is_there(base) and base.is_dir()):
             raise UpstreamUnusableError(
                 f"{upstream_id}: working directory {without_defaults(definition.cwd)!r} does not exist",
                 hint=f"correct servers.{upstream_id}.cwd",
             )
+    confined = confinement(client)
     command = resolve_in(definition.command or "", workplace)
-    configured = {key: resolve_in(value, workplace) for key, value in definition.env.items()}
+    if confined is None:
+        args = [resolve_in(argument, workplace) for argument in definition.args]
+        configured = {key: resolve_in(value, workplace) for key, value in definition.env.items()}
+    else:
+        args, configured = [*confined.args], confined.env
+    is_elsewhere = confined is not None and confined.runs_elsewhere and client.begins_in_folder
+    cwd = _usable(workplace.home) if is_elsewhere else base
     if definition.env_file:
-        file = replace(workplace, folder=cwd).path(resolve_in(definition.env_file, workplace))
-        written = Path(definition.cwd or "") / definition.env_file
-        configured = read_env_file(file, without_defaults(str(written))) | configured
+        configured = _of_env_file(client, base) | configured
     env = child_environment(workplace.environ, configured)
+    if "PATH" in env and "PATH" not in configured:
+        env["PATH"] = search_path(env["PATH"], client)
     return StdioServerParameters(
         command=found_command(command, replace(workplace, folder=cwd), env.get("PATH", os.defpath)),
-        args=[resolve_in(argument, workplace) for argument in definition.args],
+        args=args,
         env=env,
         cwd=cwd,
     )
 
 
+def _of_env_file(client: Client, base: Path) -> dict[str, str]:
+    """The variables of a server's file; those that say what code runs only where its project is approved."""
+    definition, workplace = client.definition, client.workplace
+    file = replace(workplace, folder=base).path(resolve_in(definition.env_file or "", workplace))
+    written = without_defaults(str(Path(definition.cwd or "") / (definition.env_file or "")))
+    foreign = is_foreign(file, client)
+    found = read_env_file(file, written, is_own=foreign)
+    refused = sorted(name for name in found if foreign and is_loader_variable(name))
+    if refused:
+        logger.warning(
+            "%s: %s of %s may decide which code runs and is not used: its project is not approved (write it into "
+            "servers.%s.env, or run pml trust project)",
+            client.upstream_id,
+            ", ".join(escaped(name) for name in refused),
+            written,
+            client.upstream_id,
+        )
+    return {name: value for name, value in found.items() if name not in refused}
+
+
 def _usable(folder: Path) -> Path:
     """A client's folder, or `/` where it is gone by now or closed to us: no server is refused its start for that."""
     return folder if is_there(folder) and folder.is_dir() and os.access(folder, os.X_OK) else Path(folder.anchor)
-
-
-def found_command(command: str, workplace: Workplace, path: str) -> str:
-    """The file that a command is, by a `PATH`; as it is written where there is none, which its start then says.
-
-    Programs are looked up by the variables of their own, which are not those of this process.
-    """
-    if "/" in command or os.sep in command or command.startswith("~"):
-        return str(workplace.path(command))
-    folders = os.pathsep.join(str(workplace.folder / each) for each in path.split(os.pathsep))
-    return shutil.which(command, path=folders) or command
 
 
 def surroundings(upstream_id: str, definition: UpstreamDefinition, workplace: Workplace) -> str:
@@ -241,14 +260,6 @@ def surroundings(upstream_id: str, definition: UpstreamDefinition, workplace: Wo
 def _http_client(
     definition: UpstreamDefinition, workplace: Workplace, connect_timeout: float, http: HttpSide
 ) -> httpx2.AsyncClient:
-    async def watch(response: httpx2.Response) -> None:
-        bound(response, http.max_bytes)
-        await http.note(response.status_code, response.headers.get("www-authenticate", ""))
-        http.failed_with = response.status_code if response.status_code in SERVER_FAILED else None
-        # Balancers keep a session at one machine by a cookie.
-        http.cookies.update(dict(response.cookies))
-        http.session_id = response.headers.get(SESSION_HEADER, http.session_id)
-
     async def limit(request: httpx2.Request) -> None:
         # What the SDK sends without a deadline of its own; a server that never answers it would hold up the rest.
         if request.method == "DELETE" or _NOTIFICATION in _start(request):
@@ -259,7 +270,7 @@ def _http_client(
         auth=http.authorization.for_httpx() if http.authorization is not None else None,
         # Reading has no limit of its own: every request has a deadline, and the notification stream stays open.
         timeout=httpx2.Timeout(connect_timeout, read=None),
-        event_hooks={"request": [limit], "response": [watch]},
+        event_hooks={"request": [limit], "response": [http.note]},
         **Network.of(workplace).client_options(),
     )
 

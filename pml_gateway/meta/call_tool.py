@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from pml_gateway.errors import InvalidInputError
+from pml_gateway.exposure.instructions import Systems
 from pml_gateway.exposure.meta_tool import RESERVED, MetaTool
 from pml_gateway.gateway.calling import CallContext, renamed, search_hint
 from pml_gateway.meta.arguments import json_object, string
@@ -12,7 +11,7 @@ from pml_gateway.results.content import noted
 from pml_gateway.types import JsonObject
 
 
-def definition(_: Sequence[str]) -> JsonObject:
+def definition(_: Systems) -> JsonObject:
     """How it is listed."""
     return {
         "name": "call_tool",
@@ -33,7 +32,7 @@ async def call_tool(context: CallContext, arguments: JsonObject) -> JsonObject:
     """What the direct call returns, or a reference to it, after the arguments have passed the tool's schema."""
     name = string(arguments, "name", default="")
     if not name:
-        hint = f'write "name": "<tool>"; {search_hint(context.view)}'
+        hint = f'write "name": "<tool>"; {search_hint(context.view, context.state)}'
         raise InvalidInputError("name: the name of the tool to call is missing", hint=hint)
     if name in RESERVED and context.view.has_meta_tool(name):
         raise InvalidInputError(

@@ -11,9 +11,10 @@ from pml_gateway.catalog.wire import encode
 from pml_gateway.config.settings import GatewaySection, Settings
 from pml_gateway.errors import GatewayError, InvalidInputError, ToolForbiddenError, ToolNotFoundError
 from pml_gateway.exposure.focus import FOCUS
+from pml_gateway.exposure.instructions import Systems
 from pml_gateway.exposure.meta_tool import MetaTool
 from pml_gateway.exposure.token_count import count_definition_tokens
-from pml_gateway.gateway.calling import CallContext, find, search_hint
+from pml_gateway.gateway.calling import CallContext, search_hint
 from pml_gateway.gateway.request import effective_mode
 from pml_gateway.meta.arguments import choice, string
 from pml_gateway.meta.schemas import render_json
@@ -24,7 +25,7 @@ from pml_gateway.types import ExposureMode, JsonObject
 MAX_QUERY = 4000
 
 
-def definition(_: Sequence[str]) -> JsonObject:
+def definition(_: Systems) -> JsonObject:
     """How it is listed."""
     return {
         "name": FOCUS,
@@ -41,9 +42,9 @@ def definition(_: Sequence[str]) -> JsonObject:
     }
 
 
-def beside_namespaces(_: Settings) -> JsonObject:
+def beside_namespaces(_: Settings, systems: Systems) -> JsonObject:
     """Beside namespaces it is the same: focused tools are listed flat."""
-    return definition(())
+    return definition(systems)
 
 
 async def focus(context: CallContext, arguments: JsonObject) -> JsonObject:
@@ -102,12 +103,12 @@ async def _chosen(
     errors: list[GatewayError] = []
     for name in dict.fromkeys(names):
         try:
-            tool = find(context.view, name)
+            tool = context.find(name)
             if tool.task_only:
                 raise ToolForbiddenError(f"{tool.qualified_name} only runs as a task, which is not relayed")
             if tool not in found:
                 found.append(tool)
-        except (ToolNotFoundError, ToolForbiddenError) as error:
+        except GatewayError as error:
             errors.append(error)
     if errors and not found:
         raise errors[0]
@@ -122,13 +123,14 @@ async def _chosen(
 
 async def _found(context: CallContext, query: str, kept: Sequence[CatalogTool], most: int) -> list[CatalogTool]:
     """The best tools for a query that are not on the list, as many as there is room for."""
+    await context.gateway.first_lists(context.view)
     state = await context.gateway.searchable()
     view, settings = state.view(context.scope.client), state.settings
     limit = settings.search.limit
     found = await anyio.to_thread.run_sync(lambda: state.search(view, query, limit))
     hits = [tool for tool, score in found.tools if score >= settings.search.min_score]
     if not hits:
-        raise ToolNotFoundError(f"no tool fits {query[:200]!r}", hint=search_hint(context.view))
+        raise ToolNotFoundError(f"no tool fits {query[:200]!r}", hint=search_hint(view, state))
     new = [tool for tool in hits if tool not in kept]
     room = most - len(kept)
     if new and room <= 0:

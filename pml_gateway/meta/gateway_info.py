@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import TYPE_CHECKING, cast
 
 import anyio.to_thread
@@ -10,6 +9,7 @@ import anyio.to_thread
 from pml_gateway.config.advice import intent_sources, literal_secrets, unresolved_references, without_effect
 from pml_gateway.config.settings import Settings
 from pml_gateway.errors import InvalidInputError, ReferenceNotFoundError
+from pml_gateway.exposure.instructions import NO_SYSTEMS, Systems
 from pml_gateway.exposure.meta_tool import MetaTool
 from pml_gateway.exposure.patterns import without_grants
 from pml_gateway.exposure.token_count import TOKENIZER, count_tokens
@@ -22,6 +22,7 @@ from pml_gateway.results.content import data_result
 from pml_gateway.results.lineage import lineage
 from pml_gateway.results.store import visible_to
 from pml_gateway.results.stored import StoredResult
+from pml_gateway.text import counted
 from pml_gateway.types import ExposureMode, JsonObject
 from pml_gateway.upstreams.breaker import BreakerState
 from pml_gateway.workplace import Workplace
@@ -33,11 +34,11 @@ SECTIONS = ("overview", "upstreams", "tokens", "problems", "lineage")
 """What it can be asked for."""
 
 
-AWAITS_REVIEW = "some definitions of servers await the owner's review"
+AWAITS_REVIEW = "held back; the owner sees why with: pml trust"
 """Names nothing: what is held back does not exist for clients, also for those that see everything."""
 
 
-def definition(_: Sequence[str]) -> JsonObject:
+def definition(_: Systems) -> JsonObject:
     """How it is listed."""
     return {
         "name": "gateway_info",
@@ -113,7 +114,8 @@ async def _problems(context: CallContext) -> list[str]:
     if not _sees_all(context):
         return []
     found = await anyio.to_thread.run_sync(_misconfigurations, context.state, _gateway(context).pool.workplace)
-    return [AWAITS_REVIEW, *found] if _gateway(context).warden.awaits_review else found
+    held = sum(len(pins.held) for pins in _gateway(context).warden.servers.values())
+    return [f"{counted(held, 'definition')} {AWAITS_REVIEW}", *found] if held else found
 
 
 async def _lineage(context: CallContext, ref: str) -> JsonObject:
@@ -164,4 +166,4 @@ def _misconfigurations(state: GatewayState, workplace: Workplace) -> list[str]:
     ]
 
 
-GATEWAY_INFO = MetaTool("gateway_info", definition, gateway_info, beside_namespaces=lambda _: definition(()))
+GATEWAY_INFO = MetaTool("gateway_info", definition, gateway_info, beside_namespaces=lambda *_: definition(NO_SYSTEMS))

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from pml_gateway.config.settings import Settings
 from pml_gateway.errors import InvalidInputError
+from pml_gateway.exposure.instructions import NO_SYSTEMS, Systems
 from pml_gateway.exposure.meta_tool import MetaTool
 from pml_gateway.gateway.calling import CallContext
 from pml_gateway.meta.arguments import boolean, integer, string
@@ -18,6 +17,7 @@ from pml_gateway.results.content import (
     note_in_content,
     with_media,
 )
+from pml_gateway.results.lineage import call_of
 from pml_gateway.results.paging import line_range, lines_of, page_of
 from pml_gateway.results.paths import value_at
 from pml_gateway.results.searching import DEFAULT_MATCHES, MAX_CONTEXT, Search, matches_of
@@ -30,7 +30,7 @@ CHARACTERS_PER_TOKEN = 3
 MAX_OFFSET = 10**9
 
 
-def definition(_: Sequence[str]) -> JsonObject:
+def definition(_: Systems) -> JsonObject:
     """How it is listed."""
     return {
         "name": "read_result",
@@ -59,13 +59,17 @@ def keeps_results(settings: Settings) -> bool:
 
 
 async def read_result(context: CallContext, arguments: JsonObject) -> JsonObject:
-    """Media as what they are; else a page, lines, or the matches of a search."""
+    """Return media as what they are; else a page, lines, or the matches of a search.
+
+    The first page of a whole result names the call that made it.
+    """
     ref = string(arguments, "ref", default="")
     if not ref:
         raise InvalidInputError("ref: the reference to read is missing", hint='for example {"ref": "ref_..."}')
     path = string(arguments, "path", default="") or None
     results = context.gateway.results
-    content = await results.read(context.scope.client, ref, visible_to(context.view))
+    stored = await results.look_up(context.scope.client, ref, visible_to(context.view))
+    content = await results.value_of(stored)
     budget = results.settings.threshold_tokens * CHARACTERS_PER_TOKEN
     given = {key for key, value in arguments.items() if value is not None}
     if "search" in given:
@@ -82,7 +86,12 @@ async def read_result(context: CallContext, arguments: JsonObject) -> JsonObject
         return with_media(data_result({"ref": ref, "kind": "binary", "value": note}), [block])
     offset = integer(arguments, "offset", default=0, minimum=0, maximum=MAX_OFFSET)
     limit = integer(arguments, "limit", default=1, minimum=1, maximum=MAX_OFFSET) if "limit" in given else None
-    return data_result({"ref": ref, **await page_of(content, path, offset, limit, budget)})
+    page = await page_of(content, path, offset, limit, budget)
+    if path is None and not given & {"offset", "limit"}:
+        source = stored.source
+        made_by = call_of(source) | ({"refs": list(source.refs)} if source.refs else {})
+        return data_result({"ref": ref, **page, "made_by": made_by})
+    return data_result({"ref": ref, **page})
 
 
 def _search(arguments: JsonObject) -> Search:
@@ -110,5 +119,5 @@ async def _media(content: Content, path: str | None) -> JsonObject | None:
 
 
 READ_RESULT = MetaTool(
-    "read_result", definition, read_result, is_useful=keeps_results, beside_namespaces=lambda _: definition(())
+    "read_result", definition, read_result, is_useful=keeps_results, beside_namespaces=lambda *_: definition(NO_SYSTEMS)
 )

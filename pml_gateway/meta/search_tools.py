@@ -13,7 +13,7 @@ import anyio.to_thread
 from pml_gateway.catalog.model import CatalogTool
 from pml_gateway.config.settings import Settings
 from pml_gateway.errors import GatewayError, InvalidInputError
-from pml_gateway.exposure.instructions import systems
+from pml_gateway.exposure.instructions import Systems
 from pml_gateway.exposure.meta_tool import MetaTool
 from pml_gateway.exposure.namespaces import call_signature
 from pml_gateway.exposure.schema_text import signature
@@ -37,20 +37,19 @@ MAX_UNAVAILABLE = 12
 _GLOB_CHARACTERS = frozenset("*?[")
 
 
-def definition(servers: Sequence[str]) -> JsonObject:
+def definition(systems: Systems) -> JsonObject:
     """How it is listed; it names the systems behind it, or agents ignore it."""
     return _described(
-        f"Find tools by what they do: ranked names with signatures, ready to call. {systems(servers)} "
+        f"Find tools by what they do: ranked names with signatures, ready to call. {systems} "
         "Search before saying that something cannot be done. "
         "'*' lists the systems; globs such as fs:read_* match names."
     )
 
 
-def beside_namespaces(_: Settings) -> JsonObject:
-    """Beside namespaces it need not name the systems, and says whose actions it finds."""
-    return _described(
-        "Find actions of the other tools by what they do; hits say how to call them, with detail=schema in full."
-    )
+def beside_namespaces(_: Settings, systems: Systems) -> JsonObject:
+    """Say whose actions it finds; of the systems, name only those that are starting and have no namespace yet."""
+    said = "Find actions of the other tools by what they do; hits say how to call them, with detail=schema in full."
+    return _described(" ".join(filter(None, (said, systems.wait))))
 
 
 def _described(description: str) -> JsonObject:
@@ -75,6 +74,7 @@ def _described(description: str) -> JsonObject:
 
 async def search_tools(context: CallContext, arguments: JsonObject) -> JsonObject:
     """Ranked hits for a query, tools for a name pattern, or the servers for `*`."""
+    await context.gateway.first_lists(context.view)
     state = await context.gateway.searchable()
     view = state.view(context.scope.client)
     context = replace(context, state=state, view=view)
@@ -82,7 +82,8 @@ async def search_tools(context: CallContext, arguments: JsonObject) -> JsonObjec
     if query in ("", "*") and not arguments.get("server"):
         servers = [{"server": server, "tools": count} for server, count in view.servers.items()]
         unavailable = _unavailable(context, enough=False, query="")
-        return data_result({"servers": servers, "total_tools": len(view.tools), **unavailable})
+        answer: JsonObject = {"servers": servers, "total_tools": len(view.tools), **unavailable}
+        return data_result(answer | ({"note": wait} if (wait := state.systems(view).wait) else {}))
     limit = integer(arguments, "limit", default=state.settings.search.limit, minimum=1, maximum=MAX_LIMIT)
     offset = integer(arguments, "offset", default=0, minimum=0, maximum=10_000)
     detail = choice(arguments, "detail", ("signature", "name", "schema"))
@@ -91,6 +92,7 @@ async def search_tools(context: CallContext, arguments: JsonObject) -> JsonObjec
         server = view.catalog.ownership.current(server)
     if server is not None and server not in view.servers:
         raise _no_server(context, server)
+    unknown: tuple[str, ...] = ()
     if not query or (_GLOB_CHARACTERS & set(query) and " " not in query):
         matching = [(tool, 1.0) for tool in _matching(view, query or "*") if server in (None, tool.upstream_id)]
         ranking, partial = None, ""
@@ -100,7 +102,8 @@ async def search_tools(context: CallContext, arguments: JsonObject) -> JsonObjec
         )
         matching = [(tool, score) for tool, score in found.tools if score >= state.settings.search.min_score]
         ranking = found.ranking if found.ranking is not Ranking.FUSED else None
-        partial = found.partial
+        partial, waiting = found.partial, " ".join(context.gateway.unavailable(view)).casefold()
+        unknown = tuple(word for word in found.unknown if word not in waiting)
     page = matching[offset : offset + limit]
     exact = [tool for tool, score in page if score >= 1.0 and query in _names(view, tool)]
     hits: Sequence[JsonObject] = [
@@ -108,7 +111,7 @@ async def search_tools(context: CallContext, arguments: JsonObject) -> JsonObjec
     ]
     if detail != "name":
         hits = _with_related(hits, [tool for tool, _ in page], context.gateway.linker.links(view))
-    answer: JsonObject = {"hits": _within_tokens(hits, arguments)}
+    answer = {"hits": _within_tokens(hits, arguments)}
     shown = [tool for tool, _ in page[: len(answer["hits"])]]
     context.gateway.events.publish(Searched(state, context.scope, query, shown, offset))
     if len(answer["hits"]) < len(hits):
@@ -119,8 +122,10 @@ async def search_tools(context: CallContext, arguments: JsonObject) -> JsonObjec
         answer["ranking"] = ranking.value
     if partial:
         answer["partial"] = partial
+    if unknown:
+        answer["unknown_words"] = list(unknown)
     if not hits:
-        answer["reason"] = _nothing_found(query, state)
+        answer["reason"] = _nothing_found(query, state, view, unknown)
     return data_result(answer | _unavailable(context, enough=len(matching) >= limit, query=query))
 
 
@@ -210,9 +215,13 @@ def _within_tokens(hits: Sequence[JsonObject], arguments: JsonObject) -> Sequenc
     return kept
 
 
-def _nothing_found(query: str, state: GatewayState) -> str:
+def _nothing_found(query: str, state: GatewayState, view: View, unknown: Sequence[str]) -> str:
     shown = shortened(query, 80)
+    if wait := state.systems(view).wait:
+        return f"no tool that is known yet fits {shown!r}. {wait}"
     minimum = state.settings.search.min_score
+    if unknown:
+        return f"no tool knows {' or '.join(map(repr, unknown))}, of {shown!r}; '*' lists the systems"
     return f"no tool reaches search.min_score {minimum:g} for {shown!r}; use other words, or '*' for the systems"
 
 

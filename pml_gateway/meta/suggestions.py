@@ -72,6 +72,7 @@ async def suggested_plan(context: CallContext, intent: Any) -> JsonObject:
     if not isinstance(intent, str) or not intent.strip():
         raise InvalidInputError("intent: what the workflow should do, in words, is missing")
     wanted = intent.strip()[:MAX_INTENT_LENGTH]
+    await context.gateway.first_lists(context.view)
     state = await context.gateway.searchable()
     view = state.view(context.scope.client)
     output_of = partial(context.gateway.shapes.output_of, context.scope.client)
@@ -81,7 +82,7 @@ async def suggested_plan(context: CallContext, intent: Any) -> JsonObject:
     return {
         "plan": {"intent": wanted, **plan},
         "executed": False,
-        "next": next_step if plan["steps"] else f"no tool fits; {search_hint(view)}",
+        "next": next_step if plan["steps"] else f"no tool fits; {search_hint(view, state)}",
     }
 
 

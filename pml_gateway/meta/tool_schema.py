@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
-from pml_gateway.errors import InvalidInputError, ToolNotFoundError
+from pml_gateway.errors import GatewayError, InvalidInputError
+from pml_gateway.exposure.instructions import Systems
 from pml_gateway.exposure.meta_tool import MetaTool
-from pml_gateway.gateway.calling import CallContext, find
+from pml_gateway.gateway.calling import CallContext
 from pml_gateway.meta.arguments import choice, strings
 from pml_gateway.meta.schemas import render_json, render_markdown, render_typescript
 from pml_gateway.results.content import data_result
@@ -15,7 +14,7 @@ from pml_gateway.types import JsonObject
 MAX_NAMES = 50
 
 
-def definition(_: Sequence[str]) -> JsonObject:
+def definition(_: Systems) -> JsonObject:
     """How it is listed."""
     return {
         "name": "tool_schema",
@@ -42,9 +41,9 @@ async def tool_schema(context: CallContext, arguments: JsonObject) -> JsonObject
     specifications, unknown = [], []
     for name in dict.fromkeys(names):
         try:
-            tool = find(context.view, name)
+            tool = context.find(name)
             specifications.append(render(tool, context.gateway.shapes.output_of(context.scope.client, tool)))
-        except ToolNotFoundError as error:
+        except GatewayError as error:
             unknown.append(error)
     if unknown and not specifications:
         raise unknown[0]

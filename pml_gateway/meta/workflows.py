@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 
+from pml_gateway.exposure.instructions import NO_SYSTEMS, Systems
 from pml_gateway.exposure.meta_tool import MetaTool
 from pml_gateway.gateway.calling import CallContext, renamed
 from pml_gateway.meta.arguments import boolean
@@ -21,7 +21,7 @@ from pml_gateway.workflow.plan import Plan, PlanError, StepProblem, limits_of
 from pml_gateway.workflow.report import batch_answer, workflow_answer
 
 
-def batch_definition(_: Sequence[str]) -> JsonObject:
+def batch_definition(_: Systems) -> JsonObject:
     """How `call_batch` is listed."""
     return {
         "name": "call_batch",
@@ -48,7 +48,7 @@ def batch_definition(_: Sequence[str]) -> JsonObject:
     }
 
 
-def workflow_definition(_: Sequence[str]) -> JsonObject:
+def workflow_definition(_: Systems) -> JsonObject:
     """How `execute_workflow` is listed."""
     return {
         "name": "execute_workflow",
@@ -192,14 +192,14 @@ CALL_BATCH = MetaTool(
     batch_definition,
     call_batch,
     aliases=("batch",),
-    beside_namespaces=lambda _: _beside_namespaces(batch_definition(())),
+    beside_namespaces=lambda *_: _beside_namespaces(batch_definition(NO_SYSTEMS)),
     calls_in="calls",
 )
 EXECUTE_WORKFLOW = MetaTool(
     "execute_workflow",
     workflow_definition,
     execute_workflow,
-    beside_namespaces=lambda _: _beside_namespaces(workflow_definition(())),
+    beside_namespaces=lambda *_: _beside_namespaces(workflow_definition(NO_SYSTEMS)),
     unlisted=("trace", "max_parallel"),
     calls_in="steps",
 )

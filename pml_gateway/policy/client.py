@@ -65,7 +65,7 @@ def local_client(name: str) -> Client:
 
 
 OWNER = Client("owner")
-"""Whose rights the steps of a workflow have that runs as its owner."""
+"""The gateway's owner, who runs commands."""
 
 ANONYMOUS = Client("anonymous")
 """Every HTTP request without a key, where no keys are configured."""
@@ -97,6 +97,11 @@ class ClientKeys:
     def __bool__(self) -> bool:
         """Whether any key is configured, so that every request needs one."""
         return bool(self._clients)
+
+    @property
+    def shares(self) -> frozenset[str]:
+        """The shares of the clients that have a key."""
+        return frozenset(client.share for _, client in self._clients)
 
     def find(self, key: str) -> Client | None:
         """The client this key belongs to; every key is compared, whichever matches."""

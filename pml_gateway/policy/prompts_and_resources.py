@@ -13,7 +13,10 @@ from pml_gateway.catalog.prompts_and_resources import Offer, OfferKind, OfferTab
 from pml_gateway.catalog.uris import canonical, readings, unusable, without_user
 from pml_gateway.exposure.patterns import ToolGrants, ToolPatterns
 
-_GLOB = re.compile(r"\*|\?|\[!?\]?[^\]]*\]")
+_ADDRESS = r"\[[0-9a-f.]*:[0-9a-f.]*:[0-9a-f:.]*\](?=[:/?#]|$)"
+_GLOB = re.compile(rf"\*|\?|(?!{_ADDRESS})\[!?\]?[^\]]*\]", re.IGNORECASE)
+"""A wildcard in a rule; an IPv6 address in brackets is not one."""
+
 _FIRST_MASK = 0xF0000
 """Where characters begin that nobody uses, for globs in a URI that is being read."""
 

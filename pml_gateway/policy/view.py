@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pml_gateway.catalog.hidden_characters import visible
-from pml_gateway.catalog.model import ITSELF, Catalog, CatalogTool
+from pml_gateway.catalog.model import Catalog, CatalogTool
 from pml_gateway.catalog.ownership import CLIENT_PREFIX
 from pml_gateway.catalog.prompts_and_resources import OfferKind
 from pml_gateway.catalog.visibility import absent_offers, absent_tools
@@ -40,6 +40,7 @@ class View:
         self.catalog = catalog
         self.client = client
         self.inside = inside
+        self._held = None if catalog.held is None else View(catalog.held, client, blacklist)
         self.absent = absent
         self.offers = OfferView(catalog.offers, allow, (deny, denied), absent_offers(absent))
         self.said = {**catalog.offers.upstreams, **catalog.visibility.said.get(client.client_capabilities, {})}
@@ -62,19 +63,15 @@ class View:
         return shown
 
     def _permits(self, tool: CatalogTool) -> bool:
-        return self._admits(tool) if tool.reach is ITSELF else next(self.withheld(tool), None) is None
+        return next(self.withheld(tool), None) is None if tool.reach else self._admits(tool)
 
     def withheld(self, tool: CatalogTool) -> Iterator[CatalogTool]:
-        """What this client may not use of a tool, and of the tools that it could come to."""
-        yield from (each for each in (tool, *self._called(tool.reach.by_client)) if not self._admits(each))
-        yield from (each for each in self._called(tool.reach.by_owner) if not self._is_offered(each))
+        """Yield what this client may not use of a tool, and of the tools that it could come to."""
+        yield from (each for each in (tool, *self._called(tool.reach)) if not self._admits(each))
 
     def _admits(self, tool: CatalogTool) -> bool:
-        return self._is_offered(tool) and self._allow.admits(tool) and not self._deny.matches(tool)
-
-    def _is_offered(self, tool: CatalogTool) -> bool:
-        """Whether a client could see it that nothing is hidden from but what is hidden from everybody."""
-        return (tool.upstream_id, tool.name) not in self._unlisted and not self._blacklist.matches(tool)
+        is_offered = (tool.upstream_id, tool.name) not in self._unlisted and not self._blacklist.matches(tool)
+        return is_offered and self._allow.admits(tool) and not self._deny.matches(tool)
 
     def _called(self, names: frozenset[str]) -> Iterator[CatalogTool]:
         return (tool for name in sorted(names) if (tool := self.catalog.by_name(name)) is not None)
@@ -139,6 +136,10 @@ class View:
         """What the servers of which the client sees anything say how to use them, in their order."""
         texts = {server: visible(said.instructions).strip() for server, said in self.said.items() if said is not None}
         return {server: text for server, text in texts.items() if text and self.sees_any_of(server)}
+
+    def holds_back(self, name: str) -> bool:
+        """Return True if the tool of this name is held back, and these rules would show it."""
+        return self._held is not None and self._held.resolve(name) is not None
 
     def resolve(self, name: str) -> CatalogTool | None:
         """The visible tool of this name: qualified, `server:tool` and its spellings, or bare when unambiguous.

@@ -10,6 +10,7 @@ import os
 import subprocess
 import sys
 import threading
+from array import array
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -18,6 +19,10 @@ from typing import IO
 
 import anyio
 import anyio.abc
+
+if sys.platform != "win32":
+    import fcntl
+    import termios
 
 CHUNK = 64 * 1024
 """A pipe of Linux holds as much."""
@@ -155,11 +160,25 @@ class _Output(_Pipe, anyio.abc.ByteReceiveStream):
 
 
 class _Input(_Pipe, anyio.abc.ByteSendStream):
+    _written = 0
+
+    @property
+    def is_read(self) -> bool:
+        """Return False if the child has not read a byte of what was sent; True also if that cannot be known."""
+        unread = array("i", [0])
+        try:
+            fcntl.ioctl(self._opened().fileno(), termios.FIONREAD, unread)
+        except (OSError, anyio.ClosedResourceError):
+            return True
+        return unread[0] < self._written
+
     async def send(self, item: bytes) -> None:
         rest = memoryview(item)
         while rest:
             try:
-                rest = rest[os.write(self._opened().fileno(), rest) :]
+                count = os.write(self._opened().fileno(), rest)
+                self._written += count
+                rest = rest[count:]
             except BlockingIOError:
                 await anyio.wait_writable(self._opened())
             except OSError as error:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -15,6 +15,7 @@ from pml_gateway.errors import SecretError
 from pml_gateway.files import OWNER_ONLY, make_private
 from pml_gateway.home import LOGS, do_without
 from pml_gateway.secrets.env_file import read_env_file
+from pml_gateway.secrets.forms import SecretForms
 from pml_gateway.secrets.judgement import MASK
 from pml_gateway.secrets.masking import mask_text
 from pml_gateway.secrets.names import is_secret_name
@@ -132,7 +133,8 @@ class LogReader:
 
     def __init__(self, path: Path, definition: UpstreamDefinition) -> None:
         self._path = path
-        self._secrets = secrets_of(definition)
+        self._secrets = SecretForms.of(secrets_of(definition), MIN_SECRET)
+        self._before = b""
         self._at = 0
         self._inode = 0
         self._rest = b""
@@ -144,7 +146,7 @@ class LogReader:
         content = _content(self._path)
         self._at = len(content)
         whole = (old + content).splitlines()
-        return [self._shown(line) for line in whole[-count:]] if count else []
+        return list(self._shown(whole[-count:])) if count else []
 
     def more(self) -> Iterator[str]:
         """The lines written since; after a rotation, those of both files."""
@@ -159,13 +161,18 @@ class LogReader:
         content = _content(self._path)[self._at :]
         self._at += len(content)
         *lines, self._rest = (self._rest + content).split(b"\n")
-        yield from map(self._shown, lines)
+        yield from self._shown(lines)
 
-    def _shown(self, line: bytes) -> str:
-        text = line[:MAX_LINE].decode("utf-8", "replace").rstrip("\r")
-        for secret in self._secrets:
-            text = text.replace(secret, MASK)
-        return mask_text(text)
+    def _shown(self, lines: Sequence[bytes]) -> Iterator[str]:
+        """Mask lines together with the one before, since a secret may go over the end of a line."""
+        if not lines:
+            return
+        # A secret that is cut is known no more.
+        bound = MAX_LINE + 2 * self._secrets.longest
+        whole = (line[:bound].decode("utf-8", "replace").rstrip("\r") for line in (self._before, *lines))
+        self._before = lines[-1]
+        for line in self._secrets.masked("\n".join(whole), MASK).split("\n")[1:]:
+            yield mask_text(line[:MAX_LINE])
 
 
 def secrets_of(definition: UpstreamDefinition) -> list[str]:

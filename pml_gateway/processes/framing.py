@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import re
+from codecs import BOM_UTF8
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from mcp.shared.message import SessionMessage
-from mcp_types import JSONRPCError, JSONRPCMessage, jsonrpc_message_adapter
+from mcp_types import JSONRPCError, JSONRPCMessage
 from mcp_types.jsonrpc import PARSE_ERROR, ErrorData
 
-from pml_gateway.foreign_json import LARGE, TooManyListedError, read_json, repaired
+from pml_gateway.json_text.pieces import PIECE
+from pml_gateway.json_text.reading import TooDeepError, TooManyListedError, repaired_in_turns
+from pml_gateway.processes.messages import Sent, found_on, is_utf16, read_message
 
 LOOKED_AT = 512
 """Bytes at each end of a message among which its id is looked for: nothing but the result itself is longer."""
@@ -20,6 +22,11 @@ _VERSION = rb'"jsonrpc"\s*:\s*"2\.0"'
 _AT_START = re.compile(rb"\s*\{\s*(?:" + _VERSION + rb"\s*,\s*)?" + _ID + rb"\s*,")
 _AT_END = re.compile(rb"[,{]\s*(?:" + _VERSION + rb"\s*,\s*)?" + _ID + rb"(?:\s*,\s*" + _VERSION + rb")?\s*\}\s*\Z")
 _IS_REQUEST = re.compile(rb'"method"\s*:')
+_IS_ANSWER = re.compile(rb'"(?:jsonrpc|result|error)"\s*:')
+"""What an answer has and a log line in JSON has not, though it may have an id."""
+
+SHOWN = 200
+"""Bytes of a line that are logged where it is no message."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +35,12 @@ class AnswerFault:
 
     reason: str
     hint: str = ""
+
+
+UTF16 = AnswerFault(
+    "the server writes UTF-16, and messages are UTF-8",
+    hint="have it write UTF-8 (for Python PYTHONUTF8=1 in its env, for PowerShell [Console]::OutputEncoding)",
+)
 
 
 def error_answer(head: bytes, tail: bytes, fault: AnswerFault) -> JSONRPCError | None:
@@ -41,7 +54,9 @@ def error_answer(head: bytes, tail: bytes, fault: AnswerFault) -> JSONRPCError |
 
 def _request_id(head: bytes, tail: bytes) -> int | str | None:
     found = _AT_START.match(head) or _AT_END.search(tail)
-    if found is None or (found.re is _AT_START and _IS_REQUEST.match(head, found.end())):
+    if found is None or not (_IS_ANSWER.search(head) or _IS_ANSWER.search(tail)):
+        return None
+    if found.re is _AT_START and _IS_REQUEST.match(head, found.end()):
         return None
     if found["number"] is not None:
         return int(found["number"])
@@ -70,23 +85,39 @@ class Lines:
 
     def __init__(self, max_bytes: int) -> None:
         self.max_bytes = max_bytes
+        self._parts: list[bytes] = []
         self._buffer = bytearray()
+        self._size = 0
         self._head = b""
         self._dropped = 0
 
     def feed(self, chunk: bytes) -> Iterator[bytes | Oversized]:
         """The lines that `chunk` completes."""
-        searched = len(self._buffer)
-        self._buffer += chunk
         start = 0
-        while (end := self._buffer.find(b"\n", max(searched, start))) >= 0:
-            yield self._line(bytes(self._buffer[start:end]))
+        while (end := chunk.find(b"\n", start)) >= 0:
+            self._keep(chunk[start:end])
+            yield self._line()
             start = end + 1
-        del self._buffer[:start]
-        if len(self._buffer) > self.max_bytes or self._dropped:
+        self._keep(chunk[start:])
+        if self._size > self.max_bytes or self._dropped:
             self._drop()
 
-    def _line(self, line: bytes) -> bytes | Oversized:
+    def _keep(self, content: bytes) -> None:
+        """Add to the line; a long one is kept in parts, so that it is copied once."""
+        self._buffer += content
+        self._size += len(content)
+        if len(self._buffer) >= PIECE:
+            self._parts.append(bytes(self._buffer))
+            self._buffer.clear()
+
+    def _take(self) -> bytes:
+        line = b"".join([*self._parts, self._buffer])
+        self._parts, self._size = [], 0
+        self._buffer.clear()
+        return line
+
+    def _line(self) -> bytes | Oversized:
+        line = self._take()
         if self._dropped or len(line) > self.max_bytes:
             head, size = self._head or line[:LOOKED_AT], self._dropped + len(line)
             self._head, self._dropped = b"", 0
@@ -95,49 +126,44 @@ class Lines:
 
     def _drop(self) -> None:
         """Forget the line so far but for its ends."""
-        self._head = self._head or bytes(self._buffer[:LOOKED_AT])
-        self._dropped += max(len(self._buffer) - LOOKED_AT, 0)
-        self._buffer = self._buffer[-LOOKED_AT:]
+        line = self._take()
+        self._head = self._head or line[:LOOKED_AT]
+        self._dropped += max(len(line) - LOOKED_AT, 0)
+        self._keep(line[-LOOKED_AT:])
 
 
-async def read_line(line: bytes | Oversized, max_bytes: int) -> SessionMessage | Skipped | None:
-    """The message of one line; a faulty answer becomes an error answer, and an empty line nothing."""
+async def read_line(line: bytes | Oversized, max_bytes: int, sent: Sent) -> list[JSONRPCMessage | Skipped]:
+    """The messages of one line, and what on it is none; a faulty answer becomes an error answer.
+
+    `sent` are the messages that the child was sent.
+    """
     if isinstance(line, Oversized):
         fault = AnswerFault(
             f"a message of {line.size} bytes is larger than {max_bytes} bytes",
             hint="ask for less, or raise upstreams.max_message_bytes",
         )
-        return _answered(line.head, line.tail, fault)
-    if not line.strip():
-        return None
-    line = repaired(line)
+        return [_answered(line.head, line.tail, fault)]
+    if len(line) <= PIECE and not line.strip(b" \t\r\0"):
+        return []
+    line = await repaired_in_turns(line.removeprefix(BOM_UTF8))
+    if is_utf16(line):
+        ascii_only = line.replace(b"\0", b"").removeprefix(b"\xff\xfe").removeprefix(b"\xfe\xff")
+        return [_answered(ascii_only, ascii_only, UTF16)]
     try:
-        return SessionMessage(await read_message(line))
+        if not line.lstrip().startswith(b"["):
+            return [await read_message(line)]
+        found = await found_on(line, sent)
     except TooManyListedError as error:
-        return _answered(line, line, AnswerFault(str(error)))
+        return [_answered(line, line, AnswerFault(str(error)))]
+    except TooDeepError as error:
+        return [_answered(line, line, AnswerFault(f"a message is {error}"))]
     except ValueError:
-        return _answered(line, line, AnswerFault(_reason(line)))
+        found = await found_on(line, sent)
+    if not found.messages:
+        return [_answered(line, line, AnswerFault("a message is no JSON-RPC"))]
+    text = [Skipped(found.text.encode()[:SHOWN], "text beside a message")] if found.text else []
+    return [*text, *found.messages]
 
 
-async def read_message(content: bytes | str) -> JSONRPCMessage:
-    """A JSON-RPC message, which is read in turns where it is large.
-
-    Raises:
-        ValueError: it is none, or lists more than any server has.
-    """
-    if len(content) < LARGE:
-        return jsonrpc_message_adapter.validate_json(content, by_name=False)
-    return jsonrpc_message_adapter.validate_python(await read_json(content), by_name=False)
-
-
-def _answered(head: bytes, tail: bytes, fault: AnswerFault) -> SessionMessage | Skipped:
-    answer = error_answer(head, tail, fault)
-    return SessionMessage(answer) if answer is not None else Skipped(head[:200], fault.reason)
-
-
-def _reason(line: bytes) -> str:
-    try:
-        line.decode()
-    except UnicodeDecodeError as error:
-        return f"a message is not UTF-8 (byte {error.start})"
-    return "a message is no JSON-RPC"
+def _answered(head: bytes, tail: bytes, fault: AnswerFault) -> JSONRPCMessage | Skipped:
+    return error_answer(head, tail, fault) or Skipped(head[:SHOWN], fault.reason)

@@ -16,7 +16,7 @@ import anyio
 import anyio.to_thread
 from mcp.client.stdio import StdioServerParameters
 
-from pml_gateway.config.packages import PackageRun
+from pml_gateway.config.commands.packages import PackageRun
 from pml_gateway.files import take_lock, write_atomically
 from pml_gateway.home import INSTALLS, do_without
 from pml_gateway.processes.npx_cache import has_whole
@@ -112,6 +112,11 @@ class Installs:
                         return found
                     await anyio.sleep(POLL_SECONDS)
         return FirstStarted(Outcome.LATE)
+
+    async def said_last(self, run: PackageRun, parameters: StdioServerParameters) -> bytes:
+        """The last words of the start before, where one failed."""
+        last = await anyio.to_thread.run_sync(_read, self._file(run, parameters))
+        return b"" if last is None or last.outcome is not Outcome.ENDED else last.said
 
     async def doubt(self, run: PackageRun, parameters: StdioServerParameters) -> None:
         """Take the next start for a first one: this one took too long for a server that was only to start."""

@@ -12,7 +12,7 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 
-from pml_gateway.config.packages import PackageRun
+from pml_gateway.config.commands.packages import PackageRun
 from pml_gateway.errors import UpstreamUnusableError
 
 _BROKEN = re.compile(rb"ERR_MODULE_NOT_FOUND|MODULE_NOT_FOUND|Cannot find (?:package|module)|ENOTEMPTY")

@@ -19,6 +19,7 @@ from pml_gateway.processes.child import POLL_SECONDS, Child, start_child
 from pml_gateway.processes.child_log import ChildLog, open_child_log
 from pml_gateway.processes.children import Children, terminate_tree
 from pml_gateway.processes.framing import Lines, Skipped, read_line
+from pml_gateway.processes.messages import Sent
 
 logger = get_logger(__name__)
 
@@ -50,13 +51,15 @@ async def open_child(
     children: Children,
     may_install: bool = False,
     on_start: Callable[[int], None] = lambda _pid: None,
+    on_unread: Callable[[], None] = lambda: None,
 ) -> AsyncIterator[
     tuple[MemoryObjectReceiveStream[SessionMessage | Exception], MemoryObjectSendStream[SessionMessage]]
 ]:
     """Start the process and exchange messages with it; it and its descendants end with this context.
 
     One that may install something at its start is not killed before it has answered: it is left to a process that gives
-    it time to take back what it has begun. `on_start` is told its process id.
+    it time to take back what it has begun. `on_start` is told its process id; `on_unread` is called if the process ends
+    its output, or closes its input, without having read anything.
 
     Raises:
         OSError: the command cannot be started.
@@ -79,8 +82,9 @@ async def open_child(
         children.began(process.pid, may_install=may_install)
         on_start(process.pid)
         async with anyio.create_task_group() as tasks:
-            tasks.start_soon(_read, upstream_id, process, incoming, log, max_bytes, on_answer)
-            tasks.start_soon(_write, process, outgoing, incoming, written)
+            known = Sent()
+            tasks.start_soon(_read, upstream_id, process, incoming, log, max_bytes, known, on_answer, on_unread)
+            tasks.start_soon(_write, process, outgoing, incoming, written, known, on_unread)
             tasks.start_soon(_keep_log, process, log, logged, listening)
             try:
                 yield received, sent
@@ -110,7 +114,9 @@ async def _read(
     incoming: MemoryObjectSendStream[SessionMessage | Exception],
     log: ChildLog,
     max_bytes: int,
+    sent: Sent,
     on_answer: Callable[[], None],
+    on_unread: Callable[[], None],
 ) -> None:
     """Hand on the messages on stdout until the child closes it; `on_answer` is called at the first one."""
     assert process.stdout is not None
@@ -119,15 +125,20 @@ async def _read(
         with suppress(*_BROKEN):
             while True:
                 for line in lines.feed(await process.stdout.receive()):
-                    message = await read_line(line, max_bytes)
-                    if isinstance(message, Skipped):
-                        skipped += 1
-                        _note(upstream_id, message, skipped, log)
-                    elif message is not None:
+                    for found in await read_line(line, max_bytes, sent):
+                        if isinstance(found, Skipped):
+                            skipped += 1
+                            _note(upstream_id, found, skipped, log)
+                            continue
                         if is_first:
                             is_first = False
                             on_answer()
-                        await incoming.send(message)
+                        await incoming.send(SessionMessage(found))
+                        # They would be kept until the next line arrives.
+                        del found
+                    del line
+        if isinstance(process, Child) and not process.stdin.is_read:
+            on_unread()
     # A child that still writes could not end with a full pipe.
     with suppress(*_BROKEN):
         while True:
@@ -148,14 +159,19 @@ async def _write(
     outgoing: MemoryObjectReceiveStream[SessionMessage],
     incoming: MemoryObjectSendStream[SessionMessage | Exception],
     written: anyio.Event,
+    sent: Sent,
+    on_unread: Callable[[], None],
 ) -> None:
     assert process.stdin is not None
     try:
         async with outgoing:
             async for message in outgoing:
+                sent.note(message.message)
                 text = message.message.model_dump_json(by_alias=True, exclude_unset=True)
                 await process.stdin.send(f"{text}\n".encode())
     except _BROKEN:
+        if isinstance(process, Child) and not process.stdin.is_read:
+            on_unread()
         # The child may live on; without this end, requests would wait for it until their deadlines.
         await incoming.aclose()
     finally:

@@ -16,7 +16,7 @@ from pml_gateway.config.advice import hindrances
 from pml_gateway.config.servers import Transport, UpstreamDefinition
 from pml_gateway.config.settings import Settings
 from pml_gateway.errors import SecretError
-from pml_gateway.mcp.http import CREDENTIALS_REFUSED, SERVER_FAILED
+from pml_gateway.mcp.http import CREDENTIALS_REFUSED
 from pml_gateway.mcp.transport import resolved_headers
 from pml_gateway.paths import Paths
 from pml_gateway.reports.status import stored_login
@@ -27,6 +27,9 @@ from pml_gateway.types import JsonObject
 from pml_gateway.upstreams.auth.logins import login_command
 from pml_gateway.upstreams.lifecycle import UpstreamState
 from pml_gateway.workplace import Workplace
+
+UNANSWERED = (404, 410, 429, *range(500, 600))
+"""Statuses by which a server, or what stands before it, says that it cannot answer."""
 
 SOCKET_SECONDS = 2.0
 """A running gateway answers in milliseconds; one that is too busy is not asked again."""
@@ -125,4 +128,4 @@ async def _refusal(http: httpx2.AsyncClient, server: str, definition: UpstreamDe
     if status in CREDENTIALS_REFUSED:
         refused = f"it refuses its configured headers (HTTP {status}); correct servers.{server}.headers"
         return refused if definition.headers else _log_in(server)
-    return f"it answers with HTTP {status}" if status in (404, 410, *SERVER_FAILED) else ""
+    return f"it answers with HTTP {status}" if status in UNANSWERED else ""

@@ -19,7 +19,8 @@ from pml_gateway.config.servers import UpstreamDefinition
 from pml_gateway.config.settings import Settings
 from pml_gateway.mcp.listing import Offers
 from pml_gateway.paths import Paths
-from pml_gateway.text import counted, first_sentence, quoted, span
+from pml_gateway.text import counted, quoted, shortened, span
+from pml_gateway.trust.identity import identity_of
 from pml_gateway.trust.pins import PinsFile
 from pml_gateway.types import JsonObject
 
@@ -32,11 +33,14 @@ NOT_RUNNING = "not_running"
 INSTALLING = "installing"
 """`UpstreamState.INSTALLING`, whose module takes the whole server stack."""
 
+DISABLED = "disabled"
+"""The state of a server that the configuration switches off: no gateway has it."""
+
 PASSING = frozenset({"latency_seconds", "age_seconds", "in_flight", "breaker"})
 """What of a server differs from moment to moment, and is no other state of it."""
 
-MAX_WHAT = 160
-"""Characters of a fault; `pml upstreams` shows all."""
+MAX_WHAT = 600
+"""Characters of a fault, which servers write; `pml upstreams` shows all."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,13 +60,15 @@ def need_of(row: JsonObject) -> Need | None:
         hint = str(row.get("hint") or "")
         what = str(row["error"]).removesuffix(f" ({hint})").removeprefix(f"{server}: ")
         command = hint.removeprefix("its messages: ")
-        return Need(first_sentence(what, MAX_WHAT), command if command.startswith("pml ") else "pml doctor")
+        return Need(
+            shortened(" ".join(what.split()), MAX_WHAT), command if command.startswith("pml ") else "pml doctor"
+        )
     waiting = row.get("held_back") or 0
     if waiting:
-        return Need(f"{counted(waiting, 'definition')} held back", "pml trust list")
+        return Need(f"{counted(waiting, 'definition')} held back", "pml trust")
     flagged = row.get("flagged") or 0
     if flagged:
-        return Need(f"{counted(flagged, 'accepted definition')} may be risky", "pml trust list")
+        return Need(f"{counted(flagged, 'accepted definition')} may be an attack", "pml trust")
     return None
 
 
@@ -76,6 +82,8 @@ def in_words(row: JsonObject) -> str:
     """How a server is, in a few words."""
     seen = "never seen" if row["age_seconds"] is None else f"seen {span(row['age_seconds'])} ago"
     tools = counted(row["tools"], "tool")
+    if row["state"] == DISABLED:
+        return DISABLED
     if row["state"] == NOT_RUNNING:
         return seen if row["age_seconds"] is None else f"{tools}, {seen}"
     state = str(row["state"]).replace("_", " ")
@@ -163,12 +171,26 @@ async def last_known(settings: Settings, paths: Paths, identity: str) -> JsonObj
             obstacle = next(iter(hindrances(settings, name)), None)
             if obstacle is not None:
                 row |= {"error": f"{name}: {obstacle.what} ({obstacle.remedy})", "hint": obstacle.remedy}
-            own = [each for each in pins.servers.values() if each.server == name]
-            own = [each for each in own if definition.fingerprint() in each.fingerprints]
-            held, flagged = sum(len(each.held) for each in own), sum(f.is_flagged for each in own for f in each.forms)
+            own = pins.of(name, identity_of(definition))
+            held, flagged = (len(own.held), sum(form.is_flagged for form in own.forms)) if own else (0, 0)
             rows.append(row | {"held_back": held, "flagged": flagged})
     mode, tools = settings.gateway.tools_exposure.value, sum(row["tools"] for row in rows)
     return {"pid": None, "mode": mode, "tools": tools, "upstreams": rows}
+
+
+def with_disabled(reports: Sequence[JsonObject], settings: Settings) -> list[JsonObject]:
+    """Return the reports, the first with the servers that are disabled and that no gateway has."""
+    served = {row["server"] for report in reports for row in report.get("upstreams", ())}
+    rows = [
+        _row(name, definition, None, {"state": "not_needed"}) | {"state": DISABLED}
+        for name, definition in settings.servers.items()
+        if not definition.enabled and name not in served
+    ]
+    first = next((at for at, report in enumerate(reports) if "upstreams" in report), None)
+    return [
+        {**report, "upstreams": [*report["upstreams"], *rows]} if at == first else report
+        for at, report in enumerate(reports)
+    ]
 
 
 def _row(name: str, definition: UpstreamDefinition, known: ManifestEntry | None, login: JsonObject) -> JsonObject:

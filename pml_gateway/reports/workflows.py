@@ -67,7 +67,7 @@ def out_of_reach(settings: Settings, catalog: Catalog, name: str, composite: Com
             lacking.append(f"{named} for {client.id.removeprefix('client:')}" if settings.clients else named)
     if not lacking:
         return []
-    remedy = "allow these tools, or write runs_as: owner" if settings.clients else "see gateway.blacklisted_tools"
+    remedy = "allow these tools" if settings.clients else "see gateway.blacklisted_tools"
     return [f"no client can call it, for want of {'; '.join(lacking[:MAX_NAMED])} ({remedy})"]
 
 

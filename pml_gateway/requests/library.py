@@ -110,7 +110,7 @@ def sound_lists(lists: Iterable[Iterable[str]]) -> list[tuple[str, ...]]:
     lines = [_lines(texts) for texts in lists]
     distinct = list(dict.fromkeys(line for each in lines for line in each))
     subjects = [Subject(SubjectKind.TOOL, "", {"name": "request", "description": line}) for line in distinct]
-    risky = {line for line, verdict in zip(distinct, Linter().judge(subjects), strict=True) if verdict.is_risky}
+    risky = {line for line, verdict in zip(distinct, Linter().judge(subjects), strict=True) if verdict.is_attack}
     return [tuple(line for line in each if line not in risky)[:MAX_REQUESTS] for each in lines]
 
 

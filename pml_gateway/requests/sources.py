@@ -7,7 +7,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from pml_gateway.catalog.model import CatalogTool
-from pml_gateway.config.packages import package_of
+from pml_gateway.config.commands.packages import package_of
 from pml_gateway.config.servers import UpstreamDefinition
 from pml_gateway.errors import GatewayError
 from pml_gateway.garbage import collection_put_off

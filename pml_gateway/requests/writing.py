@@ -10,9 +10,7 @@ from functools import cache
 from pml_gateway.index.text import MAX_REQUESTS
 from pml_gateway.requests.gates import Dropped
 from pml_gateway.requests.library import MAX_CHARACTERS, MAX_OFFERED
-from pml_gateway.secrets.judgement import MASK
-from pml_gateway.secrets.known import KNOWN_SECRETS
-from pml_gateway.secrets.masking import mask_text
+from pml_gateway.secrets.known import without_secrets
 from pml_gateway.text import escaped_json, first_sentence, shortened
 from pml_gateway.types import JsonObject
 
@@ -306,7 +304,7 @@ def _mentioned(tool: Definition) -> JsonObject:
 def _clean(text: str, limit: int) -> str:
     """A server's text, bounded, without anything that is or looks like a secret."""
     # What is known is looked for first, because one that is cut is known no more.
-    return shortened(mask_text(KNOWN_SECRETS.masked(text, MASK)[: 2 * limit]), limit)
+    return shortened(without_secrets(text)[: 2 * limit], limit)
 
 
 def _data(value: object) -> str:

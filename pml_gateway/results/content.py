@@ -9,10 +9,14 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from pml_gateway.json_text.pieces import LARGE, pieces_of
+from pml_gateway.json_text.reading import read_large
 from pml_gateway.text import shortened
 from pml_gateway.types import JsonObject
 
 MAX_MIME = 60
+PART = 64 * 1024
+"""Characters of base64 text that are looked at in one go: whole groups of four."""
 
 Kind = Literal["json", "text", "binary"]
 
@@ -93,7 +97,7 @@ def addressed(content: Content) -> Any:
     """What a path selects from: JSON text counts as the JSON it holds. Takes time with the size."""
     if content.kind == "text" and content.value[:64].lstrip()[:1] in ("{", "["):
         try:
-            return json.loads(content.value)
+            return read_large(content.value) if len(content.value) >= LARGE else json.loads(content.value)
         except (ValueError, RecursionError):
             return content.value
     return content.value
@@ -107,8 +111,7 @@ def to_bytes(content: Content) -> bytes:
     """
     match content.kind:
         case "json":
-            text = json.dumps(content.value, ensure_ascii=False, separators=(",", ":"))
-            return text.encode("utf-8", "surrogatepass")
+            return b"".join(pieces_of(content.value, "surrogatepass"))
         case "text":
             return str(content.value).encode("utf-8", "surrogatepass")
         case "binary":
@@ -124,31 +127,6 @@ def from_bytes(kind: Kind, raw: bytes, mime: str | None) -> Content:
             return Content(kind, raw.decode("utf-8", "surrogatepass"), mime)
         case "binary":
             return Content(kind, base64.b64encode(raw).decode(), mime)
-
-
-def exceeds(value: Any, limit: int) -> bool:
-    """Whether JSON holds more than `limit` characters; looks no further than that."""
-    return measure(value, limit) > limit
-
-
-def measure(value: Any, limit: int) -> int:
-    """About how many characters of JSON a value takes; counting ends once it is more than `limit`."""
-    size = 0
-    pending = [value]
-    while pending and size <= limit:
-        item = pending.pop()
-        if isinstance(item, str):
-            size += len(item) + 2
-        elif isinstance(item, dict):
-            size += 2 + sum(len(str(key)) + 4 for key in item)
-            pending.extend(item.values())
-        elif isinstance(item, list | tuple):
-            size += 2 + len(item)
-            if size <= limit:
-                pending.extend(item)
-        else:
-            size += 4
-    return size
 
 
 MEDIA = ("image", "audio")
@@ -267,6 +245,11 @@ def _mime(holder: JsonObject) -> str | None:
 def _is_base64(data: str) -> bool:
     """Whether the text is exactly what encoding its bytes gives, so that nothing is lost by keeping the bytes."""
     try:
-        return base64.b64encode(base64.b64decode(data, validate=True)).decode() == data
+        return all(
+            # Padding ends the last part only.
+            base64.b64encode(base64.b64decode(part, validate=True)).decode() == part
+            and (at + len(part) == len(data) or not part.endswith("="))
+            for at, part in ((at, data[at : at + PART]) for at in range(0, len(data), PART))
+        )
     except (binascii.Error, ValueError):
         return False

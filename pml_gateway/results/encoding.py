@@ -12,7 +12,8 @@ from itertools import islice
 from typing import Any
 
 from pml_gateway.exposure.token_count import count_tokens
-from pml_gateway.results.content import Content, Kind, addressed, from_bytes, measure, media_note, to_bytes
+from pml_gateway.json_text.pieces import measure
+from pml_gateway.results.content import Content, Kind, addressed, from_bytes, media_note, to_bytes
 from pml_gateway.results.paging import member_path
 from pml_gateway.results.shapes import MAX_FIELDS, sketch
 from pml_gateway.text import shortened

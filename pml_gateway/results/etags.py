@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable
 
 from pml_gateway.catalog.model import CatalogTool
+from pml_gateway.json_text.pieces import SourcedList, SourcedObject
 from pml_gateway.policy.client import Client
 from pml_gateway.state.store import Store
 from pml_gateway.types import JsonObject
@@ -31,13 +32,21 @@ def etag_of(client: Client, tool: CatalogTool, result: JsonObject) -> str | None
 
     None where the result is no JSON.
     """
+    facts = "\0".join((client.id, tool.upstream_id, tool.name, ""))
+    # Identities may carry bytes that are no UTF-8.
+    digest = hashlib.sha256(facts.encode("utf-8", "surrogatepass"))
     try:
-        said = json.dumps([result.get("content"), result.get("structuredContent")], sort_keys=True)
+        for key in ("content", "structuredContent"):
+            value = result.get(key)
+            if isinstance(value, SourcedObject | SourcedList) and value.source is not None:
+                for piece in value.source:
+                    digest.update(piece)
+            else:
+                digest.update(json.dumps(value, sort_keys=True).encode())
+            digest.update(b"\0")
     except (ValueError, TypeError, RecursionError):
         return None
-    # Identities may carry bytes that are no UTF-8.
-    facts = "\0".join((client.id, tool.upstream_id, tool.name, said))
-    return hashlib.sha256(facts.encode("utf-8", "surrogatepass")).hexdigest()[:ETAG_CHARACTERS]
+    return digest.hexdigest()[:ETAG_CHARACTERS]
 
 
 class Etags:

@@ -18,9 +18,10 @@ from pml_gateway.catalog.model import CatalogTool
 from pml_gateway.catalog.wire import encode
 from pml_gateway.files import locked, write_atomically
 from pml_gateway.home import MANIFEST, do_without
+from pml_gateway.json_text.pieces import exceeds
 from pml_gateway.log import get_logger
 from pml_gateway.policy.client import Client
-from pml_gateway.results.content import Content, addressed, exceeds
+from pml_gateway.results.content import Content, addressed
 from pml_gateway.results.shapes import fields, infer, merge, unwrapped, without
 from pml_gateway.signal import Coalesced
 from pml_gateway.types import JsonObject

@@ -39,6 +39,18 @@ async def lineage(ref: str, look_up: LookUp, uses: Uses) -> JsonObject | None:
     return {"ref": ref, "nodes": graph.nodes, "edges": graph.edges}
 
 
+def call_of(source: Source) -> JsonObject:
+    """Return what is told of the call that made a result."""
+    return {
+        "tool": source.name,
+        "inputs": source.inputs,
+        "status": source.status,
+        "at": timestamp(source.at),
+        "seconds": round(source.seconds, 3),
+        **({"run": source.run} if source.run else {}),
+    }
+
+
 class _Graph:
     def __init__(self) -> None:
         self.nodes: list[JsonObject] = []
@@ -59,19 +71,7 @@ class _Graph:
         call = self._calls.get(source)
         if call is None:
             call = self._calls[source] = f"call_{len(self._calls) + 1}"
-            self.nodes.append(
-                {
-                    "id": call,
-                    "kind": "call",
-                    "tool": source.name,
-                    "inputs": source.inputs,
-                    "status": source.status,
-                    "at": timestamp(source.at),
-                    "seconds": round(source.seconds, 3),
-                    **({"run": source.run} if source.run else {}),
-                    **({"client": source.client, "rights": "owner"} if source.rights == "owner" else {}),
-                }
-            )
+            self.nodes.append({"id": call, "kind": "call", **call_of(source)})
             self.edges += [{"from": used, "to": call} for used in source.refs]
         if made is not None:
             self.edges.append({"from": call, "to": made})

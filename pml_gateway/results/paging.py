@@ -12,7 +12,8 @@ from typing import Any
 import anyio.to_thread
 
 from pml_gateway.errors import InvalidInputError
-from pml_gateway.results.content import Content, measure
+from pml_gateway.json_text.pieces import measure
+from pml_gateway.results.content import Content
 from pml_gateway.results.paths import value_at
 from pml_gateway.results.shapes import sketch
 from pml_gateway.text import as_field, shortened

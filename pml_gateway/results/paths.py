@@ -13,9 +13,10 @@ from jmespath.exceptions import JMESPathError
 from jmespath.visitor import TreeInterpreter
 
 from pml_gateway.errors import InvalidInputError
+from pml_gateway.json_text.pieces import exceeds
 from pml_gateway.processes.budget import CHARACTERS_PER_PART, RequestBudget, current_budget
 from pml_gateway.processes.workers import Limit, WorkerLimitError, out_of_turn
-from pml_gateway.results.content import Content, addressed, exceeds
+from pml_gateway.results.content import Content, addressed
 from pml_gateway.results.functions import ENDLESS, LanguageFunctions
 from pml_gateway.results.shapes import sketch
 from pml_gateway.results.syntax import ExpressionError, Node, is_root, nodes, parse, reason_of, root_names

@@ -14,9 +14,10 @@ from typing import Any
 import anyio.to_thread
 
 from pml_gateway.errors import InvalidInputError
+from pml_gateway.json_text.pieces import exceeds, measure
 from pml_gateway.processes.budget import current_budget
 from pml_gateway.processes.workers import Limit, WorkerLimitError, out_of_turn
-from pml_gateway.results.content import Content, addressed, exceeds, measure
+from pml_gateway.results.content import Content, addressed
 from pml_gateway.results.encoding import shown_at_most
 from pml_gateway.results.paging import LineRange, member_path
 from pml_gateway.results.paths import value_at

@@ -6,6 +6,7 @@ import json
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Literal, assert_never
 
 import anyio.to_thread
@@ -13,9 +14,10 @@ import anyio.to_thread
 from pml_gateway.catalog.model import CatalogTool
 from pml_gateway.config.settings import ReferenceSettings
 from pml_gateway.errors import ResultStoreError
+from pml_gateway.json_text.pieces import exceeds
 from pml_gateway.log import get_logger
 from pml_gateway.policy.client import Client
-from pml_gateway.results.content import Content, content_of, data_result, exceeds, media_of, with_media
+from pml_gateway.results.content import Content, content_of, data_result, media_data, media_of, with_media
 from pml_gateway.results.encoding import tokens_of_json
 from pml_gateway.results.etags import META_KEY, Etags, etag_of, has_etag
 from pml_gateway.results.learning import LearnedShapes, inner_output
@@ -72,7 +74,6 @@ class Call:
     if_none_match: str | None = None
     run: str = ""
     may_read: bool = True
-    rights: str = "client"
     began: float = field(default_factory=time.time)
 
 
@@ -97,7 +98,7 @@ class Settler:
             return Settled(result, Content("json", None))
         if failed:
             return await self._failed(call, result)
-        content = content_of(result, wraps=inner_output(call.tool) is not None)
+        content = await _content(result, wraps=inner_output(call.tool) is not None)
         await self._shapes.observe(call.client, call.tool, content)
         etag = await _etag(call, result)
         if etag is not None and await self._etags.is_unchanged(call.client, etag, call.if_none_match):
@@ -114,7 +115,7 @@ class Settler:
         nothing = Content("json", None)
         if call.route not in ("meta", "direct"):
             return Settled(result, nothing)
-        stored, media = await self._store(call, result, content_of(result), "error")
+        stored, media = await self._store(call, result, await _content(result), "error")
         if stored is None:
             return Settled(result, nothing)
         return Settled(with_media(data_result(stored.answer(), is_error=True), media), nothing, stored=stored)
@@ -158,9 +159,15 @@ class Settler:
             at=call.began,
             seconds=time.time() - call.began,
             run=call.run,
-            rights=call.rights,
-            client=call.client.id,
         )
+
+
+async def _content(result: JsonObject, *, wraps: bool = False) -> Content:
+    """The content of a result; the bytes of a large one are looked at in a thread."""
+    blocks = result.get("content") or ()
+    if any(len(data) > INLINE_CHARACTERS for block in blocks if (data := media_data(block)) is not None):
+        return await anyio.to_thread.run_sync(partial(content_of, result, wraps=wraps))
+    return content_of(result, wraps=wraps)
 
 
 async def _etag(call: Call, result: JsonObject) -> str | None:

@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable, Iterator
 from functools import lru_cache
 from typing import Any
 
-from pml_gateway.catalog.schema import escaped
+from pml_gateway.catalog.pointers import escaped
 from pml_gateway.results.content import WRAPPED
 from pml_gateway.secrets.masking import mask_keys
 from pml_gateway.types import JsonObject

@@ -20,10 +20,11 @@ from cachetools import LRUCache
 
 from pml_gateway.config.settings import ReferenceSettings
 from pml_gateway.errors import ConfigurationError, InvalidInputError, ReferenceNotFoundError, ResultStoreError
+from pml_gateway.json_text.pieces import measure
 from pml_gateway.log import get_logger
 from pml_gateway.policy.client import Client
 from pml_gateway.policy.view import View
-from pml_gateway.results.content import Content, measure
+from pml_gateway.results.content import Content
 from pml_gateway.results.encoding import Encoded, decode, encode, tokens_of_json
 from pml_gateway.results.paths import value_at
 from pml_gateway.results.references import Reference, find_references, is_handle, substitute
@@ -188,16 +189,23 @@ class ResultStore:
         return Resolved(substitute(arguments, values), tuple(contents))
 
     async def read(self, client: Client, handle: str, visible: Visible = everything) -> Content:
-        """The value of a reference.
+        """Read the value of a reference.
 
         Raises:
             ReferenceNotFoundError: unknown, another client's, or expired.
         """
-        stored = await self.look_up(client, handle, visible)
+        return await self.value_of(await self.look_up(client, handle, visible))
+
+    async def value_of(self, stored: StoredResult) -> Content:
+        """Read the value of what was looked up.
+
+        Raises:
+            ReferenceNotFoundError: it has expired since.
+        """
         async with self._backend() as backend:
-            parts = await _read_parts(backend, _key(handle), stored.parts)
+            parts = await _read_parts(backend, _key(stored.ref), stored.parts)
         if parts is None:
-            raise ReferenceNotFoundError(handle)
+            raise ReferenceNotFoundError(stored.ref)
         return await anyio.to_thread.run_sync(decode, stored.content_kind, parts, stored.mime)
 
     async def look_up(self, client: Client, handle: str, visible: Visible = everything) -> StoredResult:
@@ -221,12 +229,8 @@ class ResultStore:
         """The latest calls that used a reference."""
         return list(self._uses.get(_key(handle), ()))
 
-    async def look_up_as_owner(self, handle: str) -> StoredResult | None:
-        """As `look_up`, for whoever owns the gateway: whichever client it belongs to."""
-        return await self._head(handle, None)
-
-    async def _head(self, handle: str, client: Client | None) -> StoredResult | None:
-        """The head of a live reference of this client; of any with None."""
+    async def _head(self, handle: str, client: Client) -> StoredResult | None:
+        """Return the head of a live reference of this client."""
         if not is_handle(handle) or self.settings.mode == "off":
             return None
         key = _key(handle)
@@ -235,11 +239,10 @@ class ResultStore:
             if head is None:
                 self._forget(key)
                 return None
-            if client is not None and not hmac.compare_digest(str(head.get("owner")), _owner(client)):
+            if not hmac.compare_digest(str(head.get("owner")), _owner(client)):
                 return None
             stored = from_head(head, handle)
-            if client is not None:
-                self._remember(key, stored, client)
+            self._remember(key, stored, client)
             if stored.expires_at <= self._clock():
                 await self._delete(backend, key)
                 return None

@@ -39,8 +39,6 @@ class Source:
         seconds: how long it took.
         run: what made several results belong together, for example a workflow and its step.
         made_from: the tools whose results a value was made of that the gateway made itself.
-        client: who called.
-        rights: with whose rights, the `client`'s or the `owner`'s.
     """
 
     tool: tuple[str, str] | None
@@ -52,8 +50,6 @@ class Source:
     seconds: float = 0.0
     run: str = ""
     made_from: tuple[tuple[str, str], ...] = ()
-    client: str = ""
-    rights: str = "client"
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,7 +144,6 @@ def to_head(stored: StoredResult) -> JsonObject:
         "stored_bytes": stored.stored_bytes,
         "tool": list(source.tool) if source.tool else None,
         "made_from": [list(tool) for tool in source.made_from],
-        "rights": [source.client, source.rights],
         "source": [source.name, source.inputs, list(source.refs), source.status, source.at, source.seconds, source.run],
     }
 
@@ -163,7 +158,6 @@ def from_head(head: JsonObject, ref: str) -> StoredResult:
     tool: Any = head["tool"]
     name, inputs, refs, status, at, seconds, run = head["source"]
     made_from = tuple((str(upstream_id), str(own)) for upstream_id, own in head.get("made_from", ()))
-    client, rights = head.get("rights", ("", "client"))
     return StoredResult(
         ref=ref,
         content_kind=head["kind"],
@@ -186,8 +180,6 @@ def from_head(head: JsonObject, ref: str) -> StoredResult:
             seconds,
             run,
             made_from,
-            client,
-            rights,
         ),
         parts=head["parts"],
         stored_bytes=head["stored_bytes"],

@@ -3,38 +3,44 @@
 from __future__ import annotations
 
 import io
-import re
-from collections.abc import Mapping
+import os
+from collections.abc import Collection, Mapping
+from functools import lru_cache
 from pathlib import Path
 
 from dotenv import dotenv_values
+from dotenv.parser import parse_stream
 
 from pml_gateway.errors import ConfigurationError, SecretError
 from pml_gateway.files import locked, write_atomically
 from pml_gateway.paths import Paths
+from pml_gateway.regular_files import read_regular
 
 MAX_ENV_FILE_BYTES = 256 * 1024
 
 _ESCAPES = str.maketrans({"\\": "\\\\", '"': '\\"', "\n": "\\n", "\r": "\\r"})
-_LINE = "(?m)^[ \\t]*(?:export[ \\t]+)?{name}[ \\t]*="
 
 HEAD = """\
+# Values of ${env:NAME} references in config.yaml. Only you can read this file.
+# A line here wins over a variable of the environment; `pml secrets` lists and changes them.
+"""
+_FORMER_HEAD = """\
 # Values of ${env:NAME} references in config.yaml that the environment does not set.
 # Only you can read this file; a variable of the environment wins over a line here.
 """
 
 
-def read_env_file(path: Path, written: str = "") -> dict[str, str]:
+def read_env_file(path: Path, written: str = "", *, is_own: bool = False) -> dict[str, str]:
     """The variables of `path`, which errors call by what is `written` in the configuration, where it has references.
 
     Raises:
-        SecretError: the file cannot be read, is too large, or is no text.
+        SecretError: the file cannot be read, is no regular file, is too large, or is no text; with `is_own`, also
+            where it belongs to another user.
     """
     shown = written or str(path)
     details = {"file": shown}
     try:
-        with path.open("rb") as stream:
-            content = stream.read(MAX_ENV_FILE_BYTES + 1)
+        content = read_regular(path, MAX_ENV_FILE_BYTES + 1, is_own=is_own)
     except OSError as exc:
         raise SecretError(
             f"{shown} cannot be read: {exc.strerror}", hint="check that it exists, its owner and mode", details=details
@@ -46,11 +52,17 @@ def read_env_file(path: Path, written: str = "") -> dict[str, str]:
 
 def parse_env_text(text: str) -> dict[str, str]:
     """The variables of a text of `NAME=value` lines; `$` is a character like any other."""
+    return dict(_parsed(text))
+
+
+@lru_cache(maxsize=2)
+def _parsed(text: str) -> Mapping[str, str]:
+    # Cached, because every reference of every server reads the same file.
     found = dotenv_values(stream=io.StringIO(text), interpolate=False)
     return {name: value for name, value in found.items() if value is not None}
 
 
-def stored_variables(environ: Mapping[str, str], folder: Path | None = None) -> dict[str, str]:
+def stored_variables(environ: Mapping[str, str] = os.environ, folder: Path | None = None) -> dict[str, str]:
     """What the gateway's own secrets file holds; nothing where there is none. A relative home begins in `folder`.
 
     Raises:
@@ -67,8 +79,10 @@ def stored_variables(environ: Mapping[str, str], folder: Path | None = None) -> 
     return read_env_file(path) if is_there else {}
 
 
-def store_variables(path: Path, values: Mapping[str, str]) -> None:
-    """Add `values` to the secrets file, which only its owner can read; lines of other names stay as they are.
+def store_variables(path: Path, values: Mapping[str, str | None], replaceable: Collection[str] = ()) -> None:
+    """Set `values` in the secrets file, which only its owner can read, or remove those that are None.
+
+    Lines of other names stay as they are. Only the `replaceable` names may have another value before.
 
     Raises:
         ConfigurationError: the file cannot be read or written, or holds another value of one of these names.
@@ -78,17 +92,28 @@ def store_variables(path: Path, values: Mapping[str, str]) -> None:
     try:
         with locked(path):
             text = _text(path.read_bytes(), str(path)) if path.exists() else HEAD
-            text += "" if text.endswith("\n") or not text else "\n"
+            text = text.replace(_FORMER_HEAD, HEAD)
             known = parse_env_text(text)
             for name, value in values.items():
-                if known.get(name, value) != value:
-                    # Somebody stored it meanwhile: a server would get the credential of another one.
+                if name not in replaceable and known.get(name, value) != value:
+                    # A concurrent run stored it: a server would get the credential of another one.
                     raise ConfigurationError(f"{path} has another value of {name} by now", hint="run it again")
-                if re.search(_LINE.format(name=re.escape(name)), text) is None:
-                    text += f'{name}="{value.translate(_ESCAPES)}"\n'
-            write_atomically(path, text)
+            write_atomically(path, _with_values(text, values))
     except OSError as exc:
         raise ConfigurationError(f"{path} cannot be written: {exc.strerror}", hint="check its owner and mode") from exc
+
+
+def _with_values(text: str, values: Mapping[str, str | None]) -> str:
+    lines = {name: f'{name}="{value.translate(_ESCAPES)}"\n' for name, value in values.items() if value is not None}
+    kept = []
+    for binding in parse_stream(io.StringIO(text)):
+        original = binding.original.string
+        if binding.key is not None and binding.key in values:
+            blank = original[: len(original) - len(original.lstrip("\r\n"))]
+            original = blank + lines.pop(binding.key, "")
+        kept.append(original)
+    rest = "".join(kept)
+    return (rest if rest.endswith("\n") or not rest else f"{rest}\n") + "".join(lines.values())
 
 
 def _text(content: bytes, shown: str) -> str:

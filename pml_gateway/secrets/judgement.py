@@ -46,7 +46,9 @@ RANDOM = re.compile(
 SCHEME = re.compile(r"(?:Bearer|Basic|Token|ApiKey)\s+", re.IGNORECASE)
 FLAG = re.compile(r"--?[A-Za-z][\w.-]*\Z")
 
-_REFERENCE = re.compile(r"(?<!\$)\$\{(?:env|file):[^{}]*\}")
+_REFERENCE = re.compile(r"(?<!\$)\$\{(?:(?:env|file):[^{}]*|[A-Z_][A-Z0-9_]*)\}")
+"""A reference, or the variable of a program that expands it itself."""
+
 _DEFAULT = re.compile(r"(?<!\$)\$\{(?:env:)?(?P<name>[A-Za-z_]\w*):-(?P<value>[^{}]+)\}")
 _VARIABLE = re.compile(r"\$\{[^{}]*\}|\$[A-Z_][A-Z0-9_]*|%[A-Z_][A-Z0-9_]*%|\$\(.*\)?|`.*`?", re.DOTALL)
 """What a client or a shell puts something else in place of."""
@@ -83,7 +85,7 @@ _CODE = re.compile(r"[A-Za-z_]+(?:\.[A-Za-z_]+)+|lambda\b|None\b")
 """Lines of programs assign as well: `token = os.environ["TOKEN"]`."""
 _OPTION = re.compile(r"(?P<name>--?[A-Za-z][\w.-]*|[A-Za-z_]\w*)=(?P<value>(?!=*\Z).*)", re.DOTALL)
 """One that has a value: base64 ends with `=` as well."""
-_WITH_SCHEME = re.compile(r"(?:Bearer|Basic|ApiKey)\s+(?P<value>[^\s\"',;]{8,})", re.IGNORECASE)
+_WITH_SCHEME = re.compile(r"(?:Bearer|Basic|ApiKey|Token)\s+(?P<value>[^\s\"',;]{8,})", re.IGNORECASE)
 _TOKEN = re.compile(r"[A-Za-z0-9_\-+/=.~%]{20,}")
 _KIND = re.compile(r"(?P<lower>[a-z])|(?P<upper>[A-Z])|(?P<digit>\d)")
 MIN_JUMBLED, CHANGES = 24, 0.3
@@ -205,6 +207,10 @@ class _Wish:
             return (f"{self.name}_{part}" if part else self.name), True
         return part or self.name or "key", False
 
+    def at(self, span: tuple[int, int], text: str, part: str = "key") -> tuple[str, bool]:
+        """For what stands at `span`: the name of a variable means all of its value wherever else it is read."""
+        return self.of(part if self.is_variable and span != (0, len(text)) else "")
+
 
 @dataclass(frozen=True, slots=True)
 class _Part:
@@ -305,7 +311,8 @@ def _of_named(name: str, text: str, wish: _Wish) -> Iterator[_Part]:
         yield from _of_text(text, says, wish, has_name=True)
         return
     login = _LOGIN.fullmatch(value) if says is Says.PERHAPS and not scheme else None
-    yield _Part(start + (login.start("password") if login else 0), len(text), wish.of())
+    start += login.start("password") if login else 0
+    yield _Part(start, len(text), wish.at((start, len(text)), text, "password" if login else "token"))
 
 
 def is_plain(value: str, name: str) -> bool:
@@ -333,14 +340,14 @@ def _is_path(value: str) -> bool:
 def _of_text(text: str, says: Says, wish: _Wish, *, has_name: bool) -> Iterator[_Part]:
     """The secret parts of a value by its looks."""
     shadow = _REFERENCE.sub(lambda match: _BLANK * len(match[0]), text)
-    yield from (_Part(*match.span(), wish.of()) for match in _PRIVATE_KEY.finditer(shadow))
+    yield from (_Part(*match.span(), wish.at(match.span(), text)) for match in _PRIVATE_KEY.finditer(shadow))
     for match in _URL.finditer(shadow):
         yield from _of_url(match, shadow, wish)
     yield from _assigned(shadow, wish)
     elsewhere = _URL.sub(lambda match: _BLANK * len(match[0]), shadow)
-    yield from (_Part(*match.span(), wish.of()) for match in KNOWN_CREDENTIAL.finditer(elsewhere))
+    yield from (_Part(*match.span(), wish.at(match.span(), text)) for match in KNOWN_CREDENTIAL.finditer(elsewhere))
     if (scheme := _WITH_SCHEME.fullmatch(shadow)) and not scheme["value"].isalpha():
-        yield _Part(*scheme.span("value"), wish.of())
+        yield _Part(*scheme.span("value"), wish.at(scheme.span("value"), text, "token"))
     if says is Says.NOTHING and _TOKEN.fullmatch(shadow) and _PATH.fullmatch(shadow) is None:
         key = RANDOM.search(shadow)
         # A UUID under some name is as likely to be an id.
@@ -357,11 +364,11 @@ def _of_url(match: re.Match[str], text: str, wish: _Wish) -> Iterator[_Part]:
     if login is not None and login["password"]:
         yield _Part(*login.span("password"), wish.of("password"))
     elif login is not None and login["user"] and (is_web or RANDOM.search(login["user"])):
-        yield _Part(*login.span("user"), wish.of("key" if not wish.is_variable else ""))
-    if match["path"] and not scheme.startswith("git+"):
+        yield _Part(*login.span("user"), wish.of("key"))
+    if match["path"] and scheme != "file" and not scheme.startswith("git+"):
         for segment in _SEGMENT.finditer(text, *match.span("path")):
             if looks_like_a_key(segment[0]):
-                yield _Part(*segment.span(), wish.of("" if wish.is_variable else "key"))
+                yield _Part(*segment.span(), wish.of("key"))
     if match["query"]:
         for parameter in _PARAMETER.finditer(text, *match.span("query")):
             name, value = parameter["name"] or "", parameter["value"]

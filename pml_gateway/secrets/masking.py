@@ -27,6 +27,17 @@ _ASSIGNMENT = re.compile(
     r"(?<![A-Za-z0-9_.-])(?P<name>[A-Za-z0-9_.-]+)(?P<sign>[\"']?\s*[=:]\s*)(?![\[{]+[\"']?[\w.-]+[\"']?\s*[=:])(?P<value>\"[^\"]*\"|'[^']*'|[^\s,;&\"']+)"
 )
 
+_FILE_PATH = re.compile(
+    # Requests over HTTP have paths as well, which may hold keys.
+    r"(?:(?<=file://)|(?<![\w.~/\\-]))(?<!GET )(?<!PUT )(?<!POST )(?<!HEAD )(?<!PATCH )(?<!DELETE )"
+    r"(?:(?:/(?:home|root|Users|private|Volumes|Library|tmp|var|opt|usr|nix|mnt|srv)|~\w*|[A-Za-z]:)(?=[/\\])"
+    r"|(?:[\w.@+-]+[/\\])*(?:_npx|\.npm|node_modules|\.pnpm|\.cache|archive-v\d+|site-packages)(?=[/\\]))"
+    r"(?:[/\\]+[^/\\\s\"'`<>|:*?&=#;,()]+)*"
+)
+"""A file of this machine by its path: package managers name folders by hashes, which look like keys and are none."""
+
+_AS_IT_IS = re.compile(f"{_REFERENCE.pattern}|{_FILE_PATH.pattern}")
+
 Judge = Callable[[Any, Keys], Any]
 """What of a value may be shown: a text or the texts of a list masked, anything else as it is or a mask for it."""
 
@@ -81,7 +92,8 @@ def _masked_url(match: re.Match[str]) -> str:
             f"{name}={mask_secret(value)}" if sign else mask_secret(name) for name, sign, value in pairs
         )
     user = f"{MASK}@" if match["user"] else ""
-    return f"{match['scheme']}{user}{mask_keys(match['rest'])}{query}{'#' + MASK if match['fragment'] else ''}"
+    rest = mask_keys(match["rest"]) if match["scheme"].lower() == "file://" else _without_keys(match["rest"])
+    return f"{match['scheme']}{user}{rest}{query}{'#' + MASK if match['fragment'] else ''}"
 
 
 def _is_prose(match: re.Match[str], plain: Container[str]) -> bool:
@@ -108,11 +120,11 @@ def _is_secret(match: re.Match[str]) -> bool:
 
 
 def mask_keys(text: str) -> str:
-    """`text` without anything that has the look of a key, whatever it is called; references stay."""
+    """`text` without anything that has the look of a key, whatever it is called; references and paths of files stay."""
     parts: list[str] = []
     end = 0
-    for match in _REFERENCE.finditer(text):
-        parts += [_without_keys(text[end : match.start()]), match[0]]
+    for match in _AS_IT_IS.finditer(text):
+        parts += [_without_keys(text[end : match.start()]), KNOWN_CREDENTIAL.sub(MASK, match[0])]
         end = match.end()
     return "".join([*parts, _without_keys(text[end:])])
 

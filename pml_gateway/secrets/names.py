@@ -161,9 +161,40 @@ def is_secret_name(name: str) -> bool:
 
 
 def _words(name: str) -> Iterator[str]:
-    for found in _WORDS.findall(name):
-        word = found.lower()
-        if glued := _GLUED.fullmatch(word):
-            yield from (part for part in glued.groups() if part)
-        elif len(word) > 1:
-            yield word
+    return (part for found in _WORDS.findall(name) for part in _parts(found.lower()) if len(part) > 1)
+
+
+def _parts(word: str) -> Iterator[str]:
+    glued = _GLUED.fullmatch(word)
+    return (part for part in glued.groups() if part) if glued else iter((word,))
+
+
+_OWNERLESS = _set(
+    """
+    access account api app auth authorization basic bearer client conn connection cookie credential credentials db
+    database default dir directory dsn env file folder header headers home host http id jwt key keys lang login master
+    mcp my name oauth pass passphrase password passwd pat path paths pin private project pwd remote root secret secrets
+    server service session shell signing str string temp tmp tmpdir token tokens uri url user username value webhook
+    workspace
+    """
+)
+"""Words that do not say whose a value is: other programs on this machine use names made of these alone."""
+
+
+def own_variable(server: str, wish: str) -> str:
+    """Return a variable for `wish`, with the server in front if the wish does not say whose it is."""
+    variable = _variable(wish)
+    words = (part for word in variable.split("_") for part in _parts(word.lower()))
+    is_ownerless = all(word in _OWNERLESS or word.isdigit() for word in words)
+    return prefixed(server, variable) if is_ownerless else variable
+
+
+def prefixed(server: str, variable: str) -> str:
+    """Return `variable` with the server in front, unless it begins so."""
+    prefix, variable = _variable(server), _variable(variable)
+    return variable if variable.startswith(f"{prefix}_") else f"{prefix}_{variable}"
+
+
+def _variable(text: str) -> str:
+    name = re.sub(r"[^A-Za-z0-9]+", "_", text).strip("_").upper() or "SECRET"
+    return name if not name[0].isdigit() else f"_{name}"

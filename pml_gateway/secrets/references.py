@@ -1,7 +1,7 @@
 """References to secrets in the configuration: `${env:NAME}` and `${file:PATH}`, and the text they stand for.
 
-A variable that the environment does not set is looked up in the gateway's own secrets file. In the definitions of
-servers, `${cwd}` and `${workspaceFolder}` stand for the folder that the client works in; that is no secret.
+A value in the gateway's own secrets file comes before the environment's, which another project may have set. In the
+definitions of servers, `${cwd}` and `${workspaceFolder}` stand for the folder that the client works in.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Literal
 
 from pml_gateway.errors import SecretError
+from pml_gateway.regular_files import RefusedFileError, read_regular
 from pml_gateway.secrets.env_file import stored_variables
 from pml_gateway.secrets.known import KNOWN_SECRETS
 from pml_gateway.workplace import Workplace
@@ -107,7 +108,7 @@ def _value(match: re.Match[str], workplace: Workplace) -> str:
     if not _NAME.match(reference.name):
         raise SecretError(f"{reference.label} names no environment variable", hint="write ${env:NAME}")
     environ = workplace.environ
-    value = environ.get(reference.name) or stored_variables(environ, workplace.folder).get(reference.name)
+    value = stored_variables(environ, workplace.folder).get(reference.name) or environ.get(reference.name)
     if value:
         return value
     if reference.default is not None:
@@ -115,8 +116,8 @@ def _value(match: re.Match[str], workplace: Workplace) -> str:
     state = "empty" if environ.get(reference.name) == "" else "not set"
     raise SecretError(
         f"environment variable {reference.name} is {state}",
-        hint=f"export it before starting pml, write {reference.name}=... into secrets.env beside config.yaml, "
-        f"or give a default: ${{env:{reference.name}:-default}}",
+        hint=f"store it: pml secrets set {reference.name}; or export it before starting pml, or give a default: "
+        f"${{env:{reference.name}:-default}}",
         details={"variable": reference.name},
     )
 
@@ -131,17 +132,16 @@ def _file(reference: SecretReference, workplace: Workplace) -> str:
             details=details,
         )
     try:
-        if not path.is_file():
-            raise SecretError(
-                f"secret file {path} does not exist or is no regular file", hint="create it", details=details
-            )
-        with path.open("rb") as stream:
-            content = stream.read(MAX_SECRET_BYTES + 1)
+        content = read_regular(path, MAX_SECRET_BYTES + 1)
         if len(content) > MAX_SECRET_BYTES:
             raise SecretError(
                 f"secret file {path} is larger than {MAX_SECRET_BYTES} bytes", hint="name another file", details=details
             )
         value = content.decode().rstrip("\r\n")
+    except (FileNotFoundError, NotADirectoryError, RefusedFileError) as exc:
+        raise SecretError(
+            f"secret file {path} does not exist or is no regular file", hint="create it", details=details
+        ) from exc
     except OSError as exc:
         raise SecretError(
             f"secret file {path} cannot be read: {exc.strerror}", hint="check its owner and mode", details=details

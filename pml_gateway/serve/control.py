@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import math
 import os
@@ -23,11 +24,11 @@ from pml_gateway.catalog.prompts_and_resources import OfferKind
 from pml_gateway.errors import ResultStoreError
 from pml_gateway.files import OWNER_ONLY, make_private
 from pml_gateway.home import RUN, do_without
-from pml_gateway.log import get_logger
+from pml_gateway.log import Seldom, get_logger
 from pml_gateway.paths import Paths
-from pml_gateway.results.lineage import lineage
 from pml_gateway.secrets.judgement import MASK
 from pml_gateway.secrets.known import KNOWN_SECRETS
+from pml_gateway.serve.peer import stranger
 from pml_gateway.types import JsonObject
 
 if TYPE_CHECKING:
@@ -77,6 +78,7 @@ def _upstream(gateway: Gateway, upstream: Upstream, tools: Sequence[CatalogTool]
         "transport": upstream.definition.resolved_transport.value,
         "era": listed.era if listed else None,
         "tools": len(tools),
+        "listed": len(listed.tools) if listed else None,
         **{
             str(kind): sum(1 for each in offers.of_kind(kind) if each.upstream_id == upstream.upstream_id)
             for kind in OfferKind
@@ -89,6 +91,7 @@ def _upstream(gateway: Gateway, upstream: Upstream, tools: Sequence[CatalogTool]
         "breaker": upstream.breaker.report(),
         "error": KNOWN_SECRETS.masked(str(why), MASK) if (why := upstream.installing or upstream.last_error) else None,
         "hint": KNOWN_SECRETS.masked(upstream.last_error.hint, MASK) if upstream.last_error else None,
+        "list_faults": [KNOWN_SECRETS.masked(fault, MASK) for fault in listed.faults] if listed else [],
         "held_back": len(pins.held) if pins is not None else 0,
         "flagged": sum(form.is_flagged for form in pins.forms) if pins is not None else 0,
         "repaired": [{"tool": tool.qualified_name, "repairs": list(tool.repairs)} for tool in tools if tool.repairs],
@@ -96,6 +99,8 @@ def _upstream(gateway: Gateway, upstream: Upstream, tools: Sequence[CatalogTool]
 
 
 logger = get_logger(__name__)
+
+_strangers = Seldom(logger)
 
 MAX_LINE = 16 * 1024 * 1024
 MAX_SOCKET_PATH = 100
@@ -215,6 +220,9 @@ async def _answer(
     gateway: Gateway, reload: Reload, presence: Presence, model: ClientModel, stream: anyio.abc.SocketStream
 ) -> None:
     async with stream:
+        if (user := stranger(stream.extra(anyio.abc.SocketAttribute.raw_socket))) is not None:
+            _strangers.warning("a process of user %d asked on the control socket, and was refused", user)
+            return
         with anyio.move_on_after(ANSWER_SECONDS) as limit:
             try:
                 request = json.loads(await BufferedByteReceiveStream(stream).receive_until(b"\n", MAX_LINE))
@@ -270,14 +278,10 @@ async def _execute(
         case "reload":
             problem = await reload()
             return {"error": problem} if problem else gateway_status(gateway)
-        case "lineage":
-            results = gateway.results
-            ref = str(request.get("ref")) if isinstance(request, dict) else ""
-            return {"lineage": await lineage(ref, results.look_up_as_owner, results.uses)}
         case "client":
             return model.as_json()
         case _:
-            known = "status, refresh, reload, reconnect, lineage, client and sample"
+            known = "status, refresh, reload, reconnect, client and sample"
             return {"error": f"unknown command {command!r}; known are {known}"}
 
 
@@ -326,6 +330,8 @@ async def ask_socket(path: Path, command: str, timeout: float, **arguments: obje
     """
     with anyio.fail_after(timeout), _reachable(path) as address:
         async with await anyio.connect_unix(address) as stream:
+            if (user := stranger(stream.extra(anyio.abc.SocketAttribute.raw_socket))) is not None:
+                raise PermissionError(errno.EPERM, f"the socket is served by a process of user {user}", str(path))
             await stream.send(json.dumps({**arguments, "command": command}).encode() + b"\n")
             answer: JsonObject = json.loads(await BufferedByteReceiveStream(stream).receive_until(b"\n", MAX_LINE))
             return answer

@@ -25,15 +25,17 @@ from pml_gateway.gateway.request import CURRENT, SCOPE_KEY, RequestScope
 from pml_gateway.gateway.state import GatewayState
 from pml_gateway.hosts import KnownHosts
 from pml_gateway.log import get_logger
-from pml_gateway.policy.client import ANONYMOUS, Client, ClientKeys, anonymous_at, check_exposure
-from pml_gateway.serve.finished_list import spliced
+from pml_gateway.policy.client import ANONYMOUS, Client, ClientKeys, anonymous_at
+from pml_gateway.policy.refusals import refusals
 from pml_gateway.serve.limits.connections import RETRY_AFTER_SECONDS, ConnectionLimits
 from pml_gateway.serve.limits.descriptors import connections_within, raise_limit
 from pml_gateway.serve.limits.sessions import Sessions
+from pml_gateway.serve.messages.posted import SESSION_HEADER, VERSION_HEADER
+from pml_gateway.serve.messages.written import Splicing
 from pml_gateway.serve.methods import shown_client
-from pml_gateway.serve.presence import RecentClients
 from pml_gateway.serve.resumption import ResumableSessions
 from pml_gateway.serve.runtime import OpenRuntime, Runtime
+from pml_gateway.shares import Visitors
 from pml_gateway.telemetry.trace import (
     CURRENT_TRACE,
     REQUEST_ID_HEADER,
@@ -52,8 +54,6 @@ logger = get_logger(__name__)
 
 ENDPOINT = "/mcp"
 METRICS_PATH = "/metrics"
-SESSION_HEADER = b"mcp-session-id"
-VERSION_HEADER = b"mcp-protocol-version"
 BLANKS = b" \t"
 """No part of a header's value, but the HTTP parser leaves those at its end."""
 
@@ -81,7 +81,9 @@ class HttpApp:
         self._sessions = Sessions(manager, settings)
         self._requests: dict[anyio.CancelScope, str] = {}
         self._shutting_down = anyio.Event()
-        self._sessionless = RecentClients()
+        self._sessionless = Visitors()
+        self._visitors = runtime.gateway.pool.visitors
+        self._visitors.expected = self._keys.shares
         runtime.presence.count_clients = lambda: len(self._sessions) + len(self._sessionless)
         self._metrics = self._open_metrics(runtime)
         runtime.gateway.on_swap(self._follow_clients)
@@ -98,6 +100,7 @@ class HttpApp:
     def begin_shutdown(self) -> None:
         """Say not ready from now on, and end the streams that only wait for notices."""
         self._shutting_down.set()
+        self._visitors.expected = frozenset()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Route one request."""
@@ -145,6 +148,7 @@ class HttpApp:
         mode = ExposureMode(mode_name) if mode_name else None
         if client is ANONYMOUS:
             client = anonymous_at(scope["client"][0] if scope["client"] else "")
+        self._visitors.note(client.share)
         session_id = next((value for name, value in scope["headers"] if name == SESSION_HEADER), None)
         if session_id is not None:
             bound = self._sessions.find(session_id, owner)
@@ -190,17 +194,18 @@ class HttpApp:
     async def _pass_on(
         self, request_scope: RequestScope, may_open_session: bool, scope: Scope, receive: Receive, send: Send
     ) -> None:
-        """Serve by the SDK, put finished lists into its answers, and remember whose session it opens."""
+        """Serve by the SDK, put finished values into its answers, and remember whose session it opens."""
         scope[SCOPE_KEY] = request_scope
         CURRENT.set(request_scope)
         has_begun = complete = False
+        splicing = Splicing(send)
 
         async def passing(message: Message) -> None:
             nonlocal has_begun, complete
             has_begun = True
             if may_open_session and message["type"] == "http.response.start" and message["status"] < 400:
                 await self._bind(message["headers"], request_scope)
-            await send(spliced(message, request_scope))
+            await splicing.send(message)
             complete = message["type"] == "http.response.body" and not message.get("more_body")
 
         try:
@@ -256,6 +261,7 @@ class HttpApp:
         except ConfigurationError as error:
             logger.error("client keys unchanged: %s", error)
             return
+        self._visitors.expected = self._keys.shares
         clients = after.settings.clients
         changed = {f"client:{name}" for name, entry in before.settings.clients.items() if clients.get(name) != entry}
         changed |= {ANONYMOUS.id} if clients and not before.settings.clients else set()
@@ -342,7 +348,7 @@ OnListening = Callable[[str], None]
 
 
 def check_http(settings: Settings, environ: Mapping[str, str], *hosts: str) -> None:
-    """Refuse what may not be served over HTTP: keys that do not resolve, or none on a public address.
+    """Refuse what may not be served over HTTP, such as keys that do not resolve, or none on a public address.
 
     Args:
         settings: what is to be served.
@@ -352,14 +358,8 @@ def check_http(settings: Settings, environ: Mapping[str, str], *hosts: str) -> N
     Raises:
         ConfigurationError: naming the value and the remedy.
     """
-    if settings.http.metrics:
-        # prometheus-client is loaded only where metrics are served.
-        from pml_gateway.serve.metrics import metrics_key
-
-        metrics_key(settings, environ)
-    ClientKeys(settings.clients, environ)
-    for host in {settings.http.host, *hosts}:
-        check_exposure(host, settings.clients)
+    for _, error in refusals(settings, environ, *hosts):
+        raise error
 
 
 def check_port(settings: HttpSettings) -> None:

@@ -119,6 +119,7 @@ class Dispatch:
         started = time.perf_counter()
         try:
             with (
+                request.scope.open_request,
                 continuing(parent) if parent and not in_meta else nullcontext(),
                 self._in_flight() if method.is_counted else nullcontext(),
             ):

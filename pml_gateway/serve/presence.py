@@ -8,29 +8,6 @@ from dataclasses import dataclass, field
 
 from pml_gateway.types import JsonObject
 
-RECENT_SECONDS = 300.0
-"""How long a client without a session counts after its last request."""
-
-MAX_RECENT = 1000
-
-
-class RecentClients:
-    """The clients that sent a request lately, without any session that would say that they are there."""
-
-    def __init__(self) -> None:
-        self._seen: dict[str, float] = {}
-
-    def note(self, client: str) -> None:
-        """It sent a request."""
-        self._seen.pop(client, None)
-        self._seen[client] = time.monotonic()
-        if len(self._seen) > MAX_RECENT:
-            del self._seen[next(iter(self._seen))]
-
-    def __len__(self) -> int:
-        since = time.monotonic() - RECENT_SECONDS
-        return sum(at >= since for at in self._seen.values())
-
 
 @dataclass(slots=True)
 class Presence:
@@ -40,6 +17,8 @@ class Presence:
     """
 
     transport: str
+    config: str = ""
+    """The file that its settings are of."""
     url: str | None = None
     count_clients: Callable[[], int] = lambda: 1
     attached: Callable[[], Sequence[JsonObject]] = tuple
@@ -50,6 +29,7 @@ class Presence:
         """As a status says it."""
         return {
             "transport": self.transport,
+            "config": self.config,
             "url": self.url,
             "age_seconds": round(time.monotonic() - self.started, 3),
             "clients": self.count_clients(),

@@ -32,6 +32,7 @@ from pml_gateway.serve.clients import (
     with_announcements,
 )
 from pml_gateway.serve.list_changes import Subscribers
+from pml_gateway.serve.messages.written import large_apart
 from pml_gateway.serve.methods import LISTEN, Dispatch, Method, always
 from pml_gateway.telemetry.spans import Spans
 from pml_gateway.types import JsonObject
@@ -96,7 +97,17 @@ def method_table(
 
     async def call_tool(ctx: Context, params: mcp_types.CallToolRequestParams) -> JsonObject:
         arguments = dict(params.arguments or {})
-        return await caller.call(ctx.scope, params.name, arguments, options_of(ctx), ctx.protocol_version)
+        result = await caller.call(ctx.scope, params.name, arguments, options_of(ctx), ctx.protocol_version)
+        seen, apart = await large_apart(result, ctx.scope)
+        ctx.apart.update(apart)
+        return {**seen, "content": []} if "content" in apart else seen
+
+    async def with_apart(ctx: Context, answer: JsonObject) -> JsonObject:
+        return {**answer, **ctx.apart} if ctx.apart else answer
+
+    async def offer(ctx: Context, envelope: JsonObject) -> JsonObject:
+        seen, apart = await large_apart(await offers.answer(ctx, envelope), ctx.scope)
+        return {**seen, **apart}
 
     async def begin_session(ctx: Context, _: mcp_types.NotificationParams) -> None:
         sessions.begin(ctx)
@@ -120,9 +131,9 @@ def method_table(
     yield Method(LISTEN, mcp_types.SubscriptionsListenRequestParams, subscribers.listen, is_counted=False)
     fill = partial(finished_list.fill, gateway)
     yield Method("tools/list", mcp_types.PaginatedRequestParams, always(finished_list.EMPTY), fill)
-    yield Method("tools/call", mcp_types.CallToolRequestParams, call_tool, carries_state=True)
+    yield Method("tools/call", mcp_types.CallToolRequestParams, call_tool, with_apart, carries_state=True)
     for name, (params, empty) in EMPTY_ANSWERS.items():
-        yield Method(name, params, always(empty), offers.answer, carries_state=name in INPUT_REQUIRED_METHODS)
+        yield Method(name, params, always(empty), offer, carries_state=name in INPUT_REQUIRED_METHODS)
 
 
 def build_server(

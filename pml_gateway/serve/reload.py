@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from contextlib import suppress
 from pathlib import Path
 
@@ -34,6 +34,8 @@ async def follow_files(gateway: Gateway, loaded: LoadedSettings, load: LoadSetti
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     files = {pins, requests, *(path.absolute() for path in (*loaded.files, *watched))}
     async with gateway.file_changes.of(files) as changes:
+        if await anyio.to_thread.run_sync(_is_newer, files - {pins, requests}, loaded.read_at):
+            await reload(gateway, load)
         async for changed in changes:
             if pins in changed:
                 await gateway.readmit()
@@ -41,6 +43,18 @@ async def follow_files(gateway: Gateway, loaded: LoadedSettings, load: LoadSetti
                 gateway.requests_changed()
             if changed - {pins, requests}:
                 await reload(gateway, load)
+
+
+def _is_newer(files: Collection[Path], read_at: float) -> bool:
+    """Return True if a file was written since then, or so shortly before that the clock of its disk cannot tell."""
+    changed = [0.0]
+    for file in files:
+        with suppress(OSError):
+            changed.append(file.stat().st_mtime)
+    return max(changed) >= read_at - CLOCK_SECONDS
+
+
+CLOCK_SECONDS = 0.02
 
 
 async def reload(gateway: Gateway, load: LoadSettings) -> str | None:

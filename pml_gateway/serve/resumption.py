@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sized
 from dataclasses import dataclass, field
 from typing import Any, cast
 
@@ -18,10 +17,13 @@ from mcp.server.streamable_http import (
     StreamId,
 )
 from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
-from mcp_types import INTERNAL_ERROR, ErrorData, JSONRPCError, JSONRPCMessage, JSONRPCResponse
+from mcp_types import JSONRPCError, JSONRPCMessage, JSONRPCResponse
 
 from pml_gateway.gateway.request import CURRENT
 from pml_gateway.mcp.sdk import on_session_end
+from pml_gateway.serve.messages.posted import Posted
+from pml_gateway.serve.messages.request_ids import original
+from pml_gateway.serve.messages.written import size_of
 from pml_gateway.shares import OWN, Holdings
 from pml_gateway.signal import Signal
 
@@ -38,8 +40,6 @@ MAX_ALL_BYTES = 256 * 1024 * 1024
 
 NOT_KEPT = ""
 """The id of an event that nobody can ask for again; the SDK sends none."""
-
-_SPLICED = ("tools", "prompts", "resources", "resourceTemplates")
 
 
 @dataclass(slots=True)
@@ -61,7 +61,7 @@ class _Stream:
         return list(self.events)[ids.index(event_id) :] if event_id in ids else None
 
     def size(self) -> int:
-        return sum(len(message.model_dump_json()) for _, message in self.events)
+        return sum(size_of(message) for _, message in self.events)
 
 
 class SessionEvents(EventStore):
@@ -80,7 +80,10 @@ class SessionEvents(EventStore):
         self._last = 0
 
     async def store_event(self, stream_id: StreamId, message: JSONRPCMessage | None) -> EventId:
-        """Keep one event; an empty one opens the stream of the request at hand."""
+        """Keep one event, from here on with the id that the client knows; an empty one opens the stream of the request
+        at hand."""
+        if isinstance(message, JSONRPCResponse | JSONRPCError) and message.id is not None:
+            message.id = original(message.id)
         self._last += 1
         event_id = f"{self._last}-{stream_id}"
         if message is None:
@@ -93,7 +96,7 @@ class SessionEvents(EventStore):
                 # Clients before 2025-11-25 cannot come back.
                 return NOT_KEPT
             stream = self._streams[stream_id] = _Stream()
-        stream.events.append((event_id, _kept(message)))
+        stream.events.append((event_id, message))
         stream.grown.set()
         if not stream.is_read:
             self._limit()
@@ -181,6 +184,7 @@ class ResumableSessions(StreamableHTTPSessionManager):
             # Whoever opens one too many loses another: `serve/limits/sessions.py`.
             max_sessions=None,
         )
+        self.asgi_app.app = Posted(self.asgi_app.app)
         on_session_end(self, self._forget_events)
 
     @property
@@ -195,15 +199,3 @@ class ResumableSessions(StreamableHTTPSessionManager):
 
     def _forget_events(self, _: str, events: EventStore | None) -> None:
         cast(SessionEvents, events).end()
-
-
-def _kept(message: JSONRPCMessage) -> JSONRPCMessage:
-    """A message as it may be sent again: lists are put into it only on its way out, once."""
-    if isinstance(message, JSONRPCResponse) and any(_is_empty(message.result.get(key)) for key in _SPLICED):
-        error = ErrorData(code=INTERNAL_ERROR, message="this list is not kept for later; ask for it again")
-        return JSONRPCError(jsonrpc="2.0", id=message.id, error=error)
-    return message
-
-
-def _is_empty(value: object) -> bool:
-    return isinstance(value, Sized) and not len(value)

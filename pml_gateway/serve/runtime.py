@@ -120,7 +120,7 @@ async def open_runtime(
         tasks.start_soon(followers.run)
         tasks.start_soon(subscribers.run)
         tasks.start_soon(follow_files, gateway, loaded, load, watched_files(paths, workplace))
-        presence = Presence("http" if local is None else "stdio")
+        presence = Presence("http" if local is None else "stdio", identity)
         if shared is not None:
             presence.started = shared.began
         model = ClientModel(presence, local, identity)
@@ -135,7 +135,7 @@ async def open_runtime(
 
 def watched_files(paths: Paths, workplace: Workplace) -> tuple[Path, ...]:
     """Files that change what is served, also those that do not exist yet."""
-    return (paths.config_file, paths.trust_file, workplace.folder / PROJECT_NAME)
+    return (paths.config_file, paths.secrets_file, paths.trust_file, workplace.folder / PROJECT_NAME)
 
 
 async def refresh_on_hangup(gateways: Callable[[], Iterable[Gateway]]) -> None:

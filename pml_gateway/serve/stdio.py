@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import contextmanager, suppress
+from typing import cast
 
 import anyio
+import anyio.to_thread
 from mcp.server.stdio import stdio_server
 from mcp.shared.message import SessionMessage
 from mcp_types.jsonrpc import JSONRPCError, JSONRPCNotification, JSONRPCRequest, JSONRPCResponse
 
-from pml_gateway.mcp.sdk import ContextReceiveStream, ContextSendStream, TappedReceive
-from pml_gateway.serve.finished_list import ListsSent, over_stdio
+from pml_gateway.mcp.sdk import ContextReceiveStream, ContextSendStream, TappedReceive, create_context_streams
+from pml_gateway.processes.framing import Lines, Oversized
+from pml_gateway.serve.messages.incoming import OpenRequests, incoming
+from pml_gateway.serve.messages.written import WrittenSent, over_stdio
 from pml_gateway.serve.methods import LISTEN
 from pml_gateway.serve.runtime import OpenRuntime
 from pml_gateway.serve.signals import first_signal
@@ -21,6 +26,11 @@ DRAIN_SECONDS = 5.0
 """How long calls in flight may go on after a signal, or once the client sends no more; children then get their own
 grace."""
 
+
+CHUNK = 65_536
+
+MAX_LINE = 256 * 1024 * 1024
+"""Longer lines are not messages, as for clients that share a gateway."""
 
 MOMENTARY = frozenset({"notifications/progress", "notifications/message"})
 """Notices that count for the moment only."""
@@ -34,7 +44,7 @@ def is_momentary(item: SessionMessage) -> bool:
     return isinstance(item.message, JSONRPCNotification) and item.message.method in MOMENTARY
 
 
-class Outgoing(ListsSent):
+class Outgoing(WrittenSent):
     """What a client is sent, without what is momentary while much waits for it."""
 
     __slots__ = ("waiting",)
@@ -61,6 +71,7 @@ class Unanswered:
     """
 
     def __init__(self) -> None:
+        self.requests = OpenRequests()
         self._ids: set[str | int] = set()
         self._changed = anyio.Event()
 
@@ -72,6 +83,15 @@ class Unanswered:
         with anyio.move_on_after(timeout):
             while self._ids:
                 await self._changed.wait()
+
+    @contextmanager
+    def noted(self, name: str) -> Iterator[None]:
+        """Count what is no message as a request for the length of this context."""
+        self._ids.add(name)
+        try:
+            yield
+        finally:
+            self._forget(name)
 
     def read(
         self, stream: ContextReceiveStream[SessionMessage | Exception], patience: Callable[[], float]
@@ -94,6 +114,7 @@ class Unanswered:
                 self._forget(request_id)
 
     def _note_answer(self, item: SessionMessage) -> None:
+        self.requests.answered(item.message)
         if isinstance(item.message, JSONRPCResponse | JSONRPCError) and item.message.id is not None:
             self._forget(item.message.id)
 
@@ -103,12 +124,61 @@ class Unanswered:
         changed.set()
 
 
+class _NoLines:
+    """The end of a file, for the SDK, which would drop a line that it cannot read."""
+
+    def __aiter__(self) -> _NoLines:
+        return self
+
+    async def __anext__(self) -> str:
+        raise StopAsyncIteration
+
+
+@contextmanager
+def _stdin() -> Iterator[int]:
+    """Yield a descriptor of the client's lines; children and handlers find nothing on stdin meanwhile."""
+    own = os.dup(0)
+    nothing = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(nothing, 0)
+    os.close(nothing)
+    try:
+        yield own
+    finally:
+        os.dup2(own, 0)
+        os.close(own)
+
+
+async def _lines(descriptor: int) -> AsyncIterator[bytes | Oversized]:
+    lines = Lines(MAX_LINE)
+    while chunk := await anyio.to_thread.run_sync(os.read, descriptor, CHUNK, abandon_on_cancel=True):
+        for line in lines.feed(chunk):
+            yield line
+    for line in lines.feed(b"\n"):
+        yield line
+
+
 async def serve_stdio(open_runtime: OpenRuntime) -> None:
     """Serve one client. A signal lets calls in flight finish, closes the upstreams and ends the process."""
     # Before the streams are opened: requests run in the context of what reads them.
     over_stdio.set(True)
-    async with stdio_server() as (read, write), first_signal() as signalled:
+    with _stdin() as stdin:
+        await _serve(open_runtime, stdin)
+
+
+async def _serve(open_runtime: OpenRuntime, stdin: int) -> None:
+    async with stdio_server(cast(anyio.AsyncFile[str], _NoLines())) as (_, write), first_signal() as signalled:
         unanswered = Unanswered()
+        arriving, read = create_context_streams[SessionMessage | Exception](0)
+
+        async def refuse(answer: JSONRPCError) -> None:
+            await write.send(SessionMessage(answer))
+
+        async def receive() -> None:
+            async with arriving:
+                with suppress(anyio.BrokenResourceError, anyio.ClosedResourceError):
+                    async for message in incoming(_lines(stdin), unanswered.requests, refuse):
+                        await arriving.send(SessionMessage(message))
+
         async with open_runtime() as runtime, anyio.create_task_group() as tasks:
 
             async def shut_down() -> None:
@@ -117,6 +187,7 @@ async def serve_stdio(open_runtime: OpenRuntime) -> None:
                 await unanswered.answered(DRAIN_SECONDS)
                 tasks.cancel_scope.cancel()
 
+            tasks.start_soon(receive)
             tasks.start_soon(shut_down)
             options = runtime.server.create_initialization_options()
             await runtime.server.run(unanswered.read(read, lambda: DRAIN_SECONDS), unanswered.write(write), options)

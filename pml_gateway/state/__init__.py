@@ -1,1 +1,1 @@
-"""State: what the gateway remembers between requests as data, in a store that several gateways can share later."""
+"""State: what is remembered between requests, in a store that several gateways can share later; files that change."""

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import math
 import sqlite3
-from contextlib import AbstractAsyncContextManager, nullcontext
+from collections.abc import AsyncIterator
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, cast
 from urllib.parse import urlsplit
 
+import anyio.to_thread
+
 from pml_gateway.config.settings import ReferenceSettings
 from pml_gateway.errors import ConfigurationError
-from pml_gateway.files import make_private
+from pml_gateway.files import OWNER_ONLY, PRIVATE_FOLDER, make_own_file, make_private
 from pml_gateway.home import RESULTS, do_without, obstacle
 from pml_gateway.installation import EXTRAS, adding
 from pml_gateway.secrets.masking import without_defaults
@@ -21,6 +24,9 @@ from pml_gateway.secrets.references import resolve
 from pml_gateway.state.memory import MemoryStore
 from pml_gateway.state.store import KeyValues
 from pml_gateway.workplace import Workplace
+
+DBNAME = "cache.db"
+"""As diskcache calls its file in a folder."""
 
 DISK_MARGIN = 1024 * 1024
 """Bytes the disk store may use beyond the cap for its own bookkeeping."""
@@ -99,14 +105,38 @@ def _memory() -> Backend:
 
 
 def _disk(directory: Path, written: str, max_bytes: int) -> Backend:
-    from diskcache import Timeout
+    from diskcache import Cache, Disk, Timeout
     from key_value.aio.errors import BaseKeyValueError
     from key_value.aio.stores.disk import DiskStore
 
+    class PrivateDisk(Disk):  # type: ignore[misc]  # it has no types
+        """Files that only their owner can read, in whichever folder they lie."""
+
+        def filename(self, *given: Any) -> tuple[str, str]:
+            """Name a file, in folders of its owner's own."""
+            name, path = super().filename(*given)
+            make_private(Path(path).parent)
+            return name, path
+
+        def store(self, *given: Any, **named: Any) -> tuple[int, int, str | None, Any]:
+            """Write a value; a large one is a file."""
+            size, mode, name, value = super().store(*given, **named)
+            if name is not None:
+                (directory / name).chmod(OWNER_ONLY)
+            return size, mode, name, value
+
+    class OwnCache(Cache):  # type: ignore[misc]  # it has no types
+        """A cache that the store takes though it is empty."""
+
+        def __bool__(self) -> bool:
+            return True
+
     try:
-        make_private(directory)
+        make_own_file(directory / DBNAME)
+        _close_to_others(directory)
         # The folder's own cap also holds for what other processes and earlier runs left there.
-        store = DiskStore(directory=directory, max_size=max_bytes + max_bytes // 8 + DISK_MARGIN)
+        cache = OwnCache(str(directory), size_limit=max_bytes + max_bytes // 8 + DISK_MARGIN, disk=PrivateDisk)
+        store = DiskStore(disk_cache=cache)
     except OSError as error:
         do_without(RESULTS, directory, error)
         return _memory()
@@ -117,7 +147,28 @@ def _disk(directory: Path, written: str, max_bytes: int) -> Backend:
         raise ConfigurationError(
             f"references.store: {written} cannot be used ({error})", hint="name another folder: disk:<folder>"
         ) from error
-    return _backend(store, BaseKeyValueError, sqlite3.Error, OSError, Timeout)
+    failures = (BaseKeyValueError, sqlite3.Error, OSError, Timeout)
+    return Backend(cast(KeyValues, store), _closing(cache, store), failures)
+
+
+@asynccontextmanager
+async def _closing(cache: Any, store: Any) -> AsyncIterator[None]:
+    async with store:
+        try:
+            yield
+        finally:
+            await anyio.to_thread.run_sync(cache.close)
+
+
+def _close_to_others(directory: Path) -> None:
+    """Close what lies there from before, also in a folder that others can enter; foreign files stay as they are."""
+    for path in (*directory.glob(f"{DBNAME}*"), *directory.glob("??/??/*.val")):
+        with suppress(OSError):
+            path.chmod(OWNER_ONLY)
+    for path in directory.glob("??"):
+        if path.is_dir() and any(path.glob("??/*.val")):
+            with suppress(OSError):
+                path.chmod(PRIVATE_FOLDER)
 
 
 def _redis(url: str) -> Backend:

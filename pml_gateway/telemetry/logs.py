@@ -7,12 +7,14 @@ import sys
 import time
 import traceback
 from collections.abc import Collection, Iterator
+from pathlib import Path
 from typing import IO
 
 from pml_gateway.config.settings import LogSettings
 from pml_gateway.log import ROOT
 from pml_gateway.secrets.judgement import MASK
 from pml_gateway.secrets.known import KNOWN_SECRETS, without_secrets
+from pml_gateway.telemetry.log_file import LogFile, Repeats
 from pml_gateway.telemetry.trace import CURRENT_TRACE
 from pml_gateway.text import escaped, escaped_json
 
@@ -54,6 +56,9 @@ def configure(
     plain = frozenset(servers)
     handler.setFormatter(JsonFormatter(plain) if as_json else TextFormatter(plain, colour=colour and target.isatty()))
     handler.addFilter(note_request)
+    handler.addFilter(Repeats())
+    if _log_file is not None and target is sys.stderr:
+        handler.addFilter(_log_file)
     own = logging.getLogger(ROOT)
     own.handlers[:] = [handler]
     own.setLevel(given.level.upper())
@@ -63,6 +68,15 @@ def configure(
     root.setLevel(logging.WARNING)
     for name, level in _LIBRARY_LEVELS.items():
         logging.getLogger(name).setLevel(level)
+
+
+_log_file: LogFile | None = None
+
+
+def rotate(path: Path) -> None:
+    """Keep the log at `path` small from the next `configure` on, where this process writes it as its stderr."""
+    global _log_file
+    _log_file = LogFile(path)
 
 
 def note_request(record: logging.LogRecord) -> bool:
@@ -130,7 +144,7 @@ def _message(record: logging.LogRecord, plain: Collection[str]) -> str:
     except (TypeError, ValueError):
         # A library's message and arguments do not fit; the line is still worth more than none.
         text = str(record.msg)
-    return _safe(text if len(text) <= MAX_MESSAGE else f"{text[:MAX_MESSAGE]}…", plain)
+    return _safe(text[:MAX_MESSAGE], plain) + ("…" if len(text) > MAX_MESSAGE else "")
 
 
 def _exception(record: logging.LogRecord, plain: Collection[str]) -> str:

@@ -63,12 +63,12 @@ MAX_NAMED = 5
 """Definitions that one line names."""
 
 _SAID = {
-    "accepted": "new or changed, nothing risky",
-    "varies": "changed again; further changes are accepted unsaid as long as nothing in them is risky",
-    "held_back": "changed; the texts accepted before stay until you decide: pml trust list",
-    "quarantined": "not served until you decide: pml trust list",
+    "accepted": "new or changed, and served; what changed: pml trust",
+    "varies": "changed again; further changes are logged only if they are held back",
+    "held_back": "an attack in a change; the texts accepted before stay until you decide: pml trust",
+    "quarantined": "not served until you decide: pml trust",
     "new_server": "accepted with a new server",
-    "flagged": "accepted, though risky by the lint: pml trust list",
+    "flagged": "accepted, and may be an attack: pml trust",
     "approved": "approved",
     "rejected": "rejected",
 }

@@ -1,1 +1,1 @@
-"""Trust: what servers say of themselves is judged, remembered as accepted, and held back where a change is risky."""
+"""Trust: what servers say of themselves is judged, remembered as accepted, and held back where it is an attack."""

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from enum import Enum, auto
 from functools import cached_property
 from types import MappingProxyType
 from typing import Protocol
@@ -27,10 +29,11 @@ from pml_gateway.trust.identity import (
     is_identical,
     likenesses_of,
     name_of,
-    nameless_digest,
+    with_texts_of,
 )
-from pml_gateway.trust.pins import MAX_FINGERPRINTS, MAX_HELD, Accepted, Because, Form, Held, Pins, ServerPins, baseline
-from pml_gateway.trust.verdict import Peer, Reason, RiskClass, Subject, SubjectKind, Verdict, peer_of
+from pml_gateway.trust.pins import MAX_HELD, Accepted, Because, Form, Held, Pins, ServerPins
+from pml_gateway.trust.recognition import recognises
+from pml_gateway.trust.verdict import Level, Peer, Reason, RiskClass, Subject, SubjectKind, Verdict, peer_of
 from pml_gateway.types import JsonObject
 
 logger = get_logger(__name__)
@@ -52,7 +55,7 @@ _KINDS: Mapping[str, SubjectKind] = {
 SENTENCE_WORDS = 4
 """Words in a row with which a text may tell somebody to do something; names of files have fewer."""
 
-_UNREAD = Verdict(True, 1.0, (Reason(RiskClass.OBFUSCATED_TEXT, "", "the lint could not read it"),))
+_UNREADABLE = Verdict(Level.ATTACK, 1.0, (Reason(RiskClass.OBFUSCATED_TEXT, "", "the lint could not read it"),))
 
 
 class Judge(Protocol):
@@ -62,17 +65,22 @@ class Judge(Protocol):
         """One verdict per subject, in their order."""
 
 
+class ServedBefore(Enum):
+    """Ways in which a server may have been served before this start."""
+
+    NEVER = auto()
+    WITHOUT_PINS = auto()
+    UNDER_PINS = auto()
+    """All of it was judged."""
+
+
 @dataclass(frozen=True, slots=True)
 class Heard:
-    """What one server listed, and what it is; `is_old` if it was served before there were pins.
-
-    `was_pinned` if it was served under pins before this start, so that all of it was judged.
-    """
+    """The lists of one server, and its identity."""
 
     entry: ManifestEntry
     identity: Identity
-    is_old: bool = False
-    was_pinned: bool = False
+    served_before: ServedBefore = ServedBefore.NEVER
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,6 +115,8 @@ class Admission:
     pins: Pins
     news: tuple[DefinitionsDecided, ...] = ()
     settled: Mapping[str, Settled] = field(default_factory=dict)
+    held_back: Mapping[str, tuple[JsonObject, ...]] = field(default_factory=dict)
+    """By server id, the accepted definitions of tools that are listed and not served."""
 
 
 def admit(
@@ -125,7 +135,7 @@ def admit(
         heard: by server id, what each listed.
         policy: what becomes of changes and of new servers.
         pins: what was accepted before.
-        judge: asked about changes only, and under `trust.changes: risky`.
+        judge: asked about changes only, and under `trust.changes: hold_attacks`.
         now: Unix seconds, noted with what is new.
         digest_of: `identity.digest`, remembered.
         settled: the servers that were settled after the admission before.
@@ -135,13 +145,26 @@ def admit(
         _Review(server, each, policy, pins, now, digest_of) for server, each in heard.items() if server not in known
     ]
     waiting = [(review, item) for review in reviews for item in review.unjudged]
-    if waiting:
+    returned = [(review, item) for review in reviews for item in review.returned]
+    if waiting or returned:
         peers = [peer for review in reviews for peer in review.peers()]
         peers += [peer for each in known.values() for peer in each.peers()]
-        verdicts = judged(judge, [review.subject(item) for review, item in waiting], peers)
+        verdicts = judged(judge, [review.subject(item) for review, item in waiting], peers) if waiting else []
         for (review, item), verdict in zip(waiting, verdicts, strict=True):
             review.settle(item, verdict)
+        # Judged as a whole: a list of what was found is cut, and two texts may stand at paths that are written alike.
+        attacks = [each for each, verdict in zip(waiting, verdicts, strict=True) if verdict.is_attack]
+        stripped = [
+            (review, item, kept)
+            for review, item in (*attacks, *returned)
+            if (kept := review.stripped(item)) is not None
+        ]
+        verdicts = judged(judge, [kept for _, _, kept in stripped], peers) if stripped else []
+        for (review, item, _), verdict in zip(stripped, verdicts, strict=True):
+            if not verdict.is_attack:
+                review.keep_without_texts(item)
     news: list[DefinitionsDecided] = []
+    held_back = {review.server: held for review in reviews if (held := tuple(review.held_back()))}
     entries = {server: each.entry for server, each in heard.items()}
     for review in reviews:
         entry = entries[review.server]
@@ -151,7 +174,7 @@ def admit(
         own = pins.of(review.server, heard[review.server].identity)
         if entries[review.server] is entry and own is not None and not own.held:
             known[review.server] = Settled(heard[review.server], own)
-    return Admission(entries, pins, tuple(news), known)
+    return Admission(entries, pins, tuple(news), known, held_back)
 
 
 def judged(judge: Judge, subjects: Sequence[Subject], peers: Collection[Peer]) -> list[Verdict]:
@@ -164,7 +187,7 @@ def judged(judge: Judge, subjects: Sequence[Subject], peers: Collection[Peer]) -
             return [verdict for subject in subjects for verdict in judged(judge, [subject], peers)]
         shown = logger.isEnabledFor(logging.DEBUG)
         logger.error("%s while judging a definition of %s", type(fault).__name__, subjects[0].server, exc_info=shown)
-        return [_UNREAD]
+        return [_UNREADABLE]
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,18 +214,21 @@ class _Review:
         self.server = server
         self._heard = heard
         self._policy = policy
-        self._known = pins.known
+        self._rejected_texts = pins.rejected_texts
         self._now = now
         self._digest_of = digest_of
         pinned = pins.of(server, heard.identity)
-        self._was_judged = pinned is not None and heard.was_pinned
-        self._is_old = pinned is None and heard.is_old
-        self._is_new = pinned is None and not heard.is_old and not heard.was_pinned
+        self._was_judged = pinned is not None and heard.served_before is ServedBefore.UNDER_PINS
+        self._is_older_than_pins = pinned is None and heard.served_before is ServedBefore.WITHOUT_PINS
+        self._is_new = pinned is None and heard.served_before is ServedBefore.NEVER
         self._pins = pinned or ServerPins(server, heard.identity.what)
         # A server that its owner has yet to look at is as new as before, whatever it changes meanwhile.
         self._awaits_review = pinned is not None and policy.new_servers == "review" and SERVER not in pinned.accepted
         self._decided: dict[Key, Form | Held | None] = {}
         self._waiting: dict[Key, tuple[_Item, Because]] = {}
+        self.returned: list[_Item] = []
+        """Changes that bring back a rejected text for the first time, and may work with the accepted texts."""
+        self._stripped: dict[Key, JsonObject | None] = {}
         self._record = self._item(SERVER, _record(heard, self._pins))
         self._items: dict[Key, _Item] = {SERVER: self._record}
         for kind, definition in self._listed():
@@ -256,27 +282,37 @@ class _Review:
     def settle(self, item: _Item, verdict: Verdict) -> None:
         """Decide by a verdict."""
         _, because = self._waiting.pop(item.key)
-        verdict = verdict if verdict.is_risky else self._since_baseline(item) or verdict
-        if verdict.is_risky:
+        if verdict.is_attack:
             self._set(item, because, verdict)
             return
         before = self._pins.latest(item.key)
         # Only the difference was judged: what stayed of a form that is warned of, or was never read, is read anew.
-        self._set(item, Accepted.NOT_RISKY, verdict if before is None or _is_sound(before) else None)
+        self._set(item, Accepted.NO_ATTACK, verdict if before is None or _is_sound(before) else None)
 
-    def _since_baseline(self, item: _Item) -> Verdict | None:
-        """What many steps made risky that none of them was; None where there was one step only, or nothing."""
-        forms = self._pins.accepted.get(item.key, ())
-        if item.key == SERVER or not forms or (first := baseline(forms)) is forms[-1]:
+    def stripped(self, item: _Item) -> Subject | None:
+        """Return what the judge is asked about an attack with the accepted texts, unless an accepted form is served."""
+        if self._served(item) is not None:
             return None
-        # It takes a while to import, which a start with unchanged tools never needs.
-        from pml_gateway.trust.changes import risky_changes
+        latest, kept = self._pins.latest(item.key), self._with_accepted_texts(item)
+        if latest is None or kept is None or recognises(self._rejected_texts, kept):
+            return None
+        return subject_of(self.server, item.key, kept, latest.definition)
 
-        try:
-            reasons = tuple(risky_changes(first.definition, item.definition))
-        except RecursionError:
-            return _UNREAD
-        return Verdict(True, 1.0, reasons) if reasons else None
+    def _with_accepted_texts(self, item: _Item) -> JsonObject | None:
+        """Return the definition with the texts of the form that was accepted last, made once; None if there is none."""
+        if item.key not in self._stripped:
+            latest, kept = self._pins.latest(item.key), None
+            if latest is not None and latest.definition:
+                with suppress(RecursionError):
+                    kept = with_texts_of(latest.definition, item.definition)
+            self._stripped[item.key] = kept
+        return self._stripped[item.key]
+
+    def keep_without_texts(self, item: _Item) -> None:
+        """Serve a definition that is held back with the texts that were accepted."""
+        decided = self._decided[item.key]
+        if isinstance(decided, Held):
+            self._decided[item.key] = replace(decided, is_text_only=True)
 
     def admitted_entry(self) -> ManifestEntry:
         """The listing without what is held back; the very same object where nothing is."""
@@ -293,12 +329,25 @@ class _Review:
             differences = {
                 key: replace(each, offers=_without_resources(each.offers)) for key, each in differences.items()
             }
-        elif record["instructions"] != offers.instructions:
-            offers = replace(offers, instructions=record["instructions"])
+        elif record.get("instructions", "") != offers.instructions:
+            offers = replace(offers, instructions=record.get("instructions", ""))
         is_same = tools is entry.tools and offers is entry.offers
         if is_same and all(differences[key] is each for key, each in entry.differences.items()):
             return entry
         return replace(entry, tools=tools, offers=offers, differences=differences)
+
+    def held_back(self) -> Iterator[JsonObject]:
+        """Yield what was accepted of each tool that is listed for every client, and not served to any."""
+        is_server_gone = self._served(self._record) is None and SERVER in self._pins.accepted
+        absent = {each for difference in self._heard.entry.differences.values() for each in difference.missing}
+        for tool in self._heard.entry.tools:
+            key = (SubjectKind.TOOL, name_of(SubjectKind.TOOL, tool))
+            if ("tools", key[1]) in absent:
+                continue
+            latest = self._pins.latest(key)
+            if latest is not None and (is_server_gone or self._served(self._items[key]) is None):
+                # A form whose definition was too large to keep is known by its hash; its name is enough here.
+                yield latest.definition or {"name": key[1]}
 
     def pinned_into(self, pins: Pins) -> Pins:
         """The pins with what was decided here."""
@@ -311,15 +360,9 @@ class _Review:
                     forms[item.key] = form
                 case Held() as each:
                     held[item.key] = (each,)
-                    is_new = own.waiting(item.key, item.digest) is None
-                    if is_new and each.verdict is not None and each.verdict.is_risky:
-                        pins = pins.knowing(nameless_digest(item.definition), is_rejected=False)
         own = own.with_forms(forms.items()) if forms else own
         held = self._held_with(held, own)
         own = replace(own, held=held) if held != own.held else own
-        fingerprint = self._heard.identity.fingerprint
-        if fingerprint not in own.fingerprints:
-            own = replace(own, fingerprints=(*own.fingerprints, fingerprint)[-MAX_FINGERPRINTS:])
         absent = own.accepted.keys() - self._items.keys()
         if len(absent) > MAX_ABSENT:
             dropped = set([key for key in own.accepted if key in absent][:-MAX_ABSENT])
@@ -374,7 +417,7 @@ class _Review:
         form = pins.form(item.key, item.digest)
         if not item.digest:
             self._set(item, Because.UNREADABLE)
-        elif pins.refuses(item.key, item.digest):
+        elif pins.refusal(item.key, item.digest) is not None:
             self._decided[item.key] = None
         elif form is not None:
             self._decided[item.key] = form
@@ -382,28 +425,29 @@ class _Review:
             self._decide_resource(item, waiting)
         elif waiting is None and self._has_returned(item):
             self._set(item, Because.RETURNED)
-        elif self._is_old:
+            self.returned.append(item)
+        elif self._is_older_than_pins:
             self._set(item, Accepted.UPGRADE)
         elif (
             self._is_new or self._is_still_new(item) or (waiting is not None and waiting.because is Because.NEW_SERVER)
         ):
             accepts = policy.new_servers == "accept"
             self._set(item, Accepted.NEW_SERVER if accepts else Because.NEW_SERVER)
-        elif waiting is not None and waiting.because is Because.RETURNED and policy.changes != "accept":
+        elif waiting is not None and waiting.because is Because.RETURNED:
             self._decided[item.key] = waiting
         else:
             self._decide_change(item, waiting.verdict if waiting is not None else None)
 
     def _decide_resource(self, item: _Item, waiting: Held | None) -> None:
-        """A resource is served unless it is risky, whether or not its server is new."""
-        if self._policy.changes == "accept":
+        """Serve a resource unless it is an attack, whether or not its server is new."""
+        if self._policy.changes == "notice":
             self._set(item, Because.RETURNED if self._has_returned(item) else Accepted.POLICY)
         elif waiting is not None:
             self._decided[item.key] = waiting
         elif self._has_returned(item):
             self._set(item, Because.RETURNED)
         elif self._was_judged or not _may_tell(item.definition):
-            self._set(item, Accepted.NOT_RISKY)
+            self._set(item, Accepted.NO_ATTACK)
         else:
             self._waiting[item.key] = (item, Because.NEW)
 
@@ -413,11 +457,11 @@ class _Review:
     def _decide_change(self, item: _Item, verdict: Verdict | None) -> None:
         because = Because.CHANGED if item.key in self._pins.accepted else Because.NEW
         match self._policy.changes:
-            case "accept":
+            case "notice":
                 self._set(item, Accepted.POLICY)
             case "review":
                 self._set(item, because, verdict)
-            case "risky":
+            case "hold_attacks":
                 if item.key in self._pins.rejected and item.key not in self._pins.accepted:
                     # Its owner wants none of it: a change that nothing is wrong with is no word of his.
                     self._set(item, because, verdict)
@@ -425,7 +469,7 @@ class _Review:
                 if verdict is None and item.key == SERVER and not self._says_something_new(item):
                     verdict = Verdict()
                 if verdict is not None:
-                    self._set(item, because if verdict.is_risky else Accepted.NOT_RISKY, verdict)
+                    self._set(item, because if verdict.is_attack else Accepted.NO_ATTACK, verdict)
                 else:
                     self._waiting[item.key] = (item, because)
 
@@ -435,10 +479,7 @@ class _Review:
         return any(before.get(key, "") != record.definition[key] for key in ("instructions", "name"))
 
     def _has_returned(self, item: _Item) -> bool:
-        if not self._known or item.key[0] is SubjectKind.INSTRUCTIONS:
-            return False
-        was_rejected = self._known.get(nameless_digest(item.definition))
-        return was_rejected is True or (was_rejected is False and self._policy.changes != "accept")
+        return item.key[0] is not SubjectKind.INSTRUCTIONS and recognises(self._rejected_texts, item.definition)
 
     def _set(self, item: _Item, reason: Accepted | Because, verdict: Verdict | None = None) -> None:
         decided: Form | Held
@@ -465,12 +506,17 @@ class _Review:
         return "varies" if forms == VARIES_FROM else ""
 
     def _served(self, item: _Item) -> JsonObject | None:
-        """What is served for a listed definition: itself, an accepted form that differs in text, or nothing."""
-        if isinstance(self._decided[item.key], Form):
+        """Return what is served for a listed definition: itself, itself with accepted texts, or nothing."""
+        decided = self._decided[item.key]
+        if isinstance(decided, Form):
             return item.definition
-        for form in reversed(self._pins.accepted.get(item.key, ())):
+        forms = self._pins.accepted.get(item.key, ())
+        for form in reversed(forms):
             if item.digest and differs_in_text_only(form.definition, item.definition):
                 return form.definition
+        held = decided or self._pins.refusal(item.key, item.digest)
+        if held is not None and held.is_text_only and self._policy.changes == "hold_attacks":
+            return self._with_accepted_texts(item)
         return None
 
     @cached_property
@@ -522,7 +568,7 @@ def _may_tell(resource: JsonObject) -> bool:
 
 def _is_sound(form: Form) -> bool:
     """Whether all of a form was read or approved, so that what stays of it needs no reading."""
-    return form.how is Accepted.OWNER or (form.verdict is not None and not form.verdict.is_risky)
+    return form.how is Accepted.OWNER or (form.verdict is not None and not form.verdict.is_attack)
 
 
 def _without_resources(offers: Offers) -> Offers:

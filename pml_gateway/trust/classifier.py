@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import zlib
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from functools import cache, lru_cache
 
@@ -36,6 +37,9 @@ HASHED_PIECES = HASHED_PAIRS + WORD_PAIRS
 FEATURES = HASHED_PIECES + PIECES
 
 WEIGHTS_FILE = "weights.npy"
+
+Features = npt.NDArray[np.int32]
+"""Positions in the weights."""
 
 
 def features_of(reading: Reading, start: int, end: int, found: Sequence[Match], traits: Sequence[str]) -> set[int]:
@@ -71,10 +75,10 @@ def _places(word: str) -> tuple[str, tuple[int, ...]]:
     )
     whole = f"^{word}$"
     found = {HASHED + zlib.crc32(stem.encode()) % WORDS}
-    if len(word) >= MIN_PIECED:
+    if len(word) >= MIN_PIECED or not word.isascii():
         found.update(
             HASHED_PIECES + zlib.crc32(whole[at : at + size].encode()) % PIECES
-            for size in SIZES
+            for size in (SIZES if word < HANGUL else SHORT_SIZES)
             for at in range(len(whole) - size + 1)
         )
     return stem, tuple(found)
@@ -82,6 +86,9 @@ def _places(word: str) -> tuple[str, tuple[int, ...]]:
 
 _ENDINGS = ("ing", "ies", "ed", "es", "s", "ly")
 SIZES = (4, 5)
+SHORT_SIZES = (2, 3)
+HANGUL = "\u1100"
+"""Letters from here on are syllables, of which few make a word."""
 MIN_STEM = 3
 MIN_PIECED = 6
 MAX_WORD = 40
@@ -93,12 +100,30 @@ class Classifier:
 
     weights: npt.NDArray[np.float32]
 
-    def score(self, features: set[int], bonus: float = 0.0) -> float:
-        """Between 0 and 1; `models/build_lint.py` puts the threshold at one half."""
+    def score(self, features: Collection[int], bonus: float = 0.0) -> float:
+        """Return how likely a sentence is an attack, between 0 and 1; `bonus` is added to the logit."""
         if not features:
             return 0.0
-        logit = float(self.weights[list(features)].sum() + self.weights[-1]) + bonus
-        return float(1 / (1 + np.exp(-logit)))
+        return 1 / (1 + math.exp(-self.logit(np.fromiter(features, dtype=np.int32)) - bonus))
+
+    def logit(self, features: Features) -> float:
+        """Return the same before it is brought between 0 and 1."""
+        return float(self.weights[features] @ shares_of(features) + self.weights[-1])
+
+
+def shares_of(features: Features) -> npt.NDArray[np.float32]:
+    """Return how much each feature counts: less in long sentences, where many small weights meet."""
+    shares = np.ones(len(features), dtype=np.float32)
+    for is_of_these, full in ((features < MATCHES, FULL_KINDS), (features >= HASHED, FULL_HASHED)):
+        shares[is_of_these] = np.sqrt(min(1.0, full / max(int(np.count_nonzero(is_of_these)), 1)))
+    return shares
+
+
+FULL_KINDS = 30
+"""Kinds and pairs of kinds up to which each counts in full."""
+
+FULL_HASHED = 60
+"""Hashed features up to which each counts in full: those of about ten words."""
 
 
 @cache

@@ -6,24 +6,28 @@ import hashlib
 import json
 import marshal
 import unicodedata
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlsplit
 
-from pml_gateway.config.packages import NO_PACKAGE, Package, package_of
+from pml_gateway.config.commands.packages import NO_PACKAGE, Package, package_of
 from pml_gateway.config.servers import UpstreamDefinition
+from pml_gateway.trust.passages import DATA_KEYS, NAMING_KEYS
 from pml_gateway.trust.verdict import SubjectKind
 from pml_gateway.types import JsonObject
 
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """What a server is; `what` stays when its arguments or the version of its package change."""
+    """What a server is; `what` stays when its arguments or the version of its package change.
+
+    `formerly` has the ids that its owner gave it before this one.
+    """
 
     what: str
-    fingerprint: str
     package: Package = NO_PACKAGE
+    formerly: tuple[str, ...] = ()
 
 
 def identity_of(definition: UpstreamDefinition) -> Identity:
@@ -39,7 +43,7 @@ def identity_of(definition: UpstreamDefinition) -> Identity:
         script = next((word for word in definition.args if not word.startswith("-")), "")
         what = ["command", definition.command, script]
     digest = hashlib.sha256(json.dumps(what).encode()).hexdigest()[:16]
-    return Identity(digest, definition.fingerprint(), package)
+    return Identity(digest, package, tuple(definition.formerly))
 
 
 Key = tuple[SubjectKind, str]
@@ -59,11 +63,8 @@ NAMED_BY: Mapping[SubjectKind, str] = {
 _TEXTS = frozenset({"description", "title", "instructions"})
 """What a model reads and no call depends on."""
 
-_NAMES = frozenset({"name", "uri", "uriTemplate"})
-
 MIN_RECOGNISED = 24
-"""Characters of description from which a definition is recognised under another name: shorter ones are alike by
-chance."""
+"""Characters from which a text is recognised under another name: shorter ones are alike by chance."""
 
 DIGEST_LENGTH = 32
 
@@ -110,18 +111,50 @@ PLAIN_FORMAT = 2
 """Of marshal: the newest that writes the same of the same, however often an object occurs."""
 
 
-def nameless_digest(definition: JsonObject) -> str:
-    """A hash that stays when the definition comes back under another name; none of what says too little."""
-    if len(str(definition.get("description") or "")) < MIN_RECOGNISED:
-        return ""
-    return digest({key: value for key, value in definition.items() if key not in _NAMES})
-
-
 def differs_in_text_only(before: JsonObject, after: JsonObject) -> bool:
     """Whether calls go on as before, because only what is read changed."""
     return digest({key: value for key, value in before.items() if key not in _TEXTS}) == digest(
         {key: value for key, value in after.items() if key not in _TEXTS}
     )
+
+
+def with_texts_of(before: JsonObject, after: JsonObject) -> JsonObject:
+    """Return the definition `after` with the descriptive texts of `before`: new ones are left out."""
+    kept: JsonObject = _with_texts(before, after, are_names=False)
+    return kept
+
+
+def _with_texts(before: Any, after: Any, *, are_names: bool) -> Any:
+    if isinstance(after, dict):
+        before = before if isinstance(before, dict) else {}
+        kept: JsonObject = {}
+        for key, value in after.items():
+            if key in _TEXTS and isinstance(value, str) and not are_names:
+                if isinstance(before.get(key), str):
+                    kept[key] = before[key]
+            elif key in DATA_KEYS and not are_names:
+                kept[key] = value
+            else:
+                kept[key] = _with_texts(before.get(key), value, are_names=key in NAMING_KEYS and not are_names)
+        return kept
+    if isinstance(after, list | tuple):
+        was = before if isinstance(before, list | tuple) else ()
+        return [_with_texts(_counterpart(was, each), each, are_names=False) for each in after]
+    return after
+
+
+def _counterpart(before: Sequence[Any], each: Any) -> Any:
+    """Return what a member of a list was before: of the same name or value, or the same but for texts."""
+    if not isinstance(each, dict):
+        return None
+    members = [member for member in before if isinstance(member, dict)]
+    key = next((key for key in ("name", "const", "$ref") if key in each), None)
+    if key is not None:
+        same = [member for member in members if key in member and is_identical(member[key], each[key])]
+    else:
+        bare = _with_texts({}, each, are_names=False)
+        same = [member for member in members if is_identical(_with_texts({}, member, are_names=False), bare)]
+    return same[0] if len(same) == 1 else None
 
 
 def likenesses_of(key: Key, definition: JsonObject) -> Iterator[tuple[SubjectKind, str, str]]:

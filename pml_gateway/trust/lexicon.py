@@ -48,6 +48,7 @@ class Kind(StrEnum):
     TOOL = "h"
     NAME = "i"
     PEER = "j"
+    OWN = "#"
     OTHER = "k"
     INSTEAD = "l"
     PREFER = "m"
@@ -361,8 +362,14 @@ MAX_SENTENCE = 60
 """Words of a sentence; what runs on is cut there, so that far apart words are not taken together."""
 
 
-def read(text: str, peers: Collection[str] = ()) -> Reading:
-    """The words of a text by kind; `peers` are names of other servers' tools, in lower case."""
+def read(text: str, peers: Collection[str] = (), own: Collection[str] = ()) -> Reading:
+    """Return the words of a text by kind.
+
+    Args:
+        text: of a definition.
+        peers: names of other servers' tools, in lower case.
+        own: names of the server's own tools and parameters, as `spelled`.
+    """
     lowered = text.lower()
     if len(lowered) != len(text):
         lowered = "".join(each if len(each) == 1 else original for original, each in ((c, c.lower()) for c in text))
@@ -377,13 +384,13 @@ def read(text: str, peers: Collection[str] = ()) -> Reading:
         if group in ("said", "more"):
             group = "mark"
         if group == "word" and _CJK.search(said):
-            for part in _SPOKEN.finditer(said):
-                letters.append(str(part.lastgroup))
-                starts.append(found.start() + part.start())
-                ends.append(found.start() + part.end())
-                words.append(part[0])
+            for letter, start, end in _spoken(said):
+                letters.append(letter)
+                starts.append(found.start() + start)
+                ends.append(found.start() + end)
+                words.append(said[start:end])
             continue
-        letter = _letter(found, said, group, peers)
+        letter = _letter(found, said, group, peers, own)
         if letter == END:
             run = 0
         else:
@@ -408,12 +415,33 @@ def read(text: str, peers: Collection[str] = ()) -> Reading:
     return Reading("".join(letters), tuple(starts), tuple(ends), tuple(words))
 
 
-def _letter(found: re.Match[str], said: str, group: str | None, peers: Collection[str]) -> str:
+def _spoken(said: str) -> Iterator[tuple[str, int, int]]:
+    """Yield the words with a kind of a text without blanks, and pairs of letters between them."""
+    at = 0
+    for part in (*_SPOKEN.finditer(said), None):
+        end = len(said) if part is None else part.start()
+        yield from ((PLAIN, start, start + 2) for start in range(at, end - 1))
+        if part is not None:
+            yield str(part.lastgroup), part.start(), part.end()
+            at = part.end()
+
+
+def spelled(name: str) -> str:
+    """Return a name as it is compared: `listItems`, `list-items` and `list_items` are one."""
+    return _SEPARATORS.sub("", name.lower())
+
+
+_SEPARATORS = re.compile(r"[\W_]+")
+
+
+def _letter(found: re.Match[str], said: str, group: str | None, peers: Collection[str], own: Collection[str]) -> str:
     match group:
         case "word":
             kind = _KIND.get(said)
             if said in peers:
                 return Kind.PEER
+            if kind is None and spelled(said) in own:
+                return Kind.OWN
             if kind is not None:
                 return kind
             if "_" in said:

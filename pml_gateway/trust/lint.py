@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from rapidfuzz.distance import Levenshtein
@@ -12,17 +12,16 @@ from rapidfuzz.fuzz import token_sort_ratio
 
 from pml_gateway.index.text import split_words
 from pml_gateway.text import shortened
-from pml_gateway.trust.changes import risky_changes
 from pml_gateway.trust.classifier import Classifier, features_of, shipped_classifier
-from pml_gateway.trust.lexicon import Kind, Reading, read
+from pml_gateway.trust.lexicon import Kind, Reading, read, spelled
 from pml_gateway.trust.passages import MAX_CHARACTERS, Passage, passages_of
 from pml_gateway.trust.reveal import Revealed, reveal
 from pml_gateway.trust.rules import Match, matches, secrets_in
-from pml_gateway.trust.verdict import Peer, Reason, RiskClass, Subject, SubjectKind, Verdict
+from pml_gateway.trust.verdict import Level, Peer, Reason, RiskClass, Subject, SubjectKind, Verdict
 from pml_gateway.types import JsonObject
 
-RISKY = 0.5
-"""The score from which a definition is risky; the classifier's last weight was chosen for it."""
+LEVELS = {Level.ATTACK: 0.85, Level.NOTICE: 0.5}
+"""The score from which a verdict has each level; the classifier's last weight was chosen for the second."""
 
 CERTAIN = 0.95
 """The score of what needs no weighing: hidden characters, orders in code, keys, a schema that opened."""
@@ -52,19 +51,19 @@ class Linter:
         return [self._verdict(subject, neighbours) for subject in subjects]
 
     def _verdict(self, subject: Subject, neighbours: _Neighbours) -> Verdict:
-        found = [*self._said(subject, neighbours.names(subject.server)), *_posing(subject, neighbours)]
-        if subject.before is not None:
-            found += [_Scored(reason, CERTAIN) for reason in risky_changes(subject.before, subject.definition)]
+        found = [*self._said(subject, neighbours), *_posing(subject, neighbours)]
         score = max((each.score for each in found), default=0.0)
+        level = next((level for level, least in LEVELS.items() if score >= least), None)
         reasons = dict.fromkeys(
             Reason(each.reason.risk_class, each.reason.where, _shown(each.reason.text))
             for each in sorted(found, key=lambda each: -each.score)
-            if each.score >= RISKY
+            if level is not None and each.score >= LEVELS[level]
         )
-        return Verdict(bool(reasons), round(score, 4), tuple(reasons)[:MAX_REASONS])
+        return Verdict(level, round(score, 4), tuple(reasons)[:MAX_REASONS])
 
-    def _said(self, subject: Subject, strangers: Collection[str]) -> Iterator[_Scored]:
+    def _said(self, subject: Subject, neighbours: _Neighbours) -> Iterator[_Scored]:
         passages, is_whole = passages_of(subject.definition)
+        strangers, own = neighbours.names(subject.server), neighbours.own(subject.server) | own_names(passages)
         about = traits_of(subject.definition)
         known = known_of(subject.before) if subject.before is not None else frozenset()
         is_change = subject.before is not None
@@ -81,7 +80,7 @@ class Linter:
             for secret in secrets_in(revealed.plain):
                 shown = f"{secret[:SHOWN_OF_SECRET]}…"
                 yield from _findings(passage, RiskClass.EMBEDDED_SECRET, shown, CERTAIN, is_change)
-            for sentence in sentences_of(passage, revealed, known, strangers, about):
+            for sentence in sentences_of(passage, revealed, known, strangers, own, about):
                 yield from self._of_sentence(sentence, is_change)
 
     def _of_sentence(self, sentence: Sentence, is_change: bool) -> Iterator[_Scored]:
@@ -91,11 +90,8 @@ class Linter:
         features = sentence.features()
         score = CERTAIN if is_order or (bonus and not features) else self._classifier.score(features, bonus)
         for match in sentence.matches:
-            if match.rule.suffices or is_order:
-                span = sentence.span(match.start, match.end)
-                yield from _findings(
-                    sentence.passage, match.rule.risk_class, span, score, is_change, is_encoded=is_encoded
-                )
+            span = sentence.span(match.start, match.end)
+            yield from _findings(sentence.passage, match.rule.risk_class, span, score, is_change, is_encoded=is_encoded)
         found = _class_of(sentence.letters, sentence.matches)
         yield from _findings(sentence.passage, found, sentence.text, score, is_change, is_encoded=is_encoded)
 
@@ -160,19 +156,25 @@ def sentences_of(
     revealed: Revealed,
     known: Collection[str] = (),
     strangers: Collection[str] = (),
+    own: Collection[str] = (),
     about: tuple[str, ...] = (),
 ) -> Iterator[Sentence]:
     """The sentences of a passage that are not `known`, with the rules that fit them."""
     for source in (revealed.plain, *revealed.decoded):
-        reading = read(source, strangers)
+        reading = read(source, strangers, own)
         fitting = list(matches(reading))
         for start, end in reading.sentences():
             if not known or _normal(reading, start, end) not in known:
                 within = [match for match in fitting if start <= match.start < end]
                 here = tuple(match for match in within if not match.is_excused)
-                is_excused = any(match.is_excused and match.rule.suffices for match in within)
+                is_excused = any(match.is_excused for match in within)
                 here_about = (*about, "excused") if is_excused else about
                 yield Sentence(passage, revealed, source, reading, start, end, here, here_about)
+
+
+def own_names(passages: Iterable[Passage]) -> frozenset[str]:
+    """Return the names in a definition, those of its parameters among them, as they are compared."""
+    return frozenset(spelled(passage.text[:MAX_NAME]) for passage in passages if passage.is_name)
 
 
 def traits_of(definition: JsonObject) -> tuple[str, ...]:
@@ -295,12 +297,19 @@ class _Neighbours:
                 self._by_spelling[spelling].append(peer)
         self._telling = frozenset(peer.name.lower() for peer in peers if _words(peer.name) > 1)
         self._names: dict[str, frozenset[str]] = {}
+        self._spelled: dict[str, frozenset[str]] = {}
 
     def names(self, server: str) -> frozenset[str]:
         """Names of other servers' tools that are no common words and none of the server's own."""
         if server not in self._names:
             self._names[server] = self._telling - self._own[server]
         return self._names[server]
+
+    def own(self, server: str) -> frozenset[str]:
+        """Return the names of a server's own tools, as they are compared."""
+        if server not in self._spelled:
+            self._spelled[server] = frozenset(map(spelled, self._own[server]))
+        return self._spelled[server]
 
     def alike(self, server: str, name: str) -> list[Peer]:
         """Other servers' tools of this name, or of one that is easily taken for it."""
@@ -345,6 +354,8 @@ _SPELLED = str.maketrans("013457", "oieast", "-_. ")
 
 def _resembles(name: str, other: str) -> bool:
     mine, theirs = name.lower().translate(_SPELLED), other.lower().translate(_SPELLED)
+    if {mine[:3], theirs[:3]} == {"get", "set"}:
+        return False
     if mine == theirs:
         return name.lower() != other.lower() and any(character.isdigit() for character in name + other)
     if min(len(mine), len(theirs)) < MIN_NAME or abs(len(mine) - len(theirs)) > 1 or len(mine) > MAX_COMPARED:

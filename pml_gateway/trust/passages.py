@@ -19,6 +19,13 @@ DATA_KEYS = frozenset({"default", "enum", "const", "examples", "example"})
 """Keys of a schema whose values are data for the tool, where orders to a model have no business."""
 
 
+NAMING_KEYS = frozenset({"properties", "patternProperties", "$defs", "definitions", "dependentSchemas"})
+"""Keys of a schema whose members are named by the server: `description` among them is no description."""
+
+_TYPES = frozenset({"array", "boolean", "integer", "null", "number", "object", "string"})
+"""Words of JSON Schema, which say nothing to a model; a third of all texts."""
+
+
 @dataclass(frozen=True, slots=True)
 class Passage:
     """One text; `where` is its path, `is_name` says that it was a key or a name and is given as words."""
@@ -52,6 +59,8 @@ def _walk(definition: JsonObject) -> Iterator[Passage | None]:
     while stack:
         where, key, value, is_data = stack.pop()
         match value:
+            case str() if value in _TYPES:
+                yield None
             case str():
                 text = well_formed(value)
                 is_name = where in ("name", "title") and "\n" not in text and " " not in text
@@ -59,7 +68,7 @@ def _walk(definition: JsonObject) -> Iterator[Passage | None]:
             case dict():
                 yield None
                 members = [(_joined(where, str(name)), str(name), item) for name, item in value.items()]
-                named = key in ("properties", "$defs", "definitions", "patternProperties") and not is_data
+                named = key in NAMING_KEYS and not is_data
                 stack.extend(
                     (path, name, item, is_data or (name in DATA_KEYS and not named))
                     for path, name, item in reversed(members)

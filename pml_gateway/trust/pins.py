@@ -13,27 +13,27 @@ from typing import Any
 from pml_gateway.files import locked, read_json, write_atomically
 from pml_gateway.log import get_logger
 from pml_gateway.trust.identity import Identity, Key
-from pml_gateway.trust.verdict import Reason, RiskClass, SubjectKind, Verdict
+from pml_gateway.trust.verdict import Level, Reason, RiskClass, SubjectKind, Verdict
 from pml_gateway.types import JsonObject
 
 logger = get_logger(__name__)
 
-FORMAT = 1
+FORMAT = 2
 
 LOCK_SECONDS = 10.0
 """The lock is held for milliseconds; a gateway that does not get it decides by what it knows."""
 
 MAX_FORMS = 8
-"""Accepted forms of one definition that are kept, the newest beside the one that changes are measured by: some
-servers write the date into every listing."""
+"""Accepted forms of one definition that are kept, the newest: some servers write the date into every listing."""
 
 MAX_HELD = 8
 """Forms of one definition that wait at the same time, the newest."""
 
-MAX_FINGERPRINTS = 16
+MAX_SERVER_BYTES = 2 * 1024 * 1024
+"""JSON of the definitions that are kept of one server; what is past it is known by its hash alone."""
 
-MAX_KNOWN = 5_000
-"""Definitions that are recognised under another name or server; the oldest go first."""
+MAX_REJECTED_TEXTS = 1_000
+"""Texts that are recognised under another name or server; the oldest go first."""
 
 
 class Accepted(StrEnum):
@@ -43,7 +43,7 @@ class Accepted(StrEnum):
     """It was served before there were pins."""
     NEW_SERVER = "new_server"
     """Its server was new, and `trust.new_servers` accepts those."""
-    NOT_RISKY = "not_risky"
+    NO_ATTACK = "no_attack"
     POLICY = "policy"
     """`trust.changes` accepts every change."""
     OWNER = "owner"
@@ -56,7 +56,7 @@ class Because(StrEnum):
     NEW = "new"
     NEW_SERVER = "new_server"
     RETURNED = "returned"
-    """It was held back or rejected before, under another name or at another server."""
+    """It says what was rejected before, under this or another name, or at another server."""
     UNREADABLE = "unreadable"
     """It is nested too deep to be compared."""
 
@@ -74,18 +74,22 @@ class Form:
     @property
     def is_flagged(self) -> bool:
         """Whether it was accepted without its owner's word, and the lint warns of it."""
-        return self.how is not Accepted.OWNER and self.verdict is not None and self.verdict.is_risky
+        return self.how is not Accepted.OWNER and self.verdict is not None and self.verdict.is_attack
 
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """A form that is held back, or was rejected; `at` says since when (Unix seconds)."""
+    """A form that is held back, or was rejected; `at` says since when (Unix seconds).
+
+    `is_text_only` says that it is no attack with the texts that were accepted before, and is served with those.
+    """
 
     definition: JsonObject
     digest: str
     because: Because
     at: float
     verdict: Verdict | None = None
+    is_text_only: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,8 +98,6 @@ class ServerPins:
 
     server: str
     what: str
-    fingerprints: tuple[str, ...] = ()
-    """How it was configured, in one gateway or several."""
     accepted: Mapping[Key, tuple[Form, ...]] = field(default_factory=dict)
     held: Mapping[Key, tuple[Held, ...]] = field(default_factory=dict)
     """Gateways that share the pins may each see a form of its own."""
@@ -119,16 +121,16 @@ class ServerPins:
         """The form of this hash that is held back."""
         return next((held for held in self.held.get(key, ()) if held.digest == digest), None)
 
-    def refuses(self, key: Key, digest: str) -> bool:
-        """Whether the owner rejected exactly this definition."""
-        return any(each.digest == digest for each in self.rejected.get(key, ()))
+    def refusal(self, key: Key, digest: str) -> Held | None:
+        """Return the form of this hash that the owner rejected."""
+        return next((each for each in self.rejected.get(key, ()) if each.digest == digest), None)
 
     def with_forms(self, forms: Iterable[tuple[Key, Form]]) -> ServerPins:
         """These pins with more accepted forms, which are held back and rejected no longer."""
         accepted, held, rejected = dict(self.accepted), dict(self.held), dict(self.rejected)
         for key, form in forms:
             others = [each for each in accepted.get(key, ()) if each.digest != form.digest]
-            accepted[key] = _newest((*others, form))
+            accepted[key] = (*others, form)[-MAX_FORMS:]
             for others_of in (held, rejected):
                 if key in others_of:
                     others_of[key] = tuple(each for each in others_of[key] if each.digest != form.digest)
@@ -149,61 +151,41 @@ class ServerPins:
         )
 
 
-def _newest(forms: tuple[Form, ...]) -> tuple[Form, ...]:
-    """As many forms as are kept: the newest, and the one that they are all measured by."""
-    if len(forms) <= MAX_FORMS:
-        return forms
-    base = baseline(forms)
-    newest = forms[-MAX_FORMS:]
-    return newest if any(form is base for form in newest) else (base, *forms[1 - MAX_FORMS :])
-
-
-def baseline(forms: tuple[Form, ...]) -> Form:
-    """The form that the owner approved last; the first where he approved none."""
-    return next((form for form in reversed(forms) if form.how is Accepted.OWNER), forms[0])
-
-
 def _filled(kept: Mapping[Key, tuple[Held, ...]]) -> dict[Key, tuple[Held, ...]]:
     return {key: each for key, each in kept.items() if each}
 
 
 @dataclass(frozen=True, slots=True)
 class Pins:
-    """The pins of one configuration: by server id and what the server is, and what is recognised anywhere.
-
-    `known` has hashes without the name, of what was rejected (true) or held back as risky (false).
-    """
+    """The pins of one configuration: by server id and what the server is, and the texts that its owner rejected."""
 
     servers: Mapping[tuple[str, str], ServerPins] = field(default_factory=dict)
-    known: Mapping[str, bool] = field(default_factory=dict)
+    rejected_texts: tuple[str, ...] = ()
 
     def of(self, server: str, identity: Identity) -> ServerPins | None:
-        """The pins of a configured server; one that was configured alike under another id is the same, renamed."""
-        found = self.servers.get((server, identity.what))
-        if found is not None:
-            return found
-        alike = (each for each in self.servers.values() if identity.fingerprint in each.fingerprints)
-        same = next((each for each in alike if each.what == identity.what), None)
-        return None if same is None else replace(same, server=server)
+        """Return the pins of a server as it is configured, also of one that its owner has renamed."""
+        found = (self.servers.get((each, identity.what)) for each in (server, *identity.formerly))
+        own = next((each for each in found if each is not None), None)
+        return own if own is None or own.server == server else replace(own, server=server)
 
     def having(self, pins: ServerPins) -> Pins:
-        """These pins with those of one server."""
+        """Return these pins with those of one server."""
         key = (pins.server, pins.what)
         return self if self.servers.get(key) == pins else replace(self, servers={**self.servers, key: pins})
 
-    def knowing(self, nameless: str, *, is_rejected: bool) -> Pins:
-        """These pins, which recognise one more definition under another name or server."""
-        if not nameless or self.known.get(nameless) in (True, is_rejected):
-            return self
-        known = {**self.known, nameless: is_rejected}
-        if len(known) > MAX_KNOWN:
-            # The owner's word stays longest: servers can list as much as they like that is risky.
-            known.pop(next((each for each, rejected in known.items() if not rejected), next(iter(known))))
-        return replace(self, known=known)
+    def without_server(self, server: str) -> Pins:
+        """Return these pins without any of one server id; what was rejected of it stays rejected everywhere."""
+        return replace(self, servers={key: each for key, each in self.servers.items() if key[0] != server})
 
-    def forgetting(self, nameless: str) -> Pins:
-        """These pins, which recognise a definition no longer."""
-        return replace(self, known={key: value for key, value in self.known.items() if key != nameless})
+    def with_rejected(self, texts: Iterable[str]) -> Pins:
+        """Return these pins with more texts to recognise wherever they come back."""
+        known = dict.fromkeys((*self.rejected_texts, *texts))
+        return replace(self, rejected_texts=tuple(known)[-MAX_REJECTED_TEXTS:])
+
+    def without_rejected(self, texts: Iterable[str]) -> Pins:
+        """Return these pins, which recognise these texts no longer."""
+        gone = set(texts)
+        return replace(self, rejected_texts=tuple(each for each in self.rejected_texts if each not in gone))
 
 
 Stamp = tuple[int, int, int]
@@ -273,7 +255,13 @@ class PinsFile:
                     # One that cannot be read must not be replaced: others may have written into it.
                     self.path.open("rb").close()
                 if self._pins != before or self.needs_writing:
-                    write_atomically(self.path, _written(self._pins))
+                    text = _written(self._pins)
+                    if len(text) > MAX_SERVER_BYTES:
+                        self._pins = replace(
+                            self._pins, servers={key: _bounded(each) for key, each in self._pins.servers.items()}
+                        )
+                        text = _written(self._pins)
+                    write_atomically(self.path, text)
                 self._seen = self._stamp()
                 self.problem, self._is_unsaved = "", False
         except OSError as error:
@@ -299,17 +287,53 @@ class PinsFile:
         return status.st_mtime_ns, status.st_size, status.st_ino
 
 
+def _bounded(pins: ServerPins) -> ServerPins:
+    """Return the pins with at most `MAX_SERVER_BYTES` of definitions; without one, a form is compared by its hash.
+
+    The oldest go first of those that others have replaced, and then the largest.
+    """
+    kept = [
+        (name, key, each)
+        for name in ("accepted", "held", "rejected")
+        for key, forms in getattr(pins, name).items()
+        for each in forms
+        if each.definition
+    ]
+    sizes = {id(each): len(_json(each.definition)) for _, _, each in kept}
+    excess = sum(sizes.values()) - MAX_SERVER_BYTES
+    if excess <= 0:
+        return pins
+    needed = {id(forms[-1]) for forms in pins.accepted.values()}
+    needed |= {id(forms[-1]) for forms in pins.held.values()}
+    emptied = set[int]()
+    for _, _, each in sorted(
+        kept, key=lambda item: (id(item[2]) in needed, item[2].at if id(item[2]) not in needed else -sizes[id(item[2])])
+    ):
+        if excess <= 0:
+            break
+        emptied.add(id(each))
+        excess -= sizes[id(each)]
+    changed: dict[str, Any] = {
+        name: {
+            key: tuple(replace(each, definition={}) if id(each) in emptied else each for each in forms)
+            for key, forms in getattr(pins, name).items()
+        }
+        for name in ("accepted", "held", "rejected")
+    }
+    return replace(pins, **changed)
+
+
 def _written(pins: Pins) -> str:
     """The pins as JSON, in pieces: written at once, many would keep every other thread waiting."""
     servers = ",".join(_written_server(each) for each in pins.servers.values())
-    return f'{{"format":{FORMAT},"known":{_json(dict(pins.known))},"servers":[{servers}]}}'
+    return f'{{"format":{FORMAT},"rejected":{_json(pins.rejected_texts)},"servers":[{servers}]}}'
 
 
 def _written_server(pins: ServerPins) -> str:
     accepted = ",".join([_json([*key, [*map(_encoded_form, forms)]]) for key, forms in pins.accepted.items()])
     held = ",".join([_json([*key, [*map(_encoded_held, held)]]) for key, held in pins.held.items()])
     rejected = ",".join([_json([*key, [*map(_encoded_held, held)]]) for key, held in pins.rejected.items()])
-    identity = f'"server":{_json(pins.server)},"what":{_json(pins.what)},"fingerprints":{_json(pins.fingerprints)}'
+    identity = f'"server":{_json(pins.server)},"what":{_json(pins.what)}'
     return f'{{{identity},"accepted":[{accepted}],"held":[{held}],"rejected":[{rejected}]}}'
 
 
@@ -334,6 +358,7 @@ def _encoded_held(held: Held) -> JsonObject:
         "because": held.because,
         "at": held.at,
         "verdict": encoded_verdict(held.verdict),
+        "text_only": held.is_text_only,
     }
 
 
@@ -342,7 +367,7 @@ def encoded_verdict(verdict: Verdict | None) -> JsonObject | None:
     if verdict is None:
         return None
     reasons = [each.as_json() for each in verdict.reasons]
-    return {"risky": verdict.is_risky, "score": verdict.score, "reasons": reasons}
+    return {"level": verdict.level, "score": verdict.score, "reasons": reasons}
 
 
 def _decoded(raw: JsonObject) -> Pins:
@@ -352,15 +377,13 @@ def _decoded(raw: JsonObject) -> Pins:
         ServerPins(
             str(each["server"]),
             str(each["what"]),
-            tuple(map(str, each["fingerprints"])),
             {_key(*key): tuple(map(_form, forms)) for *key, forms in each["accepted"]},
             {_key(*key): tuple(map(_held, held)) for *key, held in each["held"]},
             {_key(*key): tuple(map(_held, held)) for *key, held in each["rejected"]},
         )
         for each in raw["servers"]
     ]
-    known = {str(key): bool(value) for key, value in raw["known"].items()}
-    return Pins({(each.server, each.what): each for each in servers}, known)
+    return Pins({(each.server, each.what): each for each in servers}, tuple(map(str, raw["rejected"])))
 
 
 def _key(kind: str, name: str) -> Key:
@@ -373,8 +396,9 @@ def _form(raw: JsonObject) -> Form:
 
 
 def _held(raw: JsonObject) -> Held:
-    definition = _object(raw["definition"])
-    return Held(definition, str(raw["digest"]), Because(raw["because"]), float(raw["at"]), _verdict(raw["verdict"]))
+    definition, because = _object(raw["definition"]), Because(raw["because"])
+    args = (definition, str(raw["digest"]), because, float(raw["at"]), _verdict(raw["verdict"]))
+    return Held(*args, raw["text_only"] is True)
 
 
 def _object(value: Any) -> JsonObject:
@@ -387,4 +411,5 @@ def _verdict(raw: JsonObject | None) -> Verdict | None:
     if raw is None:
         return None
     reasons = (Reason(RiskClass(each["class"]), str(each["where"]), str(each["text"])) for each in raw["reasons"])
-    return Verdict(bool(raw["risky"]), float(raw["score"]), tuple(reasons))
+    level = None if raw["level"] is None else Level(raw["level"])
+    return Verdict(level, float(raw["score"]), tuple(reasons))

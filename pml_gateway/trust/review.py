@@ -11,9 +11,10 @@ from enum import StrEnum
 from typing import Any
 
 from pml_gateway.config.servers import UpstreamDefinition
-from pml_gateway.text import escaped
-from pml_gateway.trust.identity import SERVER, Identity, Key, identity_of, nameless_digest
+from pml_gateway.text import escaped, words_of
+from pml_gateway.trust.identity import SERVER, Identity, Key, identity_of
 from pml_gateway.trust.pins import Accepted, Because, Form, Held, Pins, ServerPins
+from pml_gateway.trust.recognition import texts_to_recognise
 from pml_gateway.trust.verdict import SubjectKind, Verdict
 from pml_gateway.types import SEPARATORS, JsonObject
 
@@ -96,6 +97,8 @@ class State(StrEnum):
     HELD = "held"
     FLAGGED = "flagged"
     """Accepted with its server, and risky by the lint: served until it is rejected."""
+    CHANGED = "changed"
+    """A change that was served without the owner's word."""
     REJECTED = "rejected"
     ACCEPTED = "accepted"
 
@@ -128,14 +131,17 @@ class Case:
         """What differs from what was accepted last; all of it where nothing was."""
         return changes(self.before or {}, self.definition)
 
-    def is_called(self, name: str) -> bool:
-        """Whether a name as the owner may write it is this one's."""
+    @property
+    def names(self) -> set[str]:
+        """The names by which the owner may mean it."""
         own = self.key[1]
+        if self.key == SERVER:
+            return {self.server}
         names = {self.source, f"{self.server}:{own}", f"{self.server}__{own}"}
         if not any(separator in own for separator in SEPARATORS):
             # With one, a server could call its own as another's is called.
             names.add(own)
-        return name == self.server if self.key == SERVER else name in names
+        return names
 
 
 def cases(pins: Pins, servers: Mapping[str, UpstreamDefinition]) -> list[Case]:
@@ -164,12 +170,18 @@ def _cases(pins: ServerPins, identity: Identity) -> list[Case]:
             add(key, State.HELD, held, None if latest is None else latest.definition)
     for key, all_rejected in pins.rejected.items():
         latest = pins.latest(key)
-        for held in all_rejected:
+        for held in reversed(all_rejected):
             add(key, State.REJECTED, held, None if latest is None else latest.definition)
     for key, forms in pins.accepted.items():
-        for form in reversed(forms):
-            add(key, State.FLAGGED if form.is_flagged else State.ACCEPTED, form, None)
+        for before, form in reversed([*zip((None, *forms), forms, strict=False)]):
+            add(key, _standing(form), form, None if before is None else before.definition)
     return found
+
+
+def _standing(form: Form) -> State:
+    if form.is_flagged:
+        return State.FLAGGED
+    return State.CHANGED if form.how in (Accepted.NO_ATTACK, Accepted.POLICY) else State.ACCEPTED
 
 
 def approved(pins: Pins, chosen: Collection[Case], now: float) -> Pins:
@@ -177,7 +189,8 @@ def approved(pins: Pins, chosen: Collection[Case], now: float) -> Pins:
     for case in chosen:
         own = _own(pins, case)
         form = Form(case.definition, case.digest, Accepted.OWNER, now, case.verdict)
-        pins = pins.having(own.with_forms([(case.key, form)])).forgetting(nameless_digest(case.definition))
+        pins = pins.having(own.with_forms([(case.key, form)]))
+        pins = pins.without_rejected(texts_to_recognise(case.definition, case.verdict))
     return pins
 
 
@@ -185,10 +198,12 @@ def rejected(pins: Pins, chosen: Collection[Case], now: float) -> Pins:
     """The pins with exactly these definitions refused, here and under any other name or server."""
     for case in chosen:
         own = _own(pins, case)
-        held = Held(case.definition, case.digest, Because.CHANGED, now, case.verdict)
+        waiting = own.waiting(case.key, case.digest)
+        is_served = waiting is not None and waiting.is_text_only
+        held = Held(case.definition, case.digest, Because.CHANGED, now, case.verdict, is_served)
         pins = pins.having(own.rejecting(case.key, held))
         if case.key != SERVER:
-            pins = pins.knowing(nameless_digest(case.definition), is_rejected=True)
+            pins = pins.with_rejected(texts_to_recognise(case.definition, case.verdict))
     return pins
 
 
@@ -208,4 +223,9 @@ def named(known: Sequence[Case], name: str) -> list[Case]:
 
 def _named(known: Sequence[Case], name: str) -> list[Case]:
     whole = [case for case in known if name in (case.source, escaped(case.source))]
-    return whole or [case for case in known if case.is_called(name)]
+    words = words_of(name)
+    return (
+        whole
+        or [case for case in known if name in case.names]
+        or [case for case in known if words in map(words_of, case.names)]
+    )

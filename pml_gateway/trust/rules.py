@@ -14,8 +14,8 @@ from pml_gateway.trust.verdict import RiskClass
 _GAP = re.compile(r"~(\d+)")
 
 
-RULE_BONUS = 2.5
-"""Logits that a rule which suffices adds: enough for most, and not against words that only describe an order."""
+RULE_BONUS = 3.5
+"""Logits that a rule adds: enough for most, and not against words that only describe an order."""
 
 FACT_BONUS = 6.0
 """The same of rules that guess little: that a name is another server's tool's is known."""
@@ -25,22 +25,18 @@ FACT_BONUS = 6.0
 class Rule:
     """A sequence of kinds within one sentence.
 
-    In `pattern`, kinds stand in upper case, `|` between alternatives, `~3` for up to three words between. One that
-    does not `suffice` is evidence for the classifier and no more. `unless` names kinds that excuse it earlier in the
-    sentence: who explains or detects an order does not give it.
+    In `pattern`, kinds stand in upper case, `|` between alternatives, `~3` for up to three words between. `unless`
+    names kinds that excuse it earlier in the sentence: who explains or detects an order does not give it.
     """
 
     name: str
     risk_class: RiskClass
     pattern: str
-    suffices: bool = True
     unless: str = ""
 
     @property
     def bonus(self) -> float:
         """Logits that the rule adds to what the classifier says of the sentence."""
-        if not self.suffices:
-            return 0.0
         return FACT_BONUS if "PEER" in self.pattern or self.name == "which-model" else RULE_BONUS
 
     def compiled(self) -> re.Pattern[str]:
@@ -65,17 +61,7 @@ RULES = (
         unless=E,
     ),
     Rule("override-yours", R.PRIVILEGE_ESCALATION, "IGNORE ~1 YOU ~2 RULES|PROMPT|SAFETY", unless=E),
-    Rule("override-any", R.HIDDEN_INSTRUCTION, "IGNORE ~4 RULES|PROMPT", suffices=False),
     Rule("override-user", R.HIDDEN_INSTRUCTION, "IGNORE ~2 USER ~3 MESSAGE|CONTENT|RULES|CALL", unless=E),
-    Rule("override-told", R.HIDDEN_INSTRUCTION, "IGNORE ~2 ALL|PRIOR ~3 YOU", suffices=False),
-    Rule(
-        "reveal-prompt",
-        R.DATA_EXFILTRATION,
-        "TELL|SEND|PUT|READ|ANSWER ~3 YOU|SYSTEM|HIDDEN ~3 PROMPT|RULES",
-        suffices=False,
-    ),
-    Rule("obey-new", R.HIDDEN_INSTRUCTION, "OBEY ~6 RULES|COMMAND", suffices=False),
-    Rule("now-you-are", R.PRIVILEGE_ESCALATION, "YOU ~4 ADMIN", suffices=False),
     Rule("from-user", R.HIDDEN_INSTRUCTION, "MESSAGE ~1 USER ~1 YOU", unless=E),
     Rule("as-user", R.HIDDEN_INSTRUCTION, "BEFORE|FIRST|WHENEVER ~10 SELF ~2 YOU"),
     Rule("tells-model", R.HIDDEN_INSTRUCTION, "TELL ~1 MODEL ~2 PUT|SEND|READ|STEAL|IGNORE", unless=E),
@@ -83,30 +69,13 @@ RULES = (
     Rule("mark-file", R.DATA_EXFILTRATION, "MARK ~14 FILE"),
     Rule("mark-secret", R.DATA_EXFILTRATION, "MARK ~10 READ|SEND|PUT|STEAL|COLLECT ~6 SECRET|TALK|PERSONAL"),
     Rule("mark-admin", R.PRIVILEGE_ESCALATION, "MARK ~4 YOU ~3 ADMIN"),
-    Rule(
-        "mark-order",
-        R.HIDDEN_INSTRUCTION,
-        "MARK ~6 MUST|BEFORE|WHENEVER|NOT|CALL|READ|SEND|OBEY|MODEL|FIRST",
-        suffices=False,
-    ),
-    Rule("mark-model", R.HIDDEN_INSTRUCTION, "MARK ~2 MODEL", suffices=False),
     # Secrecy.
     Rule("keep-from-user", R.HIDDEN_INSTRUCTION, "NOT ~1 TELL ~6 USER|PERSON", unless=E),
     Rule("keep-instructions", R.HIDDEN_INSTRUCTION, "NOT ~3 TELL ~3 RULES|PROMPT", unless=E),
-    Rule("never-tell", R.HIDDEN_INSTRUCTION, "NOT ~2 TELL", suffices=False),
-    Rule("hide-from-user", R.HIDDEN_INSTRUCTION, "HIDDEN|KEEP|SILENT ~5 USER|PERSON", suffices=False),
-    Rule(
-        "silent-send",
-        R.DATA_EXFILTRATION,
-        "SILENT ~2 SEND|STEAL|PUT|READ|COPY|COLLECT ~6 SECRET|TALK|PERSONAL|FILE|USER|CONTENT|MESSAGE",
-        suffices=False,
-    ),
-    Rule("silent", R.HIDDEN_INSTRUCTION, "SILENT ~4 SEND|STEAL|PUT|CHANGE|CALL|KEEP|COPY", suffices=False),
     # Data on its way out.
     Rule("file-out", R.DATA_EXFILTRATION, "SEND|STEAL ~6 FILE", unless=E),
     Rule("file-into", R.DATA_EXFILTRATION, "PUT|COPY ~6 FILE ~8 ANSWER|FIELD|SEND|LINK|MESSAGE", unless=E),
     Rule("file-text", R.DATA_EXFILTRATION, "PUT|COPY ~3 CONTENT ~3 FILE", unless=E),
-    Rule("file-put", R.DATA_EXFILTRATION, "PUT|COPY|CONTENT ~5 FILE", suffices=False),
     Rule(
         "file-in",
         R.DATA_EXFILTRATION,
@@ -126,48 +95,21 @@ RULES = (
         "secret-out", R.DATA_EXFILTRATION, "SEND|STEAL ~6 SECRET|TALK|PERSONAL ~8 OUTSIDE|LINK|ADDRESS|EVIL", unless=E
     ),
     Rule(
-        "secret-to-server",
-        R.DATA_EXFILTRATION,
-        "SEND|STEAL|PUT ~6 SECRET|TALK|PERSONAL ~8 SERVER|FIELD|ANSWER",
-        suffices=False,
-    ),
-    Rule(
-        "secret-read-send",
-        R.DATA_EXFILTRATION,
-        "READ|COLLECT ~6 SECRET|TALK|PERSONAL ~10 SEND|PUT|KEEP",
-        suffices=False,
-    ),
-    Rule(
         "all-out",
         R.DATA_EXFILTRATION,
         "SEND|STEAL|COPY ~3 ALL|USER|YOU|MESSAGE ~4 CONTENT|MESSAGE|TALK ~6 OUTSIDE|LINK|ADDRESS|EVIL",
     ),
-    Rule(
-        "result-out",
-        R.DATA_EXFILTRATION,
-        "SEND|COPY|COLLECT ~6 CONTENT|ANSWER|MESSAGE|IDENTITY ~6 OUTSIDE|LINK|ADDRESS",
-        suffices=False,
-    ),
     Rule("to-attacker", R.DATA_EXFILTRATION, "SEND|PUT|COPY|SHELL|CHANGE ~8 EVIL", unless=E),
     Rule("secret-answered", R.DATA_EXFILTRATION, "MUST ~2 ANSWER ~3 SECRET|PROMPT", unless=E),
-    Rule("talk-in-field", R.DATA_EXFILTRATION, "PUT|SEND ~5 TALK|PROMPT", suffices=False),
-    Rule("talk-all", R.DATA_EXFILTRATION, "ALL ~3 TALK|MESSAGE ~6 FIELD|ANSWER|SEND|PUT", suffices=False),
-    Rule("copied", R.TOOL_SHADOWING, "COPY ~8 ADDRESS|EVIL", suffices=False),
     Rule("always-copied", R.TOOL_SHADOWING, "MUST|WHENEVER ~8 COPY ~12 ADDRESS|EVIL"),
     Rule("redirected", R.TOOL_SHADOWING, "SEND|CHANGE ~3 ALL ~2 MESSAGE|SEND|MONEY ~4 ADDRESS|EVIL|LINK|OUTSIDE"),
     Rule("money-later", R.TOOL_SHADOWING, "WHENEVER ~10 CHANGE|INSTEAD ~2 MONEY"),
-    Rule("answer-replaced", R.TOOL_SHADOWING, "NAME ~12 INSTEAD|CHANGE ~3 ANSWER", suffices=False),
-    Rule("money", R.TOOL_SHADOWING, "CHANGE|INSTEAD ~3 MONEY", suffices=False),
     # Other servers' tools.
     Rule("peer-order", R.TOOL_SHADOWING, "CALL|INSTEAD|BEFORE|WHENEVER|MUST|CHANGE ~4 PEER", unless=E),
     Rule("peer-changed", R.TOOL_SHADOWING, "PEER ~8 MUST|CHANGE|INSTEAD|COPY|PREFER|OUTDATED|SEND|IGNORE"),
-    Rule("tool-changed", R.TOOL_SHADOWING, "WHENEVER|BEFORE ~5 NAME|TOOL ~8 CHANGE|COPY|STEAL", suffices=False),
     Rule("tool-addressed", R.TOOL_SHADOWING, "WHENEVER|BEFORE ~4 NAME|PEER ~10 ADDRESS|EVIL"),
     Rule("tool-replaced", R.CROSS_TOOL_MANIPULATION, "BEFORE ~4 CALL ~3 TOOL ~2 INSTEAD|CHANGE"),
     Rule("which-model", R.DATA_EXFILTRATION, "WHICH_MODEL"),
-    Rule("model-name", R.DATA_EXFILTRATION, "MODEL ~2 CALL ~1 TOOL", suffices=False),
-    Rule("tool-first", R.CROSS_TOOL_MANIPULATION, "BEFORE ~4 NAME|TOOL ~8 CALL|FIRST|MUST", suffices=False),
-    Rule("tool-order", R.CROSS_TOOL_MANIPULATION, "CALL ~3 NAME ~6 BEFORE|FIRST", suffices=False),
     Rule("tool-command", R.CROSS_TOOL_MANIPULATION, "CALL|WHENEVER ~4 NAME|COMMAND ~6 SHELL|FILE", unless=E),
     # This one before all others.
     Rule(
@@ -188,28 +130,20 @@ RULES = (
         "CALL|PREFER ~5 BEFORE|INSTEAD ~2 ALL ~2 OTHER|TOOL|MESSAGE",
         unless=E,
     ),
-    Rule("always-first", R.PREFERENCE_MANIPULATION, "MUST ~3 CALL|PREFER ~5 FIRST|BEFORE", suffices=False),
-    Rule("every-time", R.PREFERENCE_MANIPULATION, "CALL|PREFER ~5 ALL ~2 MESSAGE|TALK|SESSION", suffices=False),
     # Credentials.
     Rule("ask-secret", R.CREDENTIAL_REQUEST, "ASK|PROMPT ~2 USER|PERSON ~8 SECRET|PERSONAL", unless=E),
     Rule("give-me", R.CREDENTIAL_REQUEST, "USER ~4 YOU ~3 SECRET|PERSONAL", unless=E),
-    Rule("user-gives", R.CREDENTIAL_REQUEST, "USER ~5 PUT|ASK|MUST|SEND ~5 SECRET|PERSONAL", suffices=False),
     Rule("needs-secret", R.CREDENTIAL_REQUEST, "MUST ~3 USER ~3 SECRET|PERSONAL", unless=E),
     # Consent and rights.
-    Rule("no-approval", R.PRIVILEGE_ESCALATION, "NOT|DISABLE ~4 APPROVAL", suffices=False),
     Rule(
         "approval-off",
         R.PRIVILEGE_ESCALATION,
-        "DISABLE|IGNORE ~3 APPROVAL|SAFETY ~5 SESSION|ALL|MODEL|USER|TOOL",
-        suffices=False,
+        "DISABLE|IGNORE ~3 APPROVAL|SAFETY ~8 SESSION|MODEL",
+        unless=E,
     ),
-    Rule("granted", R.PRIVILEGE_ESCALATION, "GRANT ~3 ADMIN", suffices=False),
     # Commands.
-    Rule("shell", R.PRIVILEGE_ESCALATION, "CALL|BEFORE|FIRST|MUST ~6 SHELL", suffices=False),
     Rule("shell-out", R.DATA_EXFILTRATION, "SHELL ~6 LINK|EVIL|FILE", unless=E),
-    Rule("destroy", R.HIDDEN_INSTRUCTION, "BEFORE|FIRST|IGNORE|SILENT ~8 DESTROY ~2 ALL", suffices=False),
     # Later.
-    Rule("after-approval", R.RUG_PULL, "LATER ~8 SILENT|CHANGE|STEAL|CALL|COMMAND", suffices=False),
 )
 
 _COMPILED = tuple((rule, rule.compiled()) for rule in RULES)

@@ -23,6 +23,35 @@ class RiskClass(StrEnum):
     CREDENTIAL_REQUEST = "credential_request"
     EMBEDDED_SECRET = "embedded_secret"
 
+    @property
+    def why(self) -> str:
+        """One plain line that says what text of this class does."""
+        return _WHY[self]
+
+
+_WHY = {
+    RiskClass.HIDDEN_INSTRUCTION: "it gives the model orders that the user does not see",
+    RiskClass.DATA_EXFILTRATION: "it has data sent along or elsewhere that the tool does not need",
+    RiskClass.TOOL_SHADOWING: "it speaks for a tool of another server",
+    RiskClass.CROSS_TOOL_MANIPULATION: "it gives orders about tools of other servers",
+    RiskClass.PRIVILEGE_ESCALATION: "it lifts confirmations, checks or limits",
+    RiskClass.OBFUSCATED_TEXT: "it hides text from people that a model reads",
+    RiskClass.SCHEMA_POISONING: "it gives the model orders inside a schema",
+    RiskClass.RUG_PULL: "it came with a change of an accepted definition",
+    RiskClass.PREFERENCE_MANIPULATION: "it has the model choose this tool over those of other servers",
+    RiskClass.CREDENTIAL_REQUEST: "it asks for passwords, keys or codes",
+    RiskClass.EMBEDDED_SECRET: "it contains a key or a password",
+}
+
+
+class Level(StrEnum):
+    """What is done about a verdict."""
+
+    ATTACK = "attack"
+    """Held back where it appears in a change; a new server that has it is warned of."""
+    NOTICE = "notice"
+    """Shown by `pml trust lint`, and never held back."""
+
 
 @dataclass(frozen=True, slots=True)
 class Reason:
@@ -45,14 +74,24 @@ class Finding:
     text: str
     classes: tuple[RiskClass, ...]
 
+    @property
+    def why(self) -> str:
+        """One plain line that says what the words do."""
+        return self.classes[0].why
+
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
     """The judgement of one definition; `score` is between 0 (nothing found) and 1."""
 
-    is_risky: bool = False
+    level: Level | None = None
     score: float = 0.0
     reasons: tuple[Reason, ...] = ()
+
+    @property
+    def is_attack(self) -> bool:
+        """Whether it is more than a notice."""
+        return self.level is Level.ATTACK
 
     @property
     def classes(self) -> tuple[RiskClass, ...]:

@@ -12,8 +12,8 @@ from pml_gateway.config.servers import UpstreamDefinition
 from pml_gateway.config.settings import TrustSettings
 from pml_gateway.home import TRUST, do_without
 from pml_gateway.telemetry.events import DefinitionsDecided
-from pml_gateway.trust.admission import Admission, Heard, Judge, Settled, admit, judged, subject_of
-from pml_gateway.trust.identity import Key, digest, identity_of, nameless_digest
+from pml_gateway.trust.admission import Admission, Heard, Judge, ServedBefore, Settled, admit, judged, subject_of
+from pml_gateway.trust.identity import Key, digest, identity_of
 from pml_gateway.trust.pins import Accepted, Form, Held, Pins, PinsFile, ServerPins
 from pml_gateway.trust.verdict import Peer, Subject, SubjectKind, Verdict, peer_of
 from pml_gateway.types import JsonObject
@@ -60,6 +60,7 @@ class Warden:
         self._pins = Pins()
         self._servers: dict[str, ServerPins] = {}
         self._settled: Mapping[str, Settled] = {}
+        self._held_back: Mapping[str, tuple[JsonObject, ...]] = {}
         self._news: list[DefinitionsDecided] = []
 
     @property
@@ -78,9 +79,9 @@ class Warden:
         return self._servers
 
     @property
-    def awaits_review(self) -> bool:
-        """Whether anything is held back until the owner decides."""
-        return any(pins.held for pins in self._servers.values())
+    def held_back(self) -> Mapping[str, tuple[JsonObject, ...]]:
+        """By server id, the accepted definitions of tools that are listed now and not served."""
+        return self._held_back
 
     def expect(self, remembered: Collection[str], *, were_pinned: bool) -> None:
         """Say what was served before this start: what was never pinned is taken as accepted, once.
@@ -92,14 +93,14 @@ class Warden:
     def admit(
         self, entries: Mapping[str, ManifestEntry], definitions: Mapping[str, UpstreamDefinition], policy: TrustSettings
     ) -> Mapping[str, ManifestEntry]:
-        """What may be served of these listings, by server id."""
+        """Return what may be served of these listings, by server id."""
         remembered, were_pinned = self._unpinned
+        served_before = ServedBefore.UNDER_PINS if were_pinned else ServedBefore.WITHOUT_PINS
         heard = {
             server: Heard(
                 entry,
                 identity_of(definitions[server]),
-                is_old=server in remembered and not were_pinned,
-                was_pinned=server in remembered and were_pinned,
+                served_before if server in remembered else ServedBefore.NEVER,
             )
             for server, entry in entries.items()
         }
@@ -117,6 +118,7 @@ class Warden:
         before, admission = last[-1]
         self._news += [*self._owners_word(heard, before), *admission.news]
         self._pins, self._settled = admission.pins, admission.settled
+        self._held_back = admission.held_back
         self._servers = {
             server: pins for server, each in heard.items() if (pins := self._pins.of(server, each.identity)) is not None
         }
@@ -143,7 +145,7 @@ class Warden:
                 (str(key[0]), key[1], held.digest)
                 for key, all_held in after.rejected.items()
                 for held in all_held
-                if not before.refuses(key, held.digest)
+                if before.refusal(key, held.digest) is None
             ]
             for outcome, definitions in (("approved", approved), ("rejected", rejected)):
                 if definitions:
@@ -264,11 +266,9 @@ def _with_verdicts(pins: Pins, found: Mapping[tuple[str, str, Key, str], Verdict
         forms = tuple(replace(f, verdict=verdict) if f.digest == own else f for f in each.accepted.get(key, ()))
         if forms:
             each = replace(each, accepted={**each.accepted, key: forms})
-        if (held := each.waiting(key, own)) is not None:
+        if each.waiting(key, own) is not None:
             read = tuple(replace(h, verdict=verdict) if h.digest == own else h for h in each.held[key])
             each = replace(each, held={**each.held, key: read})
-            if verdict.is_risky:
-                pins = pins.knowing(nameless_digest(held.definition), is_rejected=False)
         changed[server, what] = each
     for each in changed.values():
         pins = pins.having(each)

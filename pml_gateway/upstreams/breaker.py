@@ -99,8 +99,12 @@ class Breaker:
 
     def report(self) -> JsonObject:
         """The state for people and programs."""
-        waiting = {"retry_after_seconds": _tenths(self.retry_after)} if self.retry_after else {}
-        return {"state": self.state.value, "failures": self.failures, **waiting}
+        return {"state": self.state.value, "failures": self.failures, **self.details}
+
+    @property
+    def details(self) -> JsonObject:
+        """Details of errors that say when to try again."""
+        return {"retry_after_seconds": _tenths(self.retry_after)} if self.retry_after else {}
 
     def check_hold(self) -> None:
         """Refuse a call until the connection loop tries again.

@@ -5,13 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import partial
 
-import anyio
 from mcp.shared.dispatcher import ProgressFnT
 
 from pml_gateway.config.settings import EffectiveSettings
 from pml_gateway.delivery import DELIVERY
 from pml_gateway.errors import UpstreamProtocolError, UpstreamTimeoutError, UpstreamUnavailableError
 from pml_gateway.mcp.connection import Connection
+from pml_gateway.mcp.deadlines import Deadline
 from pml_gateway.mcp.elicitation import OpenCall
 from pml_gateway.mcp.failures import translate
 from pml_gateway.mcp.http import SessionUnknownError
@@ -30,7 +30,7 @@ READS = frozenset({"completion/complete", "prompts/get", "resources/read"})
 class Request:
     """What is sent, with `limit` seconds for its answer, which end at `deadline` (`anyio.current_time`).
 
-    `share` is whom its place is counted for.
+    Progress renews them until `end`. `share` is whom its place is counted for.
     """
 
     method: str
@@ -38,6 +38,7 @@ class Request:
     on_progress: ProgressFnT | None
     limit: float
     deadline: float
+    end: float
     share: str
 
     @property
@@ -63,6 +64,7 @@ class Calls:
     ) -> None:
         self._upstream_id = effective.upstream_id
         self._call_timeout = effective.call_timeout
+        self._total = effective.call_timeout_total
         self._lifecycle = lifecycle
         self._activity = activity
         self._breaker = breaker
@@ -101,20 +103,28 @@ class Calls:
         """
         with self._breaker.call(request.share, impatient=request.limit < self._call_timeout) as ticket:
             with (
-                anyio.move_on_at(request.deadline)
+                Deadline(request.deadline, request.end)
                 if call is None
-                else call.limited(request.deadline, lambda: self._breaker.heard(ticket))
-            ):
-                return await self._answer(request, ticket, call, borrowed)
+                else call.limited(request.deadline, request.end, lambda: self._breaker.heard(ticket))
+            ) as deadline:
+                return await self._answer(request, deadline, ticket, call, borrowed)
             if call is not None and call.failure is not None:
                 raise translate(call.failure, self._upstream_id)
-            raise late(self._upstream_id, request.what, request.limit, ticket.executed)
+            if deadline.was_renewed and deadline.is_at_end:
+                raise late(self._upstream_id, request.what, self._total, ticket.executed, "call_timeout_total")
+            raise late(self._upstream_id, request.what, request.limit, ticket.executed, renewed=deadline.was_renewed)
 
     async def _answer(
-        self, request: Request, ticket: Ticket, call: OpenCall | None, borrowed: Connection | None
+        self,
+        request: Request,
+        deadline: Deadline,
+        ticket: Ticket,
+        call: OpenCall | None,
+        borrowed: Connection | None,
     ) -> JsonObject:
         delivery = DELIVERY.get()
-        for _ in range(2):
+        on_progress = _renewing(request, deadline)
+        for is_last in (False, True):
             connection = borrowed or await self._lifecycle.live()
             if delivery is not None:
                 delivery.sending(repeatable=self.is_repeatable(request))
@@ -124,14 +134,19 @@ class Calls:
             try:
                 with self._activity.sent():
                     result = await connection.request(
-                        request.method, request.params, on_progress=request.on_progress, call=call
+                        request.method, request.params, on_progress=on_progress, call=call
                     )
                 if delivery is not None:
                     delivery.answered()
                 return result
-            except SessionUnknownError:
-                # The server did not know the session, so it executed nothing: the one safe retry.
+            except SessionUnknownError as refused:
+                if refused.details["executed"] != "no":
+                    raise translate(refused, self._upstream_id) from refused
+                # The server executed nothing: the one safe retry.
                 ticket.sent = False
+                if is_last:
+                    # A new session makes no difference, so that its error says more.
+                    raise translate(refused.__cause__ or refused, self._upstream_id) from refused
                 if borrowed is not None:
                     connection.ended.set()
                     raise SessionExpiredError(
@@ -146,6 +161,15 @@ class Calls:
                 elif isinstance(error, UpstreamUnavailableError | UpstreamTimeoutError):
                     error.details.setdefault("executed", "unknown")
                 raise error from exc
-        raise UpstreamUnavailableError(
-            f"{self._upstream_id}: the session expired twice in one call", details={"executed": "no"}
-        )
+        raise AssertionError("the last attempt returns or raises")
+
+
+def _renewing(request: Request, deadline: Deadline) -> ProgressFnT:
+    """Return what is told of progress: it renews the deadline and reaches the client, if that asked."""
+
+    async def renew(progress: float, total: float | None, message: str | None) -> None:
+        deadline.renew(request.limit)
+        if request.on_progress is not None:
+            await request.on_progress(progress, total, message)
+
+    return renew

@@ -19,14 +19,15 @@ import anyio
 
 from pml_gateway.errors import GatewayError, UpstreamProtocolError
 from pml_gateway.log import get_logger
-from pml_gateway.mcp.connection import HANDSHAKE, Connection
+from pml_gateway.mcp.connection import Connection
 from pml_gateway.mcp.elicitation import Capabilities, Questions
-from pml_gateway.mcp.listing import Difference, Listed, ListKind, Offers, announced_kind, difference
+from pml_gateway.mcp.listing import Difference, Listed, Offers, announced_kind, difference
+from pml_gateway.mcp.negotiation import HANDSHAKE
 from pml_gateway.signal import Signal
 from pml_gateway.types import JsonObject
 from pml_gateway.upstreams.dialogue.local_clients import union
 from pml_gateway.upstreams.lifecycle import UpstreamState
-from pml_gateway.upstreams.lists import FIRST_REST, LAST_REST, OFFERS_SHARE, list_offers, list_tools
+from pml_gateway.upstreams.lists import FIRST_REST, LAST_REST, list_whole
 from pml_gateway.upstreams.pool import UpstreamPool
 from pml_gateway.upstreams.upstream import Upstream
 
@@ -303,13 +304,6 @@ class CapabilityListings:
 
     async def _listed(self, upstream: Upstream, connection: Connection) -> Difference | None:
         limit = upstream.connect_timeout
-        tools = await list_tools(connection, upstream.upstream_id, limit)
-        offers = await list_offers(
-            connection.session,
-            frozenset(ListKind),
-            Offers(),
-            upstream_id=upstream.upstream_id,
-            timeout=limit * OFFERS_SHARE,
-        )
+        tools, offers = await list_whole(connection, upstream.upstream_id, limit)
         base = upstream.last_listed
         return None if base is None else difference(tools, offers, base=(base.tools, base.offers))

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Callable
 from pathlib import Path
 
 from mcp.client.stdio import StdioServerParameters
 
-from pml_gateway.config.packages import PackageRun, package_run
+from pml_gateway.config.commands.packages import PackageRun, package_run
 from pml_gateway.config.settings import EffectiveSettings
-from pml_gateway.errors import GatewayError, UpstreamUnavailableError
+from pml_gateway.errors import GatewayError, UpstreamUnavailableError, UpstreamUnusableError
 from pml_gateway.mcp.transport import process_parameters
 from pml_gateway.processes import npx_cache
 from pml_gateway.processes.child_log import log_path
@@ -21,6 +22,19 @@ from pml_gateway.workplace import Workplace
 
 MAX_SHOWN = 60
 """Characters of a package's name in a message."""
+
+MAX_LINE = 200
+"""Characters of what a package runner said."""
+
+_UNKNOWN = re.compile(
+    # npm, pnpm, bun, yarn; then uv and pip; then deno and docker.
+    rb"E404|ETARGET|ENOVERSIONS|ERR_PNPM_FETCH_404|NO_MATCHING_VERSION|is not in (?:this|the npm) registry"
+    rb"|registry\.npmjs\.org/\S+ - 404|No version matching|(?:Package|package) not found"
+    rb"|was not found in the package registry|there is no version of|No matching distribution found"
+    rb"|npm package '[^']*' does not exist|JSR package not found"
+    rb"|manifest (?:for \S+ not found|unknown)|repository does not exist"
+)
+"""What package runners say where a registry has no such package or version."""
 
 RETRY_SECONDS = 5.0
 """When a call that came during an installation may be tried again."""
@@ -41,6 +55,7 @@ class FirstStart:
         self._installs = installs if run is not None else None
         self._log_file = log_path(logs_dir, effective.upstream_id)
         self._began = 0.0
+        self._was_unknown = False
 
     async def run(self, on_begin: Callable[[], None]) -> None:
         """Return once there is nothing left to install; `on_begin` is called where there is.
@@ -52,6 +67,7 @@ class FirstStart:
         if self._installs is None or found is None or await self._installs.is_installed(*found):
             return
         self._began = time.monotonic()
+        self._was_unknown = names_unknown_package(await self._installs.said_last(*found))
         on_begin()
         started = await self._installs.see_through(*found, log_file=self._log_file, seconds=self.limit)
         # Without a process there was nothing to install with: the start that follows says what is wrong.
@@ -76,6 +92,12 @@ class FirstStart:
     def progress(self) -> GatewayError:
         """What a request is refused with meanwhile."""
         seconds = time.monotonic() - self._began if self._began else 0.0
+        if self._was_unknown:
+            return UpstreamUnusableError(
+                f"{self._upstream_id}: {self._name} did not exist when it was last tried; it is tried again",
+                hint=f"correct the name or version in servers.{self._upstream_id}.args",
+                details={"executed": "no", "state": "installing", "retry_after_seconds": RETRY_SECONDS},
+            )
         return UpstreamUnavailableError(
             f"{self._upstream_id}: installing, {self._name} for the first time: {seconds:.0f} s so far, "
             f"at most {self.limit:g} s",
@@ -95,6 +117,12 @@ class FirstStart:
         broken = npx_cache.broken(self._upstream_id, started.said, run)
         if broken is not None:
             return broken
+        if names_unknown_package(started.said):
+            return UpstreamUnusableError(
+                f"{self._upstream_id}: {self._name} does not exist, says {run.runner}: {_last_words(started.said)}",
+                hint=f"correct the name or version in servers.{self._upstream_id}.args, or log in to its registry",
+                details={"executed": "no", "state": "unknown_package"},
+            )
         if started.outcome is Outcome.LATE:
             return UpstreamUnavailableError(
                 f"{self._upstream_id}: {self._name} did not answer within the {self.limit:g} s of its first start",
@@ -105,6 +133,18 @@ class FirstStart:
             f"{self._upstream_id}: {self._name} ended{code} at its first start, before it answered",
             hint=f"its messages: pml upstreams logs {self._upstream_id}",
         )
+
+
+def names_unknown_package(said: bytes) -> bool:
+    """Return True if a package runner said that there is no such package or version."""
+    return _UNKNOWN.search(said) is not None
+
+
+def _last_words(said: bytes) -> str:
+    """The last line of a runner that says what is missing: the first ones are codes."""
+    lines = [line.strip() for line in said.decode("utf-8", "replace").splitlines() if line.strip()]
+    line = next((line for line in reversed(lines) if _UNKNOWN.search(line.encode())), lines[-1])
+    return shortened(escaped(mask_text(line)), MAX_LINE)
 
 
 def _shown(run: PackageRun) -> str:

@@ -25,11 +25,12 @@ from pml_gateway.errors import (
     innermost,
 )
 from pml_gateway.log import get_logger
-from pml_gateway.mcp.connection import MODERN, Connection, WrongEraError, open_connection
+from pml_gateway.mcp.connection import Connection, open_connection
 from pml_gateway.mcp.elicitation import Questions
 from pml_gateway.mcp.failures import translate
-from pml_gateway.mcp.http import HttpSide
+from pml_gateway.mcp.http import HttpSide, SessionUnknownError
 from pml_gateway.mcp.listing import Listed, ListKind, Remembered, announced_kind
+from pml_gateway.mcp.negotiation import MODERN, ClosedAtVersionError, Spoken, WrongEraError
 from pml_gateway.mcp.session import HeaderMaps, OnNotice
 from pml_gateway.mcp.transport import OpenStreams, surroundings
 from pml_gateway.processes.installs import Installs
@@ -116,15 +117,15 @@ class Opener:
         return HttpSide(self.effective.defaults.max_message_bytes, self.authorization)
 
     def open(
-        self, era: str, questions: Questions, http: HttpSide, header_maps: HeaderMaps, on_notice: OnNotice
+        self, spoken: Spoken, questions: Questions, http: HttpSide, header_maps: HeaderMaps, on_notice: OnNotice
     ) -> AbstractAsyncContextManager[Connection]:
-        """One more connection, preferably in this era; what its peer asks goes to `questions`."""
+        """One more connection, preferably in this era and version; what its peer asks goes to `questions`."""
         return open_connection(
             self.effective.upstream_id,
             self.effective.definition,
             open_streams=self.open_streams,
             workplace=self.workplace,
-            era_hint=era,
+            spoken=spoken,
             logs_dir=self.logs_dir,
             connect_timeout=self.effective.connect_timeout,
             header_maps=header_maps,
@@ -145,6 +146,9 @@ BURST_SECONDS = 0.05
 CLOSING_SECONDS = 10.0
 """How long a connection that is no longer used for new calls stays open for those in flight."""
 
+
+OLDER_VERSIONS_SECONDS = 600.0
+"""Seconds until a server that ended at every protocol version is offered the older ones again."""
 
 Surroundings = tuple[str, object, bool]
 """What the attempt after a permanent fault waits for a change of."""
@@ -187,6 +191,11 @@ class Lifecycle:
         self.start_seconds = 0.0  # that the last start took until it had listed, on this machine as busy as it was
         self._knew_lists = bool(remembered.era)
         self.era = remembered.era  # that of the last connection, here or before this start; empty if there was none
+        self._version = (
+            remembered.version
+        )  # the older version of the handshake that the server takes, if it refuses others
+        self._older_versions_at = -math.inf  # when they were last offered in vain, on connections that the server ended
+        self._offered: set[str] = set()  # the older versions that connections were opened for
         self._effective = opener.effective
         self._opener = opener
         self._first_start = FirstStart(opener.effective, opener.installs, opener.logs_dir, opener.workplace)
@@ -305,10 +314,10 @@ class Lifecycle:
             # Others may be listed more than this client is.
             self.request_connect()
             return
-        await anyio.sleep(BURST_SECONDS)
+        await anyio.sleep(max(BURST_SECONDS, self.lists.pace.remaining if has_changed else 0.0))
         try:
             listed = (
-                await self.lists.ask(connection, self._http, is_new=True, poll=False)
+                await self.lists.ask(connection, is_new=True, poll=False)
                 if is_first
                 else await self.lists.ask_own(session, connection)
             )
@@ -350,7 +359,7 @@ class Lifecycle:
             GatewayError: the last attempt failed and the next is not due, its package is being installed, or the
             upstream retires.
         """
-        while self._connection is None or self._connection.lost.is_set():
+        while self._connection is None or self._connection.is_over:
             if self._retired:
                 raise UpstreamUnavailableError(
                     f"{self.upstream_id}: its configuration changed while the call waited",
@@ -403,7 +412,7 @@ class Lifecycle:
             # The shared connection finds out whether the server can be reached at all, and holds calls back if not.
             self._wanted.set()
             self._due.announce()
-            raise translate(exc, self.upstream_id, http=http) from exc
+            raise translate(exc, self.upstream_id) from exc
 
     def _open_shared(self) -> AbstractAsyncContextManager[Connection]:
         """The connection for everybody; what it asks is asked of local clients."""
@@ -423,7 +432,13 @@ class Lifecycle:
     def _open(
         self, era: str, questions: Questions, http: HttpSide, on_notice: OnNotice
     ) -> AbstractAsyncContextManager[Connection]:
-        return self._opener.open(era, questions, http, lambda name: self.lists.tool_facts.header_map(name), on_notice)
+        return self._opener.open(
+            Spoken(era, self._version),
+            questions,
+            http,
+            lambda name: self.lists.tool_facts.header_map(name),
+            on_notice,
+        )
 
     async def run(self) -> None:
         """Connect whenever wanted, for as long as the owner's task group lives."""
@@ -457,6 +472,8 @@ class Lifecycle:
             pause = self.lists.rest(tuple(ListKind))
         else:
             pause = PERMANENT_PAUSE if is_permanent(error) else self._backoff.pause()
+            # A server that asks for a longer pause is not asked again before that.
+            pause = max(pause, error.details.get("retry_after_seconds", 0.0))
         self.last_error = error
         self._breaker.hold(error, pause)
         self._due.take()
@@ -554,11 +571,18 @@ class Lifecycle:
         if isinstance(innermost(exc), WrongEraError):
             self.era = MODERN
             return _StartAgainError(f"{self.upstream_id}: speaks the modern protocol only")
-        error = translate(exc, self.upstream_id, http=self._http)
+        ended = innermost(exc)
+        # One that read nothing ended for another reason than the version that it was offered.
+        is_about_version = isinstance(ended, ClosedAtVersionError) and self._http.was_read
+        if is_about_version and self._may_offer(str(ended)):
+            self._version = str(ended)
+            return _StartAgainError(f"{self.upstream_id}: ended before it took a protocol version")
+        error = translate(exc, self.upstream_id)
         if not was_established:
             # The era may be what changed; the next attempt finds out again.
-            self.era = ""
-            if error.details.get("executed"):
+            self.era = self._version = ""
+            says_why = isinstance(error, SessionUnknownError) or "http_status" in error.details
+            if error.details.get("executed") == "unknown" and not says_why:
                 return UpstreamUnavailableError(
                     f"{self.upstream_id}: the server ended or closed the connection while starting",
                     hint=self._effective.where_to_look,
@@ -566,11 +590,26 @@ class Lifecycle:
         # It is remembered as long as the upstream fails; its traceback would hold all that was received by then.
         return error.anew()
 
+    def _may_offer(self, version: str) -> bool:
+        """Return True if a server that ends at its start is to be offered an older version at once.
+
+        Most such servers lack something else, so that they are not started for this all the time.
+        """
+        if time.monotonic() - self._older_versions_at < OLDER_VERSIONS_SECONDS:
+            return False
+        if version and version not in self._offered:
+            self._offered.add(version)
+            return True
+        self._offered.clear()
+        self._older_versions_at = time.monotonic()
+        return False
+
     async def _list(self, connection: Connection, *, poll: bool = False) -> None:
         """Ask for the lists that are due; from the first on, the connection is the live one."""
         is_new = self._connection is not connection
-        listed = await self.lists.ask(connection, self._http, is_new=is_new, poll=poll)
-        self.era = connection.era
+        listed = await self.lists.ask(connection, is_new=is_new, poll=poll)
+        self.era, self._version = connection.spoken.era, connection.spoken.version
+        self._offered.clear()
         self.last_error = None
         if is_new and self._faults.answered():
             logger.info("%s: answers again", self.upstream_id)
@@ -585,6 +624,9 @@ class Lifecycle:
         """Whether to keep the connection: a failed listing alone ends none, for calls may be running on it."""
         try:
             await self._list(connection, poll=poll)
+        except SessionUnknownError as error:
+            # The next session lists again.
+            logger.debug("%s: %s", self.upstream_id, error)
         except GatewayError as error:
             if isinstance(error, UpstreamTimeoutError) and self._breaker.state is not BreakerState.CLOSED:
                 return False
@@ -619,7 +661,8 @@ class Lifecycle:
                 if poll:
                     poll_at = anyio.current_time() + defaults.refresh_interval
         closed = f"{self.upstream_id}: the server closed the connection"
-        if self._backoff.needs_none(time.monotonic() - established):
+        # A session that is to be replaced is found out by a request, which waits for the next one.
+        if self._backoff.needs_none(time.monotonic() - established) or connection.ended.is_set():
             return _StartAgainError(closed)
         return UpstreamUnavailableError(closed, hint=self._effective.where_to_look)
 

@@ -2,26 +2,19 @@
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from dataclasses import replace
 from typing import assert_never
 
-import anyio
-import anyio.lowlevel
-from mcp.shared.exceptions import MCPError
 from mcp.shared.inbound import find_invalid_x_mcp_header, x_mcp_header_map
 from mcp_types import ServerCapabilities
 from mcp_types.jsonrpc import METHOD_NOT_FOUND
 
 from pml_gateway.config.settings import EffectiveSettings
-from pml_gateway.errors import GatewayError, UpstreamProtocolError, UpstreamTimeoutError
-from pml_gateway.foreign_json import MAX_LISTED
+from pml_gateway.errors import GatewayError, UpstreamProtocolError
 from pml_gateway.log import get_logger
-from pml_gateway.mcp.connection import HANDSHAKE, Connection
-from pml_gateway.mcp.failures import translate
-from pml_gateway.mcp.http import HttpSide
+from pml_gateway.mcp.connection import Connection
 from pml_gateway.mcp.listing import (
     Difference,
     Due,
@@ -33,9 +26,19 @@ from pml_gateway.mcp.listing import (
     known_again,
     with_more,
 )
+from pml_gateway.mcp.negotiation import HANDSHAKE
 from pml_gateway.mcp.session import PassthroughSession
+from pml_gateway.text import some_of
 from pml_gateway.types import JsonObject
-from pml_gateway.upstreams.retries import repeatable_tools, repeated
+from pml_gateway.upstreams.change_pace import ChangePace
+from pml_gateway.upstreams.pages import Pages, all_pages
+from pml_gateway.upstreams.retries import repeatable_tools
+
+OnPages = Callable[[ListKind, Pages], None]
+"""Is told of a list that came, which may be faulty or lack some definitions."""
+
+OnError = Callable[[ListKind, GatewayError], None]
+"""Is told of a list that did not come, and why."""
 
 
 class ToolFacts:
@@ -58,97 +61,47 @@ class ToolFacts:
         return known
 
 
-MAX_PAGES = 2_000
-
-MAX_LIST_BYTES = 64 * 1024 * 1024
-"""JSON size of a whole list; each of its messages is limited besides (`upstreams.max_message_bytes`)."""
-
-MEASURED_AT_ONCE = 50
-"""Entries of a list that are looked at between two turns of everybody else, about 0.3 ms."""
-
-
-async def all_pages(
-    session: PassthroughSession, method: str, key: str, *, upstream_id: str, timeout: float
-) -> tuple[JsonObject, ...]:
-    """Every object of a paginated list, as the upstream sent it; `timeout` is for all of its pages.
-
-    Raises:
-        UpstreamTimeoutError: the list was not complete in time.
-        UpstreamProtocolError: a cursor repeats, pages or objects exceed the limits, or there is no list under `key`.
-        MCPError: the upstream's own error.
-    """
-    with anyio.move_on_after(timeout):
-        return await _pages(session, method, key, upstream_id, timeout)
-    raise UpstreamTimeoutError(
-        f"{upstream_id}: {method}: no complete list within {timeout:g} s",
-        hint=f"check the server, or raise servers.{upstream_id}.connect_timeout",
-    )
-
-
-async def _pages(
-    session: PassthroughSession, method: str, key: str, upstream_id: str, timeout: float
-) -> tuple[JsonObject, ...]:
-    listed: list[JsonObject] = []
-    size = 0
-    cursors: set[str] = set()
-    params: JsonObject = {}
-    for _ in range(MAX_PAGES):
-        result = await session.send_raw(method, params, timeout=timeout)
-        page = result.get(key)
-        if not isinstance(page, list):
-            raise UpstreamProtocolError(f"{upstream_id}: {method} answered without a list of {key}")
-        if len(listed) + len(page) > MAX_LISTED:
-            raise UpstreamProtocolError(f"{upstream_id}: {method}: more than {MAX_LISTED} {key} listed")
-        listed.extend(entry for entry in page if isinstance(entry, dict))
-        cursor = result.get("nextCursor")
-        if not isinstance(cursor, str) or not cursor:
-            return tuple(listed)
-        if cursor in cursors:
-            raise UpstreamProtocolError(f"{upstream_id}: {method} repeats the cursor {cursor[:40]!r}")
-        cursors.add(cursor)
-        size += await _size(page)
-        if size > MAX_LIST_BYTES:
-            raise UpstreamProtocolError(f"{upstream_id}: {method}: more than {MAX_LIST_BYTES} bytes of {key} listed")
-        params = {"cursor": cursor}
-    raise UpstreamProtocolError(f"{upstream_id}: {method} did not end within {MAX_PAGES} pages")
-
-
-async def _size(page: list[object]) -> int:
-    """The JSON size of one page."""
-    size = 0
-    for start in range(0, len(page), MEASURED_AT_ONCE):
-        size += len(json.dumps(page[start : start + MEASURED_AT_ONCE]))
-        await anyio.lowlevel.checkpoint()
-    return size
-
-
-async def list_tools(
-    connection: Connection, upstream_id: str, timeout: float, http: HttpSide | None = None
-) -> tuple[JsonObject, ...]:
-    """All tools, as the upstream sent them.
-
-    Args:
-        connection: where to ask.
-        upstream_id: whose it is, for messages.
-        timeout: seconds for all attempts.
-        http: what is known of its HTTP side.
+async def list_tools(connection: Connection, upstream_id: str, timeout: float) -> Pages:
+    """List all tools, as the upstream sent them, within `timeout` seconds.
 
     Raises:
         GatewayError: it did not answer, or with what is no list.
     """
-
     session = connection.session
     capabilities = session.server_capabilities
     if capabilities is not None and capabilities.tools is None and connection.era == HANDSHAKE:
-        return ()
+        return Pages(())
+    return await all_pages(session, "tools/list", "tools", upstream_id=upstream_id, timeout=timeout)
 
-    async def attempt() -> tuple[JsonObject, ...]:
-        try:
-            return await all_pages(session, "tools/list", "tools", upstream_id=upstream_id, timeout=timeout)
-        except MCPError as exc:
-            raise translate(exc, upstream_id, http=http) from exc
 
-    return await repeated(attempt, anyio.current_time() + timeout)
+async def list_whole(connection: Connection, upstream_id: str, timeout: float) -> tuple[tuple[JsonObject, ...], Offers]:
+    """List tools and all else in a session of a client's own.
+
+    Nothing is taken where a list failed or was faulty: it would differ from the list for everybody by that alone.
+
+    Raises:
+        GatewayError: a list failed, or was faulty.
+    """
+
+    def take(_kind: ListKind, pages: Pages) -> None:
+        if pages.fault:
+            raise UpstreamProtocolError(pages.fault)
+
+    def fail(_kind: ListKind, error: GatewayError) -> None:
+        raise error
+
+    tools = await list_tools(connection, upstream_id, timeout)
+    take(ListKind.TOOLS, tools)
+    offers = await list_offers(
+        connection.session,
+        frozenset(ListKind),
+        Offers(),
+        upstream_id=upstream_id,
+        timeout=timeout * OFFERS_SHARE,
+        on_pages=take,
+        on_error=fail,
+    )
+    return tools.entries, offers
 
 
 logger = get_logger(__name__)
@@ -164,26 +117,25 @@ async def list_offers(
     *,
     upstream_id: str,
     timeout: float,
-    on_fault: Callable[[ListKind], None] = lambda _kind: None,
+    on_pages: OnPages,
+    on_error: OnError,
 ) -> Offers:
-    """What the upstream offers; lists that are not among `kinds`, and those that fail, are as known before.
+    """Ask for prompts, resources and templates; lists that are not among `kinds`, or fail, are as `known` before.
 
-    Nothing here raises for what the upstream answers: its tools do not depend on it. `on_fault` is told which lists
-    were against the protocol.
+    Nothing here raises for what the upstream answers, unless `on_pages` or `on_error` does: tools do not depend on it.
     """
     capabilities = session.server_capabilities or ServerCapabilities()
 
     async def listed(kind: ListKind, method: str, key: str, before: tuple[JsonObject, ...]) -> tuple[JsonObject, ...]:
         try:
-            return await all_pages(session, method, key, upstream_id=upstream_id, timeout=timeout)
-        except (MCPError, GatewayError) as exc:
-            if isinstance(exc, MCPError) and exc.code == METHOD_NOT_FOUND:
+            pages = await all_pages(session, method, key, upstream_id=upstream_id, timeout=timeout)
+        except GatewayError as error:
+            if error.details.get("jsonrpc_code") == METHOD_NOT_FOUND:
                 return ()
-            error = translate(exc, upstream_id)
-            logger.warning("%s are as listed before: %s", key, error)
-            if isinstance(error, UpstreamProtocolError):
-                on_fault(kind)
+            on_error(kind, error)
             return before
+        on_pages(kind, pages)
+        return pages.completed(before, key)
 
     prompts = known.prompts if capabilities.prompts else ()
     resources = known.resources if capabilities.resources else ()
@@ -212,8 +164,8 @@ OFFERS_SHARE = 0.2
 FIRST_REST = 30.0
 REST_FACTOR = 4
 LAST_REST = 3600.0
-"""Seconds until a list that was against the protocol is asked for again: such a fault is in the server and stays there,
-while one of the connection passes."""
+"""Seconds until a list that failed or was against the protocol is asked for again, ever longer: most such faults are in
+the server and stay there."""
 
 
 def _lists_others(
@@ -248,15 +200,17 @@ class Lists:
         self._next_rest = FIRST_REST
         self._tools = remembered.tools
         self._offers = remembered.offers
+        self._faults: dict[ListKind, tuple[str, ...]] = {}
         self._announced: set[ListKind] = set()
         self._own: dict[Hashable, Difference] = {}
+        self.pace = ChangePace()
 
     def announce(self, kind: ListKind) -> None:
         """The upstream says that a list changed."""
         self._announced.add(kind)
         self.due.announce((kind,))
 
-    async def ask(self, connection: Connection, http: HttpSide, *, is_new: bool, poll: bool) -> Listed:
+    async def ask(self, connection: Connection, *, is_new: bool, poll: bool) -> Listed:
         """Ask for the lists that are due, and to `poll` or of a new connection for all; the others are as they were.
 
         Raises:
@@ -271,13 +225,24 @@ class Lists:
         announced = kinds & self._announced
         self._announced -= announced
         started = time.monotonic()
-        faulty: set[ListKind] = set()
+        faults = {kind: fault for kind, fault in self._faults.items() if kind not in kinds}
+
+        resting = set[ListKind]()
+
+        def note(kind: ListKind, fault: str, left_out: Sequence[str] = ()) -> None:
+            if fault:
+                resting.add(kind)
+            if said := (*filter(None, (fault,)), *left_out):
+                faults[kind] = (*faults.get(kind, ()), *said)
+
         if before is None or ListKind.TOOLS in kinds:
             try:
-                tools = await list_tools(connection, self._upstream_id, self._timeout, http)
+                pages = await list_tools(connection, self._upstream_id, self._timeout)
             except GatewayError:
                 self._announced |= announced
                 raise
+            note(ListKind.TOOLS, pages.fault, pages.left_out)
+            tools = pages.completed(self._tools, "tools")
             tools = await known_again(tools, self._tools) if self._tools else tools
         else:
             tools = self._tools
@@ -288,10 +253,15 @@ class Lists:
             self._offers,
             upstream_id=self._upstream_id,
             timeout=self._timeout * OFFERS_SHARE,
-            on_fault=faulty.add,
+            on_pages=lambda kind, pages: note(kind, pages.fault, pages.left_out),
+            on_error=lambda kind, error: note(kind, error.message),
         )
-        if faulty:
-            self.rest(faulty)
+        for kind in faults.keys() & kinds:
+            if faults[kind] != self._faults.get(kind):
+                logger.warning("a list is not as it should be; what came is kept: %s", some_of(faults[kind]))
+        self._faults = faults
+        if resting:
+            self.rest(resting)
         else:
             self._next_rest = FIRST_REST
         self._tools = tools
@@ -301,6 +271,8 @@ class Lists:
             listed_tools,
             listed_at=time.time(),
             era=connection.era,
+            version=connection.session.offered,
+            faults=tuple(fault for said in faults.values() for fault in said),
             server_name=info.name if info else "",
             server_version=info.version if info else "",
             seconds=time.monotonic() - started,
@@ -312,6 +284,10 @@ class Lists:
                 for kind in announced
             },
         )
+        changed = [kind for kind, is_other in self.last.announced.items() if is_other]
+        if changed and (pause := self.pace.note()):
+            self.due.quiet(changed, pause)
+            logger.info("%s: its lists change all the time; next looked at in %.0f s", self._upstream_id, pause)
         return self.last
 
     async def ask_own(self, session: Hashable, connection: Connection) -> Listed | None:
@@ -320,18 +296,13 @@ class Lists:
         Raises:
             GatewayError: the tools could not be listed.
         """
-        tools = await list_tools(connection, self._upstream_id, self._timeout)
-        offers = await list_offers(
-            connection.session,
-            frozenset(ListKind),
-            Offers(),
-            upstream_id=self._upstream_id,
-            timeout=self._timeout * OFFERS_SHARE,
-        )
+        tools, offers = await list_whole(connection, self._upstream_id, self._timeout)
         before = self._own.get(session, Difference())
         more = difference(tools, offers, base=(self._tools, self._offers))
         more = replace(more, tools=await known_again(more.tools, before.tools), missing=())
-        return self._own_changed(session, more)
+        if (listed := self._own_changed(session, more)) is not None:
+            self.pace.note()
+        return listed
 
     def forget_own(self, session: Hashable) -> Listed | None:
         """What such a session listed is no more, as it ended; None if that changes nothing."""
@@ -359,7 +330,11 @@ class Lists:
         return tools, offers
 
     def rest(self, kinds: Collection[ListKind]) -> float:
-        """Let lists rest that are against the protocol, each time longer until all are sound; how many seconds."""
+        """Ask for lists that are at fault only after a while, each time longer until all are sound.
+
+        Returns:
+            How long, in seconds.
+        """
         pause, self._next_rest = self._next_rest, min(self._next_rest * REST_FACTOR, LAST_REST)
         self.due.rest(kinds, pause)
         return pause

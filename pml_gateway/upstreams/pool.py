@@ -23,10 +23,11 @@ from pml_gateway.mcp.transport import OpenStreams
 from pml_gateway.mcp.transport import open_streams as open_transport
 from pml_gateway.processes.children import open_children
 from pml_gateway.processes.installs import Installs
+from pml_gateway.shares import Visitors
 from pml_gateway.upstreams.dialogue.habits import Habits
 from pml_gateway.upstreams.dialogue.local_clients import LocalClients
 from pml_gateway.upstreams.lifecycle import Opener, UpstreamState
-from pml_gateway.upstreams.sharing import SharedBy, Sharing, WantedUpstream, wanted_upstreams
+from pml_gateway.upstreams.sharing import SharedBy, Sharing, WantedUpstream, stored_digest, wanted_upstreams
 from pml_gateway.upstreams.starts import Starts
 from pml_gateway.upstreams.upstream import OnFailed, OnListed, Upstream
 from pml_gateway.workplace import Workplace
@@ -76,6 +77,7 @@ class SharedUpstreams:
         habits: Habits,
     ) -> None:
         self.local = local
+        self.visitors = Visitors()
         self._tasks = tasks
         self._logs_dir = logs_dir
         self._auth_dir = auth_dir
@@ -145,6 +147,7 @@ class SharedUpstreams:
             remembered,
             self._habits.of(effective.definition.fingerprint()),
             local=self.local,
+            visitors=self.visitors,
             on_listed=on_listed,
             on_failed=on_failed,
         )
@@ -222,6 +225,7 @@ class UpstreamPool:
 
     def __init__(self, shared: SharedUpstreams, workplace: Workplace) -> None:
         self.local = shared.local
+        self.visitors = shared.visitors
         self.on_listed: OnListed = lambda _upstream, _listed: None
         self.on_joined: OnListed = lambda _upstream, _listed: None
         self.on_failed: OnFailed = lambda _upstream: None
@@ -238,17 +242,25 @@ class UpstreamPool:
     def wanted(
         self, definitions: Mapping[str, UpstreamDefinition], defaults: UpstreamSettings
     ) -> dict[str, WantedUpstream]:
-        """Which upstreams these definitions mean here; reads files, where servers may be shared."""
+        """Which upstreams these definitions mean here; reads files."""
         local, here = self.local, self.workplace
         if local is not None and not local.is_alone:
             return wanted_upstreams(definitions, defaults, here)
         # Nobody else starts servers from another place.
         alone = Sharing(SharedBy.EVERYBODY, "", here)
+        shown = defaults.model_dump_json()
         return {
-            upstream_id: WantedUpstream((upstream_id, definition.model_dump_json(), defaults.model_dump_json()), alone)
+            upstream_id: WantedUpstream(
+                (upstream_id, definition.model_dump_json(exclude={"tools"}), stored_digest(definition, here), shown),
+                alone,
+            )
             for upstream_id, definition in definitions.items()
             if definition.enabled
         }
+
+    def has(self, wanted: Mapping[str, WantedUpstream]) -> bool:
+        """Return True if exactly these upstreams run."""
+        return self._keys == {upstream_id: each.key for upstream_id, each in wanted.items()}
 
     def configure(
         self,

@@ -26,9 +26,10 @@ from mcp_types.jsonrpc import METHOD_NOT_FOUND
 from pml_gateway.config.settings import EffectiveSettings
 from pml_gateway.errors import ErrorCode, GatewayError, UpstreamError, UpstreamProtocolError
 from pml_gateway.log import get_logger
-from pml_gateway.mcp.connection import MODERN, Connection
+from pml_gateway.mcp.connection import Connection
 from pml_gateway.mcp.deadlines import paused, running
 from pml_gateway.mcp.elicitation import Audience, OpenCall
+from pml_gateway.mcp.negotiation import MODERN
 from pml_gateway.types import JsonObject
 from pml_gateway.upstreams.breaker import Breaker
 from pml_gateway.upstreams.call import Calls, Request, SessionExpiredError
@@ -84,20 +85,27 @@ class Relay:
         self._suspended = SuspendedCalls(effective.upstream_id, background, self._question_timeout)
 
     async def send(
-        self, method: str, params: JsonObject, limit: float, on_progress: ProgressFnT | None, audience: Audience
+        self,
+        method: str,
+        params: JsonObject,
+        limits: tuple[float, float],
+        on_progress: ProgressFnT | None,
+        audience: Audience,
     ) -> JsonObject:
         """The result of a request, or the interim result that asks a client which answers later.
 
-        Each round of it has `limit` seconds.
+        Each round of it has the first of `limits` in seconds, which progress renews until the second.
 
         Raises:
             GatewayError: what became of the request, or of a question.
         """
         self._breaker.check(audience.share)
+        limit, total = limits
         era, why_own = await self._choice.choose(audience, limit)
 
         async def send(given: JsonObject, report: ProgressFnT | None, asked: Audience) -> JsonObject:
-            request = Request(method, given, report, limit, anyio.current_time() + limit, asked.share)
+            now = anyio.current_time()
+            request = Request(method, given, report, limit, now + limit, now + total, asked.share)
             try:
                 return await self._round(request, asked, era, why_own)
             except UnclearQuestionError:

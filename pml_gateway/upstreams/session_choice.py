@@ -18,8 +18,8 @@ import anyio
 
 from pml_gateway.config.servers import Transport, UpstreamDefinition
 from pml_gateway.errors import GatewayError, UpstreamTimeoutError
-from pml_gateway.mcp.connection import HANDSHAKE, MODERN
 from pml_gateway.mcp.elicitation import NO_CAPABILITIES, Audience, Questions
+from pml_gateway.mcp.negotiation import HANDSHAKE, MODERN
 from pml_gateway.signal import Signal
 from pml_gateway.upstreams.dialogue.background import Background
 from pml_gateway.upstreams.dialogue.local_clients import LocalClients
@@ -206,10 +206,22 @@ class SessionChoice:
         raise late(self._lifecycle.upstream_id, "initialize", limit, "no")
 
 
-def late(upstream_id: str, what: str, limit: float, executed: str) -> UpstreamTimeoutError:
-    """No answer came in time; `executed` says what is known of whether the request was."""
+def late(
+    upstream_id: str, what: str, limit: float, executed: str, setting: str = "call_timeout", *, renewed: bool = False
+) -> UpstreamTimeoutError:
+    """The error for an answer that did not come in time.
+
+    Args:
+        upstream_id: the server.
+        what: was asked of it.
+        limit: seconds that it had.
+        executed: whether the request was executed, as far as known.
+        setting: the limit that applied.
+        renewed: whether progress came before.
+    """
+    missing = "no answer and no further progress of" if renewed else "no answer to"
     return UpstreamTimeoutError(
-        f"{upstream_id}: no answer to {what!r} within {limit:g} s",
-        hint=f"raise servers.{upstream_id}.call_timeout if the tool needs longer",
+        f"{upstream_id}: {missing} {what!r} within {limit:g} s",
+        hint=f"raise servers.{upstream_id}.{setting} if the tool needs longer",
         details={"timeout_seconds": limit, "executed": executed},
     )

@@ -9,31 +9,25 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import re
 from collections.abc import Callable, Hashable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from pathlib import PurePath
 from typing import Any
 
+from pml_gateway.config.commands.command_line import is_simple_line, told_apart
+from pml_gateway.config.commands.packages import package_run
 from pml_gateway.config.document import is_there
-from pml_gateway.config.packages import CONTAINERS, NO_PACKAGE, behind_env, package_of, package_run, shell_line
 from pml_gateway.config.servers import Transport, UpstreamDefinition
 from pml_gateway.config.settings import UpstreamSettings
 from pml_gateway.errors import GatewayError
 from pml_gateway.mcp.network import CERTIFICATES, Network
 from pml_gateway.mcp.transport import process_parameters, resolved_headers
-from pml_gateway.secrets.judgement import ENV_FLAGS
+from pml_gateway.processes.confinement.relative_paths import PathReader, is_plainly_relative, is_relative
+from pml_gateway.processes.confinement.start import Client, ProgramOfFolderError, confinement, search_path
+from pml_gateway.secrets.env_file import stored_variables
 from pml_gateway.secrets.masking import mask_text
 from pml_gateway.secrets.references import folder_reference, references, resolve_in
 from pml_gateway.text import escaped, shortened
-from pml_gateway.upstreams.relative_paths import (
-    argument_names_one,
-    is_plainly_relative,
-    is_relative,
-    module_is_there,
-    variable_names_one,
-)
 from pml_gateway.workplace import Workplace
 
 MAX_SHOWN = 60
@@ -106,7 +100,7 @@ def _key(
     """What a server's process and the gateway's way with it depend on. Reads files: those that hold its variables."""
     is_stdio = definition.resolved_transport is Transport.STDIO
     started = {"command", "args", "env", "env_file", "cwd"} if is_stdio else {"url", "headers"}
-    rest = definition.model_dump(mode="json", exclude=started | ({"formerly"} if is_stdio else set()))
+    rest = definition.model_dump(mode="json", exclude=started | {"tools"} | ({"formerly"} if is_stdio else set()))
     key: dict[str, Any] = {
         "definition": {
             **rest,
@@ -160,6 +154,18 @@ def _texts(definition: UpstreamDefinition) -> Iterator[tuple[str, str]]:
             yield f"{section}.{name}", text
 
 
+def stored_digest(definition: UpstreamDefinition, place: Workplace) -> str:
+    """Return a hash of the stored values that a definition refers to: a new key needs a new start. Reads a file."""
+    try:
+        stored = stored_variables(place.environ, place.folder)
+    except GatewayError:
+        # Told when the server starts.
+        stored = {}
+    texts = [*(text for _, text in _texts(definition)), (definition.auth and definition.auth.client_secret) or ""]
+    values = {each.name: stored.get(each.name) for text in texts for each in references(text)}
+    return hashlib.sha256(json.dumps(values, sort_keys=True).encode("utf-8", "surrogatepass")).hexdigest()
+
+
 def _reasons(definition: UpstreamDefinition, workplace: Workplace) -> Iterator[str]:
     """Why the folder matters, the plainest reason first."""
     if definition.sessions == "per_folder":
@@ -191,10 +197,20 @@ def _of_process(definition: UpstreamDefinition, workplace: Workplace) -> Iterato
     command = resolved(definition.command or "")
     if _has_folder(command) and is_relative(command):
         yield f"command {_shown(definition.command or '')} is relative"
+    client = Client("", definition, workplace)
+    try:
+        confined = confinement(client)
+    except ProgramOfFolderError as error:
+        yield error.reason
+        return
     if definition.sessions is None:
-        yield from _of_words(definition, command, workplace, resolved)
-    path = resolved(definition.env["PATH"]) if "PATH" in definition.env else workplace.environ.get("PATH", "")
+        if confined is not None and confined.runs_elsewhere:
+            yield from confined.reasons
+        else:
+            yield from _of_words(definition, command, workplace, resolved)
     has_own_path = "PATH" in definition.env
+    path = resolved(definition.env["PATH"]) if has_own_path else workplace.environ.get("PATH", "")
+    path = path if has_own_path else search_path(path, client)
     if (has_own_path or not _has_folder(command)) and any(
         each and is_relative(each) for each in path.split(os.pathsep)
     ):
@@ -206,89 +222,39 @@ def _of_words(
 ) -> Iterator[str]:
     """What arguments and variables say of paths; a setting overrules it, as words can be mistaken for such."""
     words = [resolved(text) for text in definition.args]
+    line = told_apart([command, *words])
     run = package_run(command, words)
-    is_container = run is not None and run.family in CONTAINERS
-    is_installed = run is not None or ("-m" in words and PurePath(command).name.startswith("py"))
+    paths = PathReader(
+        workplace.folder,
+        elsewhere=(workplace.home,),
+        packages=frozenset() if run is None else {*run.packages, *run.runner.split()},
+        is_installed=run is not None or bool(line.looks_around),
+    )
     for name, text in definition.env.items():
         value = resolved(text)
         # What a container is given means something inside of it, and PATH is looked at by itself.
-        is_elsewhere = is_container or name == "PATH"
-        if is_plainly_relative(value) or (
-            not is_elsewhere and variable_names_one(name, value, workplace, is_installed=is_installed)
-        ):
+        is_elsewhere = line.is_container or name == "PATH"
+        if is_plainly_relative(value) or (not is_elsewhere and paths.variable(name, value).may_name_path):
             yield f"env.{name} is relative"
-    own = words[: words.index(run.packages[0])] if is_container and run and run.packages[0] in words else words
-    line = shell_line(command, own)
-    if line is not None and (run is None or any(_MORE_THAN_A_COMMAND.search(each) for each in line)):
-        yield "the line of a shell may depend on the folder"
-    no_paths = _PROJECT_COMMANDS.get(PurePath(command).name, frozenset())
-    no_paths |= frozenset() if run is None else {*run.packages, *run.runner.split()}
-    for written, word, before in zip(definition.args, own, ["", *own], strict=False):
-        if is_container and (before in ENV_FLAGS or word.startswith("--env=")):
+    for at, (written, word, before) in enumerate(zip(definition.args, words, [command, *words], strict=False), 1):
+        if line.is_container and at not in line.mounts | line.choosing:
             continue
+        if at in line.lines and not is_simple_line(word):
+            yield "the line of a shell may depend on the folder"
         if before == "-m" and not is_plainly_relative(word):
-            is_path = module_is_there(word, workplace)
+            is_path = paths.has_module(word)
         else:
-            is_path = argument_names_one(word, workplace, no_paths, is_installed=is_installed)
+            is_path = paths.argument(word, before).may_name_path
         if is_path:
             yield f"argument {_shown(written)} is relative"
-    started = behind_env(command, words)
-    package = package_of(*started)
-    if (
-        run is not None
-        and run.family in _LOCAL_FIRST
-        and package is not NO_PACKAGE
-        and _has_own(package.name, workplace)
-    ):
-        yield f"{_shown(package.name)} is installed in this folder"
-    if (program := _of_project(*started)) is not None:
-        yield f"{program} works on the project that it is started in"
+    if run is not None and run.family in _LOCAL_FIRST and _has_own(run.package.name, workplace):
+        yield f"{_shown(run.package.name)} is installed in this folder"
+    if line.project:
+        yield f"{line.project} works on the project that it is started in"
 
-
-_MORE_THAN_A_COMMAND = re.compile(r"[;&|`\n]|\$\(")
-"""In the line of a shell: other commands, or their output."""
 
 _LOCAL_FIRST = frozenset({"npm", "bun"})
 """Runners that start the package of the project they run in, where it has that."""
-
-_PROJECT_COMMANDS: dict[str, frozenset[str]] = {
-    "uv": frozenset({"run"}),
-    "poetry": frozenset({"run"}),
-    "pdm": frozenset({"run"}),
-    "hatch": frozenset({"run"}),
-    "pipenv": frozenset({"run"}),
-    "pixi": frozenset({"run"}),
-    "npm": frozenset({"run", "run-script", "start"}),
-    "pnpm": frozenset({"run", "start", "exec"}),
-    "yarn": frozenset({"run", "start"}),
-    "bun": frozenset({"run", "start"}),
-    "deno": frozenset({"task"}),
-    "cargo": frozenset({"run"}),
-    "go": frozenset({"run"}),
-    "dotnet": frozenset({"run"}),
-    "bundle": frozenset({"exec"}),
-    "docker": frozenset({"compose"}),
-    "podman": frozenset({"compose"}),
-    "docker-compose": frozenset(),
-    "make": frozenset(),
-    "just": frozenset(),
-}
-"""Commands that look for a project where they run; with no word named, whatever they are told."""
-
-_PROJECT_OPTIONS = ("--project", "--directory", "--prefix", "--cwd", "--dir", "--manifest-path", "-C", "-f")
-"""Options by which such a command is told where the project is; a relative one counts as an argument."""
-
-
-def _of_project(command: str, words: list[str]) -> str | None:
-    """What of a command line looks for a project in its folder."""
-    name = PurePath(command).name
-    wanted = _PROJECT_COMMANDS.get(name)
-    if wanted is None or any(word.partition("=")[0] in _PROJECT_OPTIONS for word in words):
-        return None
-    if not wanted:
-        return name
-    first = next((word for word in words if not word.startswith("-")), "")
-    return f"{name} {first}" if first in wanted else None
 
 
 def _has_own(package: str, workplace: Workplace) -> bool:

@@ -18,12 +18,13 @@ from pml_gateway.errors import (
     UpstreamTimeoutError,
     UpstreamUnavailableError,
 )
-from pml_gateway.mcp.connection import MODERN, Connection
+from pml_gateway.mcp.connection import Connection
 from pml_gateway.mcp.elicitation import Audience, OpenCall, Questions
 from pml_gateway.mcp.listing import Listed, Remembered
+from pml_gateway.mcp.negotiation import MODERN
 from pml_gateway.mcp.session import OnNotice
-from pml_gateway.secrets.masking import mask_text
-from pml_gateway.shares import OWN
+from pml_gateway.secrets.known import without_secrets
+from pml_gateway.shares import OWN, Visitors
 from pml_gateway.telemetry.observe import observed
 from pml_gateway.text import escaped, shortened
 from pml_gateway.types import JsonObject
@@ -79,6 +80,7 @@ class Upstream:
         habit: Habit,
         *,
         local: LocalClients | None,
+        visitors: Visitors,
         on_listed: OnListed,
         on_failed: OnFailed,
     ) -> None:
@@ -88,11 +90,15 @@ class Upstream:
         self.defaults = effective.defaults
         self._per_client = effective.per_client
         self.call_timeout = effective.call_timeout
+        self._call_timeout_total = effective.call_timeout_total
         self.connect_timeout = effective.connect_timeout
         self.authorization = opener.authorization
         self.breaker = Breaker(self.upstream_id, self.defaults.breaker, on_open=self._check_up)
         limit = CallLimit(
-            self.upstream_id, effective.max_concurrent, effective.max_queue, lambda: 0 if local is None else local.count
+            self.upstream_id,
+            effective.max_concurrent,
+            effective.max_queue,
+            lambda: len(visitors) + (0 if local is None else local.count),
         )
         self._activity = Activity(limit)
         self._subscriptions = ResourceSubscriptions(self.upstream_id)
@@ -155,7 +161,7 @@ class Upstream:
         Args:
             method: of a request that clients send.
             params: as the upstream shall get them.
-            timeout: seconds, not counting those in which the client is asked.
+            timeout: seconds, not counting those in which the client is asked; progress does not renew them.
             on_progress: gets the upstream's progress.
             audience: the client, if the upstream may ask or tell it something.
 
@@ -164,10 +170,11 @@ class Upstream:
             UpstreamError: what became of the request.
         """
         limit = timeout or self.call_timeout
+        total = self._call_timeout_total if timeout is None else timeout
         if audience is not None and self._may_converse(audience, params):
-            return await self._relay.send(method, params, limit, on_progress, audience)
-        share = OWN if audience is None else audience.share
-        return await self._calls.send(Request(method, params, on_progress, limit, anyio.current_time() + limit, share))
+            return await self._relay.send(method, params, (limit, total), on_progress, audience)
+        share, now = OWN if audience is None else audience.share, anyio.current_time()
+        return await self._calls.send(Request(method, params, on_progress, limit, now + limit, now + total, share))
 
     def follow(self, uri: str, key: object, on_updated: OnUpdated, client_id: str) -> None:
         """Be told when a resource changes, from the moment on that the upstream is connected and agrees."""
@@ -261,12 +268,15 @@ class Upstream:
 
     @property
     def unlisted_because(self) -> str:
-        """Why none of its lists is known, in a few words."""
+        """The reason, in a few words, why none of its lists is known."""
+        return self._unlisted_because(MAX_REASON)
+
+    def _unlisted_because(self, most: int) -> str:
         reason = self._lifecycle.installing or self.last_error
         if reason is None:
-            return "it is starting"
+            return "starting: ask again in a few seconds"
         why = reason.message.removeprefix(f"{self.upstream_id}: ")
-        return shortened(mask_text(escaped(why[:MAX_READ])), MAX_REASON)
+        return shortened(without_secrets(escaped(why[:MAX_READ])), most)
 
     def not_listed(self) -> GatewayError:
         """What a request is refused with that needs a list of it, as none is known."""
@@ -275,9 +285,13 @@ class Upstream:
         failure = self.last_error
         if isinstance(failure, UpstreamAuthError):
             return failure.anew()
+        failed = {} if failure is None else {**failure.details}
+        # Of the pause that the server asked for, some has passed.
+        failed.pop("retry_after_seconds", None)
         return UpstreamUnavailableError(
-            f"{self.upstream_id}: its tools are not known yet ({self.unlisted_because})",
+            f"{self.upstream_id}: its tools are not known yet ({self._unlisted_because(MAX_READ)})",
             hint=(failure.hint if failure is not None else None) or "try again in a moment",
+            details={**failed, "executed": "no", **self.breaker.details},
         )
 
     @property

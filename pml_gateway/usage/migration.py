@@ -101,8 +101,8 @@ class Journal:
                         self._save(steps)
                 raise
 
-    def undo(self, client: str | None) -> Undone:
-        """Undo the last step of a client, or of all together.
+    def undo(self, client: str | None, *, dry_run: bool = False) -> Undone:
+        """Undo the last step of a client, or of all together; with `dry_run`, only find out what that changes.
 
         Raises:
             GatewayError: there is none.
@@ -115,7 +115,9 @@ class Journal:
                 whose = f" of {client}" if client else ""
                 raise GatewayError(f"no step{whose} to go back from", hint="pml migrate --to STAGE moves to any stage")
             step = steps.pop(place)
-            edit = edit_file(Path(step.file), _undoing(step))
+            edit = edit_file(Path(step.file), _undoing(step), dry_run=dry_run)
+            if dry_run:
+                return Undone(step, edit, exact=edit.after == step.before)
             # Last: a step that stays written down is undone again, which changes nothing.
             try:
                 self._save(steps)

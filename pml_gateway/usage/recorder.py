@@ -24,7 +24,7 @@ from pml_gateway.home import USAGE, do_without
 from pml_gateway.log import get_logger
 from pml_gateway.policy.client import Client
 from pml_gateway.secrets.judgement import MASK, Keys
-from pml_gateway.secrets.known import KNOWN_SECRETS
+from pml_gateway.secrets.known import KNOWN_SECRETS, without_secrets
 from pml_gateway.secrets.masking import mask_text, mask_tree
 from pml_gateway.secrets.names import is_secret_name
 from pml_gateway.types import JsonObject
@@ -47,7 +47,7 @@ def masked(text: str | None) -> str | None:
     """A query or an intent as it is kept."""
     if text is None:
         return None
-    return KNOWN_SECRETS.masked(mask_text(text[:MAX_TEXT].encode(errors="replace").decode()), MASK)
+    return without_secrets(text[:MAX_TEXT].encode(errors="replace").decode())
 
 
 def shown_arguments(arguments: JsonObject | None) -> str | None:

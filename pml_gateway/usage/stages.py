@@ -112,18 +112,16 @@ def with_values(settings: Settings, values: dict[str, Any]) -> Settings:
     return settings.model_copy(update={"gateway": changed, "clients": clients})
 
 
-@dataclass(frozen=True, slots=True)
-class Criteria:
-    """When a stage has shown that it works.
+MIN_CALLS = 100
+"""Calls after which a stage has shown that it works: they show one failure in fifty with 87 % probability."""
 
-    A week's beginning shows habits (3 days), a hundred calls show one failure in fifty with 87 % probability, and one
-    search in five may miss: models search again in other words.
-    """
+MIN_DAYS = 3.0
+"""Days after which it shows habits."""
 
-    min_calls: int = 100
-    min_days: float = 3.0
-    max_miss_rate: float = 0.2
-    max_success_drop: float = 0.02
+MAX_MISS_RATE = 0.2
+"""Share of searches that may miss: models search again in other words."""
+
+MAX_SUCCESS_DROP = 0.02
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,22 +159,20 @@ def standing(history: History, since: float | None, now: float) -> Standing:
     )
 
 
-def reasons_to_wait(found: Standing, criteria: Criteria) -> list[str]:
-    """Every criterion that does not hold yet; none when it is time to move on."""
+def reasons_to_wait(found: Standing) -> list[str]:
+    """Return every criterion that does not hold yet; none when it is time to move on."""
     reasons = []
-    if found.calls < criteria.min_calls:
-        reasons.append(
-            f"{counted(found.calls, 'call')} in this stage; {counted(criteria.min_calls, 'is', 'are')} wanted"
-        )
-    if found.days < criteria.min_days:
-        reasons.append(f"{found.days:.1f} days in this stage; {criteria.min_days:g} are wanted")
-    if found.miss_rate > criteria.max_miss_rate:
-        limit = f"at most {criteria.max_miss_rate:.0%}"
+    if found.calls < MIN_CALLS:
+        reasons.append(f"{counted(found.calls, 'call')} in this stage; {counted(MIN_CALLS, 'is', 'are')} wanted")
+    if found.days < MIN_DAYS:
+        reasons.append(f"{found.days:.1f} days in this stage; {MIN_DAYS:g} are wanted")
+    if found.miss_rate > MAX_MISS_RATE:
+        limit = f"at most {MAX_MISS_RATE:.0%}"
         reasons.append(
             f"{found.missed} of {found.searches} searches missed ({found.miss_rate:.0%}); {limit} are wanted"
         )
     # Floats: 1 - 0.98 is a little more than 0.02.
     dropped = round((found.success_before or 0.0) - (found.success or 0.0), 9)
-    if found.success is not None and found.success_before is not None and dropped > criteria.max_success_drop:
+    if found.success is not None and found.success_before is not None and dropped > MAX_SUCCESS_DROP:
         reasons.append(f"success fell from {found.success_before:.1%} to {found.success:.1%} in this stage")
     return reasons

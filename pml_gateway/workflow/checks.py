@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Container, Mapping
 from dataclasses import dataclass
 
-from pml_gateway.catalog.model import ITSELF, Catalog, CatalogTool
+from pml_gateway.catalog.model import Catalog, CatalogTool
 from pml_gateway.errors import GatewayError, UpstreamError
 from pml_gateway.exposure.schema_text import signature
 from pml_gateway.exposure.validation import open_problems
@@ -112,8 +112,8 @@ def dry_run_answer(
 
 def effect_of(tool: CatalogTool, catalog: Catalog) -> str:
     """What a call may do, by the annotations of the tool and of all that it could come to."""
-    reached = (catalog.by_name(name) for name in (*tool.reach.by_client, *tool.reach.by_owner))
-    calls = [each for each in reached if each is not None and each.reach == ITSELF] or [tool]
+    reached = (catalog.by_name(name) for name in tool.reach)
+    calls = [each for each in reached if each is not None and not each.reach] or [tool]
     effects = {_own_effect(each) for each in calls}
     return next(effect for effect in EFFECTS if effect in effects)
 

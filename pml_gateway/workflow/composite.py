@@ -11,8 +11,9 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from pml_gateway.catalog.build import same_tool
-from pml_gateway.catalog.model import Catalog, CatalogTool, Reach, UpstreamListing
+from pml_gateway.catalog.model import Catalog, CatalogTool, UpstreamListing
 from pml_gateway.catalog.ownership import Ownership
+from pml_gateway.config.problems import plain_message
 from pml_gateway.errors import ErrorCode, GatewayError, InvalidInputError
 from pml_gateway.policy.client import LOCAL
 from pml_gateway.policy.view import View
@@ -106,8 +107,7 @@ class Definition(BaseModel):
 
     `input` is the JSON schema of the tool's arguments, `steps` are those of `execute_workflow`, where `hidden: true`
     also keeps the step's tool off every list. `output` is any JSON with references, by default the result of the last
-    step that ran. `runs_as` says whose rights the steps have: those of whoever calls, unless a workflow around this
-    one runs as the owner; always the `client`'s; or the `owner`'s.
+    step that ran. Steps have the rights of whoever calls.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
@@ -122,11 +122,6 @@ class Definition(BaseModel):
     output: Any = None
     output_as: Literal["value", "reference"] = "value"
     hidden: bool = False
-    runs_as: Literal["client", "owner"] | None = None
-
-    def is_as_owner(self, *, around: bool) -> bool:
-        """Whether its steps have the rights of its owner, where those of the workflow around it do or do not."""
-        return around if self.runs_as is None else self.runs_as == "owner"
 
 
 @dataclass(frozen=True)
@@ -173,6 +168,14 @@ class Composite:
 def read_composites(workflows: Mapping[str, Any], limits: Budget) -> dict[str, Composite]:
     """Every entry with what is wrong with it by itself; none of them can spoil another."""
     return {str(name): _read(str(name), raw, limits) for name, raw in workflows.items()}
+
+
+def hidden_steps(composites: Mapping[str, Composite]) -> Iterator[str]:
+    """Yield the names of tools that steps keep off every list, as they are written."""
+    for composite in composites.values():
+        for step in composite.plan.steps if composite.plan is not None else ():
+            if step.hidden and step.tool is not None:
+                yield step.tool
 
 
 def bind_composites(
@@ -242,20 +245,15 @@ def with_composites(catalog: Catalog, composites: Mapping[str, Composite], previ
     return replace(catalog, tools=tuple(marked(tool) for tool in catalog.tools))
 
 
-def _reach(composite: Composite, by_tool: Mapping[str, Composite]) -> Reach:
-    """Every tool that a run could call, whatever its conditions turn out to be, through other composites as well."""
-    found: set[tuple[str, bool]] = set()
-    pending = [(composite, False)]
+def _reach(composite: Composite, by_tool: Mapping[str, Composite]) -> frozenset[str]:
+    """Return every tool that a run could call, whatever its conditions, through other composites as well."""
+    found: set[str] = set()
+    pending = [composite]
     while pending:
-        each, around = pending.pop()
-        as_owner = each.definition is not None and each.definition.is_as_owner(around=around)
-        new = {(tool, as_owner) for tool in each.uses} - found
+        new = pending.pop().uses - found
         found |= new
-        pending += [(by_tool[tool], as_owner) for tool, _ in new if tool in by_tool]
-    return Reach(
-        by_client=frozenset(tool for tool, as_owner in found if not as_owner),
-        by_owner=frozenset(tool for tool, as_owner in found if as_owner),
-    )
+        pending += [by_tool[tool] for tool in new if tool in by_tool]
+    return frozenset(found)
 
 
 def _read(name: str, raw: Any, limits: Budget) -> Composite:
@@ -263,76 +261,16 @@ def _read(name: str, raw: Any, limits: Budget) -> Composite:
         definition = Definition.model_validate(raw)
     except ValidationError as error:
         return Composite(name, problems=tuple(_field_problem(fault) for fault in error.errors(include_url=False)))
-    opening: list[StepProblem] = []
-    if definition.runs_as == "owner":
-        opening = _opening(definition.input)
-        definition = definition.model_copy(update={"input": _closed(definition.input)})
     request: JsonObject = {"steps": definition.steps, "on_error": definition.on_error, "budget": definition.budget}
     try:
         plan, problems = parse_workflow(request, limits, with_input=True, extra_keys=("hidden",))
         output = None if definition.output is None else compile_template(definition.output, names=_names(plan))
-        problems += [*opening, *_output_problems(output, plan), *input_problems(definition.input, plan, output)]
+        problems += [*_output_problems(output, plan), *input_problems(definition.input, plan, output)]
     except PlanError as error:
         return Composite(name, definition, problems=error.problems)
     except InvalidInputError as error:
         return Composite(name, definition, problems=(StepProblem("", "/output", error.message, error.hint),))
     return Composite(name, definition, plan, output, tuple(problems))
-
-
-def _opening(schema: JsonObject) -> list[StepProblem]:
-    """What lets arguments through that nobody thought of, into steps that may do more than their caller."""
-    keys = [key for key in (*_COMBINED, "additionalProperties") if schema.get(key) not in (None, False)]
-    message = "a workflow that runs as its owner takes only arguments that it names"
-    opening = [StepProblem("", f"/input/{key}", message, f"leave out {key}") for key in keys]
-    hint = "say it with enum, const, lengths and limits"
-    return opening + [
-        StepProblem("", f"/input{pointer}", "this is not checked for certain, and the workflow runs as its owner", hint)
-        for pointer in _unchecked(schema, "")
-    ]
-
-
-_UNCHECKED = frozenset({"if", "not", "pattern", "patternProperties", "unevaluatedProperties"})
-"""Keywords that are left to servers, as regular expressions are; a workflow has none behind it."""
-
-_MAPS = frozenset({"properties", "$defs", "definitions"})
-_DATA = frozenset({"const", "default", "enum", "examples"})
-
-
-def _unchecked(schema: Any, pointer: str) -> Iterator[str]:
-    """Where a schema has keywords of which no check is made."""
-    if isinstance(schema, list):
-        for position, each in enumerate(schema):
-            yield from _unchecked(each, f"{pointer}/{position}")
-    if not isinstance(schema, dict):
-        return
-    for key, value in schema.items():
-        if key in _UNCHECKED:
-            yield f"{pointer}/{key}"
-        elif key in _MAPS and isinstance(value, dict):
-            for name, each in value.items():
-                yield from _unchecked(each, f"{pointer}/{key}/{name}")
-        elif key not in _DATA:
-            yield from _unchecked(value, f"{pointer}/{key}")
-
-
-def _closed(schema: JsonObject) -> JsonObject:
-    """An object's schema with nothing in it that it does not name, and so for the objects inside it."""
-    closed: JsonObject = _without_others({"type": "object", "properties": {}, **schema})
-    return closed
-
-
-def _without_others(schema: Any) -> Any:
-    if not isinstance(schema, dict):
-        return schema
-    closed = dict(schema)
-    for key in ("properties", "$defs", "definitions"):
-        if isinstance(schema.get(key), dict):
-            closed[key] = {name: _without_others(each) for name, each in schema[key].items()}
-    if "items" in schema:
-        closed["items"] = _without_others(schema["items"])
-    if "properties" in schema and not any(key in schema for key in _COMBINED):
-        closed.setdefault("additionalProperties", False)
-    return closed
 
 
 def _field_problem(fault: Any) -> StepProblem:
@@ -342,7 +280,7 @@ def _field_problem(fault: Any) -> StepProblem:
         known = ", ".join(Definition.model_fields)
         hint = did_you_mean(nearest(key, Definition.model_fields)) or f"known: {known}"
         return StepProblem("", pointer, f"unknown key {key!r}", hint)
-    return StepProblem("", pointer, f"{key or 'the workflow'}: {fault['msg']}")
+    return StepProblem("", pointer, f"{key or 'the workflow'}: {plain_message(fault)}")
 
 
 def _output_problems(output: Template | None, plan: Plan) -> list[StepProblem]:

@@ -11,8 +11,9 @@ from typing import Any, Protocol
 import anyio
 
 from pml_gateway.errors import ErrorCode, GatewayError, InvalidInputError, error_json
+from pml_gateway.json_text.pieces import exceeds
 from pml_gateway.mcp.deadlines import within
-from pml_gateway.results.content import WRAPPED, exceeds
+from pml_gateway.results.content import WRAPPED
 from pml_gateway.results.settle import Settled
 from pml_gateway.types import JsonObject
 from pml_gateway.workflow.expressions import Expression, is_true

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from pml_gateway.catalog.model import CatalogTool
-from pml_gateway.catalog.schema import escaped
+from pml_gateway.catalog.pointers import escaped
 from pml_gateway.results.learning import Output, inner_output
 from pml_gateway.text import shortened
 from pml_gateway.types import JsonObject

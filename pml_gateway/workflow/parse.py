@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any, Protocol
 
-from pml_gateway.catalog.schema import escaped
+from pml_gateway.catalog.pointers import escaped
 from pml_gateway.errors import ErrorCode, InvalidInputError, error_json
 from pml_gateway.exposure.vocabulary import (
     Reading,

@@ -9,7 +9,8 @@ from typing import Any, Protocol
 import anyio.to_thread
 
 from pml_gateway.errors import ErrorCode, error_json
-from pml_gateway.results.content import exceeds, is_seen, media_data, media_note, note_in_content, replace_media
+from pml_gateway.json_text.pieces import exceeds
+from pml_gateway.results.content import is_seen, media_data, media_note, note_in_content, replace_media
 from pml_gateway.results.encoding import tokens_of, tokens_of_json
 from pml_gateway.results.settle import Settled
 from pml_gateway.results.stored import StoredResult

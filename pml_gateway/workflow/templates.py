@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable, Container, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from pml_gateway.catalog.schema import escaped
+from pml_gateway.catalog.pointers import escaped
 from pml_gateway.errors import InvalidInputError
 from pml_gateway.results.functions import FUNCTIONS
 from pml_gateway.results.paths import shown

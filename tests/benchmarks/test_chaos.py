@@ -88,6 +88,7 @@ def test_more_descriptors_children_and_memory_than_before_are_noticed() -> None:
 
 
 @pytest.mark.heavy
+@pytest.mark.timeout(LIMIT_SECONDS + 60)  # the limit of the run comes first, and its report says more
 @pytest.mark.anyio
 async def test_a_short_run_keeps_every_promise() -> None:
     # How many calls end in time depends on what else the machine does.

@@ -78,6 +78,7 @@ def test_the_vault_opens_to_every_spelling(uri: str) -> None:
 
 
 @pytest.mark.heavy
+@pytest.mark.timeout(600)  # 30,000 requests, beside other tests
 def test_nothing_gets_past_a_gateway_and_nothing_brings_it_down(tmp_path: Path) -> None:
     arguments = argparse.Namespace(requests=30_000, connections=8, seed=20)
     log = tmp_path / "gateway.log"

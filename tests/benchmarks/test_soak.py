@@ -18,6 +18,7 @@ def test_growth_counts_from_the_first_sample_after_the_calls_of_the_plan() -> No
 
 
 @pytest.mark.heavy
+@pytest.mark.timeout(LIMIT_SECONDS + 60)  # the limit of the run comes first, and its report says more
 @pytest.mark.anyio
 async def test_every_kind_of_call_is_answered_rightly() -> None:
     with anyio.fail_after(LIMIT_SECONDS):

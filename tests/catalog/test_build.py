@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from pml_gateway.catalog.build import Prefix, build_catalog
@@ -22,7 +22,6 @@ RAW_TOOLS: st.SearchStrategy[JsonObject] = st.dictionaries(
 )
 
 
-@settings(deadline=None)
 @given(listings=st.lists(st.lists(RAW_TOOLS, max_size=4), max_size=3))
 def test_no_tool_is_dropped_for_its_form(listings: list[list[JsonObject]]) -> None:
     catalog = build_catalog([UpstreamListing(f"s{i}", tuple(tools)) for i, tools in enumerate(listings)])

@@ -10,7 +10,7 @@ from multiprocessing.synchronize import Barrier
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 
 from pml_gateway.catalog.build import build_catalog
 from pml_gateway.catalog.manifest import Manifest, ManifestEntry, ManifestFile
@@ -92,7 +92,6 @@ def test_a_damaged_manifest_is_empty_and_the_next_save_replaces_it(file: Manifes
     assert file.load() == manifest
 
 
-@settings(deadline=None)
 @given(content=JSON, names=JSON, upstreams=JSON, one=JSON)
 def test_any_json_on_disk_is_loaded_without_an_error(
     content: object, names: object, upstreams: object, one: object, tmp_path_factory: pytest.TempPathFactory

@@ -6,7 +6,7 @@ import re
 from random import Random
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from pml_gateway.catalog.build import Prefix, assign_names, build_catalog
@@ -37,7 +37,6 @@ def names_of(
     return [tool.qualified_name for tool in catalog.tools]
 
 
-@settings(deadline=None)
 @given(owners=OWNERS, prefix=st.sampled_from(PREFIXES), max_length=st.integers(16, 64))
 def test_any_names_become_legal_and_unique(owners: list[tuple[str, str]], prefix: Prefix, max_length: int) -> None:
     ownership = Ownership(tuple(dict(owners)))
@@ -50,7 +49,6 @@ def test_any_names_become_legal_and_unique(owners: list[tuple[str, str]], prefix
     assert not RESERVED & set(names.values())
 
 
-@settings(deadline=None)
 @given(first=OWNERS, later=OWNERS, gone=st.integers(0, 10), prefix=st.sampled_from(PREFIXES), random=st.randoms())
 def test_names_given_once_stay_whatever_is_added_removed_or_reordered(
     first: list[tuple[str, str]],
@@ -79,7 +77,6 @@ def test_names_given_once_stay_whatever_is_added_removed_or_reordered(
     assert len(set((kept | after).values())) == len(kept | after)
 
 
-@settings(deadline=None)
 @given(
     owners=OWNERS,
     prefix=st.sampled_from(PREFIXES),

@@ -230,3 +230,28 @@ def test_wrongly_typed_fields_are_left_out_and_versions_get_what_they_know() -> 
 
 def test_an_empty_table_has_no_route() -> None:
     assert OfferTable().routes("x://1", anybody) == []
+
+
+@pytest.mark.field("B13")
+@pytest.mark.parametrize(
+    ("template", "asked", "forwarded"),
+    [
+        ("KBInfo://{name}/x", "KBInfo://Bern/x", "KBInfo://Bern/x"),
+        ("KBInfo://{name}/x", "kbinfo://Bern/x", "KBInfo://Bern/x"),
+        ("KBInfo://{name}/x", "KBINFO://Bern/./x#y", "KBInfo://Bern/x"),
+        ("Note:{+rest}", "note:A/b", "Note:A/b"),
+        ("X+Y.z://h/{a}", "pml://kb/x+y.z://h/1", "X+Y.z://h/1"),
+        ("note://{name}", "NOTE://A", "note://A"),
+    ],
+)
+def test_the_scheme_is_forwarded_in_the_letters_of_the_template_and_compared_in_any(
+    template: str, asked: str, forwarded: str
+) -> None:
+    table = build_offers(
+        {
+            "other": Offers(templates=({"uriTemplate": "other://{x}"},), has_resources=True),
+            "kb": Offers(templates=({"uriTemplate": template},), has_resources=True),
+        }
+    )
+    assert table.routes(asked, lambda _upstream_id, _name: True) == [Route("kb", forwarded)]
+    assert table.is_same(Route("kb", forwarded), asked.removeprefix("pml://kb/"))

@@ -23,7 +23,7 @@ from tests.support.examples import examples
 
 SOUND: tuple[JsonObject, ...] = (
     {"type": "object"},
-    {"type": "object", "properties": {"a": {"type": "string", "enum": ["x"]}, "b": True}, "required": ["a"]},
+    {"type": "object", "properties": {"a": {"type": "string", "enum": ["x"]}, "b": {}}, "required": ["a"]},
     {"type": "object", "properties": {"tree": {"$ref": "#"}}, "additionalProperties": False},
     {"$schema": "http://json-schema.org/draft-07/schema#", "type": "object", "properties": {}},
     {"type": "object", "properties": {"a": {"anyOf": [{"type": "string"}, {"type": "null"}], "default": None}}},
@@ -57,7 +57,7 @@ def test_a_sound_schema_comes_back_as_the_same_object(schema: JsonObject) -> Non
     assert json.dumps(schema) == before
 
 
-@settings(max_examples=examples(400), deadline=None)
+@settings(max_examples=examples(400))
 @example(schema={"items": [{}], "additionalItems": []})
 @given(schema=SCHEMA_LIKE | JSON)
 def test_any_json_becomes_a_legal_schema_of_an_object(schema: Any) -> None:
@@ -70,14 +70,13 @@ def test_any_json_becomes_a_legal_schema_of_an_object(schema: Any) -> None:
     assert json.dumps(schema) == before, "the upstream's own schema is left alone"
 
 
-@settings(deadline=None)
 @given(schema=SCHEMA_LIKE)
 def test_a_repaired_schema_needs_no_second_repair(schema: JsonObject) -> None:
     once = repaired(schema)
     assert repair_input_schema(once) == (once, ())
 
 
-@settings(max_examples=examples(400), deadline=None)
+@settings(max_examples=examples(400))
 @example(schema={"dependencies": {"a": 1}})
 @example(schema={"enumNames": ["\x1b[0m"]})
 @example(schema={"properties": {"a": nested(MAX_DEPTH, key="not")}})
@@ -95,12 +94,14 @@ def test_a_glance_is_enough_for_usual_schemas() -> None:
     assert [is_flawless(schema) for schema in SOUND] == ["dependencies" not in schema for schema in SOUND]
 
 
-@settings(deadline=None)
 @given(schema=SCHEMA_LIKE | JSON)
-def test_an_output_schema_is_kept_whole_or_dropped_with_reasons(schema: Any) -> None:
+def test_an_output_schema_is_kept_or_else_rewritten_or_dropped_with_reasons(schema: Any) -> None:
     result, why = check_output_schema(schema)
-    assert result is (None if why else schema)
-    assert all(reason.startswith("outputSchema dropped: /") for reason in why)
+    if not why:
+        assert result is schema
+    start = "outputSchema: /" if result is not None else "outputSchema dropped: /"
+    assert all(reason.startswith(start) for reason in why)
+    assert check_output_schema(result) == (result, ())
 
 
 @pytest.mark.parametrize(
@@ -247,7 +248,7 @@ def test_huge_parameter_names_are_not_kept_either() -> None:
 @pytest.mark.parametrize(
     ("keyword", "value"),
     [
-        ("type", "str"),
+        ("type", "strin"),
         ("type", ["string", "string"]),
         ("required", True),
         ("required", ["a", "a"]),
@@ -258,11 +259,11 @@ def test_huge_parameter_names_are_not_kept_either() -> None:
         ("description", {"en": "x"}),
         ("minLength", -1),
         ("minLength", 1.5),
-        ("exclusiveMinimum", True),
+        ("exclusiveMinimum", "1"),
         ("multipleOf", 0),
         ("uniqueItems", "yes"),
-        ("$id", "#x"),
-        ("$anchor", "1 2"),
+        ("$async", True),
+        ("enum", []),
         ("dependentRequired", {"a": "b"}),
         ("dependencies", {"a": 5}),
         ("examples", "x"),
@@ -320,7 +321,7 @@ def test_an_output_schema_may_use_the_dialect_it_names() -> None:
         {"type": "object", "properties": {"a": "x"}},
         {"type": "object", "properties": {"a": nested(5_000)}},
         {"type": "object", "description": "x" * MAX_BYTES},
-        {"type": "object", "default": float("nan")},
+        {"type": "object", "const": float("nan")},
     ],
 )
 def test_an_invalid_output_schema_is_dropped_with_the_reason(schema: object) -> None:

@@ -64,7 +64,7 @@ def without_null_keywords(tool: JsonObject) -> JsonObject:
     }
 
 
-@settings(max_examples=examples(150), deadline=None)
+@settings(max_examples=examples(150))
 @given(raw=RAW_TOOLS)
 def test_the_sdk_accepts_every_definition_in_every_version_and_changes_nothing(raw: JsonObject) -> None:
     (listed,) = build_catalog([UpstreamListing("server", (raw,))]).tools

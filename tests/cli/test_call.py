@@ -40,6 +40,7 @@ def completed(home: Path, line: str, shell: str = "bash") -> list[str]:
     return run.stdout.split()
 
 
+@pytest.mark.slow
 def test_options_are_typed_by_the_schema_of_the_tool(home: Path) -> None:
     called = run_here(home, "call", "calc__evaluate_expression", "--expression", "6 * 7", "--json")
     assert called.returncode == 0, called.stderr
@@ -63,6 +64,62 @@ def test_a_tool_of_a_disabled_server_is_told_as_such(tmp_path: Path) -> None:
             assert failed.returncode == 1
             assert "error: notes is disabled" in failed.stderr
             assert "pml enable notes" in failed.stderr
+
+
+SWITCHED_OFF = {
+    "calc": {
+        "command": sys.executable,
+        "args": ["-m", "pml_gateway.demo.servers.calc"],
+        "tools": {"factorize": {"enabled": False}},
+    }
+}
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("call", "calc__factorize", "--number", "12"),
+        ("call", "calc:factorize", '{"number": 12}'),
+        ("call", "factorize", "--help"),
+        ("call", "mcp__pml__calc__factorize"),
+        ("call", "CALC-Factorize"),
+        ("schema", "calc__factorize"),
+    ],
+)
+@pytest.mark.slow
+def test_the_owner_learns_that_a_tool_is_disabled_and_how_to_enable_it(tmp_path: Path, words: tuple[str, ...]) -> None:
+    write_settings(tmp_path, {"servers": SWITCHED_OFF})
+    failed = run_here(tmp_path, *words)
+    assert failed.returncode == 1
+    assert "is disabled (servers.calc.tools.factorize.enabled: false)" in " ".join(failed.stderr.split())
+    assert "pml enable calc:factorize" in failed.stderr
+
+
+@pytest.mark.parametrize("verb", ["disable", "enable"])
+@pytest.mark.parametrize("name", ["calc:factorise", "calc__nosuch", "calc:calc__factorize"])
+def test_only_tools_that_the_server_lists_are_switched(home: Path, verb: str, name: str) -> None:
+    before = (home / "config.yaml").read_bytes()
+    failed = run_here(home, verb, name, "--yes")
+    assert failed.returncode == 2, failed.stderr
+    assert "calc has no tool" in failed.stderr
+    assert ("did you mean factorize?" in failed.stderr) is (name != "calc__nosuch")
+    assert (home / "config.yaml").read_bytes() == before
+
+
+@pytest.mark.parametrize("name", ["calc:factorize", "calc__factorize", "calc:Factorize", "calc__date-difference"])
+def test_tools_are_switched_by_the_name_that_the_server_gives_them(home: Path, name: str) -> None:
+    switched = run_here(home, "disable", name, "--dry-run")
+    assert switched.returncode == 0, switched.stderr
+    added = [line for line in switched.stdout.splitlines() if line.startswith("+")]
+    assert any(each in line for line in added for each in ("factorize", "date_difference"))
+    assert "not known" not in switched.stderr
+
+
+def test_tools_of_a_server_that_never_listed_are_switched_with_a_note(tmp_path: Path) -> None:
+    write_settings(tmp_path, {"servers": {"calc": {"command": sys.executable, "args": ["-m", "nothing"]}}})
+    switched = run_here(tmp_path, "disable", "calc:add", "--yes")
+    assert switched.returncode == 0
+    assert "no gateway has listed the tools of calc yet" in " ".join(switched.stderr.split())
 
 
 def test_help_after_a_name_is_about_the_tool(home: Path) -> None:
@@ -99,10 +156,12 @@ def test_errors_of_the_gateway_are_sentences(home: Path) -> None:
         ("pml config --preset full", ["full_proxy"]),
     ],
 )
+@pytest.mark.slow
 def test_the_shell_completes_from_the_last_listing(home: Path, line: str, expected: list[str]) -> None:
     assert completed(home, line) == expected
 
 
 @pytest.mark.parametrize("shell", ["zsh", "fish"])
+@pytest.mark.slow
 def test_other_shells_complete_the_same(home: Path, shell: str) -> None:
     assert "calc__date_difference" in " ".join(completed(home, "pml call calc__date_", shell))

@@ -2,7 +2,9 @@ from __future__ import annotations
 
 import json
 import os
+import pty
 import stat
+import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,12 +14,16 @@ import pytest
 import typer
 from typer.testing import CliRunner, Result
 
+from pml_gateway.cli.app import app as root
 from pml_gateway.cli.config import config_app
-from pml_gateway.cli.output import ExitCode, exit_code, fail, print_table, warn
+from pml_gateway.cli.output import ExitCode, fail, print_table, warn
 from pml_gateway.cli.trust import trust_app
 from pml_gateway.config.presets import PRESET_NAMES
+from pml_gateway.config.trust import TrustStore
 from pml_gateway.errors import ConfigurationError, UpstreamUnavailableError
 from pml_gateway.installation import TRANSFORMERS, adding
+from tests.support.irregular import put_in_place_of_a_file
+from tests.support.process import environment
 
 SECRET = "hunter2"
 
@@ -262,6 +268,30 @@ def test_validate_reports_every_problem_and_exits_with_78(config_file: Path) -> 
     assert found["problems"][0]["location"] == f"{config_file}:1"
 
 
+REFUSED = {
+    "clients: {ci: {key: '${env:SHORT}'}}": "clients.ci.key",
+    "clients: {a: {key: '${env:LONG}'}, b: {key: '${env:LONG}'}}": "clients",
+    "http: {metrics: true, metrics_key: '${env:SHORT}'}": "http.metrics_key",
+    "http: {metrics: true}\nclients: {a: {key: '${env:LONG}'}}": "http.metrics_key",
+    "http: {host: 0.0.0.0}": "http.host",
+    "references: {store: 'ftp://host'}": "references.store",
+    "references: {store: '${env:SHORT}'}": "references.store",
+}
+
+
+@pytest.mark.parametrize("written", REFUSED)
+def test_validate_refuses_what_is_not_served(config_file: Path, monkeypatch: pytest.MonkeyPatch, written: str) -> None:
+    monkeypatch.setenv("SHORT", "12345678")
+    monkeypatch.setenv("LONG", "0123456789abcdef0123456789abcdef")
+    config_file.write_text(f"servers: {{calc: {{command: python3}}}}\n{written}\n")
+    found = pml_json("config", "validate", code=78)
+    assert (found["valid"], [problem["key"] for problem in found["problems"]]) == (False, [REFUSED[written]])
+    assert "12345678" not in str(found)
+    refused = CliRunner().invoke(root, ["serve", "--http", "--port", "0"])
+    assert refused.exit_code == 78
+    assert found["problems"][0]["message"].partition(";")[0] in refused.stderr
+
+
 @pytest.mark.parametrize(
     "written",
     ["gateway: {tools_exposure: hybird}\n", "clients: {ci: {key: '${env:CI_KEY}', mode: hybird}}\n"],
@@ -290,7 +320,7 @@ def test_a_project_is_trusted_shown_and_revoked(project_file: Path) -> None:
     project_file.write_text(f"servers: {{fs: {{command: npx, args: [--token, {SECRET}]}}}}\n")
     assert "pml trust" in pml("config", "show").stderr
 
-    result = pml("trust", "project")
+    result = pml("trust", "project", "--yes")
 
     assert result.stdout == f"trusted: {project_file}\n"
     assert "sets    servers.fs.command" in result.stderr
@@ -304,9 +334,51 @@ def test_a_project_is_trusted_shown_and_revoked(project_file: Path) -> None:
     assert "no project file is trusted" in pml("trust", "--list").stderr
 
 
+@pytest.mark.field("A7")
+def test_a_project_is_shown_before_it_is_approved_and_not_approved_unasked(project_file: Path) -> None:
+    project_file.write_text(f"servers: {{fs: {{command: npx, args: [--token, {SECRET}]}}}}\n")
+
+    refused = pml("trust", "project", code=2)
+
+    shown, said = "a server of this file: fs: npx --token ***", "nothing was approved"
+    assert refused.stderr.index(shown) < refused.stderr.index(said)
+    assert "--yes" in refused.stderr
+    answer = pml_json("trust", "project", code=2)
+    assert (answer["trusted"], answer["sets"]) == (None, ["servers.fs.command", "servers.fs.args"])
+    assert pml_json("trust", "--list") == []
+
+
+@pytest.mark.field("A7")
+@pytest.mark.slow
+@pytest.mark.parametrize(("typed", "is_approved"), [(b"\n", False), (b"n\n", False), (b"y\n", True)])
+def test_a_person_is_asked_before_a_project_is_approved(
+    project_file: Path, config_file: Path, typed: bytes, is_approved: bool
+) -> None:
+    project_file.write_text("servers: {fs: {command: npx}}\n")
+    keyboard, terminal = pty.openpty()
+    try:
+        os.write(keyboard, typed)
+        done = subprocess.run(
+            [sys.executable, "-m", "pml_gateway", "trust", "project"],
+            env=environment(config_file.parent),
+            cwd=project_file.parent,
+            stdin=terminal,
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+    finally:
+        os.close(keyboard)
+        os.close(terminal)
+    assert done.returncode == 0, done.stderr
+    assert done.stderr.index("a server of this file: fs: npx") < done.stderr.index("Approve")
+    assert bool(pml_json("trust", "--list")) is is_approved
+
+
 def test_a_changed_and_a_deleted_project_are_listed_as_such(project_file: Path) -> None:
     project_file.write_text("http: {port: 1}\n")
-    pml("trust", str(project_file.parent))
+    pml("trust", str(project_file.parent), "--yes")
     project_file.write_text("http: {port: 2}\n")
     assert "changed" in pml("trust", "--list").stdout
 
@@ -326,7 +398,7 @@ def test_a_file_that_would_not_load_is_not_trusted(project_file: Path) -> None:
 def test_plain_trust_says_how_the_project_stands_and_approves_nothing(project_file: Path) -> None:
     project_file.write_text("http: {port: 1}\n")
     assert pml("trust").stdout == f"{project_file}: not trusted\n"
-    pml("trust", "project")
+    pml("trust", "project", "--yes")
     assert pml_json("trust")["project"] == {"file": str(project_file), "state": "trusted"}
     project_file.write_text("http: {port: 2}\n")
     assert pml("trust").stdout == f"{project_file}: changed\n"
@@ -335,7 +407,7 @@ def test_plain_trust_says_how_the_project_stands_and_approves_nothing(project_fi
 def test_a_folder_in_place_of_a_command_is_a_project(project_file: Path) -> None:
     project_file.write_text("http: {port: 1}\n")
     folder = str(project_file.parent)
-    assert pml_json("trust", folder)["trusted"] == str(project_file)
+    assert pml_json("trust", folder, "--yes")["trusted"] == str(project_file)
     assert pml_json("trust", "project", "--list") == pml_json("trust", "--list")
     pml("trust", folder, "--revoke")
     assert pml_json("trust", "--list") == []
@@ -349,8 +421,8 @@ def test_there_has_to_be_something_to_trust(tmp_path: Path) -> None:
 
 
 def test_errors_have_the_exit_code_of_who_can_act(capsys: pytest.CaptureFixture[str]) -> None:
-    assert exit_code(ConfigurationError("x")) is ExitCode.CONFIGURATION
-    assert exit_code(UpstreamUnavailableError("x")) is ExitCode.FAILED
+    assert ConfigurationError("x").exit_code == ExitCode.CONFIGURATION
+    assert UpstreamUnavailableError("x").exit_code == ExitCode.FAILED
 
     with pytest.raises(typer.Exit) as caught:
         fail(UpstreamUnavailableError("[bold]gone[/bold]", hint="start it"))
@@ -370,3 +442,62 @@ def test_messages_are_neither_wrapped_nor_read_as_markup(capsys: pytest.CaptureF
     assert out.count("y") == 100
     assert "[b]" in out
     assert max(len(line) for line in out.splitlines()) <= 80
+
+
+INVALID_PROJECTS = [
+    ("gateway:\n  hybrid: {max_tokens: lots}\n", "2: gateway.hybrid.max_tokens: ", "'lots'"),
+    ("gateway:\n  nosuch: 1\n", "2: gateway.nosuch: ", "unknown key; known here"),
+    ("clients:\n  ci: {key: short}\n", "2: clients.ci.key: ", "write ${env:NAME} or ${file:PATH}"),
+    ("servers: [\n", "2", "broken YAML"),
+]
+
+
+@pytest.mark.parametrize(("text", "place", "what"), INVALID_PROJECTS)
+def test_validate_names_what_is_wrong_with_an_approved_project(
+    home: Path, project_file: Path, text: str, place: str, what: str
+) -> None:
+    project_file.write_text(text)
+    TrustStore(home / "trust.json").trust(project_file, text.encode())
+    output = pml("config", "validate", code=78).output
+    assert f"{project_file}:{place}" in output
+    assert what in output
+
+
+@pytest.mark.parametrize(("text", "place", "what"), INVALID_PROJECTS)
+def test_validate_says_of_a_project_that_is_not_approved_that_it_is_not_read(
+    project_file: Path, text: str, place: str, what: str
+) -> None:
+    project_file.write_text(text)
+    found = pml_json("config", "validate")
+    assert found["valid"]
+    assert str(project_file) not in found["files"]
+    assert any(f"{project_file}: not approved, and not read" in warning for warning in found["warnings"])
+    assert what not in str(found)
+
+
+def test_validate_says_that_a_project_has_changed_since_it_was_approved(project_file: Path) -> None:
+    project_file.write_text("gateway: {intent: this}\n")
+    pml("trust", "project", "--yes")
+    assert str(project_file) in pml_json("config", "validate")["files"]
+    project_file.write_text("gateway: {intent: other}\n")
+    found = pml_json("config", "validate")
+    assert str(project_file) not in found["files"]
+    assert any("changed since it was approved" in warning for warning in found["warnings"])
+
+
+@pytest.mark.parametrize("kind", ["pipe", "socket", "device", "folder", "link outside"])
+def test_a_project_file_that_is_no_file_of_the_project_is_skipped_with_a_line(
+    home: Path, tmp_path: Path, kind: str
+) -> None:
+    place = tmp_path / "project" / ".pml.yaml"
+    put_in_place_of_a_file(place, kind)
+    reason = "a link to a file outside the project" if "link" in kind else "not a regular file"
+    if kind == "device":
+        reason = "a link to a file outside the project"
+    assert f"{place}: {reason}; skipped" in pml("trust").output
+    found = pml_json("config", "validate")
+    assert found["valid"]
+    assert str(place) not in found["files"]
+    assert [each for each in found["warnings"] if reason in each] == [f"{place}: {reason}; skipped"]
+    refused = pml("trust", "project", "--yes", code=78).output
+    assert f"{place}: {reason}; not read" in refused

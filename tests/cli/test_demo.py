@@ -20,7 +20,7 @@ from tests.index.test_models import EXTRA
 from tests.support.process import environment
 from tests.support.waiting import until
 
-DEMO_SECONDS = 120
+DEMO_SECONDS = 100
 
 
 def test_a_pml_on_the_path_is_typed_by_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,15 +9,17 @@ import stat
 import subprocess
 import sys
 from collections.abc import Iterator
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from pml_gateway.upstreams.lifecycle import FIRST_BACKOFF
 from tests.support import fake_npx
 from tests.support.command_line import home_of, pml, run_here
 from tests.support.golden import check_golden
-from tests.support.process import environment, running_gateway, write_settings
+from tests.support.process import OWN_GATEWAYS, environment, running_gateway, write_settings
 
 DEMO = "pml_gateway.demo.servers"
 CALC: dict[str, Any] = {"command": sys.executable, "args": ["-m", f"{DEMO}.calc"]}
@@ -34,6 +36,12 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
         yield home
 
 
+@pytest.fixture
+def attaching(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have the setting that doctor would mention as it is by default; doctor itself starts no gateway."""
+    monkeypatch.delenv("PML_LOCAL__ATTACH")
+
+
 def findings(*options: str, code: int = 0) -> list[dict[str, Any]]:
     """The findings that are no good news."""
     report = json.loads(pml("doctor", "--json", *options, code=code).stdout)
@@ -48,6 +56,7 @@ def private(home: Path, settings: dict[str, Any]) -> Path:
     return config
 
 
+@pytest.mark.usefixtures("attaching")
 def test_every_fault_is_named_with_its_remedy(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     servers = {
         "calc": CALC,
@@ -66,6 +75,39 @@ def test_every_fault_is_named_with_its_remedy(home: Path, monkeypatch: pytest.Mo
     check_golden("doctor.txt", report, {str(home): "~/.pml"})
 
 
+STARTS = {
+    "says why": "sys.exit('no key')",
+    "says nothing": "os._exit(3)",
+    "late": "time.sleep(0.5); sys.exit('no key')",
+    "closes its output": "os.close(1); time.sleep(0.5)",
+    "closes its input": "os.close(0); time.sleep(0.5)",
+    "through a shell": "sys.exit(subprocess.run(['sh', '-c', 'exit 1']).returncode)",
+}
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform == "win32", reason="pipes there do not tell what was read")
+def test_servers_that_end_before_they_read_anything_are_started_again_after_a_pause_only(
+    home: Path, tmp_path: Path
+) -> None:
+    started = tmp_path / "started"
+    servers = {}
+    for name, ends in STARTS.items():
+        noted = f"open({str(started)!r}, 'a').write(f'{name}:{{time.time()}}' + chr(10))"
+        code = f"import os, subprocess, sys, time; {noted}; {ends}"
+        servers[name] = {"command": sys.executable, "args": ["-c", code]}
+    private(home, {"servers": {"calc": CALC, **servers}})
+    assert {each["subject"] for each in findings(code=1) if each["area"] == "servers"} == set(STARTS)
+    times: dict[str, list[float]] = {}
+    for line in started.read_text().splitlines():
+        name, _, at = line.partition(":")
+        times.setdefault(name, []).append(float(at))
+    assert times.keys() == STARTS.keys()
+    pauses = [after - before for each in times.values() for before, after in pairwise(each)]
+    assert all(pause > FIRST_BACKOFF / 2 for pause in pauses), times
+
+
+@pytest.mark.usefixtures("attaching")
 def test_a_gateway_in_order_exits_with_zero(home: Path) -> None:
     private(home, {"servers": {"calc": CALC}})
     assert [finding["what"] for finding in findings()] == ["no client uses the gateway yet"]
@@ -101,6 +143,7 @@ def test_an_unknown_mode_is_an_error_although_a_gateway_would_serve(home: Path) 
     assert found["fix"].endswith("did you mean hybrid?")
 
 
+@pytest.mark.usefixtures("attaching")
 def test_no_servers_are_a_fault_of_the_configuration(home: Path) -> None:
     [fault, _] = findings(code=78)
     assert (fault["what"], fault["fix"]) == ("no servers are configured", "pml init")
@@ -117,7 +160,8 @@ def test_a_server_that_works_badly_fails_the_examination_but_not_the_configurati
 @pytest.mark.slow
 def test_where_nothing_can_be_written_nothing_is_promised_that_would_be(home: Path, tmp_path: Path) -> None:
     config = private(home, {"servers": {"calc": CALC}})
-    done = run_here(Path("/proc/self/home"), "doctor", "--json", "--config", str(config), cwd=tmp_path)
+    extra = {"PML_LOCAL__ATTACH": "true"}
+    done = run_here(Path("/proc/self/home"), "doctor", "--json", "--config", str(config), extra=extra, cwd=tmp_path)
     told = {(each["area"], each["subject"]): each["what"] for each in json.loads(done.stdout)["findings"]}
     unable = "cannot be written (No such file or directory)"
     assert told["machine", None] == (
@@ -237,7 +281,7 @@ def test_a_command_says_what_is_installed_and_leaves_it_to_its_end(home: Path, t
     private(home, {"servers": {"npx": fake_npx.entry(fake_npx.runner_in(tmp_path))}})
     with subprocess.Popen(
         [sys.executable, "-m", "pml_gateway", "tools"],
-        env={**environment(home), "HOME": str(tmp_path)},
+        env={**environment(home, OWN_GATEWAYS), "HOME": str(tmp_path)},
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
         text=True,

@@ -318,6 +318,7 @@ def test_blacklisted_tools_are_neither_asked_for_nor_found(home: Path, configure
 
 
 @pytest.mark.parametrize("target", ["taken/eval.jsonl", "folder"])
+@pytest.mark.slow
 def test_a_query_file_that_cannot_be_written_is_an_error_with_a_remedy(configured: Path, target: str) -> None:
     Path("taken").write_text("a file")
     Path("folder").mkdir()

@@ -54,7 +54,6 @@ ARGUMENTS: dict[str, list[str]] = {
     "pml disable": ["a"],
     "pml disconnect": ["cursor", "--yes"],
     "pml enable": ["a"],
-    "pml lineage": ["ref_x"],
     "pml migrate": ["--to", "hybrid_balanced"],
     "pml remove": ["a"],
     "pml rename": ["a", "b"],
@@ -62,6 +61,8 @@ ARGUMENTS: dict[str, list[str]] = {
     "pml requests remove": ["a__b"],
     "pml requests show": ["a__b"],
     "pml schema": ["a__b"],
+    "pml secrets remove": ["A"],
+    "pml secrets set": ["A"],
     "pml search": ["a file"],
     "pml eval": ["--queries", "queries.jsonl"],
     "pml trust approve": ["a"],
@@ -103,7 +104,7 @@ def test_help_says_what_it_does_and_gives_an_example(name: str) -> None:
 def test_the_paragraphs_of_the_help_are_wrapped_for_the_terminal() -> None:
     shown = pml("connect", "--help").stdout
     # The lines of the source are 120 columns wide.
-    assert any(line.strip().endswith("Servers that it cannot start now") for line in shown.splitlines())
+    assert any(line.strip().endswith("Servers that are known not to") for line in shown.splitlines())
 
 
 @pytest.mark.parametrize("name", COMMANDS)

@@ -12,6 +12,8 @@ from typer.testing import CliRunner, Result
 from pml_gateway.cli.app import app
 from pml_gateway.cli.output import ExitCode
 from pml_gateway.clients.known import CLIENTS
+from pml_gateway.config.load import load_user_settings
+from pml_gateway.paths import Paths
 from tests.support.command_line import home_of_a_person
 from tests.support.scripted_machine import STATUS, scripted_machine
 
@@ -79,7 +81,7 @@ def test_a_new_user_has_a_gateway_after_two_commands_and_is_back_after_one(home:
     assert f"{home}/.pml/config.yaml is not there yet and will be made" in preview.stderr
     assert f"{home}/.pml/secrets.env, which will be made" in preview.stderr
     assert "command pythonn3 is not found; did you mean python3?" in done.stderr
-    assert "export GITHUB_PAT=..." in done.stderr
+    assert "pml secrets set GITHUB_PAT" in done.stderr
     assert "${env:A_TOKEN}" in done.stderr
     assert "next: pml connect claude-code" in done.stderr
     assert "share one gateway" in done.stderr
@@ -248,9 +250,9 @@ def test_servers_that_the_gateway_cannot_start_stay_in_the_client_with_the_reaso
     shown = pml("connect", "claude-code", "--yes").stderr
 
     assert "served by the gateway from now on: calc, notes, files, diary, sums" in shown
-    assert "left in Claude Code, since the gateway cannot start them now" in shown
+    assert "left in Claude Code, since they are known not to start" in shown
     assert "typo: command pythonn3 is not found; did you mean python3? set servers.typo.command: python3" in shown
-    assert "github: environment variable GITHUB_PAT is not set; export it before starting pml" in shown
+    assert "github: environment variable GITHUB_PAT is not set; store it: pml secrets set GITHUB_PAT" in shown
     assert "linear: it cannot be reached" in shown
     assert list(json.loads(file.read_text())["mcpServers"]) == ["typo", "github", "linear", "pml"]
     again = pml_json("connect", "claude-code", "--dry-run")
@@ -267,7 +269,7 @@ def test_servers_that_the_gateway_cannot_start_stay_in_the_client_with_the_reaso
     assert list(json.loads(file.read_text())["mcpServers"]) == ["github", "linear", "pml"]
 
     taken = pml("connect", "claude-code", "--take-all", "--dry-run").stderr
-    assert "github goes from the file, but the gateway cannot start it as github: environment variable" in taken
+    assert "github goes from the file, but is known not to start as github: environment variable" in taken
     pml("disconnect", "claude-code", "--yes")
     assert file.read_bytes().replace(sys.executable.encode(), b"") == before.replace(
         sys.executable.encode(), b""
@@ -500,3 +502,128 @@ def test_copied_blocks_with_a_client_s_variables_are_warned_of(home: Path) -> No
 @pytest.mark.parametrize("command", ["init", "clients", "connect", "disconnect"])
 def test_every_command_has_help_with_an_example(command: str) -> None:
     assert f"Example: pml {command}" in " ".join(pml(command, "--help").stdout.split())
+
+
+def clients_with_one_server(home: Path) -> None:
+    """Claude Code and Cursor have the same server under two names, and Cursor another of the first name."""
+    (home / ".cursor").mkdir()
+    sums = {"command": sys.executable, "args": ["-m", f"{DEMO}.calc", "--token", SECRETS[0]]}
+    (home / ".claude.json").write_text(json.dumps({"mcpServers": {"sums": sums}}))
+    others = {"math": sums, "sums": {"command": sys.executable, "args": ["-m", f"{DEMO}.notes", "x"]}}
+    (home / ".cursor" / "mcp.json").write_text(json.dumps({"mcpServers": others}))
+
+
+def configured(home: Path) -> list[str]:
+    return list(load_user_settings(Paths.from_environ()).servers)
+
+
+@pytest.mark.field("C5")
+@pytest.mark.parametrize("is_connected", [False, True])
+def test_a_removed_server_comes_back_under_no_name_until_it_is_asked_for(home: Path, is_connected: bool) -> None:
+    clients_with_one_server(home)
+    pml("init", "--yes")
+    assert configured(home) == ["sums", "sums-cursor"]
+    if is_connected:
+        pml("connect", "claude-code", "--yes", "--take-all")
+    pml("remove", "sums", "--yes")
+
+    again = pml("init", "--yes")
+
+    assert configured(home) == ["sums-cursor"]
+    assert "was taken out as 'sums'; pml init --removed brings it back" in again.stderr
+    assert SECRETS[0] not in (home / ".pml" / "removed.json").read_text()
+    pml("init", "--removed", "--yes")
+    assert len(configured(home)) == 2
+    pml("init", "--yes")
+    assert len(configured(home)) == 2
+
+
+@pytest.mark.field("C5")
+@pytest.mark.parametrize("change", ["another key", "another program", "renamed", "disabled"])
+def test_a_server_that_was_changed_here_is_not_imported_beside_itself(home: Path, change: str) -> None:
+    clients_with_one_server(home)
+    pml("init", "--yes")
+    words = ["--", sys.executable, "-m"]
+    match change:
+        case "another key":
+            pml("add", "sums", "--replace", "--no-check", "--yes", *words, f"{DEMO}.calc", "--token", SECRETS[2])
+        case "another program":
+            pml("remove", "sums", "--yes")
+            pml("add", "sums", "--no-check", "--yes", *words, f"{DEMO}.files", str(home))
+        case "renamed":
+            pml("rename", "sums", "plus", "--yes")
+        case _:
+            pml("disable", "sums", "--yes")
+    before = configured(home)
+
+    pml("init", "--yes")
+
+    assert configured(home) == before
+
+
+@pytest.mark.field("C5")
+def test_a_removed_server_that_no_client_has_any_more_is_named_and_comes_back(home: Path) -> None:
+    (home / ".cursor").mkdir()
+    entry = {"command": sys.executable, "args": ["-m", f"{DEMO}.calc"], "env": {"A_TOKEN": SECRETS[0]}}
+    (home / ".cursor" / "mcp.json").write_text(json.dumps({"mcpServers": {"sums": entry}}))
+    pml("init", "--yes")
+    pml("connect", "cursor", "--yes", "--take-all")
+    pml("remove", "sums", "--yes")
+
+    again = pml("init", "--yes")
+
+    assert configured(home) == []
+    assert again.stderr.count("sums: was taken out as 'sums'; pml init --removed brings it back") == 1
+    assert "pml connect removed" not in again.stderr
+    assert SECRETS[0] not in (home / ".pml" / "removed.json").read_text()
+    pml("init", "--removed", "--yes")
+    back = load_user_settings(Paths.from_environ()).servers["sums"]
+    assert (back.args, back.env) == (("-m", f"{DEMO}.calc"), {"A_TOKEN": "${env:A_TOKEN}"})
+    assert "was taken out" not in pml("init", "--yes").stderr
+
+
+@pytest.mark.field("C5")
+def test_a_server_that_is_added_again_is_no_removed_one(home: Path) -> None:
+    clients_with_one_server(home)
+    pml("init", "--yes")
+    pml("remove", "sums", "--yes")
+    pml("add", "sums", "--no-check", "--yes", "--", sys.executable, "-m", f"{DEMO}.calc", "--token", SECRETS[0])
+
+    assert "pml init --removed" not in pml("init", "--yes").stderr
+    assert configured(home) == ["sums-cursor", "sums"]
+
+
+@pytest.mark.field("C5")
+def test_connect_and_its_help_say_the_same_of_servers_that_cannot_start(home: Path) -> None:
+    servers = {"gone": {"command": "no-such-command"}, "ends": {"command": "false"}, "calc": {"command": "cat"}}
+    (home / ".claude.json").write_text(json.dumps({"mcpServers": servers}))
+    pml("init", "--yes")
+
+    shown = " ".join(pml("connect", "claude-code", "--yes").stderr.split())
+
+    promised = " ".join(pml("connect", "--help").stdout.split())
+    assert "Servers that are known not to start stay in the client" in promised
+    assert "None is started to find out" in promised
+    assert "left in Claude Code, since they are known not to start" in shown
+    assert "served by the gateway from now on: ends, calc" in shown
+    assert list(json.loads((home / ".claude.json").read_text())["mcpServers"]) == ["gone", "pml"]
+
+
+@pytest.mark.field("C3")
+@pytest.mark.parametrize(
+    "text",
+    [
+        '{"mcp": {"sums": {"type": "local", "command": ["cat", "x"], "environment": {"T": "{env:MY_T}"}}}}',
+        '{"mcpServers": [{"name": "sums", "command": "cat", "args": "x", "env": ["T=${MY_T}"]}]}',
+        "extensions:\n  sums: {cmd: cat, args: [x], env_keys: [T], type: stdio}\n",
+        "claude mcp add -e T=$MY_T sums -- cat x\n",
+    ],
+)
+def test_a_named_file_may_say_whatever_can_be_pasted(home: Path, text: str) -> None:
+    (home / "mine.txt").write_text(text)
+
+    pml("init", "--from", str(home / "mine.txt"), "--yes")
+
+    found = load_user_settings(Paths.from_environ()).servers["sums"]
+    assert (found.command, found.args) == ("cat", ("x",))
+    assert found.env["T"] in ("${env:MY_T}", "${env:T}")

@@ -44,7 +44,8 @@ SERVERS = {"servers": {"files": {"command": "no-such-command-of-pml"}}}
 
 @pytest.fixture(autouse=True)
 def home(tmp_path: Path) -> Iterator[Path]:
-    with home_of(tmp_path, SERVERS) as home:
+    with home_of(tmp_path, SERVERS) as home, pytest.MonkeyPatch.context() as patch:
+        patch.delenv("PML_LOCAL__ATTACH")
         yield home
 
 
@@ -238,10 +239,12 @@ def test_a_real_one_is_started_replaced_by_one_in_the_foreground_and_ended(home:
 
 
 @pytest.mark.slow
-def test_one_that_a_client_started_still_ends_by_itself_after_a_restart(home: Path) -> None:
+def test_one_that_a_client_started_waits_for_clients_after_a_restart_and_still_ends_by_itself(
+    home: Path, tmp_path: Path
+) -> None:
     config = str(home / "config.yaml")
     reach(Endpoint.of(home, config), gateway_command(str(home), config), time.monotonic() + 30).close()
-    assert wait_until(lambda: answer("status")["machine"])
+    assert commands.ask(Endpoint.of(home, config), "status", 30)
     assert answer("status")["machine"]["started_by"] == "client"
     answer("restart")
     assert answer("status")["machine"]["started_by"] == "client"
@@ -565,7 +568,7 @@ def test_on_a_small_terminal_what_needs_something_is_not_what_is_cut(home: Path)
 def of_the_machine(home: Path, *words: str) -> list[tuple[str, str]]:
     """What doctor says of the gateway that clients share, without a server to start."""
     (home / "config.yaml").write_text("servers: {files: {command: x, enabled: false}}", encoding="utf-8")
-    done = run_here(home, "doctor", "--json", *words)
+    done = run_here(home, "doctor", "--json", *words, extra={"PML_LOCAL__ATTACH": "true"})
     found = [each for each in json.loads(done.stdout)["findings"] if each["area"] == "machine"]
     return [(each["severity"], " ".join(filter(None, (each["subject"], each["what"], each["fix"])))) for each in found]
 
@@ -612,7 +615,7 @@ def test_doctor_quotes_what_went_wrong_since_the_configuration_was_read_anew(hom
     Path(endpoint.log).write_text("\n".join(lines), encoding="utf-8")
     assert "in its log" not in str(of_the_machine(home))
     Path(endpoint.log).write_text("\n".join([*lines, f"17:18:44 ERROR b: {'word ' * 50}"]), encoding="utf-8")
-    shown = run_here(home, "doctor").stdout
+    shown = run_here(home, "doctor", extra={"PML_LOCAL__ATTACH": "true"}).stdout
     assert "1 error in its log" in shown
     assert "| 17:18:44 ERROR b: word" in shown
     assert max(len(line) for line in shown.splitlines() if " | " in line) <= 80

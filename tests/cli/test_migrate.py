@@ -40,14 +40,14 @@ def test_four_stages_and_back_to_the_same_bytes(tmp_path: Path) -> None:
     config = tmp_path / "config.yaml"
     config.write_text(TEXT)
     for stage in ("hybrid_permissive", "hybrid_balanced", "meta_only"):
-        moved = answer(tmp_path, "migrate", "next")
+        moved = answer(tmp_path, "migrate", "next", "--yes")
         assert (moved["moved"], moved["stage"]) == (True, stage)
         assert "# the only one" in config.read_text()
         assert answer(tmp_path, "migrate", "status")["stage"] == stage
     last = answer(tmp_path, "migrate", "next", code=1)
     assert "meta_only is the last stage" in last["error"]["message"]
     for stage in ("hybrid_balanced", "hybrid_permissive", "full_proxy"):
-        undone = answer(tmp_path, "migrate", "back")
+        undone = answer(tmp_path, "migrate", "back", "--yes")
         assert (undone["stage"], undone["exact"]) == (stage, True)
     assert config.read_text() == TEXT
     assert "no step to go back from" in run_pml(tmp_path, "migrate", "back").stderr
@@ -60,14 +60,12 @@ def test_a_running_gateway_follows_and_its_calls_are_judged(tmp_path: Path) -> N
         result_modern(gateway.url, "tools/list")
         for _ in range(3):
             result_modern(gateway.url, "tools/call", {"name": "up__echo", "arguments": {"text": "x"}})
-        moved = answer(tmp_path, "migrate", "--to", "meta_only", "--max-missed", "3")
+        moved = answer(tmp_path, "migrate", "--to", "meta_only", "--max-missed", "3", "--yes")
         assert moved["gateways"] == [{"pid": gateway.process.pid, "mode": "meta_only"}]
         names = [tool["name"] for tool in result_modern(gateway.url, "tools/list")["tools"]]
         assert "search_tools" in names
         assert "up__echo" not in names
-        waiting = answer(tmp_path, "migrate", "auto")
-        assert (waiting["moved"], waiting["reasons_to_wait"]) == (False, ["meta_only is the last stage"])
-        assert answer(tmp_path, "migrate", "back")["gateways"][0]["mode"] == "full_proxy"
+        assert answer(tmp_path, "migrate", "back", "--yes")["gateways"][0]["mode"] == "full_proxy"
     report = answer(tmp_path, "stats", "--since", "1d")
     assert (report["calls"], report["success_rate"]) == (3, 1.0)
     assert [(row["tool"], row["calls"]) for row in report["tools"]] == [("up:echo", 3)]
@@ -76,8 +74,7 @@ def test_a_running_gateway_follows_and_its_calls_are_judged(tmp_path: Path) -> N
     assert answer(tmp_path, "stats", "--client", "nobody")["calls"] == 0
     shown = run_pml(tmp_path, "stats", extra={"COLUMNS": "80"})
     assert "up__echo" in shown.stdout
-    held_back = answer(tmp_path, "migrate", "auto", "--min-calls", "4")
-    assert held_back["reasons_to_wait"][0] == "3 calls in this stage; 4 are wanted"
+    assert answer(tmp_path, "migrate", "status")["reasons_to_wait"][0] == "3 calls in this stage; 100 are wanted"
     assert answer(tmp_path, "stats", "clear")["cleared_calls"] == 3
     assert answer(tmp_path, "stats")["calls"] == 0
 
@@ -92,7 +89,7 @@ def test_the_proposed_whitelist_is_written_only_when_asked_for(tmp_path: Path) -
     dry = answer(tmp_path, "migrate", "next", "--apply-whitelist", "--dry-run")
     assert "up__echo" in dry["diff"]
     assert "up__echo" not in (tmp_path / "config.yaml").read_text()
-    answer(tmp_path, "migrate", "next", "--apply-whitelist")
+    answer(tmp_path, "migrate", "next", "--apply-whitelist", "--yes")
     assert "up__echo" in (tmp_path / "config.yaml").read_text()
 
 
@@ -111,7 +108,35 @@ def test_exit_codes_and_remedies(tmp_path: Path) -> None:
     assert (overruled.returncode, "wins over the configuration file" in overruled.stderr) == (78, True)
 
 
-WORDS = [("migrate", word) for word in ("status", "plan", "next", "back", "auto")] + [("stats", "clear")]
+@pytest.mark.slow
+@pytest.mark.parametrize("words", [("next",), ("--to", "hybrid_balanced"), ("back",)], ids=" ".join)
+def test_nothing_is_written_unasked(tmp_path: Path, words: tuple[str, ...]) -> None:
+    config = tmp_path / "config.yaml"
+    config.write_text(TEXT)
+    if words == ("back",):
+        answer(tmp_path, "migrate", "next", "--yes")
+    before = config.read_text()
+    unasked = run_pml(tmp_path, "migrate", *words)
+    assert unasked.returncode == 2
+    assert "--yes" in unasked.stderr
+    assert "hybrid" in unasked.stdout + unasked.stderr
+    assert answer(tmp_path, "migrate", *words, code=2)["moved"] is False
+    assert answer(tmp_path, "migrate", *words, "--dry-run")["moved"] is False
+    assert config.read_text() == before
+    assert answer(tmp_path, "migrate", *words, "--yes")["moved"] is True
+    assert config.read_text() != before
+
+
+def test_the_last_stage_says_what_there_is_to_do(tmp_path: Path) -> None:
+    write_settings(tmp_path, {"servers": SERVERS, "gateway": {"tools_exposure": "meta_only"}})
+    planned = run_here(tmp_path, "migrate", "plan")
+    assert planned.returncode == 1
+    assert "pml migrate plan --to hybrid_balanced" in planned.stderr
+    assert "migrate back" not in planned.stderr
+    assert "pml migrate plan --to hybrid_balanced" in run_here(tmp_path, "migrate", "status").stdout
+
+
+WORDS = [("migrate", word) for word in ("status", "plan", "next", "back")] + [("stats", "clear")]
 
 
 @pytest.mark.parametrize("words", [("migrate",), ("stats",), *WORDS], ids=" ".join)

@@ -48,6 +48,7 @@ def test_prompts_and_resources_are_listed_got_and_read(tmp_path: Path) -> None:
     assert "no server offers 'nothing'" in refused.stderr
 
 
+@pytest.mark.slow
 def test_where_there_is_nothing_to_list_it_says_why_and_json_stays_as_it_is(tmp_path: Path) -> None:
     calc = {"command": sys.executable, "args": ["-m", "pml_gateway.demo.servers.calc"]}
     write_settings(tmp_path, {"servers": {"calc": calc, "gone": {"command": "no-such-command-at-all"}}})

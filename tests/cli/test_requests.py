@@ -44,6 +44,7 @@ def digest(home: Path) -> str:
     return definition_digest("date_difference", tool["description"], tool["inputSchema"]["properties"])
 
 
+@pytest.mark.slow
 def test_requests_are_imported_shown_exported_and_removed(digest: str, library: RequestLibrary, tmp_path: Path) -> None:
     file = tmp_path / "team.jsonl"
     row = {"digest": digest, "name": "date_difference", "server": "calc", "origin": "shipped"}

@@ -120,6 +120,28 @@ def test_a_url_without_a_name_or_with_more_behind_it_is_told_how_it_is_written(h
     assert "more behind the URL: 'x'" in pml("add", "a", "https://a.test/mcp", "x", "--yes", code=2).stderr
 
 
+def test_a_server_that_is_replaced_is_said_to_be(home: Path) -> None:
+    assert "replaced" in pml("add", "calc", "--replace", "--no-check", "--yes", "--", "python4").stdout
+    assert "replaced" not in pml("add", "other", "--replace", "--no-check", "--yes", "--", "python4").stdout
+
+
+@pytest.mark.parametrize(
+    ("text", "source"),
+    [
+        ("claude mcp add one -- npx -y server", "claude mcp add"),
+        ("$ npx -y @openai/codex mcp add one -- npx -y server", "codex mcp add"),
+        ("/usr/bin/gemini mcp add one npx", "gemini mcp add"),
+        ('claude mcp add-json one \'{"command": "npx"}\'', "claude mcp add-json"),
+        ('{"mcpServers": {"one": {"command": "npx"}}}', "pasted"),
+        ('"one": {"command": "npx"}', "pasted"),
+        ('{"servers": {"one": {"command": "npx"}}}', "vscode"),
+    ],
+)
+def test_what_is_pasted_is_said_to_come_from_where_it_does(home: Path, text: str, source: str) -> None:
+    shown = pml("add", "--dry-run", stdin=text).stdout
+    assert any(line.startswith("one") and f" {source} " in line for line in shown.splitlines())
+
+
 def test_a_server_is_replaced_whatever_differs_and_however_its_name_is_written(home: Path) -> None:
     pml("add", "calc", "--replace", "--timeout", "9", "--no-check", "--yes", "--", "python3")
     assert servers(home)["calc"] == {"command": "python3", "call_timeout": 9.0}
@@ -188,7 +210,7 @@ def test_a_name_in_use_is_refused_with_the_remedy(home: Path) -> None:
     [
         (("add", "x", "npx", "-y", "foo"), "pml add x -- npx"),
         (("add", "x", "--env", "SECRET", "--", "y"), "names no value"),
-        (("add", "x", "--"), "pml add NAME -- COMMAND"),
+        (("add", "x", "--"), "pml add x -- COMMAND"),
         (("add", "x", "https://x.test", "--", "y"), "not clear"),
         (("add", "x", "{}"), "no server"),
         (("remove", "calk"), "did you mean calc"),
@@ -208,6 +230,7 @@ def test_what_cannot_be_done_is_refused_before_anything_is_written(
     assert config(home) == CONFIG
 
 
+@pytest.mark.slow
 def test_nothing_is_written_where_nobody_can_be_asked(home: Path) -> None:
     for arguments in (("remove", "calc"), ("disable", "calc"), ("rename", "calc", "sums")):
         assert "--yes" in pml(*arguments, code=2).stderr
@@ -277,3 +300,33 @@ def test_a_server_that_works_says_what_it_offers(home: Path) -> None:
     done = pml("add", "sums", "--yes", "--", sys.executable, "-m", "pml_gateway.demo.servers.calc")
 
     assert "sums works: 18 tools" in done.stdout
+
+
+@pytest.mark.parametrize("name", ["calc:add", "calc__add"])
+def test_a_tool_is_switched_off_and_on_by_name(home: Path, name: str) -> None:
+    pml("disable", name, "--yes")
+    text = (home / "config.yaml").read_text()
+    assert parse(text, "user", home / "config.yaml").values["servers"]["calc"]["tools"] == {"add": {"enabled": False}}
+    assert "# the notes" in text
+    assert "disabled already" in pml("disable", name, "--yes").output
+    pml("enable", name, "--yes")
+    values = parse((home / "config.yaml").read_text(), "user", home / "config.yaml").values
+    assert values["servers"]["calc"]["tools"] == {"add": {"enabled": True}}
+    assert "enabled already" in pml("enable", name, "--yes").output
+
+
+@pytest.mark.parametrize("name", ["nosuch:add", "nosuch", "calcs:add"])
+def test_a_tool_of_a_server_that_there_is_not_cannot_be_switched(name: str) -> None:
+    assert "no server" in pml("disable", name, "--yes", code=2).output
+
+
+def test_servers_and_tools_are_switched_together(home: Path) -> None:
+    pml("disable", "notes", "calc:add", "notes:read", "--yes")
+    servers = parse((home / "config.yaml").read_text(), "user", home / "config.yaml").values["servers"]
+    assert servers["notes"] == {
+        "command": "python3",
+        "args": ["-m", "notes"],
+        "enabled": False,
+        "tools": {"read": {"enabled": False}},
+    }
+    assert servers["calc"]["tools"] == {"add": {"enabled": False}}

@@ -12,9 +12,7 @@ from typing import Any
 
 import anyio
 import anyio.to_thread
-import keyring
 import pytest
-from keyring.backends.null import Keyring as NoKeyring
 
 from pml_gateway.config.settings import Settings
 from pml_gateway.mcp.transport import open_streams
@@ -23,7 +21,7 @@ from pml_gateway.serve.control import ask_gateways
 from pml_gateway.upstreams.auth.login import log_in
 from pml_gateway.upstreams.auth.logins import LoginStore
 from pml_gateway.upstreams.lifecycle import UpstreamState
-from tests.support.authorization import protected
+from tests.support.authorization import keys_in_files, protected
 from tests.support.command_line import home_of, pml, run_here
 from tests.support.machine import open_machine
 from tests.support.memory import paths_in
@@ -38,11 +36,8 @@ MARKING = "import pathlib, sys; pathlib.Path(sys.argv[1]).touch()"
 
 @pytest.fixture(autouse=True)
 def without_a_keyring() -> Iterator[None]:
-    """The keys of tests stay out of the keyring of whoever runs them."""
-    before = keyring.get_keyring()
-    keyring.set_keyring(NoKeyring())  # type: ignore[no-untyped-call]
-    yield
-    keyring.set_keyring(before)
+    with keys_in_files():
+        yield
 
 
 @pytest.mark.slow
@@ -89,6 +84,29 @@ def test_without_a_gateway_the_last_known_state_is_shown_and_no_server_is_starte
         assert "again in" not in probed.stdout
 
 
+def test_disabled_servers_are_shown_with_the_command_that_enables_them(tmp_path: Path) -> None:
+    servers = {"calc": CALC, "off": {**CALC, "enabled": False}, "gone": {"url": "https://a.test", "enabled": False}}
+    with home_of(tmp_path, {"servers": servers}):
+        lines = [line.split() for line in pml("status").stdout.splitlines()]
+        assert ["off", "disabled", "pml", "enable", "off"] in lines
+        assert ["gone", "disabled", "pml", "enable", "gone"] in lines
+        rows = {row["server"]: row for row in json.loads(pml("status", "--json").stdout)["servers"]}
+        assert (rows["off"]["state"], rows["off"]["needs"]) == ("disabled", None)
+        assert "disabled" in pml("upstreams").stdout
+
+
+@pytest.mark.anyio
+async def test_a_running_gateway_shows_servers_that_are_disabled_in_the_file(tmp_path: Path) -> None:
+    async with serving(tmp_path, {"fine": ScriptedServer([tool("t")])}) as served:
+        await until(lambda: [*(tmp_path / "run").glob("*.sock")])
+        await served.gateway.refresh(20)
+        write_settings(tmp_path, {"servers": {"fine": CALC, "off": {**CALC, "enabled": False}}})
+        report = await status(tmp_path, "--json")
+        shown = await status(tmp_path)
+    assert {row["server"]: row["state"] for row in report["servers"]} == {"fine": "ready", "off": "disabled"}
+    assert "pml enable off" in shown
+
+
 def test_a_limit_for_what_is_not_asked_is_refused(tmp_path: Path) -> None:
     with home_of(tmp_path, {"servers": {"calc": CALC}}):
         pml("upstreams", "--timeout", "3", code=2)
@@ -117,7 +135,7 @@ async def test_a_running_gateway_tells_how_it_is_reached_and_by_how_many(tmp_pat
     said, _, table = shown.partition("\n\n")
     assert f", {served.url}, for " in " ".join(said.split())
     assert ", 2 clients, mode meta_only, 1 tool" in " ".join(said.split())
-    names = [line.split()[0] for line in table.splitlines()[1:]]
+    names = [line.split()[0] for line in table.splitlines()[1:] if not line.startswith(" ")]
     assert names == ["down", "fine"]
     (down, fine) = sorted(report["servers"], key=lambda row: str(row["server"]))
     assert down["needs"]["command"].startswith("pml ")
@@ -201,11 +219,15 @@ def test_a_server_that_is_not_the_same_in_all_folders_is_told_with_them() -> Non
 
 
 @pytest.mark.anyio
+@pytest.mark.slow
 async def test_where_a_server_fails_for_some_clients_it_is_said_for_which(tmp_path: Path) -> None:
     folders = {name: tmp_path / "projects" / f"project of {name}" for name in ("alpha", "beta", "gamma")}
     for folder in folders.values():
         folder.mkdir(parents=True)
-    servers = {"per_folder": {**CALC, "cwd": "./inner"}, "token": {**CALC, "env": {"TOKEN": "${env:TOKEN}"}}}
+    servers = {
+        "per_folder": {**CALC, "cwd": "./inner", "sessions": "per_folder"},
+        "token": {**CALC, "env": {"TOKEN": "${env:TOKEN}"}},
+    }
     (folders["alpha"] / "inner").mkdir()
     async with (
         open_machine(tmp_path, {}, servers=servers) as opened,

@@ -7,6 +7,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from tests.support.command_line import home_of, pml, run_here
 from tests.support.process import running_gateway, write_settings
 from tests.support.raw import result_modern
@@ -15,6 +17,7 @@ UPSTREAM = Path(__file__).parents[1] / "support" / "scripted_server.py"
 CALC = {"calc": {"command": sys.executable, "args": ["-m", "pml_gateway.demo.servers.calc"]}}
 
 
+@pytest.mark.slow
 def test_namespaces_and_legacy_tools_are_shown_as_clients_get_them(tmp_path: Path) -> None:
     servers = {"up": {"command": sys.executable, "args": [str(UPSTREAM)]}}
     settings = {"servers": servers, "gateway": {"style": "namespaces", "legacy_tools": True}}
@@ -64,6 +67,7 @@ def test_an_unknown_client_is_named_with_those_that_exist(tmp_path: Path) -> Non
     assert "no client 'nobody' is configured" in failed.stderr
 
 
+@pytest.mark.slow
 def test_that_no_intent_is_configured_is_said_where_it_changes_the_list_and_not_elsewhere(tmp_path: Path) -> None:
     with home_of(tmp_path, {"servers": CALC, "gateway": {"tools_exposure": "hybrid"}}):
         pml("tools", "--json")

@@ -43,7 +43,7 @@ def test_a_line_of_json_says_what_is_wrong_with_each_definition(folder: Path) ->
 def test_nothing_risky_is_success(folder: Path) -> None:
     result = pml("trust", "lint", written(folder, HARMLESS))
     assert result.stdout == ""
-    assert "1 definition, 0 risky" in result.stderr
+    assert "1 definition: 0 attacks, 0 notices" in result.stderr
 
 
 def test_what_is_shown_fits_the_terminal_and_commands_nothing_there(folder: Path) -> None:
@@ -73,11 +73,13 @@ def test_a_broken_line_is_named_by_its_number(folder: Path, line: str) -> None:
     assert "line 2 of " in result.stderr.replace("\n", " ")
 
 
+@pytest.mark.slow
 def test_a_name_that_is_neither_file_nor_server_is_a_usage_error(tmp_path: Path) -> None:
     with demo_home(tmp_path):
         assert "calc" in pml("trust", "lint", "calk", code=2).stderr
 
 
+@pytest.mark.slow
 def test_servers_are_judged_by_what_they_listed_last(tmp_path: Path) -> None:
     with demo_home(tmp_path):
         every = pml("trust", "lint", "--json").stdout.splitlines()

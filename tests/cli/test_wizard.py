@@ -53,6 +53,7 @@ def wizard(*options: str) -> dict[str, Any]:
     return found
 
 
+@pytest.mark.slow
 def test_the_choice_and_its_reason_are_readable_in_eighty_columns(home: Path, tmp_path: Path) -> None:
     (tmp_path / "pyproject.toml").write_text('[project]\ndescription = "Converts units of measurement for kitchens."\n')
     done = pml("config", "--wizard", "--matters", "accuracy", "--dry-run")
@@ -85,6 +86,7 @@ def test_a_yes_applies_the_preset_and_leaves_everything_else(home: Path) -> None
     assert wizard("--matters", "accuracy", "--intent", "", "--yes")["files"][0]["changed"] is False
 
 
+@pytest.mark.slow
 def test_an_intent_of_the_project_is_used_where_tools_are_selected_by_one(home: Path, tmp_path: Path) -> None:
     (tmp_path / "README.md").write_text("# Kitchen\n\n![badge](x)\n\nConverts **units** for [cooks](http://c.test).\n")
     (tmp_path / ".pml.yaml").write_text("# ours\ngateway:\n  blacklisted_tools: []\n")
@@ -100,7 +102,7 @@ def test_an_intent_of_the_project_is_used_where_tools_are_selected_by_one(home: 
 
 def test_a_trusted_project_file_that_changes_has_to_be_trusted_again(home: Path, tmp_path: Path) -> None:
     (tmp_path / ".pml.yaml").write_text("gateway: {blacklisted_tools: []}\n")
-    pml("trust", "project")
+    pml("trust", "project", "--yes")
     warnings = wizard("--matters", "accuracy", "--intent", "convert units", "--yes")["warnings"]
     assert any("run `pml trust project` again" in warning for warning in warnings)
 
@@ -114,6 +116,7 @@ def test_clients_that_search_themselves_are_taken_into_account(home: Path) -> No
     assert "would search twice" in both["notes"][0]
 
 
+@pytest.mark.slow
 def test_the_number_of_servers_to_come_counts(home: Path) -> None:
     few, many = (
         wizard("--matters", "accuracy", "--intent", "", "--servers", number)["preset"] for number in ("3", "30")
@@ -128,6 +131,7 @@ def test_slips_in_answers_are_told_with_what_there_is() -> None:
     pml("config", "--wizard", "show", code=2)
 
 
+@pytest.mark.slow
 def test_a_person_is_asked_and_may_take_every_default(home: Path, tmp_path: Path) -> None:
     (tmp_path / "package.json").write_text('{"description": "A shop that sells kitchen scales"}')
     keyboard, terminal = pty.openpty()

@@ -37,6 +37,7 @@ def ran(*arguments: str) -> tuple[int, Any]:
     return result.exit_code, json.loads(result.stdout)
 
 
+@pytest.mark.slow
 def test_workflows_are_listed_checked_and_run(config: Path, tmp_path: Path) -> None:
     given = ("--config", str(config))
     code, listed = ran("workflow", "list", *given)
@@ -77,6 +78,7 @@ def test_a_file_that_asks_for_a_dry_run_gets_one_and_a_faulty_one_fails(config: 
     assert (code, checked["structuredContent"]["valid"]) == (1, False)
 
 
+@pytest.mark.slow
 def test_the_owner_runs_workflows_also_where_clients_get_neither_meta_tool(config: Path, tmp_path: Path) -> None:
     settings = json.loads(config.read_text(encoding="utf-8"))
     settings["gateway"] = {"meta_tools": ["search_tools"], "direct_calls": "listed"}

@@ -76,7 +76,7 @@ def without(values: dict[str, Any], *path: str) -> dict[str, Any]:
 
 
 @given(documents())
-@settings(max_examples=examples(300), deadline=None)
+@settings(max_examples=examples(300))
 def test_every_layout_is_read(document: tuple[str, dict[str, Any]]) -> None:
     text, values = document
 
@@ -84,7 +84,7 @@ def test_every_layout_is_read(document: tuple[str, dict[str, Any]]) -> None:
 
 
 @given(documents(), st.sets(NAMES, max_size=2))
-@settings(max_examples=examples(300), deadline=None)
+@settings(max_examples=examples(300))
 def test_a_change_touches_nothing_else(document: tuple[str, dict[str, Any]], gone: set[str]) -> None:
     text, values = document
 
@@ -247,7 +247,7 @@ def codex_files(draw: st.DrawFn) -> tuple[list[str], str]:
 
 
 @given(codex_files(), st.randoms(use_true_random=False), st.sets(st.sampled_from(["files", "my notes"])))
-@settings(max_examples=examples(80), deadline=None)
+@settings(max_examples=examples(80))
 def test_what_was_edited_in_between_survives_and_servers_come_back_as_they_were_written(
     file: tuple[list[str], str], random: Random, gone: set[str]
 ) -> None:

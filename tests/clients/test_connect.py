@@ -204,7 +204,7 @@ def test_a_server_of_codex_comes_back_as_it_was_written_where_tables_moved(machi
 
 
 @given(documents())
-@settings(max_examples=examples(60), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(60), suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_connecting_and_disconnecting_leaves_no_trace_in_any_json(
     tmp_path_factory: pytest.TempPathFactory, document: tuple[str, dict[str, Any]]
 ) -> None:
@@ -372,7 +372,7 @@ def test_the_command_is_one_that_starts_from_anywhere(tmp_path: Path) -> None:
     (tmp_path / "pml").write_text("")
 
     assert pml_command(tmp_path / "python") == [str(tmp_path / "pml")]
-    assert pml_command(tmp_path / "other" / "python") == [str(tmp_path / "other" / "python"), "-m", "pml_gateway"]
+    assert pml_command(tmp_path / "other" / "python") == [str(tmp_path / "other" / "python"), "-P", "-m", "pml_gateway"]
     assert Path(pml_command()[0]).is_absolute()
 
 

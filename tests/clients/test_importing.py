@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import stat
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -226,6 +227,86 @@ def test_two_accounts_of_one_file_stay_two_servers(machine: Machine) -> None:
     assert plan.values == {"GITHUB_TOKEN": "one-secret", "HOME_GITHUB_TOKEN": "two-secret"}
 
 
+OTHER_KEYS: list[tuple[dict[str, Any], dict[str, Any], str]] = [
+    (
+        {"command": "gh", "env": {"GITHUB_TOKEN": "one-secret", "LOG": "debug"}},
+        {"command": "gh", "env": {"GITHUB_TOKEN": "two-secret", "LOG": "debug"}},
+        "env.GITHUB_TOKEN",
+    ),
+    (
+        {"command": "gh", "args": ["--api-key", "one-secret"]},
+        {"command": "gh", "args": ["--api-key", "two-secret"]},
+        "args",
+    ),
+    (
+        {"url": "https://h.test/mcp?api_key=one-secret"},
+        {"url": "https://h.test/mcp?api_key=two-secret"},
+        "url",
+    ),
+    (
+        {"url": "https://h.test/mcp", "headers": {"Authorization": "Bearer one-secret"}},
+        {"url": "https://h.test/mcp", "headers": {"Authorization": "Bearer two-secret"}},
+        "headers.Authorization",
+    ),
+    (
+        {"command": "gh", "env": {"A_TOKEN": "one-secret", "B_TOKEN": "b-secret"}},
+        {"command": "gh", "env": {"A_TOKEN": "two-secret"}},
+        "env.A_TOKEN",
+    ),
+]
+
+
+@pytest.mark.parametrize(("stored", "written", "key"), OTHER_KEYS)
+@pytest.mark.parametrize("is_stored", [True, False], ids=["stored", "lost"])
+def test_a_server_of_the_same_name_with_another_key_is_the_same_server(
+    machine: Machine, stored: dict[str, Any], written: dict[str, Any], key: str, is_stored: bool
+) -> None:
+    machine.write("home/.cursor/mcp.json", {"mcpServers": {"one": stored}})
+    first = machine.plan()
+    if is_stored:
+        store_variables(machine.paths.secrets_file, first.values)
+    machine.write("home/.cursor/mcp.json", {"mcpServers": {"one": written}})
+
+    plan = machine.plan(first.additions)
+
+    assert plan.additions == {}
+    assert imported(plan, "one").outcome == "present"
+    (note,) = imported(plan, "one").notes
+    assert note.startswith(f"has another value for {key} than the gateway, which keeps its own")
+    assert "pml secrets set" in note
+    assert "secret" not in note.replace("secrets", "")
+
+
+@pytest.mark.parametrize(
+    "written",
+    [
+        {"command": "gh", "env": {"GITHUB_TOKEN": "two-secret", "LOG": "info"}},
+        {"command": "gh", "env": {"GITHUB_TOKEN": "two-secret", "OTHER_TOKEN": "x-secret"}},
+        {"command": "hub", "env": {"GITHUB_TOKEN": "two-secret"}},
+        {"command": "gh", "args": ["--all"], "env": {"GITHUB_TOKEN": "two-secret"}},
+    ],
+)
+def test_a_server_of_the_same_name_that_differs_in_more_than_keys_is_another(
+    machine: Machine, written: dict[str, Any]
+) -> None:
+    entry = {"command": "gh", "env": {"GITHUB_TOKEN": "one-secret", "LOG": "debug"}}
+    machine.write("home/.cursor/mcp.json", {"mcpServers": {"one": entry}})
+    first = machine.plan()
+    store_variables(machine.paths.secrets_file, first.values)
+    machine.write("home/.cursor/mcp.json", {"mcpServers": {"one": written}})
+
+    assert list(machine.plan(first.additions).additions) == ["one-cursor"]
+
+
+def test_a_server_of_another_name_with_another_key_is_another_account(machine: Machine) -> None:
+    machine.write("home/.cursor/mcp.json", {"mcpServers": {"work": OTHER_KEYS[0][0]}})
+    first = machine.plan()
+    store_variables(machine.paths.secrets_file, first.values)
+    machine.write("home/.cursor/mcp.json", {"mcpServers": {"home": OTHER_KEYS[0][1]}})
+
+    assert list(machine.plan(first.additions).additions) == ["home"]
+
+
 def test_every_place_a_credential_can_stand_is_found(machine: Machine) -> None:
     machine.environ["SLACK_TOKEN"] = "xoxb-same-value"
     machine.environ["OTHER_TOKEN"] = "something else"
@@ -250,17 +331,18 @@ def test_every_place_a_credential_can_stand_is_found(machine: Machine) -> None:
     plan = machine.plan()
 
     assert plan.values == {
+        "SLACK_TOKEN": "xoxb-same-value",
         "ENV_OTHER_TOKEN": "mine",
         "ARG_API_KEY": "sekret-1",
         "ARG_TOKEN": "sekret-2",
-        "PASSWORD": "sekret-3",
+        "ARG_PASSWORD": "sekret-3",
         "ARG_KEY": TOKEN,
         "HEADER_TOKEN": "sekret-4",
         "HEADER_API_KEY": "sekret-5",
         "URL_PASSWORD": "sekret-6",
         "URL_API_KEY": "sekret-7",
         "PATH_KEY": "a1b2c3d4e5f6a7b8c9d0",
-        "DATABASE_PASSWORD": "sekret-8",
+        "DB_DATABASE_PASSWORD": "sekret-8",
         "DEFAULT_AUTH_TOKEN": "sekret-9",
     }
     added = plan.additions
@@ -269,12 +351,11 @@ def test_every_place_a_credential_can_stand_is_found(machine: Machine) -> None:
         "OTHER_TOKEN": "${env:ENV_OTHER_TOKEN}",
         "LOG": "debug",
     }
-    assert added["arg"]["args"][4] == "PASSWORD=${env:PASSWORD}"
+    assert added["arg"]["args"][4] == "PASSWORD=${env:ARG_PASSWORD}"
     assert added["url"]["url"] == "https://me:${env:URL_PASSWORD}@u.test/mcp?api_key=${env:URL_API_KEY}&page=2"
     assert added["path"]["url"] == "https://p.test/mcp/${env:PATH_KEY}/sse"
     assert {item.variable for item in plan.missing} == {"A_TOKEN", "B_TOKEN"}
-    secrets = [*plan.values.values(), "xoxb-same-value"]
-    assert not [secret for secret in secrets if secret in repr(plan) or secret in str(added)]
+    assert not [secret for secret in plan.values.values() if secret in repr(plan) or secret in str(added)]
     # With the values stored, everything says what it said before.
     store_variables(machine.paths.secrets_file, plan.values)
     assert resolve(added["header"]["headers"]["Authorization"], machine.environ) == "Bearer sekret-4"
@@ -297,12 +378,12 @@ def test_commands_that_are_not_there_are_named_with_the_likely_one(machine: Mach
 @pytest.mark.parametrize(
     ("entry", "problem"),
     [
-        ("text", "is no object of settings"),
+        ("text", "should be the settings of a server"),
         ({"args": ["x"]}, "names neither a command nor a url"),
         ({"command": "x", "url": "https://x.test"}, "either `command` (stdio) or `url`"),
         ({"url": "ftp://secret-host"}, "`url` must start with http"),
         ({"command": "x", "type": "carrier-pigeon"}, "unknown transport"),
-        ({"command": "x", "args": [["nested"]]}, "args.0"),
+        ({"command": "x", "args": [["nested"]]}, "args[0]: a list should be a text"),
     ],
 )
 def test_entries_that_mean_nothing_are_skipped_with_a_reason(machine: Machine, entry: object, problem: str) -> None:
@@ -397,12 +478,12 @@ def test_a_value_that_is_stored_is_not_taken_for_another_of_the_same_name(machin
     assert "of another" not in str(refused.value)
 
 
-def test_the_environment_wins_over_stored_values(machine: Machine) -> None:
+def test_a_stored_value_wins_over_the_environment(machine: Machine) -> None:
     store_variables(machine.paths.secrets_file, {"A": "stored", "B": "stored"})
 
-    environ = machine.environ | {"A": "exported", "B": ""}
+    environ = machine.environ | {"A": "of another project", "B": ""}
 
-    assert resolve("${env:A} ${env:B} ${env:C:-none}", environ) == "exported stored none"
+    assert resolve("${env:A} ${env:B} ${env:C:-none}", environ) == "stored stored none"
     assert stored_variables({}) == {}
     with pytest.raises(SecretError, match="C is not set"):
         resolve("${env:C}", environ)

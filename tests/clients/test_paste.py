@@ -77,7 +77,7 @@ def test_what_is_no_server_is_refused(text: str, name: str | None, message: str)
 
 
 @given(st.text(max_size=40), st.text(max_size=40))
-@settings(max_examples=examples(100), deadline=None)
+@settings(max_examples=examples(100))
 def test_whatever_is_pasted_is_read_or_refused(before: str, after: str) -> None:
     for text in (before, f"{before}{{{ONE}}}{after}", f"{before}[mcp_servers.one]\n{after}"):
         try:

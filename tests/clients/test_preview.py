@@ -14,7 +14,8 @@ from pml_gateway.clients.block import Block
 from pml_gateway.clients.discover import known_client
 from pml_gateway.clients.model import FileFormat, Scope
 from pml_gateway.clients.show import masked_diff
-from pml_gateway.clients.translate import EntryOrigin, is_placeholder, translated
+from pml_gateway.clients.translate import is_placeholder, translated
+from pml_gateway.clients.variables import EntryOrigin
 from pml_gateway.config.edit import masked_yaml, set_values
 from pml_gateway.config.servers import UpstreamDefinition
 from pml_gateway.secrets.judgement import MASK, masked
@@ -60,7 +61,7 @@ def fresh(tmp_path_factory: pytest.TempPathFactory) -> Callable[[], Machine]:
     return lambda: Machine(tmp_path_factory.mktemp("machine"))
 
 
-@settings(max_examples=examples(30), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(30), suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(block=blocks)
 def test_what_a_preview_masks_is_moved_and_what_stays_is_shown(
     fresh: Callable[[], Machine], block: dict[str, Any]
@@ -104,7 +105,7 @@ def leaves(value: Any) -> Iterator[str]:
                 yield from leaves(item)
 
 
-@settings(max_examples=examples(30), deadline=None)
+@settings(max_examples=examples(30))
 @given(block=blocks)
 def test_the_preview_of_a_client_s_file_is_the_file_but_for_its_secrets(block: dict[str, Any]) -> None:
     known = Block(FileFormat.JSON, ("mcpServers",))
@@ -137,5 +138,6 @@ def test_secrets_of_everyday_servers_are_moved_and_settings_are_shown(machine: M
     }
     machine.write(DESKTOP, {"mcpServers": {"mail": {"command": "mail", "env": secret | plain}}})
     plan = machine.plan()
-    assert plan.values == secret
-    assert plan.additions["mail"]["env"] == {name: f"${{env:{name}}}" for name in secret} | plain
+    generic = ("DB_PASS", "PIN")
+    assert plan.values == {f"MAIL_{name}" if name in generic else name: value for name, value in secret.items()}
+    assert all(plan.additions["mail"]["env"][name] == value for name, value in plain.items())

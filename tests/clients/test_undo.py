@@ -72,7 +72,7 @@ def edited(text: str, edits: list[tuple[str, str]]) -> str:
 
 
 @given(client_files(), st.lists(st.sampled_from(EDITS), unique=True, min_size=1))
-@settings(max_examples=examples(25), deadline=None)
+@settings(max_examples=examples(25))
 def test_what_others_changed_elsewhere_is_all_that_differs(
     tmp_path_factory: pytest.TempPathFactory, text: str, edits: list[tuple[str, str]]
 ) -> None:
@@ -88,7 +88,7 @@ def test_what_others_changed_elsewhere_is_all_that_differs(
 
 
 @given(client_files(), st.lists(st.sampled_from(EDITS), unique=True), st.lists(st.sampled_from(EDITS), unique=True))
-@settings(max_examples=examples(12), deadline=None)
+@settings(max_examples=examples(12))
 def test_connecting_again_after_an_edit_leads_back_as_well(
     tmp_path_factory: pytest.TempPathFactory, text: str, first: list[tuple[str, str]], second: list[tuple[str, str]]
 ) -> None:
@@ -107,7 +107,7 @@ def test_connecting_again_after_an_edit_leads_back_as_well(
 
 
 @given(documents(), st.sampled_from(["", " ", "\n// mine", "\r\n/* mine */\n"]))
-@settings(max_examples=examples(12), deadline=None)
+@settings(max_examples=examples(12))
 def test_in_any_layout_the_way_back_leaves_what_was_added(
     tmp_path_factory: pytest.TempPathFactory, document: tuple[str, dict[str, Any]], added: str
 ) -> None:
@@ -122,7 +122,7 @@ def test_in_any_layout_the_way_back_leaves_what_was_added(
 
 
 @given(st.randoms(use_true_random=False))
-@settings(max_examples=examples(10), deadline=None)
+@settings(max_examples=examples(10))
 def test_a_file_that_its_client_writes_anew_looks_as_if_it_had_never_been_connected(
     tmp_path_factory: pytest.TempPathFactory, random: Random
 ) -> None:
@@ -178,7 +178,7 @@ TOML_EDITS = [
 
 
 @given(st.lists(st.sampled_from(TOML_EDITS), unique=True, min_size=1), st.sampled_from(["\n", "\r\n"]), st.booleans())
-@settings(max_examples=examples(10), deadline=None)
+@settings(max_examples=examples(10))
 def test_codex_keeps_its_comments_and_layout(
     tmp_path_factory: pytest.TempPathFactory, edits: list[tuple[str, str]], eol: str, ends: bool
 ) -> None:

@@ -198,7 +198,7 @@ EXPOSURE_LINE = re.compile(
 
 
 @given(text=configurations(), name=st.sampled_from(PRESET_NAMES), then=st.sampled_from(PRESET_NAMES))
-@settings(max_examples=examples(60), deadline=None)
+@settings(max_examples=examples(60))
 def test_comments_foreign_keys_and_their_order_are_never_lost(text: str, name: str, then: str) -> None:
     preset = load_preset(name)
 

@@ -111,7 +111,7 @@ LINES = st.sampled_from(
 @given(
     st.lists(st.tuples(st.sampled_from("abcd"), st.lists(LINES, max_size=4)), min_size=1, unique_by=lambda one: one[0])
 )
-@settings(max_examples=examples(100), deadline=None)
+@settings(max_examples=examples(100))
 def test_what_is_taken_out_is_gone_and_nothing_else(entries: list[tuple[str, list[str]]]) -> None:
     blocks = [[f"  {name}:", f"    command: {name}", *dict.fromkeys(lines)] for name, lines in entries]
     text = "\n".join(["servers:", *(line for block in blocks for line in block), "log: {level: info}", ""])

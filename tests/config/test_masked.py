@@ -183,8 +183,50 @@ def test_what_is_said_of_a_server_is_shown_whatever_it_is_called(text: str, show
     assert mask_text(text, {"secrets"}) == shown
 
 
+FILE_PATHS = [
+    "/root/.npm/_npx/15c61037b1978c83/node_modules/x/index.js",
+    "_npx/15c61037b1978c83/node_modules",
+    "C:\\Users\\me\\AppData\\npm-cache\\_npx\\15c61037b1978c83\\x",
+    "~/.cache/uv/archive-v0/0yrPFyVdkLzDSEMsZzs7J4/lib/python3.11",
+    "/nix/store/0c7c4p2s3m3k9xkz6f3y5d9wq1hh2g5r-nodejs/bin/node",
+    "/tmp/15c61037b1978c83aaa/index.js",
+    "/var/folders/zz/zyxvpxvq6csfxvn00000000000000/T/x",
+    "node_modules/.pnpm/a15c61037b1978c83/node_modules/a",
+]
+
+
+@pytest.mark.parametrize("path", FILE_PATHS)
+@pytest.mark.parametrize("text", ["{}", "cannot read {}: gone", "at start ({}:3:14)", '"{}"', "cwd={}", "file://{}"])
+def test_folders_that_are_named_by_hashes_are_shown(path: str, text: str) -> None:
+    if "file://" in text and not path.startswith("/"):
+        pytest.skip("an address of a file is absolute")
+    assert mask_text(text.format(path)) == text.format(path)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "https://h.test/home/{}/x",
+        "https://h.test/node_modules/{}/x",
+        "GET /home/{}/x HTTP/1.1",
+        '"POST /tmp/{} HTTP/1.1"',
+        "/home/me/x {}",
+        "/home/me/x?key={}",
+        "token=/home/me/{}",
+        "/home/me: {}",
+        "/hooks/{}",
+    ],
+)
+def test_what_looks_like_a_key_is_masked_elsewhere(text: str) -> None:
+    assert "15c61037b1978c83" not in mask_text(text.format("15c61037b1978c83"))
+
+
+def test_a_credential_in_a_path_is_masked() -> None:
+    assert "ghp_" not in mask_text("/home/me/ghp_0123456789abcdefghijABCDEFGHIJ012345/x")
+
+
 def test_a_remedy_stays_readable_and_a_value_in_its_place_does_not() -> None:
-    remedy = "write API_KEY=... into secrets.env beside config.yaml, or give a default: ${env:API_KEY:-default}"
+    remedy = "write API_KEY=... into your file, or give a default: ${env:API_KEY:-default}"
     assert mask_text(remedy) == remedy
     given = mask_text(remedy.replace("...", "...x").replace("-default", "-defaults"))
     assert "...x" not in given

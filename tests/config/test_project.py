@@ -10,7 +10,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from pml_gateway.cli.trust import approve
+from pml_gateway.cli.trust import proposed
 from pml_gateway.config.project import (
     MAX_INTENT_CHARACTERS,
     MAX_PATTERN_CHARACTERS,
@@ -140,6 +140,7 @@ def test_an_untrusted_intent_and_denials_are_bounded(workspace: Workspace) -> No
     "content",
     [b"servers: [", b"\xff\xfe", b"- a", b"[" * 3000, b"a: &a [*a]", b"x" * (MAX_UNTRUSTED_BYTES + 1), b"a: 1\na: 2\n"],
 )
+@pytest.mark.slow
 def test_a_broken_untrusted_file_is_ignored_with_a_warning(workspace: Workspace, content: bytes) -> None:
     before = workspace.load().settings
     workspace.project_file.write_bytes(content)
@@ -153,15 +154,60 @@ def test_a_broken_untrusted_file_is_ignored_with_a_warning(workspace: Workspace,
 def test_a_project_file_that_is_no_file_is_ignored(workspace: Workspace) -> None:
     os.mkfifo(workspace.project_file)
 
-    assert "no regular file" in workspace.load().warnings[0]
+    assert "not a regular file; skipped" in workspace.load().warnings[0]
 
 
-def test_the_content_behind_a_link_is_not_quoted(workspace: Workspace) -> None:
+@pytest.mark.field("A4")
+@pytest.mark.parametrize(
+    "content",
+    ["hunter2: [\nhunter2 hunter2: {", "hunter2: 1\n", "gateway: {intent: hunter2}\n", "servers: {hunter2: {}}\n"],
+)
+def test_a_link_out_of_the_project_is_not_read(workspace: Workspace, content: str) -> None:
+    before = workspace.load().settings
     secret = workspace.root / "secret"
-    secret.write_text("hunter2: [\nhunter2 hunter2: {")
+    secret.write_text(content)
     workspace.project_file.symlink_to(secret)
 
-    assert "hunter2" not in repr(workspace.load().warnings)
+    loaded = workspace.load()
+
+    assert "hunter2" not in repr(loaded)
+    assert loaded.settings == before
+    assert "a link to a file outside the project" in loaded.warnings[0]
+    with pytest.raises(ConfigurationError, match="outside the project") as caught:
+        proposed(workspace.project_file, workspace.trust, workspace.environ)
+    assert "hunter2" not in str(caught.value)
+
+
+@pytest.mark.field("A4")
+def test_a_link_in_the_project_is_read(workspace: Workspace) -> None:
+    (workspace.project / "pml.yaml").write_text("gateway: {intent: shop}\n")
+    workspace.project_file.symlink_to("pml.yaml")
+
+    assert workspace.load().settings.gateway.intent == "shop"
+
+
+@pytest.mark.field("A4")
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a file to another user")
+def test_a_project_file_of_another_user_is_not_read(workspace: Workspace) -> None:
+    workspace.in_project("gateway: {intent: hunter2}\n")
+    os.chown(workspace.project_file, 12345, 12345)
+
+    loaded = workspace.load()
+
+    assert "another user" in loaded.warnings[0]
+    assert "hunter2" not in repr(loaded)
+
+
+@pytest.mark.field("A4")
+@pytest.mark.parametrize("key", ["hunter2", '"hunter2 is all of a line"', "ser vers-hunter2", "h\u00fcnter2hunter2"])
+def test_keys_that_no_setting_has_are_not_quoted_before_an_approval(workspace: Workspace, key: str) -> None:
+    workspace.in_project(f"{key}: {{a: 1}}\nservers: {{evil: {{command: x}}}}\ngateway: {{hunter2: 1, intent: x}}\n")
+
+    text = "\n".join(workspace.load().warnings)
+
+    assert "hunter2" not in text
+    assert "servers.evil" in text
+    assert "2 unknown keys" in text
 
 
 @given(
@@ -194,7 +240,7 @@ def test_the_content_behind_a_link_is_not_quoted(workspace: Workspace) -> None:
         }
     ),
 )
-@settings(max_examples=examples(60), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(60), suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_nothing_an_untrusted_file_says_widens_the_exposure(
     tmp_path: Path, user: dict[str, object], project: dict[str, object]
 ) -> None:
@@ -225,20 +271,6 @@ def test_a_trusted_project_may_set_anything(workspace: Workspace) -> None:
 
     assert (loaded.settings.servers["fs"].command, loaded.settings.http.port) == ("npx", 1)
     assert loaded.warnings == ()
-
-
-def test_only_the_owner_s_own_file_runs_workflows_with_the_owner_s_rights(workspace: Workspace) -> None:
-    mine = "{description: Mine., steps: [{tool: 'fs:read'}], runs_as: owner}"
-    theirs = "{description: Theirs., steps: [{tool: 'fs:write'}], runs_as: owner}"
-    plain = "{description: Theirs., steps: [{tool: 'fs:purge'}]}"
-    workspace.user(f"workflows: {{a: {mine}, b: {mine}, c: {mine}}}\n")
-    workspace.in_project(f"workflows: {{b: {theirs}, c: {plain}, d: {theirs}}}\n", is_trusted=True)
-
-    loaded = workspace.load({"PML_WORKFLOWS": json.dumps({"e": {"description": "Env.", "runs_as": "owner"}})})
-
-    rights = {name: entry["runs_as"] for name, entry in loaded.settings.workflows.items()}
-    assert rights == {"a": "owner", "b": "client", "c": "client", "d": "client", "e": "client"}
-    assert [warning.split(": ")[1] for warning in loaded.warnings] == [f"workflows.{each}.runs_as" for each in "bde"]
 
 
 def test_a_changed_file_is_untrusted_again(workspace: Workspace) -> None:
@@ -283,10 +315,12 @@ def test_a_broken_trusted_file_is_an_error(workspace: Workspace) -> None:
         workspace.load()
 
 
-def test_approving_lists_what_was_approved_without_its_secrets(workspace: Workspace) -> None:
+def test_an_approval_lists_what_it_allows_before_it_is_given(workspace: Workspace) -> None:
     workspace.in_project("gateway: {intent: x}\nservers: {gh: {command: npx, args: [srv, --token, hunter2]}}\n")
 
-    approval = approve(workspace.project_file, workspace.trust, workspace.environ)
+    approval = proposed(workspace.project_file, workspace.trust, workspace.environ)
+    assert workspace.trust.entries() == {}
+    workspace.trust.trust(approval.file, approval.content)
 
     assert approval.keys == ("gateway.intent", "servers.gh.command", "servers.gh.args")
     assert approval.starts == ("gh: npx srv --token ***",)
@@ -298,7 +332,7 @@ def test_a_file_that_would_not_load_is_not_approved(workspace: Workspace, text: 
     workspace.in_project(text)
 
     with pytest.raises(ConfigurationError):
-        approve(workspace.project_file, workspace.trust, workspace.environ)
+        proposed(workspace.project_file, workspace.trust, workspace.environ)
 
     assert workspace.trust.entries() == {}
 

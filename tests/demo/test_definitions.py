@@ -15,6 +15,7 @@ pytestmark = pytest.mark.anyio
 STARTUP_SECONDS = 30
 
 
+@pytest.mark.slow
 async def test_the_three_servers_run_as_processes_and_offer_forty_tools(tmp_path: Path) -> None:
     names: list[str] = []
     for entry in demo_servers(tmp_path / "demo").values():
@@ -42,6 +43,7 @@ async def test_settings_in_the_working_directory_are_not_read(tmp_path: Path) ->
             assert await client.list_tools()
 
 
+@pytest.mark.slow
 async def test_nothing_but_the_protocol_goes_to_stdout(tmp_path: Path) -> None:
     entry = demo_servers(tmp_path)["notes"]
     with anyio.fail_after(STARTUP_SECONDS):

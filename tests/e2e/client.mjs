@@ -2,8 +2,10 @@
 //
 //   node client.mjs FOLDER_OF_NODE_MODULES < script.json
 //
-// script: {target: {url, headers?} | {command, args, env}, capabilities, roots, steps}. A step is {do: a method of the
-// SDK's client, with: its parameters}, {do: "setRoots", with: roots}, or {do: "waitForUpdate", with: a URI}.
+// script: {era, target: {url, headers?} | {command, args, env}, capabilities, roots, steps}. The era 2026-07-28 is that
+// of the SDK's second version. A step is {do: a method of the SDK's client, with: its parameters},
+// {do: "setRoots", with: roots}, {do: "waitForUpdate", with: a URI}, {do: "listEveryTool", with: names to wait for}, or
+// {do: "together", with: steps} for steps that are in flight at the same time.
 // printed: {server, capabilities, instructions, results, questions, updates}, one result for each step.
 
 import { createRequire } from "node:module";
@@ -11,22 +13,29 @@ import { join } from "node:path";
 import { text } from "node:stream/consumers";
 
 const STEP_MS = 30_000;
+const POLL_MS = 100;
 
-const require = createRequire(join(process.argv[2], "client.cjs"));
-const { Client } = require("@modelcontextprotocol/sdk/client/index.js");
-const { StdioClientTransport } = require("@modelcontextprotocol/sdk/client/stdio.js");
-const { StreamableHTTPClientTransport } = require("@modelcontextprotocol/sdk/client/streamableHttp.js");
-const types = require("@modelcontextprotocol/sdk/types.js");
+const MODERN = "2026-07-28";
 
 const script = JSON.parse(await text(process.stdin));
+const isModern = script.era === MODERN;
+const require = createRequire(join(process.argv[2], "client.cjs"));
+const sdk = isModern
+  ? { ...require("@modelcontextprotocol/client"), ...require("@modelcontextprotocol/client/stdio") }
+  : {
+      ...require("@modelcontextprotocol/sdk/client/index.js"),
+      ...require("@modelcontextprotocol/sdk/client/stdio.js"),
+      ...require("@modelcontextprotocol/sdk/client/streamableHttp.js"),
+      ...require("@modelcontextprotocol/sdk/types.js"),
+    };
 const questions = [];
 const updates = [];
 let updated = () => {};
 let roots = script.roots ?? [];
 
 function transport({ url, headers, command, args, env }) {
-  if (url) return new StreamableHTTPClientTransport(new URL(url), { requestInit: { headers } });
-  return new StdioClientTransport({ command, args, env, stderr: "ignore" });
+  if (url) return new sdk.StreamableHTTPClientTransport(new URL(url), { requestInit: { headers } });
+  return new sdk.StdioClientTransport({ command, args, env, stderr: "ignore" });
 }
 
 function answer(request) {
@@ -63,11 +72,30 @@ async function setRoots(given) {
 async function callTool(params) {
   const progress = [];
   const options = { timeout: STEP_MS, onprogress: (told) => progress.push(told) };
-  const result = await client.callTool(params, undefined, options);
+  const result = await (isModern ? client.callTool(params, options) : client.callTool(params, undefined, options));
   return { ...result, progress };
 }
 
-const own = { waitForUpdate, setRoots, callTool };
+async function listEveryTool(expected) {
+  const until = Date.now() + STEP_MS;
+  for (;;) {
+    const tools = [];
+    let page = {};
+    do {
+      page = await client.listTools(page.nextCursor ? { cursor: page.nextCursor } : {}, { timeout: STEP_MS });
+      tools.push(...page.tools);
+    } while (page.nextCursor);
+    const names = tools.map((tool) => tool.name);
+    if (expected.every((name) => names.includes(name)) || Date.now() > until) return { tools };
+    await new Promise((resolve) => setTimeout(resolve, POLL_MS));
+  }
+}
+
+async function together(steps) {
+  return { results: await Promise.all(steps.map(take)) };
+}
+
+const own = { waitForUpdate, setRoots, callTool, listEveryTool, together };
 
 async function take(step) {
   try {
@@ -78,14 +106,20 @@ async function take(step) {
   }
 }
 
-const client = new Client({ name: "typescript", version: "1" }, { capabilities: script.capabilities ?? {} });
+const client = new sdk.Client(
+  { name: "typescript", version: "1" },
+  { capabilities: script.capabilities ?? {}, ...(isModern ? { versionNegotiation: { mode: { pin: MODERN } } } : {}) },
+);
 const asked = {
-  roots: types.ListRootsRequestSchema,
-  elicitation: types.ElicitRequestSchema,
-  sampling: types.CreateMessageRequestSchema,
+  roots: ["roots/list", sdk.ListRootsRequestSchema],
+  elicitation: ["elicitation/create", sdk.ElicitRequestSchema],
+  sampling: ["sampling/createMessage", sdk.CreateMessageRequestSchema],
 };
-for (const name of Object.keys(script.capabilities ?? {})) client.setRequestHandler(asked[name], answer);
-client.setNotificationHandler(types.ResourceUpdatedNotificationSchema, ({ params }) => {
+// The second version names what it handles by the method.
+const handled = ([method, schema]) => (isModern ? method : schema);
+for (const name of Object.keys(script.capabilities ?? {})) client.setRequestHandler(handled(asked[name]), answer);
+const resourceUpdated = ["notifications/resources/updated", sdk.ResourceUpdatedNotificationSchema];
+client.setNotificationHandler(handled(resourceUpdated), ({ params }) => {
   updates.push(params.uri);
   updated();
 });

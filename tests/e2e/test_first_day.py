@@ -28,7 +28,8 @@ from .install import Installation, InstallationError, install_client, install_uv
 from .servers import create_repository
 from .typescript import TypeScriptClient, call
 
-pytestmark = [pytest.mark.e2e, pytest.mark.heavy]
+# Thirteen servers and two clients are installed, then started several times.
+pytestmark = [pytest.mark.e2e, pytest.mark.heavy, pytest.mark.timeout(1200)]
 
 ADA = Path(__file__).with_name("ada")
 """The files of her clients, as they lie in her home; `/home/ada` in them becomes the home of the test."""

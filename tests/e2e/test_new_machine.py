@@ -17,11 +17,12 @@ import pytest
 from mcp.client.client import Client
 from mcp.client.stdio import StdioServerParameters
 
-from tests.support.process import end_gateway, environment, run_pml, write_settings
+from tests.support.process import OWN_GATEWAYS, end_gateway, environment, run_pml, write_settings
 
 from .install import NPM_PACKAGES
 
-pytestmark = [pytest.mark.e2e, pytest.mark.heavy, pytest.mark.anyio]
+# Packages are downloaded several times, each into a home of its own.
+pytestmark = [pytest.mark.e2e, pytest.mark.heavy, pytest.mark.anyio, pytest.mark.timeout(600)]
 
 PACKAGE = "@modelcontextprotocol/server-memory"
 PINNED = f"{PACKAGE}@{NPM_PACKAGES[PACKAGE]}"
@@ -82,7 +83,7 @@ def test_commands_interrupted_while_npx_installs_leave_a_cache_that_works(home: 
     for _ in range(3):
         with subprocess.Popen(
             [sys.executable, "-m", "pml_gateway", "tools", "--config", str(config)],
-            env=environment(home / ".pml", extra),
+            env=environment(home / ".pml", {**OWN_GATEWAYS, **extra}),
             stdout=subprocess.DEVNULL,
             stderr=subprocess.PIPE,
             text=True,

@@ -118,6 +118,7 @@ def test_the_gateway_of_all_may_open_more_files_than_the_client_that_started_it(
     assert int(limits[0]) == min(int(limits[1]), ENOUGH) > 100
 
 
+@pytest.mark.slow
 def test_sigterm_lets_a_call_finish_and_leaves_no_child(tmp_path: Path) -> None:
     pids, started = tmp_path / "pids", tmp_path / "started"
     with running_gateway(tmp_path / "home", {"servers": {"up": entry("--spawned", str(pids))}}) as gateway:
@@ -138,6 +139,7 @@ def test_sigterm_lets_a_call_finish_and_leaves_no_child(tmp_path: Path) -> None:
     wait_for(lambda: not any(is_alive(pid) for pid in spawned), "children are gone")
 
 
+@pytest.mark.slow
 def test_sigterm_over_stdio_ends_with_exit_code_0_and_no_children(tmp_path: Path) -> None:
     pids = tmp_path / "pids"
     write_settings(tmp_path, {"servers": {"up": entry("--spawned", str(pids))}})
@@ -332,6 +334,7 @@ def test_commands_answer_from_the_manifest_and_call_only_the_server_they_need(tm
     assert "up__echo" in unknown.stderr
 
 
+@pytest.mark.slow
 def test_no_configuration_is_a_clear_error_with_the_remedy(tmp_path: Path) -> None:
     done = run_pml(tmp_path, "serve", "--http")
     assert done.returncode == 78

@@ -132,6 +132,7 @@ def _any_result() -> Any:
 
 
 @pytest.mark.parametrize("mode", MODES)
+@pytest.mark.slow
 async def test_every_mode_lists_and_calls_for_the_fastmcp_client(gateway: GatewayProcess, mode: str) -> None:
     async with FastMCPClient(f"{gateway.url}/{mode}?query=read+a+file+from+disk") as client:
         names = [tool.name for tool in await client.list_tools()]

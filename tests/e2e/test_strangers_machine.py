@@ -20,12 +20,14 @@ import pytest
 
 from tests.support.skipping import unavailable
 
-pytestmark = [pytest.mark.e2e, pytest.mark.heavy]
-
 REPOSITORY = Path(__file__).parents[2]
 APART = REPOSITORY / "tests" / "support" / "apart.py"
 INSTALL_SECONDS = 900
 RUN_SECONDS = 300
+
+# One test installs twice what downloads a gigabyte, and then runs tests that take ten minutes.
+pytestmark = [pytest.mark.e2e, pytest.mark.heavy, pytest.mark.timeout(2 * INSTALL_SECONDS + RUN_SECONDS)]
+
 NOBODY_HERE = 65432
 PROGRAMS = ("basename", "cat", "cp", "dirname", "env", "grep", "id", "ls", "mkdir", "mv", "rm", "sed", "sh", "uname")
 UNREACHABLE = re.compile("NewConnectionError|NameResolutionError|ConnectTimeout|Name or service not known", re.I)

@@ -8,15 +8,13 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import pytest
 
-from tests.support.process import over_stdio, running_gateway, write_settings
-
 from .install import Installation
 from .servers import real_servers
-from .typescript import Step, TypeScriptClient, call
+from .typescript import Over, Step, TypeScriptClient, call, gateway_target
 
 pytestmark = [pytest.mark.e2e, pytest.mark.slow]
 
@@ -68,7 +66,6 @@ CONDITIONAL = {step["with"]["name"] for step in QUESTIONS}
 ANSWERS = {"roots": {"listChanged": True}, "elicitation": {"form": {}}, "sampling": {}}
 ROOTS = [{"uri": "file:///workspace", "name": "Workspace"}]
 
-Over = Literal["stdio", "bridge", "http"]
 OVER = ["stdio", pytest.param("bridge", marks=pytest.mark.slow), "http"]
 
 _TIME_OF_DAY = re.compile(r"\d{1,2}:\d\d:\d\d [AP]M")
@@ -82,13 +79,8 @@ def gateway(over: Over, home: Path, everything: dict[str, Any]) -> Iterator[dict
         "naming": {"prefix": "never"},
         "servers": {"everything": everything},
     }
-    if over == "http":
-        with running_gateway(home, settings) as process:
-            yield {"url": process.url}
-        return
-    write_settings(home, settings)
-    with over_stdio(over, home) as entry:
-        yield entry
+    with gateway_target(over, home, settings) as target:
+        yield target
 
 
 @pytest.fixture(scope="module")

@@ -15,11 +15,17 @@ import pytest
 
 from pml_gateway.demo.definitions import demo_servers
 from tests.e2e.test_process import UPSTREAM
+from tests.support.process import OWN_GATEWAYS
 from tests.support.skipping import unavailable
 from tests.support.waiting import wait_for
-from tests.support.watching import blind, unexpected, watched
+from tests.support.watching import RUN_SECONDS, blind, unexpected, watched
 
-pytestmark = [pytest.mark.e2e, pytest.mark.slow]
+pytestmark = [
+    pytest.mark.e2e,
+    pytest.mark.slow,
+    # Under strace, the limit of one command comes first.
+    pytest.mark.timeout(RUN_SECONDS + 60),
+]
 
 VISIT = Path(__file__).parents[1] / "support" / "visit.py"
 PML = [sys.executable, "-m", "pml_gateway"]
@@ -54,6 +60,7 @@ class Machine:
         servers = {**demo_servers(self.work), "far": {"url": upstream}}
         self.client_file.write_text(json.dumps({"mcpServers": servers}), encoding="utf-8")
         self.env = {
+            **OWN_GATEWAYS,
             "PATH": os.environ["PATH"],
             "HOME": str(self.home),
             "TMPDIR": str(self.temporary),

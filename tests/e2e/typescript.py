@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import json
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
+
+from tests.support.process import over_stdio, running_gateway, write_settings
 
 from .install import Installation
 
@@ -15,6 +18,7 @@ CLIENT = Path(__file__).with_name("client.mjs")
 CLIENT_SECONDS = 120
 
 Step = dict[str, Any]
+Over = Literal["stdio", "bridge", "http"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,10 +28,12 @@ class TypeScriptClient:
     installation: Installation
     capabilities: dict[str, Any] = field(default_factory=dict)
     roots: Sequence[dict[str, Any]] = ()
+    era: str = "2025-11-25"
 
     def run(self, target: dict[str, Any], steps: Sequence[Step]) -> dict[str, Any]:
         """What came of the steps at a server: `{url}` or `{command, args, env}`."""
-        script = {"target": target, "capabilities": self.capabilities, "roots": [*self.roots], "steps": [*steps]}
+        announced = {"capabilities": self.capabilities, "roots": [*self.roots]}
+        script = {"era": self.era, "target": target, **announced, "steps": [*steps]}
         done = subprocess.run(
             [self.installation.node, CLIENT, self.installation.npm],
             input=json.dumps(script),
@@ -44,3 +50,15 @@ class TypeScriptClient:
 def call(name: str, **arguments: Any) -> Step:
     """A tool call."""
     return {"do": "callTool", "with": {"name": name, "arguments": arguments}}
+
+
+@contextmanager
+def gateway_target(over: Over, home: Path, settings: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+    """Yield a target: a gateway of this home, which ends with this context."""
+    if over == "http":
+        with running_gateway(home, settings) as process:
+            yield {"url": process.url}
+        return
+    write_settings(home, settings)
+    with over_stdio(over, home) as entry:
+        yield entry

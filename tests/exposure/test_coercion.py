@@ -124,7 +124,7 @@ sent = st.recursive(
 )
 
 
-@settings(max_examples=examples(80), deadline=None)
+@settings(max_examples=examples(80))
 @given(plain, sent)
 def test_what_the_schema_admits_is_sent_as_it_is_and_what_is_changed_it_admits(schema: Any, value: Any) -> None:
     tool = only_tool(inputSchema={"type": "object", "properties": {"x": schema}})

@@ -5,31 +5,33 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pml_gateway.exposure.instructions import CUT, HOW_TO, OWN, instructions
+from pml_gateway.exposure.instructions import CUT, HOW_TO, NO_SYSTEMS, OWN, Systems, instructions
 from pml_gateway.exposure.token_count import count_tokens
 
 LONG = " ".join(f"Rule {number} says that you look before you leap." for number in range(100))
 
 
 def test_the_own_line_and_the_systems_come_first_then_what_servers_say() -> None:
-    text = instructions(["a", "b"], {"a": "Be kind.", "b": "Be quick."}, 400, can_search=True)
+    text = instructions(Systems(["a", "b"]), {"a": "Be kind.", "b": "Be quick."}, 400, can_search=True)
     assert text == f"{OWN} {HOW_TO}\n\nSystems: a, b.\n\n## a\nBe kind.\n\n## b\nBe quick."
 
 
 def test_without_the_search_it_is_not_named() -> None:
-    assert instructions([], {}, 400, can_search=False) == OWN
+    assert instructions(NO_SYSTEMS, {}, 400, can_search=False) == OWN
 
 
 def test_equal_and_contained_texts_are_said_once_under_every_name() -> None:
     said = {"part": "Be  kind.", "one": "Be kind. Be quick.", "other": "Be kind.\nBe quick.", "own": "Else."}
-    text = instructions([], said, 400, can_search=True)
+    text = instructions(NO_SYSTEMS, said, 400, can_search=True)
     assert text.count("kind") == 1
     assert "## part, one, other\nBe kind. Be quick." in text
     assert text.endswith("## own\nElse.")
 
 
 def test_long_texts_share_what_short_ones_leave_and_end_with_a_sentence() -> None:
-    text = instructions(["a"], {"long": LONG, "short": "Be kind.", "wide": f"More. {LONG}"[:-1]}, 300, can_search=True)
+    text = instructions(
+        Systems(["a"]), {"long": LONG, "short": "Be kind.", "wide": f"More. {LONG}"[:-1]}, 300, can_search=True
+    )
     assert 250 < count_tokens(text) <= 300
     own, short, long = (
         next(part for part in text.split("\n\n") if part.startswith(f"## {name}")) for name in ("wide", "short", "long")
@@ -41,12 +43,12 @@ def test_long_texts_share_what_short_ones_leave_and_end_with_a_sentence() -> Non
 
 
 def test_a_first_sentence_that_is_too_long_is_cut_at_a_word() -> None:
-    text = instructions([], {"a": "word " * 900}, 100, can_search=True)
+    text = instructions(NO_SYSTEMS, {"a": "word " * 900}, 100, can_search=True)
     assert text.endswith(f" word word{CUT}")
 
 
 def test_a_budget_of_nothing_says_nothing() -> None:
-    assert instructions(["a"], {"a": "Be kind."}, 0, can_search=True) == ""
+    assert instructions(Systems(["a"]), {"a": "Be kind."}, 0, can_search=True) == ""
 
 
 TEXTS = st.text("ab Z.\n:é🙂#\t", max_size=60).map(lambda text: text * 9) | st.sampled_from([LONG, LONG[5:900]])
@@ -58,4 +60,4 @@ TEXTS = st.text("ab Z.\n:é🙂#\t", max_size=60).map(lambda text: text * 9) | s
     can_search=st.booleans(),
 )
 def test_no_text_exceeds_the_budget(said: dict[str, str], budget: int, can_search: bool) -> None:
-    assert count_tokens(instructions(list(said), said, budget, can_search=can_search)) <= budget
+    assert count_tokens(instructions(Systems(list(said)), said, budget, can_search=can_search)) <= budget

@@ -78,7 +78,7 @@ def test_a_call_is_marked_by_what_the_tool_says_of_it(annotations: Any, mark: st
     assert outcome({"annotations": annotations}, None) == mark
 
 
-@settings(max_examples=examples(100), deadline=None)
+@settings(max_examples=examples(100))
 @given(schema=SCHEMA_LIKE)
 def test_any_schema_gives_one_short_line(schema: JsonObject) -> None:
     text = outcome({}, {"type": "object", "properties": {"p": schema}, **schema})

@@ -5,7 +5,7 @@ from __future__ import annotations
 from fnmatch import fnmatchcase
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from pml_gateway.catalog.build import Prefix, build_catalog
@@ -150,7 +150,6 @@ def test_entries_without_a_tool_are_named() -> None:
     assert unmatched(["fs:*", "fs:read", "gti:*", "*"], CATALOG.tools) == ["fs:read", "gti:*"]
 
 
-@settings(deadline=None)
 @given(entries=st.lists(st.text(st.sampled_from("fsgitread_:*?[]!-^|()\\+."), max_size=8), max_size=6))
 def test_any_entries_match_as_shell_globs_do(entries: list[str]) -> None:
     wanted = [entry.strip() for entry in entries if entry.strip()]

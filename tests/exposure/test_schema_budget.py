@@ -191,7 +191,7 @@ def test_a_schema_that_goes_round_in_circles_is_left_to_the_server_wherever_the_
         assert within(frames) == []
 
 
-@settings(max_examples=examples(100), deadline=None)
+@settings(max_examples=examples(100))
 @given(schema=combined_schemas(), value=VALUES)
 def test_any_combination_gets_an_answer_within_the_budget(schema: dict[str, Any], value: Any) -> None:
     budget = RequestBudget()
@@ -200,7 +200,7 @@ def test_any_combination_gets_an_answer_within_the_budget(schema: dict[str, Any]
     assert all(": " in fault for fault in found)
 
 
-@settings(max_examples=examples(100), deadline=None)
+@settings(max_examples=examples(100))
 @given(schema=combined_schemas(), value=VALUES)
 def test_what_is_told_of_a_check_beforehand_is_never_too_little(schema: dict[str, Any], value: Any) -> None:
     cost = cost_of(schema)

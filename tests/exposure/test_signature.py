@@ -115,7 +115,7 @@ def test_long_names_and_values_are_shortened() -> None:
     assert len(signature("f", schema)) < 500
 
 
-@settings(max_examples=examples(300), deadline=None)
+@settings(max_examples=examples(300))
 @given(schema=SCHEMA_LIKE)
 def test_hostile_schemas_give_a_signature_of_one_line(schema: JsonObject) -> None:
     text = signature("f", {"properties": {"p": schema, "q": {}}, **schema})
@@ -150,7 +150,6 @@ def test_a_long_sentence_is_cut_at_a_word() -> None:
     assert first_sentence("one two, three four", limit=14) == "one two…"
 
 
-@settings(deadline=None)
 @given(text=st.text(max_size=400), limit=st.integers(2, 50))
 def test_any_description_gives_one_short_line(text: str, limit: int) -> None:
     sentence = first_sentence(text, limit)

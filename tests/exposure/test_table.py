@@ -143,13 +143,13 @@ def reference(case: Case) -> list[str]:
             return (meta if case.settings.full_proxy.expose_meta_tools else []) + everything
 
 
-@settings(max_examples=examples(600), deadline=None)
+@settings(max_examples=examples(600))
 @given(case=cases())
 def test_every_mode_lists_what_the_table_says(case: Case) -> None:
     assert case.listed() == reference(case)
 
 
-@settings(max_examples=examples(300), deadline=None)
+@settings(max_examples=examples(300))
 @given(case=cases(), random=st.randoms(use_true_random=False))
 def test_the_same_selection_gives_the_same_bytes_in_whatever_order_hits_arrive(case: Case, random: Any) -> None:
     """Hits that all fit may come in any order."""
@@ -171,7 +171,6 @@ def test_the_same_selection_gives_the_same_bytes_in_whatever_order_hits_arrive(c
     assert render(state, view, same, VERSION) == render(case.state(), view, exposure, VERSION)
 
 
-@settings(deadline=None)
 @given(case=cases())
 def test_a_blacklisted_tool_is_listed_in_no_mode(case: Case) -> None:
     patterns = case.settings.blacklisted_tools
@@ -183,7 +182,6 @@ def test_a_blacklisted_tool_is_listed_in_no_mode(case: Case) -> None:
     assert not banned & set(case.listed())
 
 
-@settings(deadline=None)
 @given(case=cases())
 def test_whitelisted_tools_are_never_cut_and_count_towards_the_cap(case: Case) -> None:
     exposure = expose(

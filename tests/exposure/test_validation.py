@@ -180,8 +180,9 @@ def test_a_parameter_may_be_called_pattern() -> None:
     assert problems(schema, {}) == [("", "'pattern' is a required property")]
 
 
-@settings(max_examples=examples(200), deadline=None)
+@settings(max_examples=examples(200))
 @given(schema=sound_schemas(), arguments=ARGUMENTS)
+@pytest.mark.slow
 def test_nothing_is_refused_that_the_schema_accepts(schema: JsonObject, arguments: JsonObject) -> None:
     try:
         accepted = Draft202012Validator(schema, registry=Registry()).is_valid(arguments)
@@ -195,7 +196,7 @@ def test_nothing_is_refused_that_the_schema_accepts(schema: JsonObject, argument
         assert problems(schema, arguments) != []
 
 
-@settings(max_examples=examples(300), deadline=None)
+@settings(max_examples=examples(300))
 @given(schema=SCHEMA_LIKE | JSON, arguments=ARGUMENTS)
 def test_any_schema_gives_a_verdict(schema: Any, arguments: JsonObject) -> None:
     for path, message in problems(schema, arguments):

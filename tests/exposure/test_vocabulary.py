@@ -77,7 +77,7 @@ def marks(value: Any) -> Iterator[str]:
         yield value
 
 
-@settings(max_examples=examples(120), deadline=None)
+@settings(max_examples=examples(120))
 @given(st.sampled_from(list(ALL_META_TOOLS)), requests())
 def test_every_value_sent_to_a_meta_tool_is_read_or_named_or_refused(tool: Any, sent: dict[str, Any]) -> None:
     try:
@@ -91,7 +91,7 @@ def test_every_value_sent_to_a_meta_tool_is_read_or_named_or_refused(tool: Any, 
     assert all(meaning(key, CALL) is None for key in left_out)
 
 
-@settings(max_examples=examples(120), deadline=None)
+@settings(max_examples=examples(120))
 @given(requests())
 def test_every_value_of_a_slot_and_a_step_is_read_or_named_or_refused(sent: dict[str, Any]) -> None:
     plan, refused = parse_batch({"calls": [sent]}, LIMITS, Known())
@@ -116,7 +116,7 @@ def _server(sent: dict[str, Any]) -> Any:
     return sent.get("server")
 
 
-@settings(max_examples=examples(120), deadline=None)
+@settings(max_examples=examples(120))
 @given(requests())
 def test_the_corrected_call_of_an_error_is_read_as_it_stands(sent: dict[str, Any]) -> None:
     try:

@@ -15,6 +15,7 @@ NOT_LOADED = ("cli", "serve", "reports", "upstreams", "trust", "clients", "gatew
 HEAVY = ("onnxruntime", "faiss", "torch", "sentence_transformers", "tokenizers", "typer")
 
 
+@pytest.mark.slow
 def test_the_import_loads_no_machinery_of_the_gateway() -> None:
     script = "import sys, pml_gateway.fastmcp; print(*sys.modules)"
     loaded = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=True)

@@ -33,7 +33,7 @@ class Scored(Exposure):
         return Case(state.catalog, scores, section.tools_exposure, section.intent, section)
 
 
-@settings(max_examples=examples(60), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(60), suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(case=cases())
 async def test_every_mode_lists_what_the_table_says(
     case: Case, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -208,7 +208,7 @@ async def test_a_result_outside_the_protocol_is_the_upstreams_error_not_an_inter
     upstream = ScriptedServer([tool("t")])
 
     async def raw_call(ctx: Any, call_next: Any) -> Any:
-        return {"content": "not a list"} if ctx.method == "tools/call" else await call_next(ctx)
+        return {"resultType": "postponed"} if ctx.method == "tools/call" else await call_next(ctx)
 
     original = upstream.server
 
@@ -221,7 +221,7 @@ async def test_a_result_outside_the_protocol_is_the_upstreams_error_not_an_inter
     async with serving(tmp_path, {"up": upstream}) as served:
         error = (await served.call("up__t"))["structuredContent"]["error"]
     assert error["code"] == "UPSTREAM_ERROR"
-    assert "content" in error["message"]
+    assert "postponed" in error["message"]
 
 
 async def test_a_task_only_tool_is_not_searched_and_refuses_with_the_reason(tmp_path: Path) -> None:
@@ -309,6 +309,7 @@ async def call(gateway: Gateway, name: str, arguments: dict[str, Any], results: 
         {"name": "up__echo", "arguments": "[" * 100_000},
     ],
 )
+@pytest.mark.slow
 async def test_text_that_no_message_can_carry_is_refused_and_ends_nobody_elses_call(
     tmp_path: Path, arguments: dict[str, Any]
 ) -> None:

@@ -32,6 +32,7 @@ async def answers(served: Serving, name: str) -> list[str]:
 
 
 @pytest.mark.parametrize("prefix", ["always", "on_collision", "never"])
+@pytest.mark.slow
 async def test_names_of_an_earlier_version_still_call_after_a_restart(tmp_path: Path, prefix: str) -> None:
     servers = meetings()
     async with serving(tmp_path, servers, naming={"prefix": prefix, "max_length": OLD_LIMIT}) as served:

@@ -134,6 +134,7 @@ async def _by_handshake(served: Serving, server: str, name: str, arguments: dict
         return await anyio.to_thread.run_sync(lambda: session.result("tools/call", params))
 
 
+@pytest.mark.slow
 async def test_one_script_makes_the_same_upstream_requests_whichever_way_it_calls(tmp_path: Path) -> None:
     seen = []
     ways = (_direct, _through_call_tool, _through_namespace, _by_handshake, _in_a_workflow)

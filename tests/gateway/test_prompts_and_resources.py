@@ -52,6 +52,7 @@ def modern(request: pytest.FixtureRequest) -> bool:
     return bool(request.param)
 
 
+@pytest.mark.slow
 async def test_everything_offered_is_listed_and_answers(tmp_path: Path, version: str, modern: bool) -> None:
     upstream = ScriptedServer(
         methods=EVERY_METHOD,

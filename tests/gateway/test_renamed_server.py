@@ -103,9 +103,9 @@ async def test_what_the_owner_accepted_stays_accepted_and_lists_are_known_at_onc
         names = [each.qualified_name for each in gateway.state.catalog.tools]
         await gateway.reload(after)
         assert [each.qualified_name for each in gateway.state.catalog.tools] == ["new__add", "new__drop"]
-        assert not gateway.warden.awaits_review
+        assert not any(pins.held for pins in gateway.warden.servers.values())
         await gateway.refresh(30)
-        assert not gateway.warden.awaits_review
+        assert not any(pins.held for pins in gateway.warden.servers.values())
     assert names == ["old__add", "old__drop"]
     async with open_gateway(after, paths_in(tmp_path), identity="t", open_streams=streams, connect=False) as gateway:
         state = gateway.state
@@ -124,4 +124,4 @@ async def test_a_gateway_that_starts_with_the_new_name_knows_what_it_knew(
     after = settings_of("new", "old")
     async with open_gateway(after, paths_in(tmp_path), identity="t", open_streams=streams, connect=False) as gateway:
         assert [each.qualified_name for each in gateway.state.catalog.tools] == ["new__add", "new__drop"]
-        assert not gateway.warden.awaits_review
+        assert not any(pins.held for pins in gateway.warden.servers.values())

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from pml_gateway.config.settings import GatewaySection
@@ -38,7 +38,6 @@ def request(**given_by: str | None) -> tuple[dict[str, Any], RequestScope, Gatew
     )
 
 
-@settings(deadline=None)
 @given(present=st.sets(st.sampled_from(SOURCES)))
 def test_the_first_source_in_the_documented_order_wins(present: set[str]) -> None:
     params, scope, settings = request(**{source: f"from {source}" for source in present})
@@ -46,7 +45,6 @@ def test_the_first_source_in_the_documented_order_wins(present: set[str]) -> Non
     assert list_intent(params, scope, settings) == (f"from {first}" if first else None)
 
 
-@settings(deadline=None)
 @given(present=st.sets(st.sampled_from(SOURCES)))
 def test_a_call_knows_only_the_url_the_client_and_the_gateway(present: set[str]) -> None:
     _, scope, settings = request(**{source: f"from {source}" for source in present})
@@ -83,7 +81,6 @@ def test_an_intent_is_one_line_of_bounded_length() -> None:
     assert cut == "x" * MAX_INTENT_LENGTH
 
 
-@settings(deadline=None)
 @given(params=st.none() | st.dictionaries(st.sampled_from(("query", "_meta", "cursor")), JSON))
 def test_any_parameters_give_an_intent_or_none(params: dict[str, Any] | None) -> None:
     intent = list_intent(params, RequestScope(), GatewaySection())

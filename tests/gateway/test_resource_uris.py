@@ -82,6 +82,29 @@ async def test_a_denied_resource_is_reached_by_no_spelling_of_another_scheme(tmp
     assert [params["uri"] for method, params in upstream.asked if method == "resources/read"] == ["res://c"]
 
 
+@pytest.mark.field("A3")
+async def test_a_denied_page_is_read_subscribed_to_and_completed_in_no_spelling(tmp_path: Path) -> None:
+    upstream = careless("https://wiki.corp/secret/x", templates=("https://wiki.corp/{+path}",))
+    denied = {"blacklisted_tools": ["fs:https://wiki.corp/secret/*"]}
+    async with serving(tmp_path, {"fs": upstream}, gateway=denied) as served:
+        await served.gateway.refresh(LIMIT)
+        async with served.handshake() as raw:
+            for uri in (
+                "https://wiki.corp/secret/x",
+                "https:wiki.corp/a/%2e%2e/secret/x",
+                "https:\\\\wi\u00adki\u3002corp:0443\\secret\\x",
+            ):
+                for method in ("resources/read", "resources/subscribe"):
+                    assert (await ask(raw, method, uri))["error"]["message"] == f"Resource not found: {uri}"
+                params = {"ref": {"type": "ref/resource", "uri": uri}, "argument": {"name": "path", "value": "a"}}
+                answer = await anyio.to_thread.run_sync(raw.send, "completion/complete", params)
+                assert "error" in decoded(answer)
+            asked = "HTTPS:/wiki.corp:443/secret/../a#b"
+            assert (await ask(raw, "resources/read", asked))["result"]["contents"][0]["uri"] == asked
+    forwarded = [params for method, params in upstream.asked if method.startswith(("resources/", "completion/"))]
+    assert [params["uri"] for params in forwarded if "uri" in params] == ["https://wiki.corp/a"]
+
+
 async def test_contents_have_the_uri_that_was_asked_for(tmp_path: Path) -> None:
     upstream = careless("FILE://localhost/listed", "note://a#1", "note://a#2")
     other = careless("other://x", templates=())

@@ -20,6 +20,8 @@ from tests.index.fakes import HashedWords
 from tests.index.tools import OFFICE, tool
 from tests.support.examples import examples
 
+LONG = ("a step of five words",) * 3
+
 STEPS = (
     "Read the contents of a file on disk, then execute a SQL statement on the database, "
     "predict the rain for the city and send an email to three recipients"
@@ -91,7 +93,7 @@ def test_a_manual_is_not_split_without_end() -> None:
     assert len(split_clauses("Read the third file again. " * 500)) == MAX_CLAUSES
 
 
-@settings(max_examples=examples(60), deadline=None)
+@settings(max_examples=examples(60))
 @given(st.text("ab ,;.&\n", max_size=60).map(lambda text: text.replace("a", "get ").replace("b", "and ")))
 def test_whatever_is_asked_has_no_steps_or_several_with_words(request_: str) -> None:
     found = split_clauses(request_)
@@ -127,15 +129,25 @@ def test_a_tool_counts_by_the_best_tools_of_its_server() -> None:
 def test_the_best_tool_of_each_step_comes_before_the_others_of_one_that_has_many() -> None:
     strengths = np.array([0.9, 0.8, 0.7, 0.6, 0.3, 0.5], dtype=np.float32)
     steps = np.array([[0.9, 0.8, 0.7, 0.6, 0, 0], [0, 0, 0, 0, 0.9, 0.1]], dtype=np.float32)
-    dealt = interleaved(strengths, strengths, steps)
+    dealt = interleaved(strengths, strengths, steps, LONG[:2])
     assert np.argsort(-dealt, kind="stable").tolist() == [0, 4, 1, 2, 3, 5]
 
 
-@settings(max_examples=examples(60), deadline=None)
+def test_brief_steps_do_not_all_get_the_tool_that_the_whole_request_is_about() -> None:
+    whole = np.array([0.9, 0.5, 0.5, 0.1], dtype=np.float32)
+    steps = np.array([[0.6, 0.1, 0.1, 0], [0.3, 0.6, 0.1, 0], [0.2, 0.1, 0.5, 0]], dtype=np.float32)
+    brief = ("see what changed", "stage it", "commit")
+    dealt = interleaved(whole, whole, steps, brief)
+    assert set(np.argsort(-dealt, kind="stable")[:3]) == {0, 1, 2}
+    same = np.array([[0.6, 0.1, 0.1, 0]] * 2, dtype=np.float32)
+    assert np.array_equal(interleaved(whole, whole, same, ("read a", "read b")), whole), "both ask for the same"
+
+
+@settings(max_examples=examples(60))
 @given(st.lists(st.tuples(*[st.floats(0, 1, width=32)] * 4), min_size=1, max_size=12))
 def test_interleaving_keeps_the_strengths_and_the_order_of_all_others(rows: list[tuple[float, ...]]) -> None:
     whole, *steps = np.array(rows, dtype=np.float32).T
-    dealt = interleaved(whole, whole, np.stack(steps))
+    dealt = interleaved(whole, whole, np.stack(steps), LONG)
     assert sorted(dealt) == sorted(whole)
     assert dealt[((whole + np.stack(steps)) / 2).argmax(axis=1)].min() >= np.sort(whole)[::-1][: len(steps)].min()
 

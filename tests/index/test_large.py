@@ -82,7 +82,7 @@ def test_most_of_the_nearest_are_found_whatever_share_is_allowed(
     assert np.mean(shares) >= 0.95
 
 
-@settings(max_examples=examples(60), deadline=None)
+@settings(max_examples=examples(60))
 @given(
     share=st.sampled_from((0.0, 0.0005, 0.01, 0.3, 0.8, 1.0)),
     seed=st.integers(0, 1_000),
@@ -123,7 +123,7 @@ def test_similarities_are_those_of_the_vectors(clusters: Clusters, rows: Embeddi
     assert index.similarities(current[7], positions) == pytest.approx(current[positions] @ current[7], abs=1e-3)
 
 
-@settings(max_examples=examples(60), deadline=None)
+@settings(max_examples=examples(60))
 @given(
     terms=st.lists(
         st.sampled_from((*VERBS, *NOUNS, *TOPICS, "item17", "item2999", "unknown")), min_size=1, unique=True

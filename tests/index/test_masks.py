@@ -27,7 +27,7 @@ def visible(index: ToolIndex, query: str, ranking: Ranking, mask: np.typing.NDAr
     return [(hit.key, hit.score) for hit in result.hits], result.ranking
 
 
-@settings(max_examples=examples(80), deadline=None)
+@settings(max_examples=examples(80))
 @given(
     mask=st.lists(st.booleans(), min_size=len(OFFICE), max_size=len(OFFICE)),
     query=st.lists(st.sampled_from(WORDS), min_size=1, max_size=4).map(" ".join)
@@ -41,7 +41,7 @@ def test_a_masked_search_equals_one_without_the_hidden_tools(mask: list[bool], q
     assert masked == visible(ToolIndex.build(allowed_only, embedder), query, ranking)
 
 
-@settings(max_examples=examples(20), deadline=None)
+@settings(max_examples=examples(20))
 @given(
     mask=st.lists(st.booleans(), min_size=len(OFFICE), max_size=len(OFFICE)),
     asked=st.lists(st.integers(0, 3), min_size=len(OFFICE), max_size=len(OFFICE)),

@@ -73,4 +73,4 @@ def test_words_of_a_sentence_are_left_as_they_are() -> None:
     index = ToolIndex.build(TOOLS, embedder)
     embedder.encoded.clear()
     index.search("please tell the fils of Anna about the serach tomorrow", limit=1)
-    assert embedder.encoded == ["please tell the fils of Anna about the serach tomorrow"]
+    assert embedder.encoded[0] == "please tell the fils of Anna about the serach tomorrow"

@@ -40,7 +40,7 @@ def index(tools: list[Embeddings], *, split: int = 0) -> RequestVectors:
     return RequestVectors(len(tools), *parts)
 
 
-@settings(max_examples=examples(60), deadline=None)
+@settings(max_examples=examples(60))
 @given(counts=COUNTS, seed=st.integers(0, 99), split=st.integers(0, 30))
 def test_evidence_is_that_of_the_vectors(counts: list[int], seed: int, split: int) -> None:
     tools, (queries,) = vectors(counts, seed), vectors([3], seed + 1)
@@ -58,7 +58,7 @@ def test_evidence_is_that_of_the_vectors(counts: list[int], seed: int, split: in
         assert cosines[found.which[number, at]] == pytest.approx(cosines.max(), abs=CLOSE)
 
 
-@settings(max_examples=examples(60), deadline=None)
+@settings(max_examples=examples(60))
 @given(counts=COUNTS, seed=st.integers(0, 99), data=st.data())
 def test_evidence_is_the_same_to_the_bit_whatever_else_there_is(
     counts: list[int], seed: int, data: st.DataObject
@@ -73,7 +73,7 @@ def test_evidence_is_the_same_to_the_bit_whatever_else_there_is(
     assert whole.which[1].tolist() == alone.which[0].tolist()
 
 
-@settings(max_examples=examples(60), deadline=None)
+@settings(max_examples=examples(60))
 @given(counts=COUNTS, seed=st.integers(0, 99), count=st.integers(0, 40), data=st.data())
 def test_as_many_tools_as_are_wanted_or_allowed_are_found_and_never_a_hidden_one(
     counts: list[int], seed: int, count: int, data: st.DataObject

@@ -45,7 +45,7 @@ def test_a_tool_far_from_a_query_by_its_own_text_becomes_a_candidate_by_a_reques
     assert keys(index, "drop the crew a line now")[0] == "z__odd"
 
 
-@settings(max_examples=examples(60), deadline=None)
+@settings(max_examples=examples(60))
 @given(
     mask=st.lists(st.booleans(), min_size=len(KNOWN), max_size=len(KNOWN)),
     known=st.lists(st.booleans(), min_size=len(KNOWN), max_size=len(KNOWN)),

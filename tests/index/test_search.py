@@ -135,7 +135,7 @@ def test_concurrent_searches_agree_with_single_ones(shipped: Embedder) -> None:
     assert concurrent == [index.search(query, limit=5) for query in queries]
 
 
-@settings(max_examples=examples(60), deadline=None)
+@settings(max_examples=examples(60))
 @given(st.text(max_size=200))
 def test_any_text_can_be_searched_for_and_described(text: str) -> None:
     index = ToolIndex.build([*OFFICE, tool("any__text", text, title=text, parameters=(text,))], HashedWords(16))

@@ -176,7 +176,7 @@ def test_processes_that_build_at_once_leave_one_good_snapshot(tmp_path: Path) ->
     environment = {"PYTHONPATH": f"{REPOSITORY}"}
     command = [sys.executable, "-c", program, str(tmp_path)]
     builders = [subprocess.Popen(command, env=environment, stderr=subprocess.PIPE) for _ in range(3)]
-    assert [builder.communicate(timeout=120)[1] for builder in builders] == [b"", b"", b""]
+    assert [builder.communicate(timeout=100)[1] for builder in builders] == [b"", b"", b""]
     assert len(files(tmp_path, "meta.json")) == 1
     loaded = SnapshotStore(tmp_path, identity="test", model="hashed").load()
     assert loaded is not None

@@ -58,6 +58,9 @@ def test_what_a_request_asks_by_a_verb_and_what_a_tool_so_named_does_may_differ(
         ("how do I remove an issue?", [LOOKUP_LOSS, OPPOSITE_LOSS, 0, 0]),
         ("what issues are open", [0, OPPOSITE_LOSS, OPPOSITE_LOSS, OPPOSITE_LOSS]),
         ("change its title", [LOOKUP_LOSS, 0, 0, OPPOSITE_LOSS]),
+        ("get rid of the issue", [LOOKUP_LOSS, OPPOSITE_LOSS, 0, 0]),
+        ("please jot down an issue", [LOOKUP_LOSS, 0, 0, OPPOSITE_LOSS]),
+        ("look for issues", [0, OPPOSITE_LOSS, OPPOSITE_LOSS, OPPOSITE_LOSS]),
     ],
 )
 def test_a_verb_counts_against_the_tools_that_do_the_opposite(request_: str, expected: list[float]) -> None:
@@ -71,7 +74,6 @@ def test_a_verb_counts_against_the_tools_that_do_the_opposite(request_: str, exp
         "issues",
         "don't delete issues",
         "never create issues",
-        "get rid of the issue",
         "create or delete issues",
         "update history",
         "update of the issue",
@@ -139,7 +141,7 @@ def test_ranking_by_meaning_alone_reads_no_verbs() -> None:
     assert raw.tolist() == pytest.approx(shipped_calibration().transferred(embedder).cosines(cosines)[positions])
 
 
-@settings(max_examples=examples(60), deadline=None)
+@settings(max_examples=examples(60))
 @given(st.text(max_size=60), st.text(max_size=40), st.text(max_size=60))
 def test_no_text_costs_a_tool_more_than_the_opposite(request_: str, name: str, description: str) -> None:
     assert 0 <= lost(request_, ToolDocument("k", "s", name, "", description, ()))[0] <= OPPOSITE_LOSS

@@ -27,6 +27,9 @@ def die() -> NoReturn:
     raise AssertionError
 
 
+NOT_TAKEN = {"code": -32600, "message": "this is not a JSON-RPC message"}
+
+
 class Served:
     """One bridge."""
 
@@ -66,10 +69,12 @@ class Served:
             case {"method": "initialize", "id": number, "params": params}:
                 self.answer(number, {"protocolVersion": params["protocolVersion"], "capabilities": {}})
                 self.notice({"state": {"of": NUMBER}})
-            case {"method": str(), "id": float() | True} | {"method": _, "params": [*_]}:
-                pass
-            case {"method": str()} if "jsonrpc" not in message:
-                pass
+            case {"method": str(), "id": float() | True}:
+                self.send({"id": None, "error": NOT_TAKEN})
+            case {"id": number, "params": [*_]}:
+                self.send({"id": number, "error": NOT_TAKEN})
+            case {"id": number, "method": str()} if "jsonrpc" not in message:
+                self.send({"id": number, "error": NOT_TAKEN})
             case {"id": number, "params": {"requestState": state, "name": "echo"}} if state != NUMBER:
                 fault = {"code": -32602, "message": "Invalid", "data": {"reason": "invalid_request_state"}}
                 self.send({"id": number, "error": fault})

@@ -194,8 +194,10 @@ def test_a_stateless_client_gets_its_requests_and_streams_again_and_nothing_else
         assert client.next()["method"] == CHANGED
         assert client.next()["result"]["by"] == 2
         assert [each["id"] for each in client.received(2)] == ["l", 2]
-        # Another one of the same name is.
+        # Another one of the same name is refused, and one of another name is acknowledged.
         client.send(id="l", method="subscriptions/listen", params={"notifications": {}})
+        assert client.next()["error"]["code"] == -32600
+        client.send(id="m", method="subscriptions/listen", params={"notifications": {}})
         assert [client.next()["method"] for _ in range(2)] == [ACKNOWLEDGED, CHANGED]
         assert client.leave() == 0
 
@@ -226,6 +228,7 @@ def test_what_a_gateway_does_not_take_for_a_request_is_not_asked_for_again(tmp_p
             b'{"jsonrpc":"2.0","id":8,"method":"ping","params":[1]}',
         ):
             client.write(line + b"\n")
+        assert [client.next()["id"] for _ in range(4)] == [None, None, 7, 8]
         assert client.leave() == 0
         assert client.next() is None
         assert len(client.noted("starts")) == 1

@@ -53,6 +53,49 @@ def test_what_is_no_answer_is_an_error(tmp_path: Path, said: bytes, error: str) 
         thread.join()
 
 
+@pytest.mark.parametrize("said", [b"", b'{"pid": '], ids=["nothing", "half"])
+@pytest.mark.parametrize("has_next", [True, False])
+def test_one_that_leaves_without_an_answer_is_not_to_blame_where_another_has_its_place(
+    tmp_path: Path, said: bytes, has_next: bool
+) -> None:
+    endpoint = Endpoint.of(tmp_path, "config.yaml")
+    endpoint.prepare()
+    life = endpoint.take_life()
+    assert life is not None
+    listeners = [endpoint.listen()]
+    lives = [life]
+
+    def leave() -> None:
+        """Leave as a gateway that is restarted, and answer as the next one."""
+        connection, _ = listeners[0].accept()
+        with connection:
+            connection.recv(1000)
+            endpoint.withdraw()
+            endpoint.leave(life)
+            if has_next:
+                next_life = endpoint.take_life()
+                assert next_life is not None
+                lives.append(next_life)
+                os.ftruncate(next_life, 0)
+                os.pwrite(next_life, b"4", 0)
+                listeners.append(endpoint.listen())
+            connection.sendall(said)
+        if has_next:
+            connection, _ = listeners[1].accept()
+            with connection:
+                connection.recv(1000)
+                connection.sendall(b'{"pid": 4}\n')
+
+    thread = threading.Thread(target=leave)
+    thread.start()
+    assert ask(endpoint, "status", 30) == ({"pid": 4} if has_next else None)
+    thread.join()
+    for listener in listeners:
+        listener.close()
+    for each in lives:
+        os.close(each)
+
+
 def test_one_that_does_not_answer_is_waited_for_within_the_limit(tmp_path: Path) -> None:
     endpoint = Endpoint.of(tmp_path, "config.yaml")
     endpoint.prepare()

@@ -253,23 +253,32 @@ async def test_a_gateway_that_cannot_be_opened_is_told_and_leaves_nothing(tmp_pa
 async def test_files_that_never_answer_keep_nobody_else_waiting(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(profiles, "READ_SECONDS", 0.05)
-    pipe, config, clients = tmp_path / "pipe", tmp_path / "stuck.yaml", profiles.READ_AT_ONCE + 1
-    os.mkfifo(pipe)
-    servers = {"other": {"command": "in-memory-other", "env_file": str(pipe)}}
+    monkeypatch.setattr(profiles, "READ_SECONDS", 0)
+    config, clients = tmp_path / "stuck.yaml", profiles.READ_AT_ONCE + 1
+    servers = {"other": {"command": "in-memory-other"}}
     config.write_text(json.dumps({"servers": servers}), encoding="utf-8")
     upstreams = {"up": ScriptedServer([tool("hello")])}
     async with open_machine(tmp_path, upstreams, **FULL) as opened:
-        try:
-            for number in range(clients):
-                async with opened.attached(f"b{number}", introduced=False, config=str(config)) as other:
-                    assert "could not be read within" in (await other.notice("refused"))["refused"]["message"]
-            monkeypatch.setattr(profiles, "READ_SECONDS", 20)
-            async with opened.attached("a") as client:
+        for number in range(clients):
+            async with opened.attached(f"b{number}", introduced=False, config=str(config)) as other:
+                assert "could not be read within" in (await other.notice("refused"))["refused"]["message"]
+        monkeypatch.setattr(profiles, "READ_SECONDS", 20)
+        async with opened.attached("a") as client:
+            assert await client.tools() == ["up__hello"]
+
+
+async def test_pipes_in_the_place_of_files_are_not_waited_for(tmp_path: Path) -> None:
+    pipe, config, project = tmp_path / "pipe", tmp_path / "stuck.yaml", tmp_path / "project"
+    project.mkdir()
+    for each in (pipe, project / ".pml.yaml"):
+        os.mkfifo(each)
+    servers = {"up": {"command": "in-memory-up"}, "other": {"command": "in-memory-other", "env_file": str(pipe)}}
+    config.write_text(json.dumps({"servers": servers, **FULL}), encoding="utf-8")
+    upstreams = {"up": ScriptedServer([tool("hello")])}
+    async with open_machine(tmp_path, upstreams, **FULL) as opened:
+        for number in range(profiles.READ_AT_ONCE + 1):
+            async with opened.attached(f"b{number}", folder=project, config=str(config)) as client:
                 assert await client.tools() == ["up__hello"]
-        finally:
-            # The threads that read it end.
-            os.close(os.open(pipe, os.O_RDWR | os.O_NONBLOCK))
 
 
 async def test_a_relative_home_begins_in_the_folder_of_the_client(tmp_path: Path) -> None:

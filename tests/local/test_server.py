@@ -59,7 +59,7 @@ async def test_what_the_gateways_of_a_process_decide_alike_is_logged_once(
         await until(lambda: all(gateway.warden.servers for gateway in gateways))
         for gateway in gateways:
             await gateway.judge_unread()
-    flagged = [line for line in capsys.readouterr().err.splitlines() if "accepted, though risky" in line]
+    flagged = [line for line in capsys.readouterr().err.splitlines() if "may be an attack" in line]
     assert len(flagged) == 1, flagged
 
 
@@ -293,10 +293,12 @@ async def test_a_request_that_cannot_be_read_is_answered(tmp_path: Path) -> None
         assert "nested" in refused["error"]["message"]
 
 
-async def test_a_call_with_half_a_character_is_answered(tmp_path: Path) -> None:
+async def test_a_call_with_half_a_character_is_refused(tmp_path: Path) -> None:
     upstreams = {"up": ScriptedServer([tool("hello")])}
     async with open_machine(tmp_path, upstreams, **FULL) as opened, opened.attached("a") as client:
-        assert await client.call("up__hello", text="\ud83d")
+        refused = await client.request("tools/call", {"name": "up__hello", "arguments": {"text": "\ud83d"}})
+        assert refused["error"]["code"] == INVALID_REQUEST
+        assert not upstreams["up"].calls
 
 
 async def test_a_restored_session_has_its_focus_and_is_told_what_changed(tmp_path: Path) -> None:
@@ -367,6 +369,7 @@ async def test_nobody_calls_with_the_variables_of_another_client_after_an_edit(t
         assert not [each for each in b.told if each.get("id", 0) > last]
 
 
+@pytest.mark.slow
 async def test_a_client_that_is_to_move_still_answers_what_it_is_asked(tmp_path: Path) -> None:
     upstreams = {"up": asking(), "other": ScriptedServer([tool("hello")])}
     config = tmp_path / "config.yaml"
@@ -518,3 +521,21 @@ async def test_calls_side_by_side_of_one_request_are_done_when_all_are(tmp_path:
         await client.call("execute_workflow", steps=steps)
         assert len(started) == 2
         assert [notice for notice in client.notices if "done" in notice] == [{"done": client.last_id}]
+
+
+@pytest.mark.field("D1")
+async def test_one_that_expects_a_client_waits_for_it_as_after_another_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pml_gateway.local.machine.LOOK_SECONDS", 0.02)
+    monkeypatch.setattr("pml_gateway.local.machine.UNUSED_SECONDS", 0.05)
+    async with open_machine(tmp_path, {"up": ScriptedServer([tool("hello")])}) as opened:
+        assert await opened.command("expect") == {"expected": True}
+        with anyio.move_on_after(0.5):
+            await opened.machine.end_when_idle()
+        assert not opened.life.ending.is_set()
+    async with open_machine(tmp_path, {"up": ScriptedServer([tool("hello")])}, local={"idle_minutes": 0.001}) as opened:
+        assert await opened.command("expect") == {"expected": True}
+        opened.tasks.start_soon(opened.machine.end_when_idle)
+        with anyio.fail_after(20):
+            await opened.life.ending.wait()

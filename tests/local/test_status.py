@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import time
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -11,7 +13,7 @@ from typing import Any
 import pytest
 
 from pml_gateway.config.servers import UpstreamDefinition
-from pml_gateway.local.status import OTHERS
+from pml_gateway.local.status import OTHERS, children_by_process, memory_of, tree_memory_of
 from pml_gateway.serve.control import gateway_status
 from tests.local.test_server import FULL
 from tests.support.machine import TestMachine, open_machine
@@ -123,3 +125,19 @@ async def test_a_server_is_ready_where_only_single_clients_have_sessions(tmp_pat
         # The process that lists it is closed after a second.
         await until(lambda: [each["for"] for each in row(opened)["processes"]] == ["client a 1 (1)"])
         assert row(opened)["state"] == "ready"
+
+
+@pytest.mark.field("D3")
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux says what a process takes")
+def test_what_a_launcher_started_counts_as_its_own() -> None:
+    large = "import sys; kept = bytearray(60_000_000); print(flush=True); sys.stdin.read()"
+    words = ["sh", "-c", 'sh -c "$0 -c \\"$1\\"; true"; true', sys.executable, large]
+    with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as launcher:
+        assert launcher.stdout is not None
+        launcher.stdout.readline()
+        own, tree = memory_of(launcher.pid), tree_memory_of(launcher.pid, children_by_process())
+        assert own is not None
+        assert tree is not None
+        assert own < 20_000_000 < 60_000_000 < tree
+        launcher.communicate()
+    assert tree_memory_of(launcher.pid, {}) is None

@@ -114,7 +114,7 @@ async def test_a_list_that_is_answered_so_names_the_fault_of_its_server(
 @pytest.mark.parametrize(
     ("misbehave", "words"),
     [
-        (answering(response(b"", "text/plain", "404 Not Found")), "Not Found"),
+        (answering(response(b"", "text/plain", "404 Not Found")), "HTTP 404"),
         (answering(response(b"", "text/plain", "500 Internal Server Error")), "HTTP 500"),
         (answering(response(b"<html></html>", "text/html")), "text/html"),
         (answering(), ""),

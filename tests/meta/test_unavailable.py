@@ -14,6 +14,7 @@ from tests.support.waiting import swapped
 
 pytestmark = pytest.mark.anyio
 
+STARTING = "starting: ask again in a few seconds"
 KEY = "key-of-a-narrow-client-1"
 FILES = [tool(f"read_file_{number}", "Read the contents of a file from disk.") for number in range(3)]
 
@@ -56,7 +57,7 @@ async def test_a_server_that_has_not_answered_yet_is_starting(tmp_path: Path) ->
     upstreams, settings = up_and_down()
     upstreams["weather"] = ScriptedServer([tool("forecast")], hang=True)
     async with serving(tmp_path, upstreams, settings) as served:
-        assert (await searched(served, "*"))["unavailable"] == [{"server": "weather", "reason": "it is starting"}]
+        assert (await searched(served, "*"))["unavailable"] == [{"server": "weather", "reason": STARTING}]
 
 
 @pytest.mark.parametrize(
@@ -98,7 +99,7 @@ async def test_a_server_that_is_held_back_is_named_and_one_that_is_disabled_is_n
     async with serving(tmp_path, upstreams, settings) as served:
         await served.gateway.refresh(30)
         told = (await searched(served, "*"))["unavailable"]
-        assert told[0] == {"server": "fs", "reason": "held back until its owner accepts it (pml trust list)"}
+        assert told[0] == {"server": "fs", "reason": "held back; the owner sees why with: pml trust"}
     off = settings.servers["weather"].model_copy(update={"enabled": False})
     disabled = settings_for(upstreams).model_copy(update={"servers": {**settings.servers, "weather": off}})
     async with serving(tmp_path / "off", upstreams, disabled) as served:

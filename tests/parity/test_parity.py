@@ -110,7 +110,7 @@ async def test_metadata_of_the_client_reaches_the_server(stand: Stand, era: Era,
     assert await stand.call(era, path, "echo", meta=meta) == direct
 
 
-@settings(max_examples=examples(30), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(30), suppress_health_check=[HealthCheck.function_scoped_fixture])
 @example(arguments={"": {"$schema": 1, "name": None}, "\u2028": "\x00", "big": 2**53, "small": 5e-324})
 @example(arguments={"text": "x" * 300_000, "list": list(range(5000))})
 @given(arguments=st.dictionaries(_TEXTS, _JSON, max_size=5))

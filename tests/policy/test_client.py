@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from pml_gateway.config.settings import ClientSettings
@@ -47,7 +47,6 @@ def test_any_other_key_finds_nobody(keys: ClientKeys, key: str) -> None:
     assert keys.find(key) is None
 
 
-@settings(deadline=None)
 @given(key=st.text(st.characters()))
 def test_any_text_may_be_tried_as_a_key(key: str) -> None:
     assert ClientKeys({}).find(key) is None

@@ -61,7 +61,7 @@ def seen(view: View, former: dict[str, str]) -> set[tuple[str, str]]:
 )
 @example(["*"], ["old__*"], [], "always", False)
 @example(["old:*"], [], ["old__write"], "never", True)
-@settings(max_examples=examples(150), deadline=None)
+@settings(max_examples=examples(150))
 def test_a_client_sees_of_a_renamed_server_what_it_saw_before(
     allow: list[str], deny: list[str], blacklist: list[str], prefix: Prefix, is_remembered: bool
 ) -> None:

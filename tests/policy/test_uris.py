@@ -52,7 +52,7 @@ FILE = view("file:///srv/private/x")
 ALLOWED = view(allow=("fs:file:///pub/*",))
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(SEEDS)
 def test_what_any_reader_takes_for_a_denied_file_is_denied(node: Callable[[str], list[str]], seed: int) -> None:
     uri = variation(DENIED, Random(seed), changes=4)
@@ -67,7 +67,7 @@ def test_what_any_reader_takes_for_a_denied_file_is_denied(node: Callable[[str],
         assert "/srv/private/x" not in files(route.uri, node), (uri, route)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(SEEDS)
 def test_no_spelling_leaves_an_allowed_folder(node: Callable[[str], list[str]], seed: int) -> None:
     uri = variation("file:///pub/y/../x", Random(seed), changes=4)
@@ -75,7 +75,7 @@ def test_no_spelling_leaves_an_allowed_folder(node: Callable[[str], list[str]], 
         assert all(f"{each}/".startswith("/pub/") for each in files(route.uri, node)), (uri, route)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(SEEDS, st.sampled_from([DENIED, "res://b/c", "note:///ä/%2F?q=a%20b#c", "https://u@h:443/x", "urn:a:b"]))
 def test_a_canonical_uri_is_canonical_and_stays_what_it_was(seed: int, uri: str) -> None:
     written = variation(uri, Random(seed), changes=4)

@@ -130,7 +130,7 @@ QUERIES = (
 )
 
 
-@settings(max_examples=examples(150), deadline=None)
+@settings(max_examples=examples(150))
 @given(names=TOOL_SETS, allow=PATTERN_LISTS, deny=PATTERN_LISTS, blacklist=PATTERN_LISTS)
 def test_a_hidden_tool_cannot_be_told_from_one_that_does_not_exist(
     names: list[str], allow: tuple[str, ...], deny: tuple[str, ...], blacklist: tuple[str, ...]

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Iterator
-from functools import partial
 from pathlib import Path
 
 import anyio
@@ -13,6 +11,7 @@ import pytest
 
 from pml_gateway.processes.children import Children, open_children
 from pml_gateway.processes.command import MAX_LAST_WORDS, Finished, OutputTooLongError, run_command
+from tests.support.process import is_alive
 from tests.support.waiting import until
 
 pytestmark = pytest.mark.anyio
@@ -69,8 +68,8 @@ async def test_ends_what_it_started_when_it_is_cancelled(tmp_path: Path, childre
         tasks.start_soon(python, code, "", tmp_path, children)
         await until(file.exists)
         tasks.cancel_scope.cancel()
-    for pid in map(int, file.read_text().split()):
-        await until(partial(_is_gone, pid))
+    pids = [int(pid) for pid in file.read_text().split()]
+    await until(lambda: not any(map(is_alive, pids)))
 
 
 async def test_what_it_leaves_running_is_not_waited_for(tmp_path: Path, children: Children) -> None:
@@ -81,18 +80,9 @@ async def test_what_it_leaves_running_is_not_waited_for(tmp_path: Path, children
     )
     with anyio.fail_after(30):
         finished = await python(code, "", tmp_path, children)
-    await until(partial(_is_gone, int(finished.output)))
+    await until(lambda: not is_alive(int(finished.output)))
 
 
 async def test_says_that_a_program_is_not_there(tmp_path: Path, children: Children) -> None:
     with pytest.raises(FileNotFoundError):
         await run_command(("/nowhere/at-all",), "", env={}, folder=tmp_path, max_bytes=1, children=children)
-
-
-def _is_gone(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-        # One that its new parent has not reaped yet is gone all the same.
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
-    except (ProcessLookupError, FileNotFoundError):
-        return True

@@ -73,9 +73,8 @@ def log_of(folder: Path, upstream_id: str = "bad") -> str:
 @pytest.mark.parametrize(
     ("mode", "words"),
     [
-        ("bad_utf8", "not UTF-8"),
         ("bad_json", "no JSON-RPC"),
-        ("deep_result", "no JSON-RPC"),
+        ("deep_result", "nested deeper"),
     ],
 )
 async def test_an_answer_that_cannot_be_read_ends_its_call_with_the_reason(
@@ -177,10 +176,8 @@ async def test_schemas_nested_deeply_are_cut_and_the_tool_is_called(tmp_path: Pa
     [
         ("silent", "no answer within"),
         ("closes", "ended or closed the connection"),
-        ("wrong_version", "1066-10-14"),
         ("no_list", "without a list of tools"),
-        ("endless_pages", "did not end"),
-        ("deep_list", "no JSON-RPC"),
+        ("deep_list", "nested deeper"),
     ],
 )
 async def test_a_server_that_cannot_be_talked_to_is_named_with_its_fault(tmp_path: Path, mode: str, words: str) -> None:
@@ -191,6 +188,22 @@ async def test_a_server_that_cannot_be_talked_to_is_named_with_its_fault(tmp_pat
         assert error_of(await call(caller))["code"] == "UPSTREAM_UNAVAILABLE"
     if mode == "closes":
         assert "missing API key" in log_of(tmp_path)
+
+
+async def test_of_pages_without_end_a_bounded_number_is_kept(tmp_path: Path) -> None:
+    async with beside(tmp_path, entry("endless_pages")) as (gateway, caller):
+        row = row_of(gateway)
+        assert row["tools"] == 2000
+        assert "did not end within 2000 pages" in row["list_faults"][0]
+        assert text_of(await call(caller, "bad__t7")) == "fine"
+
+
+async def test_a_server_of_an_unknown_version_is_used_and_the_log_says_so(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with beside(tmp_path, entry("wrong_version")) as (_, caller):
+        assert text_of(await call(caller)) == "fine"
+    assert "unknown protocol version '1066-10-14'" in caplog.text
 
 
 async def test_a_reference_to_an_address_is_never_followed_and_one_to_itself_ends(tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ import anyio
 import pytest
 
 from pml_gateway.processes.workers import MAX_WORKERS, Limit, WorkerLimitError, open_workers
+from tests.support.process import is_alive
 from tests.support.waiting import until
 
 pytestmark = pytest.mark.anyio
@@ -23,14 +24,6 @@ LONG = 600.0
 """Seconds of processor time that no test waits for."""
 
 
-def is_there(pid: int) -> bool:
-    """Whether a process runs; one that has ended and was not waited for does not."""
-    try:
-        return "State:\tZ" not in Path(f"/proc/{pid}/status").read_text(encoding="utf-8")
-    except FileNotFoundError:
-        return False
-
-
 async def test_a_process_is_started_for_the_first_work_and_used_again() -> None:
     async with open_workers() as workers:
         assert workers.pids == []
@@ -38,7 +31,7 @@ async def test_a_process_is_started_for_the_first_work_and_used_again() -> None:
         assert first != os.getpid()
         assert workers.pids == [first]
         assert await workers.in_process(os.getpid, seconds=5) == first
-    assert not is_there(first)
+    assert not is_alive(first)
 
 
 async def test_work_that_takes_too_long_is_ended_and_the_next_is_done() -> None:
@@ -92,7 +85,7 @@ async def test_cancelled_work_ends_at_once() -> None:
             await until(lambda: workers.pids)
             [pid] = workers.pids
             tasks.cancel_scope.cancel()
-        assert not is_there(pid)
+        assert not is_alive(pid)
 
 
 async def test_work_in_progress_ends_with_its_gateway() -> None:
@@ -106,7 +99,7 @@ async def test_work_in_progress_ends_with_its_gateway() -> None:
             tasks.start_soon(work)
             await until(lambda: workers.pids)
             [pid] = workers.pids
-        assert not is_there(pid)
+        assert not is_alive(pid)
 
 
 async def test_nothing_is_begun_once_they_are_closed() -> None:
@@ -178,7 +171,7 @@ async def test_a_gateway_that_is_killed_leaves_no_process_behind(state: str) -> 
         assert gateway.stdout is not None
         pid = int(await anyio.to_thread.run_sync(gateway.stdout.readline))
         gateway.send_signal(signal.SIGKILL)
-        await until(lambda: not is_there(pid))
+        await until(lambda: not is_alive(pid))
 
 
 def test_the_program_imports_nothing_of_the_package() -> None:

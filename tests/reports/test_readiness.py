@@ -64,7 +64,7 @@ async def test_a_running_gateway_knows_more(tmp_path: Path) -> None:
             await until(lambda home=home: [*(home / "run").glob("*.sock")])
             found = await reasons(home, servers)
 
-        assert "nobody listens" in found["down"]
+        assert "nothing listens" in found["down"]
         held = {"up": "2 definitions of it are held back: pml trust list"} if new_servers == "review" else {}
         assert {name: reason for name, reason in found.items() if name == "up"} == held
         # Without it, nothing is known against them.

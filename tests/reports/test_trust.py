@@ -33,14 +33,15 @@ def test_what_waits_is_a_warning_with_the_command_that_shows_it(tmp_path: Path) 
     (held,) = trust(warden)
     assert (held.severity, held.subject) == (Severity.WARNING, "up")
     assert held.what == "7 definitions held back: evil_0, evil_1, evil_2, evil_3, evil_4 and 2 more"
-    assert held.fix.startswith("pml trust list")
+    assert held.fix == "pml trust show up:evil_0, then pml trust approve up:evil_0 or pml trust reject up:evil_0"
 
 
-def test_what_came_with_a_server_and_looks_risky_is_a_warning(tmp_path: Path) -> None:
+def test_what_came_with_a_server_and_may_be_an_attack_is_a_warning(tmp_path: Path) -> None:
     warden = Warden(PinsFile(tmp_path, "id"))
     admitted(warden, tool("note"), tool("evil", POISON))
     (flagged,) = trust(warden)
-    assert flagged.what == "1 accepted definition may be risky: evil"
+    assert flagged.what == "1 accepted definition may be an attack: evil"
+    assert "pml trust approve up:evil or" in flagged.fix
 
 
 def test_pins_that_cannot_be_kept_are_a_warning(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ def judged(case: Case) -> dict[str, Verdict]:
     return {verdict.tool.qualified_name: verdict for verdict in found}
 
 
-@settings(max_examples=examples(300), deadline=None)
+@settings(max_examples=examples(300))
 @given(case=cases())
 def test_the_verdicts_are_what_is_listed_in_every_mode_and_setting(case: Case) -> None:
     found = judged(case)

@@ -17,7 +17,7 @@ used_tools = st.lists(st.tuples(st.integers(1, 40), st.integers(1, 200)), max_si
 
 
 @given(used=used_tools, share=st.integers(0, 100), fixed=st.sets(st.integers(0, 8), max_size=3))
-@settings(max_examples=examples(300), deadline=None)
+@settings(max_examples=examples(300))
 def test_no_other_whitelist_keeps_enough_calls_at_fewer_tokens(
     used: list[UsedTool], share: int, fixed: set[int]
 ) -> None:

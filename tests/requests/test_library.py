@@ -227,7 +227,7 @@ def test_the_order_of_parameters_makes_no_other_definition() -> None:
     assert definition_digest("a\ud800", "b", []) != definition_digest("a", "b", [])
 
 
-@settings(max_examples=examples(40), deadline=None)
+@settings(max_examples=examples(40))
 @given(texts=st.lists(st.text(max_size=400), max_size=40))
 def test_whatever_is_kept_is_bounded_and_can_be_seen(texts: list[str]) -> None:
     kept = sound(texts)

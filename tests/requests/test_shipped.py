@@ -130,7 +130,7 @@ def known_servers() -> KnownServers:
     return KnownServers(described(servers, {server: _written(servers[server]) for server in SERVERS}))
 
 
-@settings(max_examples=examples(60), deadline=None)
+@settings(max_examples=examples(60))
 @given(
     tools=st.dictionaries(
         st.sampled_from([*FILES, *HUB, *CLOCK]),

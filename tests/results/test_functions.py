@@ -86,13 +86,13 @@ def test_every_function_is_in_the_one_table_with_its_arguments() -> None:
         assert written[-1] == "..." if is_open else len(written) == least
 
 
-@settings(max_examples=examples(100), deadline=None)
+@settings(max_examples=examples(100))
 @given(JSON)
 def test_any_value_survives_as_json_text(value: Any) -> None:
     assert json.dumps(found("from_json(to_json(@))", [value])) == json.dumps([value])
 
 
-@settings(max_examples=examples(100), deadline=None)
+@settings(max_examples=examples(100))
 @given(st.lists(st.tuples(CELLS, CELLS), max_size=5))
 def test_any_table_is_read_as_it_was_written(rows: list[tuple[str, str]]) -> None:
     written = io.StringIO(newline="")
@@ -100,7 +100,7 @@ def test_any_table_is_read_as_it_was_written(rows: list[tuple[str, str]]) -> Non
     assert found("from_csv(@)", written.getvalue()) == [{"a": a, "b": b} for a, b in rows]
 
 
-@settings(max_examples=examples(100), deadline=None)
+@settings(max_examples=examples(100))
 @given(st.text(max_size=40), st.text(min_size=1, max_size=3))
 def test_any_text_is_its_parts_joined(text: str, separator: str) -> None:
     assert found("join(s, split(t, s))", {"t": text, "s": separator}) == text

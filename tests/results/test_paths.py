@@ -11,9 +11,10 @@ from hypothesis import strategies as st
 
 from pml_gateway.config.settings import LimitSettings
 from pml_gateway.errors import BudgetExceededError, InvalidInputError
+from pml_gateway.json_text.pieces import exceeds
 from pml_gateway.processes.budget import RequestBudget, spending
 from pml_gateway.processes.workers import open_workers
-from pml_gateway.results.content import Content, addressed, content_of, exceeds
+from pml_gateway.results.content import Content, addressed, content_of
 from pml_gateway.results.paths import MAX_EXPRESSION, QUICK, select, value_at
 from pml_gateway.workflow.expressions import Expression
 from tests.support.examples import examples
@@ -78,7 +79,6 @@ def test_a_path_that_finds_nothing_names_what_there_is(path: str, said: str) -> 
 
 
 @pytest.mark.filterwarnings("ignore:deprecated string literal:PendingDeprecationWarning")
-@settings(deadline=None)
 @given(st.text(alphabet="abn$@[]{}()*.,:|&!?'\"`<=>0123456789_ -\\", max_size=60))
 def test_no_expression_does_anything_but_select_or_be_refused(path: str) -> None:
     try:
@@ -141,7 +141,7 @@ def test_structured_content_beside_images_keeps_the_images() -> None:
 
 
 @pytest.mark.filterwarnings("ignore:deprecated string literal:PendingDeprecationWarning")
-@settings(max_examples=examples(100), deadline=None)
+@settings(max_examples=examples(100))
 @given(transforms())
 def test_any_expression_gets_an_answer_within_the_budget(path: str) -> None:
     budget = RequestBudget(LimitSettings(request_steps=50_000, request_parts=20_000))

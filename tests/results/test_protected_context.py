@@ -185,7 +185,7 @@ async def test_a_result_is_stored_only_where_its_reference_is_shorter(tmp_path: 
             assert ("reference" in batch["structuredContent"]["slots"][0]) == is_stored
 
 
-@settings(max_examples=examples(100), deadline=None)
+@settings(max_examples=examples(100))
 @given(value=JSON | st.dictionaries(st.text(min_size=30), JSON, max_size=80) | st.lists(st.text(), max_size=40))
 def test_the_answer_of_a_reference_is_small_whatever_it_stands_for(
     tmp_path_factory: pytest.TempPathFactory, value: Any

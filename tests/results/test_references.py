@@ -366,6 +366,12 @@ async def test_lineage_follows_references_through_calls_in_both_directions(tmp_p
         ]
         forward = (await served.call("gateway_info", {"section": "lineage", "ref": first}))["structuredContent"]
         back = (await served.call("gateway_info", {"section": "lineage", "ref": second}))["structuredContent"]
+        pages = [
+            (await served.call("read_result", {"ref": second, **more}))["structuredContent"]
+            for more in ({}, {"offset": 10})
+        ]
+    assert (pages[0]["made_by"]["tool"], pages[0]["made_by"]["refs"]) == ("taker__take", [first])
+    assert "made_by" not in pages[1]
     kinds = {node["id"]: node.get("tool") or "result" for node in back["nodes"]}
     made_by = {(kinds[edge["from"]], kinds[edge["to"]]) for edge in back["edges"]}
     assert made_by == {("maker__make", "result"), ("result", "taker__take"), ("taker__take", "result")}

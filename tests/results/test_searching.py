@@ -110,7 +110,7 @@ async def test_a_regular_expression_that_takes_too_long_is_ended() -> None:
             assert (await found(LOG, "disk (full|empty)", is_regex=True))["matches"] == 10
 
 
-@settings(max_examples=examples(60), deadline=None)
+@settings(max_examples=examples(60))
 @given(value=JSON | st.lists(st.text(min_size=500), max_size=9) | st.text(), text=st.text("abc0\\u00e9 ", min_size=1))
 def test_answers_are_bounded_and_pages_of_matches_hold_every_match(value: Any, text: str) -> None:
     async def pages() -> list[dict[str, Any]]:

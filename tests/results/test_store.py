@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import os
 import random
 import tracemalloc
 from collections.abc import Callable
@@ -237,6 +238,34 @@ async def test_where_a_folder_cannot_be_written_results_are_kept_in_memory(
     assert "cannot be written (Not a directory): stored results are kept in memory" in caplog.text
 
 
+@pytest.mark.field("A8")
+@pytest.mark.parametrize("mode", [0o755, 0o777, 0o700])
+@pytest.mark.parametrize("length", [10, 300_000])
+async def test_results_on_disk_are_their_owners_alone_in_any_folder(tmp_path: Path, mode: int, length: int) -> None:
+    folder = tmp_path / "results"
+    folder.mkdir()
+    folder.chmod(mode)
+    (folder / "notes.txt").write_text("somebody's own")
+    (folder / "notes.txt").chmod(0o644)
+    settings = ReferenceSettings(store=f"disk:{folder}")
+    before = os.umask(0)
+    try:
+        async with open_results(settings, tmp_path) as store:
+            await kept(store, "".join(random.choices("abcdefgh", k=length)))
+            # As an older version left them.
+            for path in folder.rglob("*"):
+                path.chmod(0o755 if path.is_dir() else 0o644)
+        async with open_results(settings, tmp_path) as store:
+            await kept(store, "".join(random.choices("abcdefgh", k=length)))
+            modes = {path: path.stat().st_mode & 0o777 for path in folder.rglob("*") if path.is_file()}
+    finally:
+        os.umask(before)
+    assert modes.pop(folder / "notes.txt") == 0o644
+    assert len(modes) >= (3 if length > 1000 else 1)
+    assert set(modes.values()) == {0o600}
+    assert folder.stat().st_mode & 0o777 == mode
+
+
 async def test_a_folder_that_holds_no_store_fails_the_reference_and_not_the_gateway(tmp_path: Path) -> None:
     (tmp_path / "cache.db").write_text("no database" * 100)
     async with open_results(ReferenceSettings(store=f"disk:{tmp_path}"), tmp_path) as store:
@@ -274,7 +303,7 @@ async def arrives(folder: Path, content: Content, around: Any) -> None:
 def test_any_json_survives_a_reference_anywhere_in_arguments(tmp_path: Path) -> None:
     with start_blocking_portal() as portal:
 
-        @settings(max_examples=examples(100), deadline=None)
+        @settings(max_examples=examples(100))
         @given(value=JSON, around=JSON)
         def check(value: Any, around: Any) -> None:
             portal.call(arrives, tmp_path, Content("json", value), around)
@@ -285,7 +314,7 @@ def test_any_json_survives_a_reference_anywhere_in_arguments(tmp_path: Path) -> 
 def test_text_and_bytes_arrive_as_they_were_sent(tmp_path: Path) -> None:
     with start_blocking_portal() as portal:
 
-        @settings(max_examples=examples(50), deadline=None)
+        @settings(max_examples=examples(50))
         @given(text=st.text(), data=st.binary())
         def check(text: str, data: bytes) -> None:
             encoded = base64.b64encode(data).decode()

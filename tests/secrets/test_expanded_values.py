@@ -71,6 +71,7 @@ def test_no_command_shows_what_a_reference_stands_for(tmp_path: Path, command: s
         assert what["folder"] == "working directory /nonexistent/${env:PML_TEST_SHORT} does not exist"
 
 
+@pytest.mark.slow
 def test_no_line_of_a_gateway_shows_what_a_reference_stands_for(tmp_path: Path) -> None:
     home = tmp_path / "home"
     with running_gateway(home, settings(tmp_path), extra=VARIABLES) as gateway:

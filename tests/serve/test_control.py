@@ -16,7 +16,7 @@ import anyio.to_thread
 import pytest
 
 from pml_gateway.demo.definitions import demo_servers
-from pml_gateway.serve.control import ask_sockets, serve_control
+from pml_gateway.serve.control import ask_socket, ask_sockets, serve_control
 from tests.support.memory import paths_in
 from tests.support.process import running_gateway
 from tests.support.scripted_server import ScriptedServer, tool
@@ -132,3 +132,25 @@ async def test_what_a_killed_gateway_leaves_is_gone_after_the_next_start(tmp_pat
         await until(lambda: not left.exists())
         assert len([*run.iterdir()]) == 1
     assert not [*run.iterdir()]
+
+
+@pytest.mark.field("A7")
+@pytest.mark.parametrize("other", [0, 1000, 65534])
+async def test_a_process_of_another_user_is_not_answered_on_a_control_socket(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, other: int
+) -> None:
+    async with serving(tmp_path, {"up": ScriptedServer([tool("t")])}):
+        await until(lambda: list((tmp_path / "run").glob("*.sock")))
+        (answer,) = (await ask_sockets(paths_in(tmp_path), "status"))[0]
+        assert "error" not in answer
+        # Seen from the gateway, whoever asks is another user from here on; which of both changed is all the same.
+        monkeypatch.setattr(os, "geteuid", lambda: os.getuid() + 1 + other)
+        (path,) = (tmp_path / "run").glob("*.sock")
+        async with await anyio.connect_unix(path) as stream:
+            await stream.send(b'{"command": "status"}\n')
+            with anyio.fail_after(LIMIT), pytest.raises((anyio.EndOfStream, anyio.BrokenResourceError)):
+                await stream.receive()
+        # And the other way round: nothing is asked of a socket that another user serves.
+        with pytest.raises(PermissionError, match="process of user"):
+            await ask_socket(path, "status", LIMIT)
+        monkeypatch.undo()

@@ -15,7 +15,7 @@ import anyio.to_thread
 import httpx2
 import pytest
 from mcp.server.streamable_http import EventMessage
-from mcp_types import JSONRPCError, JSONRPCResponse
+from mcp_types import JSONRPCResponse
 
 from pml_gateway.serve import resumption
 from pml_gateway.serve.resumption import SessionEvents
@@ -148,20 +148,15 @@ async def test_another_session_cannot_ask_for_it_under_the_same_request_id(tmp_p
             assert len(await events(response)) == 1
 
 
-async def test_a_list_is_not_kept_but_must_be_asked_for_again() -> None:
-    # Lists are put into their answer on its way out, so that what would be sent again is empty.
-    events = SessionEvents()
-    opened = await events.store_event("1", None)
-    await events.store_event("1", JSONRPCResponse(jsonrpc="2.0", id=1, result={"tools": []}))
-    sent: list[EventMessage] = []
-
-    async def send(event: EventMessage) -> None:
-        sent.append(event)
-
-    await events.replay_events_after(opened, send)
-    (answer,) = sent
-    assert isinstance(answer.message, JSONRPCError)
-    assert "ask for it again" in answer.message.error.message
+async def test_a_list_is_sent_again_as_any_answer_is(tmp_path: Path) -> None:
+    upstream = ScriptedServer([tool("listed")])
+    async with serving(tmp_path, {"one": upstream}) as served, session(f"{served.url}/full_proxy") as client:
+        async with client.post(1, "tools/list", {}) as response:
+            # Its first event has no answer; here the client leaves.
+            last_seen = await first_id(response)
+        async with client.resumed(last_seen) as response:
+            (answer,) = await events(response)
+    assert "one__listed" in [each["name"] for each in json.loads(answer["data"])["result"]["tools"]]
 
 
 async def test_clients_of_older_versions_are_given_no_event_ids(tmp_path: Path) -> None:

@@ -22,7 +22,7 @@ WORDS = st.one_of(
 LOG = Path("/logs/gateway.log")
 
 
-@settings(max_examples=examples(40), deadline=None)
+@settings(max_examples=examples(40))
 @given(st.lists(WORDS, min_size=1, max_size=4), WORDS, st.integers(0, 5))
 def test_the_list_is_read_back_as_it_was_meant(words: list[str], home: str, folders: int) -> None:
     program = Program(("/opt/pml", *words), {"PML_HOME": home})

@@ -64,7 +64,7 @@ def read_by_systemd(text: str, key: str, *, has_variables: bool) -> list[str]:
     return words
 
 
-@settings(max_examples=examples(40), deadline=None)
+@settings(max_examples=examples(40))
 @given(PATHS, st.lists(WORDS, max_size=3))
 @example("/home/a b/it's/pml", ["--config=/x y/100%.yaml"])
 @example('/home/"q"/pml', ["$HOME"])
@@ -79,14 +79,14 @@ def test_systemd_starts_the_words_that_were_meant(path: str, options: list[str])
     assert all("\n" not in line for line in text.splitlines())
 
 
-@settings(max_examples=examples(40), deadline=None)
+@settings(max_examples=examples(40))
 @given(WORDS)
 def test_variables_hold_what_was_meant(word: str) -> None:
     text = unit_text(Program(("/opt/pml", "up"), {"PML_HOME": f"/{word}"}))
     assert read_by_systemd(text, "Environment", has_variables=False) == [f"PML_HOME=/{word}"]
 
 
-@settings(max_examples=examples(40), deadline=None)
+@settings(max_examples=examples(40))
 @given(PATHS, st.lists(WORDS, max_size=2), WORDS, st.integers(0, 5))
 def test_what_a_unit_starts_is_read_back(path: str, options: list[str], word: str, folders: int) -> None:
     program = Program((path, "up", *options), {"PML_HOME": f"/{word}", "PATH": f"/bin:/{word}"})

@@ -135,7 +135,7 @@ async def follows_the_model(steps: Sequence[tuple[Any, ...]]) -> None:
 def test_values_live_expire_and_change_hands_as_the_model_says() -> None:
     with start_blocking_portal() as portal:
 
-        @settings(max_examples=300, deadline=None)
+        @settings(max_examples=300)
         @given(steps=st.lists(STEP, max_size=30))
         def check(steps: list[tuple[Any, ...]]) -> None:
             portal.call(follows_the_model, steps)

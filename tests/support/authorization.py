@@ -6,14 +6,16 @@ import base64
 import json
 import secrets
 import time
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import parse_qs
 
 import anyio
 import httpx2
+import keyring
+from keyring.backends.null import Keyring as NoKeyring
 from mcp.server.auth.provider import (
     AccessToken,
     AuthorizationCode,
@@ -37,6 +39,15 @@ from tests.support.scripted_server import ScriptedServer, text_result, tool
 
 LIMIT = 60
 SCOPES = ["read", "admin"]
+
+
+@contextmanager
+def keys_in_files() -> Iterator[None]:
+    """Keep the keys of stored logins out of the keyring of the person who runs the tests."""
+    before = keyring.get_keyring()
+    keyring.set_keyring(NoKeyring())  # type: ignore[no-untyped-call]
+    yield
+    keyring.set_keyring(before)
 
 
 @dataclass

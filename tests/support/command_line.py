@@ -15,7 +15,7 @@ from typer.testing import CliRunner, Result
 
 from pml_gateway.cli.app import app
 from pml_gateway.demo.definitions import demo_servers
-from tests.support.process import environment, write_settings
+from tests.support.process import OWN_GATEWAYS, environment, write_settings
 
 WIDTH = 80
 
@@ -48,7 +48,8 @@ def home_of(folder: Path, settings: Mapping[str, Any]) -> Iterator[Path]:
             patch.delenv(name)
         patch.setenv("HOME", str(folder))
         patch.setenv("PML_HOME", str(home))
-        patch.setenv("NO_COLOR", "1")
+        for name, value in {**OWN_GATEWAYS, "NO_COLOR": "1"}.items():
+            patch.setenv(name, value)
         patch.setenv("COLUMNS", str(WIDTH))
         patch.chdir(work)
         yield home
@@ -76,7 +77,7 @@ def run_here(
     with pytest.MonkeyPatch.context() as patch:
         for name in os.environ:
             patch.delenv(name)
-        for name, value in environment(home, extra).items():
+        for name, value in environment(home, {**OWN_GATEWAYS, **(extra or {})}).items():
             patch.setenv(name, value)
         patch.setenv("COLUMNS", (extra or {}).get("COLUMNS", str(WIDTH)))
         patch.chdir(cwd or home)

@@ -17,7 +17,14 @@ USUAL = settings.get_profile("default").max_examples
 
 def profile(times: float, name: str = "times", *, derandomize: bool = False) -> str:
     """The name of a profile in which every property is tried so many times as often."""
-    settings.register_profile(name, max_examples=int(USUAL * times), print_blob=True, derandomize=derandomize)
+    settings.register_profile(
+        name,
+        max_examples=int(USUAL * times),
+        print_blob=True,
+        derandomize=derandomize,
+        # The time of an example says more about the machine than about the code; every test has a limit as it is.
+        deadline=None,
+    )
     return name
 
 

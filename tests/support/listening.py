@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+import threading
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from typing import Any
@@ -23,6 +24,22 @@ async def listening(app: Any, port: int = 0) -> AsyncIterator[int]:
     with bound(port) as listener:
         async with served(app, listener):
             yield listener.getsockname()[1]
+
+
+@contextmanager
+def listening_apart(app: Any) -> Iterator[int]:
+    """Serve an ASGI app on loopback in a thread of its own; yields the port."""
+    with bound() as listener:
+        server = uvicorn.Server(uvicorn.Config(app, log_config=None, timeout_graceful_shutdown=1))
+        thread = threading.Thread(target=lambda: server.run([listener]), daemon=True)
+        thread.start()
+        try:
+            # A connection waits at the socket until the server accepts it.
+            listener.listen()
+            yield listener.getsockname()[1]
+        finally:
+            server.should_exit = True
+            thread.join(10)
 
 
 @contextmanager

@@ -21,13 +21,11 @@ STOP_SECONDS = 30
 
 SERVE = (sys.executable, "-m", "pml_gateway", "serve")
 OverStdio = Literal["stdio", "bridge"]
-ALONE: tuple[str, ...] = ("--alone",)
-"""What makes `pml serve` over stdio the gateway itself instead of a bridge to the machine's one."""
 
 
 def serve_alone(*arguments: str) -> list[str]:
     """The command of a gateway over stdio that is one process and ends with its client."""
-    return [*SERVE, *ALONE, *arguments]
+    return [*SERVE, "--alone", *arguments]
 
 
 @contextmanager
@@ -68,6 +66,10 @@ class GatewayProcess:
         if self.process.poll() is None:
             self.process.send_signal(sent)
         return self.process.wait(STOP_SECONDS)
+
+
+OWN_GATEWAYS = {"PML_LOCAL__ATTACH": "false"}
+"""Has commands open gateways of their own, which end with them; tests of the shared one do without."""
 
 
 def environment(home: Path, extra: Mapping[str, str] | None = None) -> dict[str, str]:
@@ -152,23 +154,24 @@ def _read(process: subprocess.Popen[str], urls: queue.Queue[str | None], log: li
 def run_pml(
     home: Path, *arguments: str, extra: Mapping[str, str] | None = None, cwd: Path | None = None
 ) -> subprocess.CompletedProcess[str]:
-    """One `pml` command to its end."""
+    """One `pml` command to its end, with a gateway of its own where it needs one."""
     return subprocess.run(
         [sys.executable, "-m", "pml_gateway", *arguments],
-        env=environment(home, extra),
+        env=environment(home, {**OWN_GATEWAYS, **(extra or {})}),
         cwd=cwd or home,
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=100,
         stdin=subprocess.DEVNULL,
         check=False,
     )
 
 
 def is_alive(pid: int) -> bool:
-    """Whether a process runs."""
+    """Return True if a process runs; one that has ended and was not waited for does not."""
     try:
         os.kill(pid, 0)
-    except ProcessLookupError:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in {"Z", "X"}
+    except (ProcessLookupError, FileNotFoundError):
+        # It ended before its file was opened, or while it was read.
         return False
-    return "Z" not in Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0]

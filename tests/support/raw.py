@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Final
 
 import httpx2
 
-MODERN = "2026-07-28"
+MODERN: Final = "2026-07-28"
 META = {
     "io.modelcontextprotocol/protocolVersion": MODERN,
     "io.modelcontextprotocol/clientInfo": {"name": "raw", "version": "1"},
@@ -71,12 +71,12 @@ def decoded(response: httpx2.Response) -> dict[str, Any]:
     return message
 
 
-_INTRODUCTION = {"capabilities": {}, "clientInfo": {"name": "raw", "version": "1"}}
+INTRODUCTION = {"capabilities": {}, "clientInfo": {"name": "raw", "version": "1"}}
 
 
 def post_initialize(url: str, version: str = "2025-11-25") -> httpx2.Response:
     """The request that opens a session, whatever becomes of it."""
-    params = {**_INTRODUCTION, "protocolVersion": version}
+    params = {**INTRODUCTION, "protocolVersion": version}
     body = {"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": params}
     headers = {"accept": "application/json, text/event-stream", "content-type": "application/json"}
     return httpx2.post(url, content=json.dumps(body), headers=headers, timeout=30)
@@ -95,7 +95,7 @@ class HandshakeSession:
             **({"authorization": f"Bearer {key}"} if key else {}),
         }
         self._next = 0
-        response = self.send("initialize", {**_INTRODUCTION, "protocolVersion": version})
+        response = self.send("initialize", {**INTRODUCTION, "protocolVersion": version})
         self.initialized = decoded(response)["result"]
         self._headers["mcp-session-id"] = response.headers["mcp-session-id"]
         self._headers["mcp-protocol-version"] = self.initialized["protocolVersion"]

@@ -120,6 +120,8 @@ class ScriptedServer:
     answer: Answer | None = None
     on_initialized: Callable[[Any], Awaitable[None]] | None = None
     instructions: str | None = None
+    name: str = "scripted"
+    version: str = "1"
     modern: bool | None = False
     """Which era it speaks: the stateless one, the one that opens with a handshake, or (nothing) both."""
     page_size: int | None = None
@@ -145,8 +147,8 @@ class ScriptedServer:
     def server(self) -> Server[Any]:
         """The server of one connection, or of all connections over HTTP."""
         server = _AnnouncingServer(
-            "scripted",
-            version="1",
+            self.name,
+            version=self.version,
             instructions=self.instructions,
             on_list_tools=self._never,
             on_call_tool=self._call,

@@ -20,14 +20,18 @@ const tried = (read) => { try { return read(); } catch { return null; } };
 require('readline').createInterface({ input: process.stdin }).on('line', (line) => {
   const uri = JSON.parse(line);
   const url = tried(() => new URL(uri));
-  console.log(JSON.stringify(url === null || url.protocol === 'file:' ? [
+  if (url !== null && /^(https?|wss?|ftp):$/.test(url.protocol)) url.username = url.password = url.hash = '';
+  console.log(JSON.stringify(url !== null && url.protocol !== 'file:' ? [url.href] : [
     url && tried(() => decodeURIComponent(url.pathname)),
     url && tried(() => fileURLToPath(url)),
     tried(() => resolve(uri.startsWith('file://') ? fileURLToPath(uri) : uri)),
-  ] : []));
+  ]));
 });
 """
-"""`new URL()`, `url.fileURLToPath`, and how the reference filesystem server reads the URIs of roots."""
+"""`new URL()`, `url.fileURLToPath`, and how the reference filesystem server reads the URIs of roots.
+
+Of other schemes, the URI as `new URL()` writes it, without what does not name the resource.
+"""
 
 Change = Callable[[str, Random], str]
 
@@ -193,6 +197,73 @@ CHANGES: tuple[Change, ...] = (
     _lose,
 )
 """One change each; what is listed twice has more to choose from."""
+
+
+def web_variation(uri: str, random: Random, changes: int = 3) -> str:
+    """A URI of the web after changes, half of which are ones that parsers of the web undo."""
+    for _ in range(random.randint(1, changes)):
+        uri = random.choice(random.choice((CHANGES, WEB_CHANGES)))(uri, random)
+    return uri
+
+
+def _separators(uri: str, random: Random) -> str:
+    scheme, colon, rest = uri.partition(":")
+    return scheme + colon + "".join(random.choices("/\\", k=random.randint(0, 4))) + rest.lstrip("/\\")
+
+
+def _in_host(uri: str, change: Callable[[str], str]) -> str:
+    before, slashes, rest = uri.partition("//")
+    host, slash, below = rest.partition("/")
+    return before + slashes + change(host) + slash + below
+
+
+def _ignorable(uri: str, random: Random) -> str:
+    return _in_host(uri, lambda host: _at(host, random, random.choice("\u00ad\u200b\u2060\ufeff\u180e\ufe0f\u200d")))
+
+
+def _host_form(uri: str, random: Random) -> str:
+    def written(host: str) -> str:
+        index = random.randrange(len(host) or 1)
+        each = host[index : index + 1]
+        other = random.choice(
+            [
+                each.upper(),
+                "".join(f"%{byte:02x}" for byte in each.encode("utf-8", "replace")),
+                chr(ord(each) + 0xFEE0) if "!" <= each <= "~" else each,
+                "。" if each == "." else each,
+            ]
+        )
+        return host[:index] + other + host[index + 1 :]
+
+    return _in_host(uri, written)
+
+
+def _authority_form(uri: str, random: Random) -> str:
+    def written(host: str) -> str:
+        return random.choice(
+            [
+                *(f"{host}{end}" for end in (":", ":443", ":0443", ":00443", ":80", ".", ":8443", "#@evil", "?@evil")),
+                *(f"{user}@{host}" for user in ("u", "u:p", "", "a@b", "evil\\")),
+            ]
+        )
+
+    return _in_host(uri, written)
+
+
+def _number(uri: str, random: Random) -> str:
+    def written(host: str) -> str:
+        parts = host.split(".")
+        if len(parts) != 4 or not all(part.isascii() and part.isdecimal() and len(part) < 4 for part in parts):
+            return host
+        kept = random.randint(0, 3)
+        last = sum(int(part) << 8 * (3 - index) for index, part in enumerate(parts) if index >= kept)
+        forms = ("{}", "0{:o}", "0x{:x}", "0X{:X}", "000{:o}", "0x00{:x}")
+        return ".".join(random.choice(forms).format(each) for each in [*map(int, parts[:kept]), last])
+
+    return _in_host(uri, written)
+
+
+WEB_CHANGES: tuple[Change, ...] = (_separators, _ignorable, _host_form, _host_form, _authority_form, _number, _number)
 
 
 def path_in_python(uri: str) -> str | None:

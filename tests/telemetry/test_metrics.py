@@ -16,7 +16,7 @@ from pml_gateway.config.settings import Settings
 from pml_gateway.errors import ConfigurationError
 from pml_gateway.exposure.token_count import count_tokens
 from pml_gateway.gateway.tool_list import list_tokens
-from pml_gateway.serve.metrics import metrics_key
+from pml_gateway.policy.refusals import metrics_key
 from pml_gateway.telemetry.events import RequestEnded, UpstreamAnswered
 from pml_gateway.telemetry.prometheus import PrometheusMetrics
 from pml_gateway.types import ExposureMode

@@ -8,6 +8,8 @@ import time
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from tests.support.process import GatewayProcess, run_pml, running_gateway, write_settings
 from tests.support.raw import result_modern
 
@@ -71,6 +73,7 @@ def test_no_secret_is_in_any_line_whatever_fails(tmp_path: Path) -> None:
     assert not found, text
 
 
+@pytest.mark.slow
 def test_the_form_and_level_change_while_it_runs(tmp_path: Path) -> None:
     settings = {"servers": {"up": {"command": sys.executable, "args": [UPSTREAM_SERVER]}}}
     with running_gateway(tmp_path, settings, extra={"PML_HTTP__METRICS": "true"}) as gateway:
@@ -82,6 +85,7 @@ def test_the_form_and_level_change_while_it_runs(tmp_path: Path) -> None:
         gateway.stop()
 
 
+@pytest.mark.slow
 def test_an_option_wins_over_the_file_and_a_wrong_one_is_refused(tmp_path: Path) -> None:
     settings = {"servers": {"up": {"command": "none"}}, "log": {"format": "text"}}
     with running_gateway(tmp_path, settings, "--log-format", "json") as gateway:

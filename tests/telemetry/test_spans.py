@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import sys
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +24,7 @@ from tests.support.process import run_pml, running_gateway, write_settings
 from tests.support.raw import result_modern
 from tests.support.scripted_server import ScriptedServer, text_result, tool
 from tests.support.serving import serving
+from tests.support.threaded_http import PlainHandler, threaded
 
 PARENT = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
 UPSTREAM_SERVER = Path(__file__).parents[1] / "support" / "scripted_server.py"
@@ -176,28 +175,17 @@ class Collector:
 
 @contextmanager
 def collecting() -> Iterator[Collector]:
-    class Handler(BaseHTTPRequestHandler):
-        def do_POST(self) -> None:
-            body = self.rfile.read(int(self.headers["content-length"]))
-            collector.bodies.append((self.path, body))
-            self.send_response(200)
-            self.send_header("content-length", "0")
-            self.end_headers()
+    class Handler(PlainHandler):
+        def post(self) -> None:
+            collector.bodies.append((self.path, self.rfile.read(int(self.headers["content-length"]))))
+            self.respond(200)
 
-        def log_message(self, *_: object) -> None:
-            pass
-
-    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
-        collector = Collector(f"http://127.0.0.1:{server.server_address[1]}")
-        thread = threading.Thread(target=server.serve_forever, daemon=True)
-        thread.start()
-        try:
-            yield collector
-        finally:
-            server.shutdown()
-            thread.join(10)
+    with threaded(Handler) as url:
+        collector = Collector(url.removesuffix("/mcp"))
+        yield collector
 
 
+@pytest.mark.slow
 def test_a_collector_gets_spans_and_measurements_before_the_process_ends(tmp_path: Path) -> None:
     servers = {"up": {"command": sys.executable, "args": [str(UPSTREAM_SERVER)]}}
     with collecting() as collector:
@@ -219,6 +207,7 @@ def test_a_collector_that_is_away_does_not_hold_up_the_end(tmp_path: Path) -> No
         assert gateway.stop() == 0
 
 
+@pytest.mark.slow
 def test_a_missing_sdk_is_an_error_that_names_the_extra(tmp_path: Path) -> None:
     (tmp_path / "sitecustomize.py").write_text("import sys\nsys.modules['opentelemetry.sdk'] = None\n")
     settings = {"servers": {"up": {"command": "none"}}, "telemetry": {"otlp_endpoint": "http://127.0.0.1:9"}}

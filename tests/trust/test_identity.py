@@ -6,9 +6,9 @@ import json
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 
-from pml_gateway.config.packages import package_of
+from pml_gateway.config.commands.packages import package_of
 from pml_gateway.config.servers import UpstreamDefinition
 from pml_gateway.trust.identity import digest, identity_of, is_identical
 from tests.catalog.listings import JSON
@@ -20,6 +20,8 @@ from tests.catalog.listings import JSON
         ("npx -y @scope/server@1.2.3 /a", "@scope/server", "1.2.3"),
         ("npx @scope/server", "@scope/server", ""),
         ("npx --yes --package server@2 run-it", "server", "2"),
+        ("npx --package=server@2 run-it", "server", "2"),
+        ("uvx -p 3.12 server", "server", ""),
         ("/usr/bin/npx server@latest", "server", "latest"),
         ("cmd /c npx server@1", "server", "1"),
         ("bunx server", "server", ""),
@@ -39,6 +41,8 @@ from tests.catalog.listings import JSON
         ("uv run server.py", "", ""),
         ("docker compose up", "", ""),
         ("npx", "", ""),
+        ("env npx server", "", ""),
+        ("deno run npm:server", "", ""),
     ],
 )
 def test_the_package_of_a_command_line(line: str, name: str, version: str) -> None:
@@ -82,7 +86,6 @@ def test_what_json_tells_apart_is_not_identical(one: object, other: object) -> N
     assert not is_identical({"default": one}, {"default": other})
 
 
-@settings(deadline=None)
 @given(one=JSON, other=JSON)
 def test_what_is_identical_has_one_hash(one: object, other: object) -> None:
     for definition in ({"default": one}, {"default": other}):

@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import stat
 import threading
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
 import pytest
 
-from pml_gateway.config.packages import NO_PACKAGE
+from pml_gateway.config.commands.packages import NO_PACKAGE
 from pml_gateway.trust.identity import SERVER, Identity, digest
-from pml_gateway.trust.pins import Accepted, Because, Form, Held, Pins, PinsFile, ServerPins
-from pml_gateway.trust.verdict import Reason, RiskClass, SubjectKind, Verdict
+from pml_gateway.trust.pins import MAX_SERVER_BYTES, Accepted, Because, Form, Held, Pins, PinsFile, ServerPins
+from pml_gateway.trust.verdict import Level, Reason, RiskClass, SubjectKind, Verdict
 
 NOTE = (SubjectKind.TOOL, "note")
-RISKY = Verdict(True, 0.9, (Reason(RiskClass.RUG_PULL, "description", "x\ud800"),))
+RISKY = Verdict(Level.ATTACK, 0.9, (Reason(RiskClass.RUG_PULL, "description", "x\ud800"),))
 
 
 def form(text: str, verdict: Verdict | None = None) -> Form:
@@ -29,12 +30,12 @@ def held(text: str) -> Held:
 
 
 def server(name: str, *texts: str) -> ServerPins:
-    pins = ServerPins(name, "w", ("f",)).with_forms([(NOTE, form(text)) for text in texts])
-    return ServerPins(name, "w", ("f",), pins.accepted, {SERVER: (held("s"),)}, {NOTE: (held("r"),)})
+    pins = ServerPins(name, "w").with_forms([(NOTE, form(text)) for text in texts])
+    return ServerPins(name, "w", pins.accepted, {SERVER: (held("s"),)}, {NOTE: (held("r"),)})
 
 
 def test_what_was_written_is_read_again_word_for_word(tmp_path: Path) -> None:
-    pins = Pins({("a", "w"): server("a", "one", "two\u202e")}, {"x": True, "y": False})
+    pins = Pins({("a", "w"): server("a", "one", "two\u202e")}, ("x", "y"))
     PinsFile(tmp_path / "trust", "id").change(lambda _: pins)
     file = PinsFile(tmp_path / "trust", "id")
     assert file.load() == pins
@@ -71,7 +72,7 @@ def test_news_are_what_another_process_wrote(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "content", [b"", b"{", b"[]", b'{"format": 2}', b'{"format": 1, "known": {}, "servers": [3]}', b"\xff"]
+    "content", [b"", b"{", b"[]", b'{"format": 1}', b'{"format": 2, "rejected": [], "servers": [3]}', b"\xff"]
 )
 def test_a_damaged_file_is_set_aside_and_what_is_known_still_holds(tmp_path: Path, content: bytes) -> None:
     file = PinsFile(tmp_path, "id")
@@ -120,14 +121,15 @@ def test_a_file_that_cannot_be_read_is_not_replaced(tmp_path: Path) -> None:
     assert set(file.load().servers) == {("a", "w")}
 
 
-def test_a_server_is_known_by_what_it_is_and_renamed_by_how_it_is_configured() -> None:
-    pins = Pins({("a", "w"): server("a", "one")})
-    assert pins.of("a", Identity("w", "another folder", NO_PACKAGE)) is pins.servers["a", "w"]
-    renamed = pins.of("b", Identity("w", "f", NO_PACKAGE))
+def test_pins_belong_to_a_server_as_it_is_configured() -> None:
+    pins = Pins({("a", "w"): server("a", "one")}, ("rejected",))
+    assert pins.of("a", Identity("w", NO_PACKAGE)) is pins.servers["a", "w"]
+    assert pins.of("b", Identity("w", NO_PACKAGE)) is None
+    assert pins.of("a", Identity("x", NO_PACKAGE)) is None
+    renamed = pins.of("b", Identity("w", NO_PACKAGE, ("a",)))
     assert renamed is not None
     assert (renamed.server, renamed.accepted) == ("b", pins.servers["a", "w"].accepted)
-    assert pins.of("a", Identity("x", "f", NO_PACKAGE)) is None
-    assert pins.of("b", Identity("w", "g", NO_PACKAGE)) is None
+    assert pins.without_server("a") == Pins({}, ("rejected",))
 
 
 def test_of_many_forms_the_newest_are_kept() -> None:
@@ -140,18 +142,56 @@ def test_a_rejected_form_is_accepted_no_longer_and_the_other_way_round() -> None
     one = held("one")
     rejected = pins.rejecting(NOTE, one)
     assert NOTE not in rejected.accepted
-    assert rejected.refuses(NOTE, one.digest)
+    assert rejected.refusal(NOTE, one.digest)
     again = rejected.with_forms([(NOTE, form("one"))])
-    assert not again.refuses(NOTE, one.digest)
+    assert again.refusal(NOTE, one.digest) is None
     assert again.form(NOTE, one.digest) is not None
 
 
-def test_what_servers_list_drives_out_none_of_what_the_owner_rejected(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pml_gateway.trust.pins.MAX_KNOWN", 3)
-    pins = Pins().knowing("rejected", is_rejected=True)
-    for number in range(5):
-        pins = pins.knowing(f"held {number}", is_rejected=False)
-    assert pins.known == {"rejected": True, "held 3": False, "held 4": False}
-    for number in range(3):
-        pins = pins.knowing(f"rejected {number}", is_rejected=True)
-    assert list(pins.known) == ["rejected 0", "rejected 1", "rejected 2"]
+def test_of_many_rejected_texts_the_newest_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pml_gateway.trust.pins.MAX_REJECTED_TEXTS", 3)
+    pins = Pins().with_rejected(["a", "b", "c"]).with_rejected(["a", "d"])
+    assert pins.rejected_texts == ("b", "c", "d")
+    assert pins.without_rejected(["c"]).rejected_texts == ("b", "d")
+
+
+def _having(server_pins: ServerPins, pins: Pins) -> Pins:
+    return pins.having(server_pins)
+
+
+@pytest.mark.field("A6")
+@pytest.mark.parametrize(
+    ("tools", "changes", "size"), [(40, 8, 50_000), (1, 8, 900_000), (3000, 3, 2000), (1, 3, 5_000_000)]
+)
+def test_definitions_that_are_kept_of_one_server_are_bounded_and_their_hashes_stay(
+    tmp_path: Path, tools: int, changes: int, size: int
+) -> None:
+    file, server_pins = PinsFile(tmp_path / "trust", "id"), ServerPins("a", "w")
+    for change in range(changes):
+        forms = [
+            (
+                (SubjectKind.TOOL, f"t{number}"),
+                replace(form(f"{change} {'x' * size}"), at=float(change), digest=f"{number} {change}"),
+            )
+            for number in range(tools)
+        ]
+        server_pins = server_pins.with_forms(forms)
+        pins = file.change(partial(_having, server_pins))
+        server_pins = pins.servers["a", "w"]
+    # What is kept of each form beside its definition.
+    overhead = 300 * tools * changes
+    assert file.path.stat().st_size < MAX_SERVER_BYTES + overhead + 1000
+    read = PinsFile(tmp_path / "trust", "id").load().servers["a", "w"]
+    assert read == server_pins
+    assert all(read.form((SubjectKind.TOOL, "t0"), f"0 {change}") for change in range(changes))
+    if tools * size < MAX_SERVER_BYTES // 2:
+        latest = read.latest((SubjectKind.TOOL, "t0"))
+        assert latest is not None
+        assert latest.definition
+
+
+def test_a_small_server_beside_a_large_one_keeps_its_definitions(tmp_path: Path) -> None:
+    large = server("large", *(str(number) + "x" * 900_000 for number in range(5)))
+    small = server("small", "one", "two")
+    pins = PinsFile(tmp_path / "trust", "id").change(lambda before: before.having(large).having(small))
+    assert pins.servers["small", "w"] == small

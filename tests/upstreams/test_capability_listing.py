@@ -13,7 +13,7 @@ from mcp.client.client import Client
 from mcp.shared.exceptions import MCPError
 
 from tests.support.asking import MODERN, Person, gated
-from tests.support.scripted_server import ScriptedServer, tool
+from tests.support.scripted_server import PROMPTS, RESOURCES, ScriptedServer, prompt, resource, template, tool
 from tests.support.serving import Serving, serving
 from tests.support.waiting import until
 
@@ -192,3 +192,32 @@ async def test_a_list_for_able_clients_that_is_against_the_protocol_is_not_asked
         with anyio.fail_after(LIMIT):
             await served.gateway.refresh(LIMIT)
             await until(lambda: len(asked) > before)
+
+
+@pytest.mark.parametrize("fails", ["prompts", "resources", "resourceTemplates"])
+@pytest.mark.parametrize("is_faulty", [False, True], ids=["failed", "faulty"])
+async def test_a_list_for_able_clients_that_failed_hides_nothing_from_them(
+    tmp_path: Path, fails: str, is_faulty: bool
+) -> None:
+    class Failing(ScriptedServer):
+        """Fails to list one kind for able clients."""
+
+        def _page(self, ctx: Any, key: str, definitions: Any) -> dict[str, Any]:
+            if key == fails and ctx.session.client_capabilities.elicitation is not None:
+                if not is_faulty:
+                    raise MCPError(-32603, "the database is locked")
+                return {key: [], "nextCursor": "again"}
+            return super()._page(ctx, key, definitions)
+
+    server = Failing(
+        [tool("plain")],
+        methods=PROMPTS | RESOURCES | {"resources/templates/list"},
+        prompts=[prompt("p")],
+        resources=[resource("x://r")],
+        templates=[template("x://t/{id}")],
+    )
+    async with serving(tmp_path, {"up": server}, gateway=FULL) as served, able_to(served, "elicitation") as client:
+        assert await tools(client) == ["plain"]
+        assert [each.name for each in (await client.list_prompts()).prompts] == ["p"]
+        assert len((await client.list_resources()).resources) == 1
+        assert len((await client.list_resource_templates()).resource_templates) == 1

@@ -203,3 +203,55 @@ async def test_a_runner_that_is_not_there_is_the_fault_of_its_command_and_instal
     assert isinstance(error, UpstreamUnusableError)
     assert "uvx" in error.message
     assert "first start" not in error.message
+
+
+UNKNOWN = {
+    "npm": b"npm error code E404\nnpm error 404 Not Found - GET https://registry.npmjs.org/nosuch - Not found\n",
+    "npm version": b"npm error code ETARGET\nnpm error notarget No matching version found for nosuch@9.9.9.\n",
+    "uv": b"  x No solution found when resolving tool dependencies:\n  Because nosuch was not found in the package "
+    b"registry and you require nosuch, we can conclude that your requirements are unsatisfiable.\n",
+    "uv version": b"Because there is no version of nosuch==9.9 and you require nosuch==9.9\n",
+    "pipx": b"ERROR: Could not find a version that satisfies\nERROR: No matching distribution found for nosuch\n",
+    "pnpm": b" ERR_PNPM_FETCH_404  GET https://registry.npmjs.org/nosuch: Not Found - 404\n",
+    "bun": b"error: GET https://registry.npmjs.org/nosuch - 404\n",
+    "deno": b"error: npm package 'nosuch' does not exist.\n",
+}
+
+
+@pytest.mark.field("D3")
+@pytest.mark.parametrize("said", UNKNOWN.values(), ids=UNKNOWN)
+async def test_a_package_that_does_not_exist_is_told_so_at_the_first_start_and_at_the_next(
+    tmp_path: Path, said: bytes
+) -> None:
+    (tmp_path / "said").write_bytes(said)
+    runner, goes_on = tmp_path / "npx", tmp_path / "go"
+    runner.write_text(
+        f"#!/bin/sh\nwhile [ ! -e '{goes_on}' ]; do sleep 0.02; done\ncat '{tmp_path}/said' >&2\nexit 1\n"
+    )
+    runner.chmod(0o755)
+    settings = settings_of({"up": {"command": str(runner), "args": ["-y", "nosuch"]}})
+    goes_on.touch()
+    async with gateway_with(tmp_path / "home", settings) as gateway:
+        error = (await settled(gateway)).last_error
+        assert isinstance(error, UpstreamUnusableError)
+        assert "npx nosuch does not exist" in error.message
+        assert "servers.up.args" in error.hint
+    goes_on.unlink()
+    async with gateway_with(tmp_path / "home", settings) as gateway:
+        upstream = gateway.pool.upstreams["up"]
+        await until(lambda: upstream.installing is not None)
+        assert "did not exist when it was last tried" in upstream.unlisted_because
+        goes_on.touch()
+        await settled(gateway)
+
+
+@pytest.mark.field("D3")
+async def test_another_failure_of_a_runner_is_no_missing_package(tmp_path: Path) -> None:
+    runner = tmp_path / "npx"
+    runner.write_text("#!/bin/sh\necho 'Error: API_KEY is not set' >&2\nexit 1\n")
+    runner.chmod(0o755)
+    settings = settings_of({"up": {"command": str(runner), "args": ["-y", "server"]}})
+    async with gateway_with(tmp_path / "home", settings) as gateway:
+        error = (await settled(gateway)).last_error
+        assert error is not None
+        assert "does not exist" not in error.message

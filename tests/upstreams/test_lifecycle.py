@@ -126,14 +126,16 @@ async def _refuse(message: Any) -> None:
     raise AssertionError(f"this client's list did not change, yet it got {message}")
 
 
-async def test_pagination_is_followed_and_a_repeated_cursor_is_an_error(tmp_path: Path) -> None:
+async def test_pagination_is_followed_and_a_repeated_cursor_ends_the_list(tmp_path: Path) -> None:
     paged = ScriptedServer([tool(f"t{number}") for number in range(25)], page_size=10)
     async with serving(tmp_path / "a", {"up": paged}) as served:
         assert len(await served.names("/full_proxy")) == 25
     looping = ScriptedServer([tool("t")] * 3, page_size=0)
     async with serving(tmp_path / "b", {"up": looping, "ok": ScriptedServer([tool("t")])}) as served:
         assert await served.names("/full_proxy") == ["ok__t"]
-        assert "cursor" in str(served.gateway.pool.upstreams["up"].last_error)
+        listed = served.gateway.pool.upstreams["up"].last_listed
+        assert listed is not None
+        assert [fault for fault in listed.faults if "repeats the cursor" in fault]
 
 
 async def test_a_session_the_server_forgot_is_opened_again_and_the_call_made_once(tmp_path: Path) -> None:

@@ -11,10 +11,12 @@ import anyio.lowlevel
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from mcp.shared.exceptions import MCPError
 
 from pml_gateway.gateway.gateway import Gateway, open_gateway
 from pml_gateway.mcp.listing import Due, ListKind
-from pml_gateway.upstreams.lists import FIRST_REST, LAST_REST, MAX_LIST_BYTES, MEASURED_AT_ONCE
+from pml_gateway.upstreams.lists import FIRST_REST, LAST_REST
+from pml_gateway.upstreams.pages import MAX_LIST_BYTES, MEASURED_AT_ONCE
 from tests.support.memory import MemoryStreams, paths_in, settings_for
 from tests.support.scripted_server import PROMPTS, Definition, ScriptedServer, prompt, tool
 from tests.support.waiting import until
@@ -70,7 +72,7 @@ async def test_of_a_list_without_end_nothing_is_kept_and_the_next_attempt_is_far
     tmp_path: Path, size: int, words: str
 ) -> None:
     server = EndlessServer(size=size)
-    streams, settings = MemoryStreams({"up": server}), settings_for({"up": server})
+    streams, settings = MemoryStreams({"up": server}), settings_for({"up": server}, upstreams={"connect_timeout": 60})
     async with open_gateway(settings, paths_in(tmp_path), identity="t", open_streams=streams) as gateway:
         upstream = upstream_of(gateway)
         for seconds in (FIRST_REST, FIRST_REST * 4):
@@ -85,9 +87,10 @@ async def test_of_a_list_without_end_nothing_is_kept_and_the_next_attempt_is_far
         assert gateway.state.catalog.by_name("up__sound") is not None
 
 
+@pytest.mark.slow
 async def test_a_server_whose_list_is_against_the_protocol_cannot_have_it_asked_for_again(tmp_path: Path) -> None:
     server = EndlessServer(tool("t"), is_endless=False, methods=PROMPTS, prompts=[prompt("p")])
-    streams, settings = MemoryStreams({"up": server}), settings_for({"up": server})
+    streams, settings = MemoryStreams({"up": server}), settings_for({"up": server}, upstreams={"connect_timeout": 60})
     async with open_gateway(settings, paths_in(tmp_path), identity="t", open_streams=streams) as gateway:
         with anyio.fail_after(50):
             await gateway.refresh(50)
@@ -125,6 +128,30 @@ async def test_prompts_against_the_protocol_rest_alone(tmp_path: Path) -> None:
         assert server.count("prompts/list") == asked
 
 
+@pytest.mark.parametrize("code", [-32603, -32000, -32602], ids=["internal", "server", "parameters"])
+async def test_prompts_that_could_not_be_listed_are_asked_for_again_and_said_to_lack(tmp_path: Path, code: int) -> None:
+    is_broken = True
+
+    async def answer(_ctx: Any, method: str, _params: dict[str, Any]) -> dict[str, Any] | None:
+        if method == "prompts/list" and is_broken:
+            raise MCPError(code, "the database is locked")
+        return None
+
+    server = ScriptedServer([tool("t")], methods=PROMPTS, prompts=[prompt("p")], answer=answer)
+    streams, settings = MemoryStreams({"up": server}), settings_for({"up": server})
+    async with open_gateway(settings, paths_in(tmp_path), identity="t", open_streams=streams) as gateway:
+        lists = upstream_of(gateway)._lifecycle.lists
+        with anyio.fail_after(50):
+            await gateway.refresh(50)
+            assert lists.last is not None
+            assert "the database is locked" in lists.last.faults[0]
+            assert 0 < lists.due.rest_seconds <= FIRST_REST
+            is_broken = False
+            await gateway.refresh(50)
+        assert [lists.last.faults, [each["name"] for each in lists.last.offers.prompts]] == [(), ["p"]]
+
+
+@pytest.mark.slow
 async def test_everybody_else_has_turns_while_a_page_is_measured(tmp_path: Path) -> None:
     turns = 0
     asked_at: list[int] = []

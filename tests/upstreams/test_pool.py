@@ -14,6 +14,8 @@ import pytest
 from pml_gateway.config.servers import UpstreamDefinition
 from pml_gateway.gateway.gateway import open_gateway
 from pml_gateway.processes.stdio import LEAVE_SECONDS, TERMINATE_SECONDS
+from pml_gateway.secrets.env_file import store_variables
+from pml_gateway.workplace import Workplace
 from tests.support.memory import MemoryStreams, paths_in, settings_for
 from tests.support.scripted_server import ScriptedServer, tool
 
@@ -82,3 +84,23 @@ async def test_the_upstreams_that_are_waited_for_are_named(tmp_path: Path) -> No
 
 def test_a_child_that_heeds_nothing_is_killed_in_time_for_a_stop_within_two_seconds() -> None:
     assert LEAVE_SECONDS + TERMINATE_SECONDS <= 1
+
+
+async def test_a_server_whose_stored_key_changed_is_started_again_and_no_other(tmp_path: Path) -> None:
+    streams = MemoryStreams({name: ScriptedServer([tool("t")]) for name in ("keyed", "plain")})
+    settings = settings_for(streams.upstreams)
+    keyed = settings.servers["keyed"].model_copy(update={"env": {"T": "${env:T}"}})
+    settings = settings.model_copy(update={"servers": {**settings.servers, "keyed": keyed}})
+    paths = paths_in(tmp_path)
+    here = Workplace(tmp_path, {"PML_HOME": str(paths.home)})
+    store_variables(paths.secrets_file, {"T": "wrong-key"})
+    async with open_gateway(settings, paths, identity="test", open_streams=streams, workplace=here) as gateway:
+        await gateway.refresh(20)
+        before = dict(gateway.pool.upstreams)
+
+        store_variables(paths.secrets_file, {"T": "right-key"}, ["T"])
+        await gateway.reload(settings)
+
+        after = gateway.pool.upstreams
+        assert after["plain"] is before["plain"]
+        assert after["keyed"] is not before["keyed"]

@@ -15,8 +15,10 @@ from hypothesis import strategies as st
 
 from pml_gateway.config.servers import UpstreamDefinition
 from pml_gateway.config.settings import UpstreamSettings
+from pml_gateway.config.trust import TrustStore
 from pml_gateway.errors import GatewayError
 from pml_gateway.mcp.transport import process_parameters, resolved_headers
+from pml_gateway.processes.confinement.start import ProgramOfFolderError
 from pml_gateway.secrets.references import resolve_in
 from pml_gateway.upstreams.sharing import SharedBy, shared_by, wanted_upstreams
 from pml_gateway.workplace import Workplace
@@ -58,13 +60,7 @@ def places(tmp_path: Path) -> tuple[Workplace, Workplace]:
         ({"command": "x", "args": ["--root=../data"]}, "argument '--root=../data' is relative"),
         ({"command": "x", "args": ["--root", "."]}, "argument '.' is relative"),
         ({"command": "x", "args": ["${env:RELATIVE}"]}, "argument '${env:RELATIVE}' is relative"),
-        ({"command": "python3", "args": ["server.py"]}, "argument 'server.py' is relative"),
-        ({"command": "python3", "args": ["-m", "src.tool"]}, "argument 'src.tool' is relative"),
-        ({"command": "python3", "args": ["-m", "server"]}, "argument 'server' is relative"),
-        ({"command": "node", "args": ["sub/runner", "--x"]}, "argument 'sub/runner' is relative"),
         ({"command": "x", "args": ["--config=server.py"]}, "argument '--config=server.py' is relative"),
-        ({"command": "python3", "args": ["at-home.py"]}, "argument 'at-home.py' is relative"),
-        ({"command": "./run"}, "command './run' is relative"),
         ({"command": "x", "cwd": "sub"}, "cwd 'sub' is relative"),
         ({"command": "x", "env_file": "local.env"}, "env_file 'local.env' is relative"),
         ({"command": "x", "env": {"DB": "./x.db"}}, "env.DB is relative"),
@@ -75,11 +71,6 @@ def places(tmp_path: Path) -> tuple[Workplace, Workplace]:
         ({"url": "https://x.example/", "headers": {"X-Root": "${cwd}"}}, "headers.X-Root uses ${cwd}"),
         ({"url": "https://x.example/", "sessions": "per_folder"}, "sessions: per_folder"),
         ({"command": "x", "cwd": "/", "sessions": "per_folder"}, "sessions: per_folder"),
-        ({"command": "here", "env": {"PATH": "sub:/bin"}}, "PATH has relative folders"),
-        ({"command": "npx", "args": ["-y", "@scope/local"]}, "is installed in this folder"),
-        ({"command": "uv", "args": ["run", "tool"]}, "uv run works on the project that it is started in"),
-        ({"command": "npm", "args": ["start"]}, "npm start works on the project that it is started in"),
-        ({"command": "make", "args": ["serve"]}, "make works on the project that it is started in"),
     ],
 )
 def test_a_server_that_depends_on_the_folder_is_shared_in_it_only(
@@ -94,15 +85,60 @@ def test_a_server_that_depends_on_the_folder_is_shared_in_it_only(
     assert key(definition(**entry), one) != key(definition(**entry), two)
 
 
+@pytest.mark.parametrize(
+    ("entry", "reason"),
+    [
+        ({"command": "python3", "args": ["server.py"]}, "argument 'server.py' says what runs"),
+        ({"command": "python3", "args": ["at-home.py"]}, "argument 'at-home.py' says what runs"),
+        ({"command": "node", "args": ["sub/runner", "--x"]}, "argument 'sub/runner' says what runs"),
+        ({"command": "./run"}, "command './run' is relative"),
+        ({"command": "here", "env": {"PATH": "sub:/bin"}}, "env.PATH says what code runs"),
+        ({"command": "uv", "args": ["run", "tool"]}, "'uv run' works on the project that it is started in"),
+        ({"command": "npm", "args": ["start"]}, "'npm start' works on the project that it is started in"),
+        ({"command": "make", "args": ["serve"]}, "'make' works on the project that it is started in"),
+    ],
+)
+def test_a_server_whose_program_the_folder_would_choose_is_not_started(
+    places: tuple[Workplace, Workplace], entry: dict[str, Any], reason: str
+) -> None:
+    one, two = places
+    found = shared_by(definition(**entry), one)
+    assert (found.by, found.place) == (SharedBy.FOLDER, one)
+    assert reason in found.reason
+    assert key(definition(**entry), one) != key(definition(**entry), two)
+    with pytest.raises(ProgramOfFolderError, match=r"servers\.up\.sessions to per_folder"):
+        process_parameters("up", definition(**entry), one)
+
+
+@pytest.mark.parametrize(
+    ("entry", "reason"),
+    [
+        ({"command": "python3", "args": ["-m", "src.tool"]}, "argument 'src.tool' is relative"),
+        ({"command": "python3", "args": ["-m", "server"]}, "argument 'server' is relative"),
+        ({"command": "npx", "args": ["-y", "@scope/local"]}, "is installed in this folder"),
+        ({"command": "uv", "args": ["run", "tool"]}, "uv run works on the project that it is started in"),
+        ({"command": "python3", "args": ["server.py"]}, "argument 'server.py' is relative"),
+    ],
+)
+def test_an_approved_project_chooses_programs(
+    places: tuple[Workplace, Workplace], entry: dict[str, Any], reason: str
+) -> None:
+    one, _ = places
+    file = one.folder / ".pml.yaml"
+    file.write_text("gateway: {intent: x}\n", encoding="utf-8")
+    TrustStore(one.home / ".pml" / "trust.json").trust(file, file.read_bytes())
+    found = shared_by(definition(**entry), one)
+    assert found.by is SharedBy.FOLDER
+    assert reason in found.reason
+    assert process_parameters("up", definition(**entry), found.place).cwd == one.folder
+    file.write_text("gateway: {intent: y}\n", encoding="utf-8")
+    assert shared_by(definition(**entry), one).reason != found.reason
+
+
 GUISES: dict[str, list[str]] = {
     "a shell": ["sh", "-c", 'exec /srv/tool "$PWD"'],
     "a shell that goes elsewhere": ["sh", "-c", "cd sub && /srv/tool"],
     "a login shell": ["bash", "-lc", "exec /srv/tool ./notes.db"],
-    "a shell with options": ["/bin/zsh", "-i", "-c", "tool"],
-    "a shell of Windows": ["cmd", "/c", "tool"],
-    "another one": ["powershell.exe", "-NoProfile", "-Command", "tool"],
-    "a shell behind env": ["env", "-i", "A=1", "sh", "-c", "tool"],
-    "a package, and more": ["sh", "-c", "npx -y pkg; tool"],
     "a package and the folder": ["sh", "-c", 'npx -y pkg "$PWD"'],
     "a package and a file": ["sh", "-c", "npx -y pkg 'my notes.db'"],
     "a file that is not there": ["x", "--db", "data.db"],
@@ -220,6 +256,14 @@ def test_what_is_made_later_changes_nothing(
         "sh -c 'exec npx -y @scope/pkg \"$TOKEN\" 2>/dev/null'",
         "bash -lc 'A=1 uvx pkg --tz Europe/Berlin'",
         "bash -l -c 'npx -y pkg'",
+        "/bin/zsh -i -c tool",
+        "cmd /c tool",
+        "powershell.exe -NoProfile -Command tool",
+        "env -i A=1 sh -c tool",
+        "sh -c 'npx -y pkg; tool'",
+        "bash -lc 'source ~/.nvm/nvm.sh && npx -y pkg'",
+        "uv --directory /srv/weather run weather.py",
+        "npx -y pkg mcp start",
         "env A=1 npx -y pkg",
         "/opt/tool/bin/server --host localhost:5432 --level info --cidr 10.0.0.0/8 -v -p 80 --size 1.5 a@b.example",
         "/opt/tool/bin/server 'C:\\data\\x.db' D:/data/x.db ghcr.io/x/y $HOME/notes.db --",

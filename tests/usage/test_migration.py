@@ -39,7 +39,7 @@ def move(folder: Path, file: Path, stage: Stage) -> None:
 
 
 @given(text=configurations(), stages=st.lists(st.sampled_from(list(Stage)), min_size=1, max_size=5))
-@settings(max_examples=examples(40), deadline=None)
+@settings(max_examples=examples(40))
 def test_steps_and_the_same_number_of_steps_back_are_nothing(text: str, stages: list[Stage]) -> None:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from pml_gateway.usage.history import History, RecordedCall, RecordedLists, RecordedSearch
-from pml_gateway.usage.stages import Criteria, Standing, reasons_to_wait, standing
+from pml_gateway.usage.stages import Standing, reasons_to_wait, standing
 from pml_gateway.usage.statistics import sparkline, statistics
 
 DAY = 86400.0
@@ -72,5 +72,5 @@ def test_a_stage_is_judged_from_its_beginning_against_what_was_before() -> None:
     ],
 )
 def test_it_is_time_to_move_on_when_every_criterion_holds(changed: dict[str, float], reason: str | None) -> None:
-    found = reasons_to_wait(replace(GOOD, **changed), Criteria())  # type: ignore[arg-type] # fields by name
+    found = reasons_to_wait(replace(GOOD, **changed))  # type: ignore[arg-type] # fields by name
     assert found == ([] if reason is None else [reason])

@@ -68,7 +68,7 @@ RESULTS = st.one_of(
 )
 
 
-@settings(max_examples=examples(60), deadline=None)
+@settings(max_examples=examples(60))
 @given(
     values=st.lists(RESULTS, min_size=1, max_size=6),
     budget=st.integers(1, 2500),

@@ -106,6 +106,7 @@ WRONG: dict[str, tuple[list[dict[str, Any]], str]] = {
 NUMBERED = list(enumerate(WRONG.values()))
 
 
+@pytest.mark.slow
 async def test_what_cannot_work_is_refused_before_anything_is_called(tmp_path: Path) -> None:
     fake = upstream()
     workflows = {f"w{at}": {"description": "The same.", "steps": [FIND, *steps]} for at, (steps, _) in NUMBERED}

@@ -147,7 +147,7 @@ def plans(draw: st.DrawFn) -> tuple[list[dict[str, Any]], dict[str, Any], dict[s
 
 
 @given(plans())
-@settings(max_examples=examples(100), deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=examples(100), suppress_health_check=list(HealthCheck))
 def test_a_plan_without_a_problem_and_without_a_doubt_does_not_fail(
     made: tuple[list[dict[str, Any]], dict[str, Any], dict[str, Any], Any],
 ) -> None:
@@ -186,7 +186,7 @@ def test_a_plan_without_a_problem_and_without_a_doubt_does_not_fail(
 
 
 @given(SCHEMAS.flatmap(lambda schema: st.tuples(st.just(schema), values(schema))), SCHEMAS)
-@settings(max_examples=examples(100), deadline=None)
+@settings(max_examples=examples(100))
 def test_a_value_is_of_its_schema_s_type_and_what_is_refused_for_certain_is_refused(
     drawn: tuple[dict[str, Any], Any], other: dict[str, Any]
 ) -> None:

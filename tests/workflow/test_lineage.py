@@ -70,6 +70,7 @@ READING: list[list[dict[str, Any]]] = [
 ]
 
 
+@pytest.mark.slow
 async def test_a_result_is_made_of_those_that_its_step_read(tmp_path: Path) -> None:
     async with serving(tmp_path, {"up": upstream()}, **SECTIONS) as served:
         for steps in READING:

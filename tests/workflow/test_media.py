@@ -51,6 +51,7 @@ async def call(served: Serving, session: Any, name: str, arguments: dict[str, An
 
 
 @pytest.mark.parametrize("era", ["2025", "2026"])
+@pytest.mark.slow
 async def test_slots_and_steps_name_the_blocks_that_follow_the_answer(tmp_path: Path, era: str) -> None:
     steps = [
         {"id": "shot", "tool": "up__shot"},

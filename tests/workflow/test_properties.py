@@ -41,7 +41,7 @@ def graphs(draw: st.DrawFn) -> list[tuple[str, list[int], list[int]]]:
     return steps
 
 
-@settings(max_examples=examples(60), deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=examples(60), suppress_health_check=[HealthCheck.too_slow])
 @given(graphs(), st.sampled_from(list(OnError)), st.integers(1, 8), st.booleans())
 def test_any_graph_runs_each_step_at_most_once_in_order_and_ends_with_the_right_status(
     graph: list[tuple[str, list[int], list[int]]], on_error: OnError, parallel: int, little_time: bool
@@ -122,7 +122,7 @@ def test_any_graph_runs_each_step_at_most_once_in_order_and_ends_with_the_right_
     anyio.run(main)
 
 
-@settings(max_examples=examples(150), deadline=None)
+@settings(max_examples=examples(150))
 @given(JSON)
 def test_any_value_survives_a_reference_to_it_and_is_not_scanned_again(value: Any) -> None:
     async def main() -> None:
@@ -149,7 +149,7 @@ async def _answered(value: dict[str, Any]) -> dict[str, Any]:
     return data(value)
 
 
-@settings(max_examples=examples(150), deadline=None)
+@settings(max_examples=examples(150))
 @given(JSON)
 def test_a_value_without_dollar_signs_is_its_own_template(value: Any) -> None:
     text = json.dumps(value)
@@ -165,7 +165,7 @@ def test_a_value_without_dollar_signs_is_its_own_template(value: Any) -> None:
     anyio.run(main)
 
 
-@settings(max_examples=examples(200), deadline=None)
+@settings(max_examples=examples(200))
 @given(st.text(alphabet="$0ab.[]*()'\"`\\{}@|&? -1", max_size=40))
 def test_any_text_is_a_template_or_a_named_error(text: str) -> None:
     async def main() -> None:

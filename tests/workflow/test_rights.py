@@ -6,15 +6,10 @@ import json
 from pathlib import Path
 from typing import Any
 
-import anyio
-import anyio.to_thread
 import pytest
 
-from pml_gateway.gateway.events import CallEnded
 from pml_gateway.reports.workflows import composite_status, workflow_warnings
-from tests.support.asking import asking as asking_server
 from tests.support.memory import paths_in, settings_for
-from tests.support.raw import HandshakeSession
 from tests.support.scripted_server import ScriptedServer, text_result, tool
 from tests.support.serving import Serving, serving
 from tests.workflow.test_questions import resumed
@@ -117,117 +112,6 @@ async def test_a_step_that_could_not_be_called_keeps_a_plan_from_beginning(tmp_p
     assert calls_of(fakes) == []
 
 
-OWNED = {**NOTE, "runs_as": "owner"}
-
-
-async def test_a_workflow_that_runs_as_its_owner_uses_what_its_client_cannot_see(tmp_path: Path) -> None:
-    fakes = servers()
-    workflows = {"note": {**OWNED, "steps": [*STEPS, {"tool": "workflows:inner"}]}, "inner": {**NOTE, "input": {}}}
-    workflows["inner"] = {"description": "Purge.", "steps": [{"tool": "files:purge"}]}
-    async with serving(tmp_path, fakes, workflows=workflows, clients=clients()) as served:
-        events: list[CallEnded] = []
-        served.gateway.events.subscribe(CallEnded, events.append)
-        names = await served.names("/full_proxy", headers=HEADERS)
-        assert sorted(names) == ["tracker__add_comment", "tracker__list_issues", "workflows__note"]
-        result = await served.call("workflows__note", {"text": "x"}, headers=HEADERS)
-        assert not result.get("isError"), result
-        assert calls_of(fakes) == ["add_comment", "write_file", "purge"]
-        inside = [event for event in events if event.route == "inside"]
-        assert {(event.scope.client.id, event.rights) for event in inside} == {("client:c", "owner")}
-        assert [event.rights for event in events if event.route != "inside"] == ["owner"]
-
-
-async def test_the_lineage_of_what_an_owner_s_workflow_made_names_both(tmp_path: Path) -> None:
-    workflows = {"note": {**OWNED, "output_as": "reference"}}
-    async with serving(
-        tmp_path,
-        servers(),
-        workflows=workflows,
-        clients=clients(),
-        gateway={"meta_tools": ["call_tool", "read_result", "gateway_info"]},
-    ) as served:
-        kept = await served.call("workflows__note", {"text": "kept " * 400}, headers=HEADERS)
-        ref = kept["structuredContent"]["ref"]
-        told = await served.call("gateway_info", {"section": "lineage", "ref": ref}, headers=HEADERS)
-    [call] = [node for node in told["structuredContent"]["nodes"] if node["kind"] == "call"]
-    assert (call["client"], call["rights"]) == ("client:c", "owner")
-    assert "write_file" not in json.dumps(told)
-
-
-async def test_the_arguments_of_an_owner_s_workflow_are_those_that_it_names(tmp_path: Path) -> None:
-    fakes = servers()
-    nested = {"type": "object", "properties": {"text": {"type": "object", "properties": TEXT}}}
-    opened = {"type": "object", "properties": TEXT, "additionalProperties": True}
-    matched = {"type": "object", "properties": {"text": {"type": "string", "pattern": "^a"}}}
-    unreadable = {"type": "object", "properties": {"text": {"type": "string", "minLength": "three"}}}
-    workflows = {
-        "note": OWNED,
-        "nested": {**OWNED, "input": nested, "steps": [{"tool": "files:purge"}]},
-        "opened": {**OWNED, "input": opened},
-        "matched": {**OWNED, "input": matched},
-        "unreadable": {**OWNED, "input": unreadable},
-    }
-    async with serving(tmp_path, fakes, workflows=workflows, clients=clients()) as served:
-        assert "takes only arguments that it names" in served.gateway.state.composites["opened"].problems[0].message
-        assert served.gateway.state.composites["matched"].problems[0].path == "/input/properties/text/pattern"
-        for name, arguments in (
-            ("workflows__unreadable", {"text": "x", "path": "/etc/passwd"}),
-            ("workflows__note", {"text": "x", "path": "/etc/passwd"}),
-            ("workflows__note", {"text": 5}),
-            ("workflows__nested", {"text": {"text": "x", "more": 1}}),
-        ):
-            assert (await error_of(served, name, arguments))["code"] == "INVALID_INPUT"
-    assert calls_of(fakes) == []
-
-
-async def test_the_blacklist_holds_for_the_owner_s_workflows_too(tmp_path: Path) -> None:
-    fakes = servers()
-    gateway = {"blacklisted_tools": ["files:write_file"]}
-    async with serving(tmp_path, fakes, workflows={"note": OWNED}, gateway=gateway, clients=clients()) as served:
-        assert "workflows__note" not in await served.names("/full_proxy", headers=HEADERS)
-        assert (await error_of(served, "workflows__note", {"text": "x"}))["code"] == "NOT_FOUND"
-    assert calls_of(fakes) == []
-
-
-async def test_what_a_hidden_tool_says_when_it_fails_is_not_for_the_client(tmp_path: Path) -> None:
-    workflow = {**OWNED, "steps": [STEPS[1]]}
-    async with serving(tmp_path, servers(), workflows={"note": workflow}, clients=clients()) as served:
-        error = await error_of(served, "workflows__note", {"text": "fail"})
-        assert "write_file" not in json.dumps(error)
-        assert "secret" not in json.dumps(error)
-        workflow["steps"] = [{**STEPS[1], "tool": "tracker:add_comment"}]
-    async with serving(tmp_path, servers(), workflows={"note": workflow}, clients=clients()) as served:
-        assert "no space" in json.dumps(await error_of(served, "workflows__note", {"text": "fail"}))
-
-
-async def test_a_client_s_references_are_looked_up_with_its_own_rights(tmp_path: Path) -> None:
-    fakes = servers()
-    both = {**clients(), "d": {"key": "${env:OTHER}", "allow": ["*"]}}
-    other = {"Authorization": f"Bearer {'o' * 24}"}
-    async with serving(
-        tmp_path, fakes, workflows={"note": OWNED}, clients=both, references={"threshold_tokens": 1}
-    ) as served:
-        steps = [{"tool": "files__write_file", "arguments": {"text": "kept " * 400}}]
-        ran = await served.call("execute_workflow", {"steps": steps}, headers=other)
-        ref = ran["structuredContent"]["steps"][0]["reference"]["ref"]
-        fakes["files"].calls.clear()
-        error = await error_of(served, "workflows__note", {"text": {"$ref": ref}})
-        assert error["code"] == "NOT_FOUND"
-    assert calls_of(fakes) == []
-
-
-async def test_a_workflow_within_an_owner_s_that_runs_as_its_client_stays_with_the_client(tmp_path: Path) -> None:
-    fakes = servers()
-    inner = {"description": "Purge.", "steps": [{"tool": "files:purge"}], "runs_as": "client"}
-    workflows = {
-        "inner": inner,
-        "outer": {**OWNED, "steps": [STEPS[0], {"tool": "workflows:inner"}]},
-    }
-    async with serving(tmp_path, fakes, workflows=workflows, clients=clients()) as served:
-        assert (await error_of(served, "workflows__outer", {"text": "x"}))["code"] == "NOT_FOUND"
-    assert calls_of(fakes) == []
-
-
 def asking() -> ScriptedServer:
     async def act(ctx: Any, call: dict[str, Any]) -> dict[str, Any]:
         if call["name"] != "ask" or (ctx.params or {}).get("inputResponses"):
@@ -256,20 +140,8 @@ async def test_what_waited_for_its_user_goes_on_only_with_the_rights_of_then(tmp
     assert [call["name"] for call in fake.calls] == ["ask"]
 
 
-async def test_the_rights_of_an_owner_s_workflow_are_for_the_steps_it_has_now(tmp_path: Path) -> None:
-    fake = asking()
-    before = {"description": "Ask first.", "steps": ASKED}
-    after = {"description": "Ask first.", "steps": [{"tool": "up__ask"}], "runs_as": "owner"}
-    async with serving(tmp_path, {"up": fake}, workflows={"asks": before}) as served:
-        first = await served.call("workflows__asks")
-        await served.gateway.apply_settings(settings_for({"up": fake}, workflows={"asks": after}))
-        result = await resumed(served, "workflows__asks", {}, first)
-        assert result["structuredContent"]["error"]["code"] == "NOT_FOUND"
-    assert [call["name"] for call in fake.calls] == ["ask"]
-
-
 async def test_the_owner_is_told_of_a_workflow_that_no_client_can_call(tmp_path: Path) -> None:
-    workflows = {"note": NOTE, "owned": OWNED, "internal": {**NOTE, "hidden": True}}
+    workflows = {"note": NOTE, "internal": {**NOTE, "hidden": True}}
     fakes = servers()
     for allowed, expected in (
         (clients(), ["no client can call it, for want of files:write_file for c"]),
@@ -279,29 +151,10 @@ async def test_the_owner_is_told_of_a_workflow_that_no_client_can_call(tmp_path:
         async with serving(tmp_path, fakes, workflows=workflows, clients=allowed) as served:
             told = {row["name"]: row["warnings"] for row in composite_status(served.gateway.state)}
         assert [warning.split(" (")[0] for warning in told["note"]] == expected
-        assert told["owned"] == told["internal"] == []
+        assert told["internal"] == []
     async with serving(tmp_path, fakes, workflows=workflows, gateway={"blacklisted_tools": ["*:write_*"]}) as served:
         told = {row["name"]: row["warnings"] for row in composite_status(served.gateway.state)}
         assert "gateway.blacklisted_tools" in told["note"][0]
-        assert told["owned"]
         settings = served.gateway.state.settings
         warnings = workflow_warnings(settings, paths_in(tmp_path), "test")
-        assert [warning.split(": no client")[0] for warning in warnings] == ["workflows.note", "workflows.owned"]
-
-
-async def test_what_the_server_of_a_hidden_tool_logs_is_not_for_the_client(tmp_path: Path) -> None:
-    workflow = {"description": "Log.", "steps": [{"tool": "up:log"}], "runs_as": "owner"}
-    for allowed, hears in ((("workflows:*",), False), (("*",), True)):
-        given = {"c": {"key": "${env:KEY}", "allow": list(allowed)}}
-        async with (
-            serving(tmp_path, {"up": asking_server()}, workflows={"logs": workflow}, clients=given) as served,
-            served.handshake(key=KEY) as session,
-        ):
-
-            def call(session: HandshakeSession = session) -> str:
-                session.result("logging/setLevel", {"level": "debug"})
-                return session.send("tools/call", {"name": "workflows__logs", "arguments": {}}).text
-
-            answer = await anyio.to_thread.run_sync(call)
-        assert "logged" in answer
-        assert ("notifications/message" in answer) == hears
+        assert [warning.split(": no client")[0] for warning in warnings] == ["workflows.note"]

@@ -297,7 +297,7 @@ PIECES = st.sampled_from(
 )
 
 
-@settings(max_examples=examples(300), deadline=None)
+@settings(max_examples=examples(300))
 @example("\\={{a.x}}")
 @example("\\\\={{step1.x}}")
 @example("\\{a.x}")
@@ -312,7 +312,7 @@ PROSE = st.lists(WORDS | st.sampled_from([",", ".", "-", "(x)", "is", "and", "5"
 )
 
 
-@settings(max_examples=examples(200), deadline=None)
+@settings(max_examples=examples(200))
 @given(PROSE)
 def test_prose_behind_a_reference_is_never_taken_for_an_expression(prose: str) -> None:
     async def load(node: Any) -> Any:
@@ -324,7 +324,7 @@ def test_prose_behind_a_reference_is_never_taken_for_an_expression(prose: str) -
     assert anyio.run(lambda: render(template, {"a": A}, load)) == f"Alpha {prose}"
 
 
-@settings(max_examples=examples(200), deadline=None)
+@settings(max_examples=examples(200))
 @given(st.lists(PIECES | st.text(max_size=5), max_size=12).map("".join))
 def test_any_text_is_read_or_refused_with_a_remedy(text: str) -> None:
     try:

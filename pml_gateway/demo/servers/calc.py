@@ -107,7 +107,10 @@ class Calc:
 
     @tool(READS)
     def date_difference(self, start: Moment, end: Moment, zone: Zone = "UTC") -> Span:
-        """Measure the time from one date or time to another; negative when the end comes first."""
+        """Count the days and hours between two dates or times: how long it is since or until a date, an age.
+
+        Negative if the end comes first.
+        """
         span = _in_zone(_moment(end, zone), UTC) - _in_zone(_moment(start, zone), UTC)
         return Span(span.days, span.total_seconds(), str(span))
 
@@ -120,7 +123,7 @@ class Calc:
         minutes: Annotated[int, Field(ge=-(10**9), le=10**9, description="Minutes to add.")] = 0,
         zone: Zone = "UTC",
     ) -> Clock:
-        """Add days, hours and minutes to a date and time. Days keep the clock time; hours and minutes are elapsed."""
+        """Find the date and time some days, hours or minutes after another. Days keep the clock time; hours elapse."""
         try:
             shifted = _in_zone(_moment(moment, zone) + timedelta(days=days), UTC)
             elapsed = shifted + timedelta(hours=hours, minutes=minutes)
@@ -211,7 +214,7 @@ class Calc:
         from_unit: Annotated[str, Field(max_length=10, description="e.g. 'km', 'lb', 'C', 'MiB'; case matters.")],
         to_unit: Annotated[str, Field(max_length=10, description="Unit of the same kind, e.g. 'mi'.")],
     ) -> float:
-        """Convert a measurement: length, mass, time, area, volume, speed, pressure, energy, data, temperature."""
+        """Convert units, such as miles to kilometres: length, mass, time, area, volume, speed, energy, temperature."""
         return _finite(convert(value, from_unit, to_unit))
 
     @tool(READS)

@@ -215,7 +215,7 @@ class Files:
         ignore_case: Annotated[bool, Field(description="Treat upper and lower case alike.")] = True,
         limit: Limit = 100,
     ) -> Matches:
-        """Search file contents for a text (grep) and return the matching lines with file and line number."""
+        """Search the contents of all files for a text (grep). Returns the matching lines with file and line number."""
         wanted = text.casefold() if ignore_case else text
         matches: list[Match] = []
         searched = 0

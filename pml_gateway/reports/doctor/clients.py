@@ -21,16 +21,22 @@ MAX_NAMED = 10
 def clients(settings: Settings, surroundings: Surroundings, *, is_serving_http: bool) -> Iterator[Finding]:
     """Who gets its tools from the gateway, and what keeps one from doing so."""
     found = [client_status(file, settings.http) for file in client_files(surroundings)]
-    listed = [status for status in found if status.state not in ("absent", "empty")]
+    # What is wrong with a file is wrong with all of its blocks.
+    listed = [
+        status
+        for status in found
+        if status.state not in ("absent", "empty") and not (status.file.problem and status.file.project)
+    ]
     for status in listed:
         yield _finding(status, settings, is_serving_http=is_serving_http)
+    readable = (status.file.client.name for status in listed if not status.file.problem)
     if not any(status.kind for status in listed):
         yield Finding(
             Area.CLIENTS,
             Severity.NOTE,
             "",
             "no client uses the gateway yet",
-            "pml connect CLIENT; pml clients lists them",
+            f"pml connect {next(readable, 'CLIENT')}; pml clients lists them",
         )
 
 
@@ -76,6 +82,9 @@ def _finding(status: ClientStatus, settings: Settings, *, is_serving_http: bool)
     if status.problem:
         problem, _, remedy = status.problem.partition("; run ")
         severity, what, fix = Severity.ERROR, problem, remedy or f"correct {status.file.path}"
+        if status.file.is_skipped:
+            severity, what = Severity.WARNING, f"{status.file.path} {problem}"
+            fix = "take it away, or put a regular file of your own there"
     elif status.state == "direct":
         severity, what, fix = Severity.NOTE, f"starts {others} itself, without the gateway", connect
     elif does := status.odd_loading(pins=pins):

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from functools import partial
+from collections.abc import Iterator, Mapping
 
 from pml_gateway.config.advice import (
     command_obstacles,
     foreign_variables,
     intent_sources,
     literal_secrets,
+    overridden,
     unreadable_env_files,
     unresolved,
 )
@@ -17,10 +17,8 @@ from pml_gateway.config.load import LoadedSettings, problems_of
 from pml_gateway.config.problems import Problem
 from pml_gateway.config.settings import Settings
 from pml_gateway.errors import ConfigurationError
-from pml_gateway.policy.client import ClientKeys, check_exposure
+from pml_gateway.policy.refusals import refusals
 from pml_gateway.reports.doctor.finding import Area, Finding, Severity, from_error, from_text
-from pml_gateway.serve.metrics import metrics_key
-from pml_gateway.state.backend import check_store
 from pml_gateway.text import counted
 
 INTENT_FIX = "pml config --wizard, or set `gateway: {intent: ...}` in the project's .pml.yaml"
@@ -79,25 +77,8 @@ def _about_intent(warning: str) -> Finding:
 
 def _refused(settings: Settings, environ: Mapping[str, str]) -> Iterator[Finding]:
     """What would keep `pml serve` from starting."""
-    checks: dict[str, Callable[[], object]] = {
-        f"clients.{name}.key": partial(ClientKeys, {name: entry}, environ) for name, entry in settings.clients.items()
-    }
-    checks["http.metrics_key"] = partial(metrics_key, settings, environ)
-    checks["http.host"] = partial(check_exposure, settings.http.host, settings.clients)
-    checks["references.store"] = partial(check_store, settings.references)
-    are_keys_good = True
-    for key, check in checks.items():
-        try:
-            check()
-        except ConfigurationError as error:
-            are_keys_good = are_keys_good and not key.startswith("clients.")
-            message = error.message.removeprefix(f"{key} ")
-            yield Finding(Area.CONFIGURATION, Severity.ERROR, key, message, error.hint)
-    if are_keys_good:
-        try:
-            ClientKeys(settings.clients)
-        except ConfigurationError as error:
-            yield from_error(Area.CONFIGURATION, error, "clients")
+    for key, error in refusals(settings, environ):
+        yield Finding(Area.CONFIGURATION, Severity.ERROR, key, error.message.removeprefix(f"{key} "), error.hint)
 
 
 def secrets(settings: Settings, environ: Mapping[str, str]) -> Iterator[Finding]:
@@ -109,6 +90,10 @@ def secrets(settings: Settings, environ: Mapping[str, str]) -> Iterator[Finding]
     for warning in files:
         key, _, what = warning.partition(": ")
         yield Finding(Area.SECRETS, Severity.ERROR, key, what, f"correct {key}, or the file's owner and mode")
+    for name, keys in overridden(settings, environ):
+        what = f"the environment has another value than secrets.env, which is used for {', '.join(keys)}"
+        fix = f"unset {name}, or if its value is the right one, store it: pml secrets set {name}"
+        yield Finding(Area.SECRETS, Severity.WARNING, name, what, fix)
     if not missing and not files:
         yield Finding(Area.SECRETS, Severity.OK, "", "every reference of the servers has a value")
 

@@ -24,7 +24,7 @@ from pml_gateway.reports.doctor.finding import Area, Finding, Severity, from_tex
 from pml_gateway.reports.doctor.gateways import gateways, listener_on
 from pml_gateway.reports.doctor.search import index, manifest, model, requests
 from pml_gateway.reports.doctor.servers import LastWords, resources, servers
-from pml_gateway.reports.doctor.tools import checked_shallowly, kept_away, tools
+from pml_gateway.reports.doctor.tools import checked_shallowly, disabled, kept_away, tools
 from pml_gateway.reports.doctor.trust import trust
 from pml_gateway.reports.status import Progress, by_process, tell_waiting
 from pml_gateway.reports.workflows import workflow_warnings
@@ -121,7 +121,8 @@ async def _running(case: Case, settings: Settings, explained: Sequence[str], pro
         known = gateway.state.catalog.listed_upstreams
         silent = [name for name in gateway.pool.upstreams if name not in known]
         silent = [name for name in silent if gateway.pool.upstreams[name].last_listed is None]
-        found += tools(settings, gateway.state.catalog, silent, kept_away(gateway.warden.servers))
+        found += tools(settings, gateway.state.catalog, silent, kept_away(gateway.warden.servers, settings))
+        found += disabled(settings)
         exceeded = await anyio.to_thread.run_sync(gateway.exceeded.on_disk)
         found += checked_shallowly(gateway.state.catalog, exceeded)
         found += long_names(gateway.state, case.surroundings)

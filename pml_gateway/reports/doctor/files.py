@@ -51,6 +51,7 @@ def files(paths: Paths, settings: Settings | None, environ: Mapping[str, str], c
         return
     found = [
         *_open_to_others(paths, config_file),
+        _results_folder(settings, environ),
         *(_secret_file(path, written) for path, written in _referenced_files(settings, environ)),
     ]
     findings = [finding for finding in found if finding is not None]
@@ -97,6 +98,19 @@ def _closed(path: Path, wanted: int, severity: Severity, what: str) -> Finding |
         f"chmod {wanted:o} {path}",
         repair=lambda: path.chmod(mode & wanted | (wanted & 0o600)),
     )
+
+
+def _results_folder(settings: Settings | None, environ: Mapping[str, str]) -> Finding | None:
+    """A finding where others can look into the folder that `references.store` names."""
+    store = "" if settings is None else settings.references.store
+    if not store.startswith("disk:"):
+        return None
+    here = Workplace.here(environ)
+    try:
+        folder = here.path(resolve_in(store.removeprefix("disk:"), here))
+    except SecretError:
+        return None
+    return _closed(folder, PRIVATE_FOLDER, Severity.WARNING, "the folder of stored results")
 
 
 def _is_private(folder: Path) -> bool:

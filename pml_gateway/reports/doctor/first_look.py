@@ -8,7 +8,7 @@ from typing import Literal
 
 import anyio
 
-from pml_gateway.config.packages import package_run
+from pml_gateway.config.commands.packages import package_run
 from pml_gateway.config.servers import UpstreamDefinition
 from pml_gateway.config.settings import EffectiveSettings, UpstreamSettings
 from pml_gateway.errors import UpstreamAuthError
@@ -16,6 +16,7 @@ from pml_gateway.paths import Paths
 from pml_gateway.secrets.judgement import MASK
 from pml_gateway.secrets.known import KNOWN_SECRETS
 from pml_gateway.serve.control import ask_gateways
+from pml_gateway.text import counted
 from pml_gateway.types import JsonObject
 from pml_gateway.upstreams.auth.logins import login_command
 from pml_gateway.upstreams.pool import open_pool, open_shared_upstreams
@@ -23,6 +24,8 @@ from pml_gateway.workplace import Workplace
 
 POLL_SECONDS = 0.2
 TELL_SECONDS = 10.0
+TAKEN_OVER_SECONDS = 3.0
+"""What a gateway that has read the configuration may take until it has the server."""
 
 Outcome = Literal["ready", "login_needed", "failed", "starting"]
 
@@ -82,13 +85,13 @@ def _limit(name: str, definition: UpstreamDefinition, defaults: UpstreamSettings
 
 async def _by_gateway(name: str, paths: Paths, limit: float) -> FirstLook | None:
     """What a running gateway knows of the server, once it knows; None where none has it."""
-    deadline = time.monotonic() + limit
+    deadline, taken_over = time.monotonic() + limit, time.monotonic() + TAKEN_OVER_SECONDS
     while True:
         answers = await ask_gateways(paths, "status", TELL_SECONDS)
         rows = [row for answer in answers for row in answer.get("upstreams", ()) if row["server"] == name]
-        if not rows:
+        if not rows and time.monotonic() > taken_over:
             return None
-        found = next((look for row in rows if (look := _of_row(name, row)) is not None), None)
+        found = next((look for row in rows if (look := look_of(name, row)) is not None), None)
         if found is not None:
             return found
         if time.monotonic() > deadline:
@@ -96,9 +99,13 @@ async def _by_gateway(name: str, paths: Paths, limit: float) -> FirstLook | None
         await anyio.sleep(POLL_SECONDS)
 
 
-def _of_row(name: str, row: JsonObject) -> FirstLook | None:
-    if row["state"] == "ready":
-        return FirstLook("ready", int(row["tools"]))
+def look_of(name: str, row: JsonObject) -> FirstLook | None:
+    """What a gateway's status says of a server; None while that is not known."""
+    listed, held_back = row.get("listed"), int(row.get("held_back") or 0)
+    # It is ready before it has listed, and its list is there a moment before the gateway has taken it over.
+    if row["state"] == "ready" and listed is not None and (row["tools"] or held_back or not listed):
+        waits = f"{counted(held_back, 'definition')} held back until you accept them" if held_back else ""
+        return FirstLook("ready", int(row["tools"]), hint=f"{waits}: pml trust" if waits else "")
     if row["auth"]["state"] == "login_needed":
         return FirstLook("login_needed", error=str(row["error"] or ""), hint=login_command(name))
     if row["state"] == "failed":

@@ -102,4 +102,8 @@ def _server(name: str, upstream: Upstream, last_words: LastWords, waited: float)
     if not listed.tools and not listed.offers.has_prompts and not listed.offers.has_resources:
         fix = f"check its arguments and rights; its messages: pml upstreams logs {name}"
         return Finding(Area.SERVERS, Severity.WARNING, name, f"answers, and has nothing to offer: {what}", fix)
+    if listed.faults:
+        fix = "what came is used; its author may want to know, and it is asked for again from time to time"
+        lines = tuple(fault.removeprefix(f"{name}: ") for fault in listed.faults)
+        return Finding(Area.SERVERS, Severity.WARNING, name, f"gives faulty lists: {what}", fix, lines)
     return Finding(Area.SERVERS, Severity.OK, name, what)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping, Sequence
 
 from pml_gateway.catalog.model import Catalog, CatalogTool
+from pml_gateway.config.servers import disabled_tools
 from pml_gateway.config.settings import META_TOOLS, Settings
 from pml_gateway.exposure.patterns import (
     about_meta_tools,
@@ -84,14 +85,27 @@ def _denies_meta_tool(key: str, entry: str) -> bool:
     return key.startswith("clients.") and about_meta_tools([entry]).matches_any(META_TOOLS)
 
 
-def kept_away(pinned: Mapping[str, ServerPins]) -> frozenset[str]:
-    """The names of what is held back or rejected: it is in no catalog, and rules about it are right all the same."""
+def kept_away(pinned: Mapping[str, ServerPins], settings: Settings) -> frozenset[str]:
+    """The names of what is held back, rejected or disabled: it is in no catalog, and rules about it are right."""
+    judged = [(server, name) for server, pins in pinned.items() for _, name in (*pins.held, *pins.rejected)]
     return frozenset(
         f"{server}{separator}{name}"
-        for server, pins in pinned.items()
-        for _, name in (*pins.held, *pins.rejected)
+        for server, name in (*judged, *disabled_tools(settings.servers))
         for separator in (":", "__")
     )
+
+
+def disabled(settings: Settings) -> Iterator[Finding]:
+    """Tools that are switched off in the configuration, by server."""
+    for server, definition in settings.servers.items():
+        if definition.enabled and (names := sorted(definition.disabled_tools)):
+            yield Finding(
+                Area.TOOLS,
+                Severity.NOTE,
+                server,
+                f"{counted(len(names), 'tool')} disabled: {', '.join(names)}",
+                f"to have one again: pml enable {server}:{names[0]}",
+            )
 
 
 def idle_entries(

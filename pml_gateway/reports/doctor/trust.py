@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from pml_gateway.reports.doctor.finding import Area, Finding, Severity
-from pml_gateway.text import counted
-from pml_gateway.trust.identity import SERVER
+from pml_gateway.text import counted, quoted
+from pml_gateway.trust.identity import SERVER, Key
 from pml_gateway.trust.warden import Warden
 
 MAX_NAMED = 5
 
 
 def trust(warden: Warden) -> Iterator[Finding]:
-    """What is held back, what was accepted unread and looks risky, and a file of pins that is of no use."""
+    """What is held back, what was accepted unread and may be an attack, and a file of pins that is of no use."""
     if warden.file.problem:
         yield Finding(
             Area.TRUST,
@@ -27,26 +27,34 @@ def trust(warden: Warden) -> Iterator[Finding]:
         if pins.held:
             is_quiet = False
             names = _names([key[1] if key != SERVER else "the server itself" for key in pins.held])
+            first = _typed(server, next(iter(pins.held)))
             yield Finding(
                 Area.TRUST,
                 Severity.WARNING,
                 server,
                 f"{counted(len(pins.held), 'definition')} held back: {names}",
-                "pml trust list, then pml trust approve or pml trust reject",
+                f"pml trust show {first}, then pml trust approve {first} or pml trust reject {first}",
             )
-        flagged = [key[1] or "the server itself" for key, forms in pins.accepted.items() for f in forms if f.is_flagged]
+        keys = [key for key, forms in pins.accepted.items() for form in forms if form.is_flagged]
+        flagged = [key[1] or "the server itself" for key in keys]
         if flagged:
             is_quiet = False
+            first = _typed(server, keys[0])
             yield Finding(
                 Area.TRUST,
                 Severity.WARNING,
                 server,
-                f"{counted(len(flagged), 'accepted definition')} may be risky: {_names(flagged)}",
-                "pml trust show NAME, then pml trust approve NAME or pml trust reject NAME",
+                f"{counted(len(flagged), 'accepted definition')} may be an attack: {_names(flagged)}",
+                f"pml trust show {first}, then pml trust approve {first} or pml trust reject {first}",
             )
     if is_quiet and warden.servers:
         pinned = sum(len(pins.accepted) for pins in warden.servers.values())
         yield Finding(Area.TRUST, Severity.OK, "", f"{counted(pinned, 'definition')} pinned; none is held back")
+
+
+def _typed(server: str, key: Key) -> str:
+    """Write a definition as commands take it."""
+    return quoted(server if key == SERVER else f"{server}:{key[1]}")
 
 
 def _names(names: list[str]) -> str:

@@ -1,8 +1,11 @@
-"""Connections over HTTP: how many there are in all and from one address, and how long a request may take to arrive.
+"""Connections over HTTP: how many there are in all and from one address, and how long and large a request may be.
 
 A connection on which nothing is being served gives way where others need its place: the oldest of the address that has
 most of them. One that serves a request, such as a stream of notices, is never cut. Time is limited only while a request
 arrives: for its headers, and for its body, in all and since anything came of it.
+
+Everything of a request but its body is counted as it arrives, before the parser keeps it: the request line, headers,
+trailers, and what frames chunks. A request that follows one without an answer waits unparsed.
 """
 
 from __future__ import annotations
@@ -14,22 +17,31 @@ from dataclasses import dataclass, field
 from enum import Enum, auto
 from functools import partial
 from http import HTTPStatus
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
+
+import httptools
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from pml_gateway.config.settings import HttpSettings
 from pml_gateway.log import Seldom, get_logger
 from pml_gateway.shares import Holdings, share_of_address
 
-if TYPE_CHECKING:
-    from uvicorn.protocols.http.h11_impl import H11Protocol as HttpProtocol
-else:
-    # Of the parser that is installed; what is used here is the same in each.
-    from uvicorn.protocols.http.auto import AutoHTTPProtocol as HttpProtocol
-
 logger = get_logger(__name__)
 
 STALL_PART = 4
 """A body may stand still for a quarter of the time that it may take in all."""
+
+MAX_HEAD_BYTES = 64 * 1024
+"""Bytes of one request without its body: four times what servers usually allow, and little for each connection."""
+
+MAX_HEADERS = 256
+"""Headers of one request: several times what clients and proxies send, and each takes much more than its bytes."""
+
+SLICE = 4096
+"""Bytes given to the parser at once, outside of a body whose length is known: most requests are smaller."""
+
+MAX_DISCARDED = 4 * 1024 * 1024
+"""Bytes that are read and dropped after a refusal, so that the client reads it before its own sending fails."""
 
 REFUSING_SECONDS = 2.0
 MAX_REFUSING = 64
@@ -44,6 +56,8 @@ class Refusal(Enum):
     FULL = "full"
     ADDRESS = "address"
     LATE = "late"
+    LARGE = "large"
+    MALFORMED = "malformed"
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +104,12 @@ class ConnectionLimits:
         """A request did not arrive in time."""
         self._note(Refusal.LATE, share, setting, seconds)
 
+    def unreadable(self, refusal: Refusal, share: str) -> None:
+        """Count a request that is too large outside of its body, or is not HTTP."""
+        self.refused[refusal] += 1
+        what = "with too large headers" if refusal is Refusal.LARGE else "that is not HTTP"
+        self.line[refusal].warning("a request of %s %s was refused", share, what)
+
     def end_refused(self) -> None:
         """Wait no longer for what refused connections send."""
         for connection in list(self.refusing):
@@ -113,12 +133,18 @@ class ConnectionLimits:
             case Refusal.LATE:
                 status, message = HTTPStatus.REQUEST_TIMEOUT, "the request did not arrive in time"
                 hint = "send it at once, or raise http.header_seconds or http.body_seconds"
-        body = json.dumps({"error": message, "hint": hint}).encode()
+            case Refusal.LARGE:
+                status = HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE
+                message = f"the request has more than {MAX_HEAD_BYTES} bytes or {MAX_HEADERS} headers outside its body"
+                hint = "send fewer or shorter headers, or a shorter URL"
+            case Refusal.MALFORMED:
+                status, message, hint = HTTPStatus.BAD_REQUEST, "the request is not valid HTTP/1.1", ""
+        body = json.dumps({"error": message} | ({"hint": hint} if hint else {})).encode()
         lines = [
             f"HTTP/1.1 {status.value} {status.phrase}",
             "content-type: application/json",
             f"content-length: {len(body)}",
-            *([] if refusal is Refusal.LATE else [f"retry-after: {RETRY_AFTER_SECONDS}"]),
+            *([f"retry-after: {RETRY_AFTER_SECONDS}"] if refusal in (Refusal.FULL, Refusal.ADDRESS) else []),
             "connection: close",
         ]
         return "\r\n".join([*lines, "", ""]).encode() + body
@@ -133,7 +159,7 @@ class _Phase(Enum):
     SERVING = auto()
 
 
-class Connection(HttpProtocol):
+class Connection(HttpToolsProtocol):
     """One connection, served by uvicorn within the limits."""
 
     transport: asyncio.Transport
@@ -143,6 +169,7 @@ class Connection(HttpProtocol):
         self._limits = limits
         self._share = ""
         self._refusal: Refusal | None = None
+        self._is_admitted = False
         self._is_counted = False
         self._phase = _Phase.IDLE
         self._has_begun = False
@@ -150,6 +177,17 @@ class Connection(HttpProtocol):
         self._timer: asyncio.TimerHandle | None = None
         self._body_until = 0.0
         self._last_data = 0.0
+        self._waiting = b""
+        """What follows a request that has no answer yet."""
+        self._in_head = True
+        self._head = 0
+        """Bytes of the request at hand that are not of its body."""
+        self._body_left = 0
+        """Bytes of its body that are still to come, where their number was told."""
+        self._chunk = 0
+        self._is_complete = False
+        self._upgrades = False
+        self._discarded = 0
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Admit it, or wait for what it wants in order to tell it that it cannot be served."""
@@ -157,7 +195,7 @@ class Connection(HttpProtocol):
         self._share = share_of_address(str(peer[0]) if isinstance(peer, tuple) else "")
         self._refusal = self._limits.admit(self._share)
         if self._refusal is None:
-            self._is_counted = True
+            self._is_admitted = self._is_counted = True
             super().connection_made(transport)
             self._enter(_Phase.HEADERS)
             return
@@ -171,8 +209,12 @@ class Connection(HttpProtocol):
     def data_received(self, data: bytes) -> None:
         """Serve what came, and see how far the request has arrived."""
         if self._refusal is None:
-            super().data_received(data)
-            self._follow(arrived=True)
+            self._waiting += data
+            self._parse()
+        elif self._is_admitted:
+            self._discarded += len(data)
+            if self._discarded > MAX_DISCARDED:
+                self.transport.abort()
         elif not self.transport.is_closing():
             self.transport.write(self._limits.answer(self._refusal))
             self.transport.close()
@@ -180,18 +222,123 @@ class Connection(HttpProtocol):
     def on_response_complete(self) -> None:
         """Wait for the next request."""
         super().on_response_complete()
+        if self._refusal is not None:
+            if not self.pipeline:
+                self._tell_refusal()
+            return
         self._follow(arrived=False)
+        if self._waiting:
+            self._parse()
+
+    # Parsing
+
+    def _parse(self) -> None:
+        """Give the parser what may be parsed now, slice by slice."""
+        data = memoryview(self._waiting)
+        self._waiting, at = b"", 0
+        while at < len(data) and self._refusal is None and not self.transport.is_closing():
+            if self._is_serving:
+                self._waiting = bytes(data[at:])
+                self.flow.pause_reading()
+                break
+            room = MAX_HEAD_BYTES - self._head
+            if room <= 0:
+                self._refuse(Refusal.LARGE)
+                return
+            part = data[at : at + max(min(SLICE, room), self._body_left)]
+            at += len(part)
+            self._feed(part)
+            if self._upgrades:
+                break
+        if self._refusal is None:
+            self._follow(arrived=True)
+
+    @property
+    def _is_serving(self) -> bool:
+        """Return True while a request that has arrived in full has no complete answer."""
+        cycle = self.cycle
+        return cycle is not None and not cycle.more_body and not cycle.response_complete
+
+    def _feed(self, part: memoryview) -> None:
+        self._unset_keepalive_if_required()
+        self._is_complete = self._upgrades = False
+        try:
+            self.parser.feed_data(part)
+        except httptools.HttpParserUpgrade:
+            # It is answered as a plain request, and what follows it is of the other protocol.
+            self._upgrades = True
+        except httptools.HttpParserError:
+            self._refuse(Refusal.LARGE if len(self.headers or ()) >= MAX_HEADERS else Refusal.MALFORMED)
+            return
+        # Of a slice with the end of one request and the beginning of the next, neither is counted.
+        self._head = 0 if self._is_complete else self._head + len(part)
+
+    def on_message_begin(self) -> None:
+        """Begin to count."""
+        super().on_message_begin()
+        self._in_head = True
+
+    def on_headers_complete(self) -> None:
+        """Begin to serve the request; trailers are counted with the head, and nobody gets them."""
+        if len(self.headers) > MAX_HEADERS:
+            raise ValueError("too many headers")
+        super().on_headers_complete()
+        self._in_head = False
+        length = next((value for name, value in self.headers if name == b"content-length"), b"")
+        self._body_left = int(length) if length.isdigit() else 0
+        self.headers = []
+
+    def on_chunk_header(self) -> None:
+        """Begin to count the bytes of a chunk."""
+        self._chunk = 0
+
+    def on_body(self, body: bytes) -> None:
+        """Take a part of the body, which is limited by those who read it."""
+        self._head -= len(body)
+        self._body_left -= len(body)
+        self._chunk += len(body)
+        super().on_body(body)
+
+    def on_chunk_complete(self) -> None:
+        """Do not count the size of a chunk and the ends of its two lines: small chunks are allowed."""
+        self._head -= len(f"{self._chunk:x}") + 4
+
+    def on_message_complete(self) -> None:
+        """Expect the next request."""
+        super().on_message_complete()
+        self._is_complete = True
+
+    def _refuse(self, refusal: Refusal) -> None:
+        """Serve nothing more on this connection, and say why once requests before this one are answered."""
+        self._limits.unreadable(refusal, self._share)
+        self._refusal = refusal
+        if not self.pipeline and not self._is_serving:
+            self._tell_refusal()
+
+    def _tell_refusal(self) -> None:
+        """Say why the request is refused, and drop what the client goes on to send until it has read that."""
+        assert self._refusal is not None
+        self._stop()
+        cycle = self.cycle
+        is_answered = not self._in_head and cycle is not None and cycle.response_started
+        if cycle is not None:
+            cycle.disconnected = True
+            cycle.message_event.set()
+        if is_answered:
+            self.transport.close()
+            return
+        self.transport.write(self._limits.answer(self._refusal))
+        self.flow.resume_reading()
+        if self.transport.can_write_eof():
+            self.transport.write_eof()
+        self._timer = self.loop.call_later(REFUSING_SECONDS, self.transport.abort)
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Leave its place to others."""
         self._leave()
         self._limits.refusing.discard(self)
-        if self._refusal is None:
+        if self._is_admitted:
             super().connection_lost(exc)
-
-    def _unsupported_upgrade_warning(self) -> None:
-        # It is answered as a plain request; anybody could fill the log with it.
-        logger.debug("an upgrade to another protocol was ignored")
 
     def give_way(self) -> None:
         """End a connection on which nothing is served, at once."""

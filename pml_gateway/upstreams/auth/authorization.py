@@ -124,9 +124,10 @@ class Authorization:
     async def refusal(self, challenge: Challenge) -> GatewayError:
         """The error for an answer of 401 or 403, for whoever made the request."""
         status = challenge.status
+        said = f": {challenge.said}" if challenge.said else ""
         if self._is_off:
             return UpstreamAuthError(
-                f"{self._upstream_id}: the server refused the gateway's credentials (HTTP {status})",
+                f"{self._upstream_id}: the server refused the gateway's credentials (HTTP {status}){said}",
                 hint=f"check servers.{self._upstream_id}.headers, then: pml upstreams",
                 details={"http_status": status},
             )
@@ -146,13 +147,13 @@ class Authorization:
             hint = f"check servers.{self._upstream_id}." + ("auth" if self._definition.auth else "headers")
             whose = "to this login" if login is not None else "to the gateway"
             return UpstreamAuthError(
-                f"{self._upstream_id}: the server forbids this {whose} (HTTP {status})",
+                f"{self._upstream_id}: the server forbids this {whose} (HTTP {status}){said}",
                 hint=hint,
                 details={"http_status": status},
             )
         if login is None and self._definition.auth is None and self._definition.headers and not challenge.is_bearer:
             return UpstreamAuthError(
-                f"{self._upstream_id}: the server refused the gateway's credentials (HTTP {status})",
+                f"{self._upstream_id}: the server refused the gateway's credentials (HTTP {status}){said}",
                 hint=f"check servers.{self._upstream_id}.headers, then: pml upstreams",
                 details={"http_status": status},
             )

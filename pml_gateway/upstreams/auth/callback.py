@@ -46,16 +46,21 @@ class Callback:
         self.state = _parameters(authorization_url).get("state", "")
 
     def take(self, redirected_to: str) -> bool:
-        """Whether the URL a browser was sent back to ends the wait; an error does as well.
+        """Return whether the URL a browser was sent back to brings a code; an error ends the wait as well.
 
         Raises:
-            InvalidInputError: it is no answer of an authorization server.
+            InvalidInputError: it is not the answer to this request, which is waited for still.
         """
         given = _parameters(redirected_to)
         if not ("code" in given or "error" in given):
             raise InvalidInputError(
                 "this is not the address the browser was sent back to",
                 hint=f"it starts with {self.redirect_uri} and has a code; copy the whole address",
+            )
+        if not self.state or not secrets.compare_digest(given.get("state", "").encode(), self.state.encode()):
+            raise InvalidInputError(
+                "this answer does not belong to this login (its state differs)",
+                hint="the login goes on; if another one is open in the browser, close it",
             )
         if self._answered.is_set():
             return False
@@ -65,11 +70,6 @@ class Callback:
 
     def _checked(self, given: dict[str, str]) -> AuthorizationCodeResult | UpstreamAuthError:
         again = login_command(self.upstream_id)
-        if not self.state or not secrets.compare_digest(given.get("state", "").encode(), self.state.encode()):
-            return UpstreamAuthError(
-                f"{self.upstream_id}: the answer does not belong to this login (its state differs); nothing was stored",
-                hint=f"if another login was open in the browser, close it, then: {again}",
-            )
         if "error" in given:
             reason = given.get("error_description") or given["error"]
             why = "consent was denied" if given["error"] == "access_denied" else "the authorization server refused"

@@ -6,7 +6,6 @@ from collections.abc import Awaitable, Callable, Collection
 
 import anyio
 import anyio.to_thread
-from mcp.client.auth import OAuthClientProvider
 from mcp.client.auth.utils import union_scopes
 from mcp.shared.auth import AuthorizationCodeResult, OAuthClientInformationFull, OAuthClientMetadata
 from pydantic import AnyUrl
@@ -16,6 +15,7 @@ from pml_gateway.errors import ConfigurationError, UpstreamAuthError
 from pml_gateway.home import obstacle
 from pml_gateway.secrets.references import resolve_in
 from pml_gateway.upstreams.auth.callback import Callback, listening
+from pml_gateway.upstreams.auth.interop import ConsentProvider
 from pml_gateway.upstreams.auth.logins import LoginStore, StoredLogin, login_command
 from pml_gateway.upstreams.auth.oauth import (
     Captured,
@@ -143,9 +143,9 @@ async def _by_consent(
             await show(authorization_url, callback)
 
         async def answer() -> AuthorizationCodeResult:
-            return await callback.result()
+            return provider.named(await callback.result())
 
-        provider = OAuthClientProvider(
+        provider = ConsentProvider(
             url,
             OAuthClientMetadata(redirect_uris=[AnyUrl(callback.redirect_uri)], client_name="pml-gateway", scope=scope),
             storage,
@@ -153,6 +153,7 @@ async def _by_consent(
             answer,
             client_metadata_url=auth.client_metadata_url,
         )
+        provider.may_choose_method = auth.method is None and auth.client_secret is not None
         status = await probe(definition, url, provider, Workplace.here(), scope=scope, places=places)
         if storage.tokens is None:
             raise UpstreamAuthError(

@@ -168,9 +168,14 @@ async def client_credentials(
     # Importing it loads a JWT library, which only this way of logging in needs.
     from mcp.client.auth.extensions.client_credentials import ClientCredentialsOAuthProvider
 
+    from pml_gateway.upstreams.auth.interop import Evened
+
+    class Provider(Evened, ClientCredentialsOAuthProvider):
+        """The SDK's provider, which reads the answers of servers evened out."""
+
     url = resolve_in(definition.url or "", workplace)
     storage = Captured()
-    provider = ClientCredentialsOAuthProvider(
+    provider = Provider(
         url,
         storage,
         client_id=resolve_in(auth.client_id or "", workplace),
@@ -179,6 +184,7 @@ async def client_credentials(
         scope=auth.scope,
         issuer=auth.issuer,
     )
+    provider.issuer = auth.issuer
     places = Places(upstream_id, url, allowed=[*allowed, *([auth.issuer] if auth.issuer else [])])
     async with flow_errors(upstream_id, hint=f"check servers.{upstream_id}.auth"):
         await probe(definition, url, provider, workplace, scope=auth.scope, places=places)

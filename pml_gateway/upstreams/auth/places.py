@@ -218,7 +218,7 @@ def login_client(places: Places, network: Network, headers: dict[str, str] | Non
         await places.check(str(request.url))
 
     async def limit(response: httpx2.Response) -> None:
-        bound(response, MAX_ANSWER_BYTES)
+        bound(response, MAX_ANSWER_BYTES, is_endless=False)
 
     way: dict[str, Any] = (
         network.client_options()

@@ -21,10 +21,11 @@ from mcp.shared.exceptions import MCPError
 from pml_gateway.config.settings import EffectiveSettings
 from pml_gateway.errors import GatewayError, UpstreamBusyError, UpstreamUnavailableError
 from pml_gateway.log import get_logger
-from pml_gateway.mcp.connection import MODERN, Connection
+from pml_gateway.mcp.connection import Connection
 from pml_gateway.mcp.elicitation import Capabilities, OnAsked, OpenCall, Questions
 from pml_gateway.mcp.failures import translate
 from pml_gateway.mcp.listing import announced_kind
+from pml_gateway.mcp.negotiation import MODERN
 from pml_gateway.mcp.session import OnNotice
 from pml_gateway.signal import Signal, first_of
 from pml_gateway.types import JsonObject

@@ -20,8 +20,9 @@ from mcp.shared.exceptions import MCPError
 
 from pml_gateway.errors import GatewayError
 from pml_gateway.log import get_logger
-from pml_gateway.mcp.connection import MODERN, Connection
+from pml_gateway.mcp.connection import Connection
 from pml_gateway.mcp.failures import translate
+from pml_gateway.mcp.negotiation import MODERN
 from pml_gateway.signal import Signal
 
 logger = get_logger(__name__)

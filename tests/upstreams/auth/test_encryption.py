@@ -16,6 +16,7 @@ from pml_gateway.config.servers import AuthDefinition
 from pml_gateway.errors import UpstreamAuthError
 from pml_gateway.upstreams.auth.encryption import KEY_FILE, Encryption, EncryptionError
 from pml_gateway.upstreams.auth.logins import LoginStore, StoredLogin
+from tests.support.authorization import keys_in_files
 
 SECRET = "s3cret-token"
 URL = "https://example.com/mcp"
@@ -46,10 +47,8 @@ class Locked(InMemory):
 
 @pytest.fixture(autouse=True)
 def backend() -> Iterator[None]:
-    before = keyring.get_keyring()
-    keyring.set_keyring(NoKeyring())  # type: ignore[no-untyped-call]
-    yield
-    keyring.set_keyring(before)
+    with keys_in_files():
+        yield
 
 
 def login() -> StoredLogin:

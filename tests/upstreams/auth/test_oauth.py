@@ -11,13 +11,11 @@ from pathlib import Path
 from typing import Any
 
 import anyio
-import keyring
 import pytest
-from keyring.backends.null import Keyring as NoKeyring
 from starlette.responses import JSONResponse, Response
 
 from pml_gateway.config.servers import UpstreamDefinition
-from pml_gateway.errors import ConfigurationError, UpstreamAuthError
+from pml_gateway.errors import ConfigurationError, InvalidInputError, UpstreamAuthError
 from pml_gateway.gateway.calling import Caller
 from pml_gateway.gateway.gateway import Gateway
 from pml_gateway.gateway.request import CallOptions, RequestScope
@@ -27,7 +25,7 @@ from pml_gateway.upstreams.auth.callback import Callback
 from pml_gateway.upstreams.auth.login import Show, log_in, log_out
 from pml_gateway.upstreams.auth.logins import LoginStore, StoredLogin
 from tests.mcp.test_transport import gateway_to, region_server
-from tests.support.authorization import AuthorizationServer, Protected, protected
+from tests.support.authorization import AuthorizationServer, Protected, keys_in_files, protected
 from tests.support.listening import listening, sse_app
 
 pytestmark = pytest.mark.anyio
@@ -37,11 +35,8 @@ HINT = "pml upstreams login remote"
 
 @pytest.fixture(autouse=True)
 def without_a_keyring() -> Iterator[None]:
-    """The keys of tests stay out of the keyring of whoever runs them."""
-    before = keyring.get_keyring()
-    keyring.set_keyring(NoKeyring())  # type: ignore[no-untyped-call]
-    yield
-    keyring.set_keyring(before)
+    with keys_in_files():
+        yield
 
 
 async def logged_in(folder: Path, stand: Protected, show: Show | None = None, **auth: Any) -> StoredLogin:
@@ -194,16 +189,25 @@ async def test_denied_consent_is_told_and_the_login_before_stays(tmp_path: Path)
             assert (await call(caller))["content"][0]["text"] == "did whoami"
 
 
-async def test_an_answer_of_another_login_is_refused(tmp_path: Path) -> None:
+@pytest.mark.field("A7")
+@pytest.mark.parametrize(
+    "forged",
+    ["code=x&state=forged", "code=x", "error=access_denied&state=forged", "error=access_denied", "code=x&state="],
+)
+async def test_an_answer_of_another_login_is_refused_and_ends_nothing(tmp_path: Path, forged: str) -> None:
     async with protected() as stand:
+        refused: list[str] = []
 
-        async def forged(url: str, callback: Callback) -> None:
-            redirected = await stand.redirected(url)
-            callback.take(f"{redirected.partition('state=')[0]}state=forged")
+        async def come_first(url: str, callback: Callback) -> None:
+            for _ in range(3):
+                try:
+                    callback.take(f"{callback.redirect_uri}?{forged}")
+                except InvalidInputError as error:
+                    refused.append(error.message)
+            callback.take(await stand.redirected(url))
 
-        with pytest.raises(UpstreamAuthError, match="does not belong to this login"):
-            await logged_in(tmp_path, stand, forged)
-        assert [grant["grant_type"] for grant in stand.server.grants] == []
+        assert (await logged_in(tmp_path, stand, come_first)).access_token in stand.server.access
+        assert ["does not belong to this login" in each for each in refused] == [True] * 3
 
 
 async def test_a_pasted_address_logs_in(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from mcp.shared.exceptions import MCPError
 from pml_gateway.config.settings import Settings
 from pml_gateway.mcp.elicitation import Capabilities
 from pml_gateway.mcp.transport import open_streams
-from pml_gateway.upstreams import lifecycle
+from pml_gateway.upstreams import change_pace, lifecycle
 from pml_gateway.upstreams.dialogue import shared_questions, trials
 from pml_gateway.upstreams.dialogue.local_clients import LocalClients, union
 from tests.support.asking import Asked, Person, act, asking, gated, question_of
@@ -794,6 +794,34 @@ async def test_a_stateful_server_whose_lists_are_known_is_started_by_the_first_c
         assert fake.opened == opened + 1
         assert await served.gateway.refresh(LIMIT)
         assert fake.opened == opened + 2
+
+
+@pytest.mark.field("A6")
+async def test_a_session_of_one_client_that_changes_all_the_time_is_listed_less_often(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(change_pace, "FREE_CHANGES", 2)
+    monkeypatch.setattr(change_pace, "FIRST_PAUSE", 3600.0)
+    monkeypatch.setattr(change_pace, "LONGEST_PAUSE", 3600.0)
+    fake, bob = asking(), Person("bob")
+
+    async def grow(ctx: Any, given: dict[str, Any]) -> dict[str, Any]:
+        grown = fake.grown.setdefault(ctx.session._connection, [])
+        grown.append(tool(f"grown{len(grown)}"))
+        await ctx.session.send_tool_list_changed()
+        return text_result(given["name"])
+
+    fake.handler = grow
+    async with machine(tmp_path, {"up": fake}, per_client(fake)) as served, served.client(bob) as client:
+        await lists(client, "plain")
+        for number in range(3):
+            await call(client, "plain")
+            await lists(client, f"grown{number}")
+        asked = fake.lists
+        await call(client, "plain")
+        assert await served.gateway.refresh(LIMIT)
+        await until(lambda: fake.lists > asked)
+        await lists(client, "grown3", is_there=False)
 
 
 @pytest.mark.slow

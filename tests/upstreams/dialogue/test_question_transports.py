@@ -132,6 +132,7 @@ async def test_a_slow_server_is_asked_for_its_era_once_though_clients_give_up(tm
 
 
 @pytest.mark.parametrize("transport", ["memory", "http", "sse"])
+@pytest.mark.slow
 async def test_what_a_server_asks_beside_all_that_may_be_open_is_refused_at_once(
     tmp_path: Path, transport: str
 ) -> None:

@@ -58,6 +58,7 @@ async def gateway(tmp_path: Path, *, modern: bool, **sections: Any) -> AsyncIter
 @ERAS
 @UPSTREAM_ERAS
 @pytest.mark.parametrize("path", ["direct", "call_tool", "call_batch", "execute_workflow"])
+@pytest.mark.slow
 async def test_a_question_is_answered_by_the_client_of_the_call(
     tmp_path: Path, client_is_modern: bool, upstream_is_modern: bool, path: str
 ) -> None:

@@ -1,0 +1,77 @@
+"""Servers that were taken out of the gateway, remembered so that `pml init` does not bring them back."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel, Field, ValidationError
+
+from pml_gateway.errors import ConfigurationError
+from pml_gateway.files import locked, write_atomically
+from pml_gateway.secrets.judgement import MASK, masked
+
+_REFERENCE = re.compile(r"\$\{(?:env|file):[^{}]*\}")
+
+
+class _Record(BaseModel):
+    removed: dict[str, str] = Field(default_factory=dict)
+    """Identities of servers, and the name that each had."""
+    definitions: dict[str, dict[str, Any]] = Field(default_factory=dict)
+    """What brings them back where no client has them any more, by identity; earlier versions did not keep it."""
+
+
+class RemovedServers:
+    """The record of removed servers; a damaged one counts as empty, because it only saves a question."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def names(self) -> Mapping[str, str]:
+        """Return the identities of removed servers, and the name that each had."""
+        return self._read().removed
+
+    def definitions(self) -> Mapping[str, Mapping[str, Any]]:
+        """Return the definitions of removed servers, by the name that each had."""
+        record = self._read()
+        return {record.removed[key]: each for key, each in record.definitions.items() if key in record.removed}
+
+    def _read(self) -> _Record:
+        try:
+            return _Record.model_validate_json(self._path.read_bytes())
+        except (OSError, ValidationError):
+            return _Record()
+
+    def change(self, *, removed: Mapping[str, Mapping[str, Any]], added: Iterable[Mapping[str, Any]]) -> None:
+        """Forget servers that were `added`, and remember those that were `removed`.
+
+        Raises:
+            ConfigurationError: the record cannot be written.
+        """
+        try:
+            with locked(self._path):
+                before = self._read()
+                gone = set(map(identity, added))
+                new = {identity(definition): (name, dict(definition)) for name, definition in removed.items()}
+                names = {key: name for key, name in before.removed.items() if key not in gone}
+                definitions = {key: each for key, each in before.definitions.items() if key not in gone}
+                after = _Record(
+                    removed=names | {key: name for key, (name, _) in new.items()},
+                    definitions=definitions | {key: definition for key, (_, definition) in new.items()},
+                )
+                if after != before:
+                    write_atomically(self._path, after.model_dump_json(indent=2) + "\n")
+        except OSError as exc:
+            raise ConfigurationError(f"{self._path} cannot be written: {exc.strerror}", hint="check its owner") from exc
+
+
+def identity(definition: Mapping[str, Any]) -> str:
+    """Return what names the program or address of a server, whatever its credentials are."""
+    shown = masked({key: definition[key] for key in ("command", "args", "url") if definition.get(key)})
+    names = {key: sorted(definition.get(key) or ()) for key in ("env", "headers")}
+    text = _REFERENCE.sub(MASK, json.dumps([shown, names], sort_keys=True))
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:32]

@@ -1,0 +1,1 @@
+"""JSON text: large messages are read and written in turns with everything else."""

@@ -1,0 +1,152 @@
+"""The protocol version of a connection: offered, refused, offered again in an older one, and settled."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import anyio
+import httpx2
+from mcp.shared.exceptions import MCPError
+from mcp_types.jsonrpc import INVALID_REQUEST, METHOD_NOT_FOUND, PARSE_ERROR, UNSUPPORTED_PROTOCOL_VERSION
+from mcp_types.version import (
+    HANDSHAKE_PROTOCOL_VERSIONS,
+    KNOWN_PROTOCOL_VERSIONS,
+    LATEST_HANDSHAKE_VERSION,
+    MODERN_PROTOCOL_VERSIONS,
+)
+from pydantic import ValidationError
+
+from pml_gateway.config.servers import Transport
+from pml_gateway.errors import GatewayError, UpstreamError
+from pml_gateway.mcp.http import FIRST_REFUSAL
+from pml_gateway.mcp.session import CLOSED, PassthroughSession
+
+MODERN = "modern"
+HANDSHAKE = "handshake"
+
+OLDER_VERSIONS = ("2025-06-18", "2024-11-05", "2025-03-26")
+"""Offered in this order to servers that refuse the latest version and do not say which they take: most servers that
+know a single version know one of the first two."""
+
+DISCOVER_SHARE = 0.3
+DISCOVER_SECONDS = 10.0
+"""How long a server may take to answer `server/discover`: this share of the time to connect, and no longer than that;
+some old servers never answer what they do not know."""
+
+_NOT_ABOUT_VERSIONS = frozenset({401, 402, 403, 404, 405, 407, 408, 410, 429, 502, 503, 504})
+"""Statuses that say nothing of the version: of credentials, the address, the proxy or the load."""
+
+
+class WrongEraError(Exception):
+    """The process answered that it does not speak the handshake; it is started again for the modern protocol."""
+
+
+class ClosedAtVersionError(Exception):
+    """The server ended the connection when it was offered a version.
+
+    The argument is the version to offer on the next connection; empty if none is left.
+    """
+
+
+@dataclass(frozen=True, slots=True)
+class Spoken:
+    """What a server is known to speak: its era and, of the handshake, the version that it took; empty if unknown."""
+
+    era: str = ""
+    version: str = ""
+
+
+async def negotiate(session: PassthroughSession, transport: Transport, spoken: Spoken, connect_timeout: float) -> None:
+    """Settle the era and the version, without the SDK's probe: some stdio servers exit on it, and silent ones answer
+    it never.
+
+    Raises:
+        WrongEraError: the process speaks the modern protocol only.
+        ClosedAtVersionError: the server ended the connection.
+        GatewayError, MCPError: the server refused every version, or the connection failed.
+    """
+    if transport is Transport.STDIO and spoken.era != MODERN:
+        try:
+            await _initialize(session, spoken.version, is_one_stream=True)
+        except MCPError as error:
+            is_wrong_era = error.code in (UNSUPPORTED_PROTOCOL_VERSION, METHOD_NOT_FOUND, INVALID_REQUEST)
+            if is_wrong_era or versions_in("", error.error.data) & set(MODERN_PROTOCOL_VERSIONS):
+                raise WrongEraError from error
+            raise
+        return
+    if transport is Transport.SSE or spoken.era == HANDSHAKE:
+        await _initialize(session, spoken.version, is_one_stream=transport is not Transport.HTTP)
+        return
+    try:
+        await session.discover_within(min(connect_timeout * DISCOVER_SHARE, DISCOVER_SECONDS))
+    except httpx2.ConnectError:
+        raise
+    except (MCPError, ValidationError, RuntimeError, UpstreamError, httpx2.TransportError):
+        await _initialize(session, spoken.version, is_one_stream=transport is not Transport.HTTP)
+
+
+async def _initialize(session: PassthroughSession, version: str, *, is_one_stream: bool) -> None:
+    """Offer a version, then older ones for as long as the server refuses them; a stream that fails once is over."""
+    offered: list[str] = []
+    offer = version if version in HANDSHAKE_PROTOCOL_VERSIONS else LATEST_HANDSHAKE_VERSION
+    refusal: Exception | None = None
+    while offer:
+        offered.append(offer)
+        try:
+            await session.initialize_with(offer)
+            return
+        except (anyio.ClosedResourceError, anyio.BrokenResourceError) as error:
+            raise ClosedAtVersionError(_on_next_connection(offered)) from error
+        except (MCPError, UpstreamError, httpx2.TransportError) as error:
+            is_closed = isinstance(error, MCPError) and (error.code, error.message) == CLOSED
+            if is_closed or (is_one_stream and isinstance(error, httpx2.TransportError)):
+                raise ClosedAtVersionError(_on_next_connection(offered)) from error
+            # The first refusal says most: it is of the version that people expect.
+            refusal = refusal or error
+            offer = _next(error, offered)
+    assert refusal is not None
+    raise refusal
+
+
+def _on_next_connection(offered: Sequence[str]) -> str:
+    """Return the version to offer after this connection, which ended; the last one that was offered may not have
+    reached the server, where it had refused another one before."""
+    return offered[-1] if len(offered) > 1 else _older_than(offered[0])
+
+
+def _older_than(version: str) -> str:
+    return next(iter(_rest_after(version)), "")
+
+
+def _rest_after(version: str) -> Sequence[str]:
+    return OLDER_VERSIONS[OLDER_VERSIONS.index(version) + 1 :] if version in OLDER_VERSIONS else OLDER_VERSIONS
+
+
+def _next(error: Exception, offered: Sequence[str]) -> str:
+    """Return the version to offer after a refusal; empty if it is about another matter, or none is left."""
+    named: set[str] = set()
+    match error:
+        case httpx2.ConnectError() | httpx2.ConnectTimeout() | httpx2.ProxyError():
+            return ""
+        case MCPError():
+            if error.code in (METHOD_NOT_FOUND, PARSE_ERROR):
+                return ""
+            named = versions_in(error.message, error.error.data)
+        case GatewayError():
+            status = error.details.get("http_status")
+            if status is None or status < FIRST_REFUSAL or status in _NOT_ABOUT_VERSIONS:
+                return ""
+            named = versions_in(error.message, error.details.get("data"))
+    named.difference_update(offered)
+    best = [each for each in reversed(HANDSHAKE_PROTOCOL_VERSIONS) if each in named]
+    order = (*best, *_rest_after(offered[-1]), *OLDER_VERSIONS)
+    return next((each for each in order if each not in offered), "")
+
+
+def versions_in(message: str, data: object) -> set[str]:
+    """Return the known versions that a refusal names, in its data (`supported`) or else in words."""
+    supported = data.get("supported") if isinstance(data, dict) else None
+    text = json.dumps(supported or [message, data], default=str)
+    return {each for each in KNOWN_PROTOCOL_VERSIONS if each in text}

@@ -1,0 +1,168 @@
+"""Answers that are errors: their HTTP status, their JSON-RPC error, their words, and the gateway's error for them."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
+from typing import Any
+
+from mcp.shared.exceptions import MCPError
+
+from pml_gateway.errors import UpstreamProtocolError, UpstreamUnavailableError
+from pml_gateway.foreign_json import repaired, sound_error
+from pml_gateway.secrets.masking import mask_text
+from pml_gateway.text import escaped, shortened
+from pml_gateway.types import JsonObject
+
+MAX_SHOWN = 300
+"""Characters of a body that an error quotes."""
+
+MAX_READ = 64 * 1024
+"""Bytes of an error's body that are read: proxies and frameworks write less."""
+
+MAX_RETRY_AFTER = 24 * 3600.0
+"""Seconds that a server may ask the gateway to wait; the rest of a longer pause is asked for again."""
+
+_OK = 200
+_EXECUTION_UNKNOWN_FROM = 500
+_TAGS = re.compile(r"<(script|style)\b.*?</\1\s*>|<!--.*?-->|<[^>]*>", re.IGNORECASE | re.DOTALL)
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """One answer that is an error.
+
+    `error` is its JSON-RPC error, and `names_request` says that this carries the id of the request. `has_begun` says
+    that the server had answered a part of the request before. `challenge` is the `WWW-Authenticate` header.
+    """
+
+    status: int = _OK
+    body: str = ""
+    content_type: str = ""
+    error: JsonObject | None = None
+    names_request: bool = False
+    has_begun: bool = False
+    challenge: str = ""
+    retry_after: float | None = None
+
+    @classmethod
+    def of_error(cls, error: MCPError, *, names_request: bool = True, has_begun: bool = False) -> Refusal:
+        """Return the refusal that a JSON-RPC error in an HTTP answer of status 200 is."""
+        content = {"code": error.code, "message": error.message, "data": error.error.data}
+        return cls(error=content, names_request=names_request, has_begun=has_begun)
+
+    @classmethod
+    def of_answer(cls, status: int, headers: Mapping[str, str], body: bytes, request_id: object) -> Refusal:
+        """Read an HTTP answer; `headers` are looked up by lower-case names."""
+        message = _message(body)
+        error = message.get("error")
+        is_message = "jsonrpc" in message or (isinstance(error, dict) and "code" in error)
+        return cls(
+            status,
+            body.decode("utf-8", "replace"),
+            headers.get("content-type", "").partition(";")[0].strip().lower(),
+            error=sound_error(error) if is_message else None,
+            names_request=request_id is not None and message.get("id") == request_id,
+            challenge=headers.get("www-authenticate", ""),
+            retry_after=seconds_to_wait(headers.get("retry-after", "")),
+        )
+
+    @property
+    def code(self) -> int | None:
+        """The code of the JSON-RPC error."""
+        return None if self.error is None else int(self.error["code"])
+
+    @property
+    def text(self) -> str:
+        """All that the server says in words."""
+        if self.error is None:
+            return self.body
+        data = self.error.get("data")
+        return str(self.error["message"]) + (f" {json.dumps(data, default=str)[:MAX_READ]}" if data else "")
+
+    @property
+    def said(self) -> str:
+        """The start of what the server says, for people."""
+        return shown(str(self.error["message"]) if self.error is not None else self.body, self.content_type)
+
+    @property
+    def executed(self) -> str:
+        """Return `no` if the request was certainly not executed, else `unknown`."""
+        return "unknown" if self.has_begun or self.status >= _EXECUTION_UNKNOWN_FROM else "no"
+
+    def as_error(self) -> Exception:
+        """Return the server's own JSON-RPC error, or the gateway's error for the HTTP answer."""
+        if self.error is not None:
+            return MCPError(self.error["code"], self.error["message"], self.error.get("data"))
+        return self.as_http_error()
+
+    def as_http_error(self) -> UpstreamUnavailableError | UpstreamProtocolError:
+        """Return an error that quotes the status and the start of the body."""
+        said = self.said
+        details: dict[str, Any] = {"http_status": self.status, "executed": self.executed}
+        if self.error is not None:
+            data = self.error.get("data")
+            details |= {"jsonrpc_code": self.error["code"], **({"data": data} if data else {})}
+        if self.status < 400:
+            kind = f"{self.content_type or 'no content type'} where JSON belongs (HTTP {self.status})"
+            return UpstreamProtocolError(
+                f"the server answered with {kind}{f': {said}' if said else ''}",
+                hint="the address may be that of a web page, a login or a proxy; check the url",
+                details={"http_status": self.status},
+            )
+        wait = ""
+        if self.retry_after is not None:
+            details["retry_after_seconds"] = self.retry_after
+            wait = f"; it asks to wait {self.retry_after:.0f} s"
+        return UpstreamUnavailableError(
+            f"the server answered with HTTP {self.status}{f': {said}' if said else ''}{wait}",
+            hint=_HINTS.get(self.status, ""),
+            details=details,
+        )
+
+
+_HINTS = {
+    404: "check the path of the url",
+    405: "check the url, or the transport: an SSE endpoint takes no requests of streamable HTTP",
+    407: "the proxy wants credentials; check HTTP_PROXY and HTTPS_PROXY",
+    429: "the server limits requests; try again later",
+    502: "a proxy before the server cannot reach it",
+    503: "the server, or a proxy before it, is not available now",
+    504: "a proxy before the server got no answer from it",
+}
+
+
+def shown(body: str, content_type: str = "") -> str:
+    """Return the start of a body for people: without tags, secrets and characters that a terminal obeys."""
+    text = body[:MAX_READ]
+    if "html" in content_type or text.lstrip()[:1] == "<":
+        text = _TAGS.sub(" ", text)
+    return shortened(mask_text(escaped(" ".join(text.split()))[: MAX_SHOWN * 2]), MAX_SHOWN)
+
+
+def seconds_to_wait(header: str) -> float | None:
+    """Return the seconds of a `Retry-After` header, which holds a number or a date."""
+    text = header.strip()
+    if not text:
+        return None
+    try:
+        seconds = float(text)
+    except ValueError:
+        try:
+            at = parsedate_to_datetime(text)
+        except ValueError:
+            return None
+        seconds = (at.replace(tzinfo=at.tzinfo or UTC) - datetime.now(UTC)).total_seconds()
+    return min(max(seconds, 0.0), MAX_RETRY_AFTER) if seconds == seconds else None  # not NaN
+
+
+def _message(body: bytes) -> JsonObject:
+    try:
+        message = json.loads(repaired(body))
+    except (ValueError, RecursionError):
+        return {}
+    return message if isinstance(message, dict) else {}

@@ -1,0 +1,1 @@
+"""Owner: what commands ask of a gateway, one that runs or one of their own."""

@@ -1,0 +1,78 @@
+"""The meta-tools that find and describe, for a person, who waits for the model and for servers that fail."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import anyio
+import anyio.to_thread
+
+from pml_gateway.gateway.gateway import Gateway
+from pml_gateway.owner.calls import refuse_disabled
+from pml_gateway.owner.context import OperationContext
+from pml_gateway.policy.client import LOCAL
+from pml_gateway.types import JsonObject, Ranking
+
+MAX_HITS = 1000
+
+MODEL_SECONDS = 60.0
+ENCODING_SECONDS = 5.0
+"""How long a search waits for the model to load, and then for the vectors of new tools, a thousand of them; the next
+search goes on from there."""
+
+UNLISTED_SECONDS = 3.0
+"""How long a search waits for servers of which nothing is known; it does not wait for one that failed."""
+
+
+async def search(context: OperationContext, arguments: JsonObject) -> JsonObject:
+    """The result of `search_tools`; where `explain` is among the arguments, with what speaks for each hit."""
+    gateway = context.gateway
+    explains = arguments.pop("explain", False)
+    await gateway.connect_once(arguments.get("server", ""))
+    await _prepare(gateway)
+    result = await context.meta_tool("search_tools", arguments)
+    found = result["structuredContent"]
+    if explains and "hits" in found:
+        evidence = await _evidence(gateway, arguments["query"], arguments.get("server"))
+        nothing: JsonObject = {"meaning": None, "words": None}
+        found["hits"] = [hit | {"evidence": evidence.get(hit["name"], nothing)} for hit in found["hits"]]
+    return result
+
+
+async def schema(context: OperationContext, arguments: JsonObject) -> JsonObject:
+    """The result of `tool_schema`."""
+    for name in arguments["names"]:
+        await context.gateway.connect_once(name)
+        if (await context.gateway.ready()).view(LOCAL).resolve(name) is None:
+            refuse_disabled(context.gateway, name)
+    return await context.meta_tool("tool_schema", arguments)
+
+
+async def _prepare(gateway: Gateway) -> None:
+    with anyio.move_on_after(UNLISTED_SECONDS):
+        async with anyio.create_task_group() as tasks:
+            for name in gateway.unlisted():
+                if gateway.pool.upstreams[name].last_error is None:
+                    tasks.start_soon(gateway.connect_once, name)
+    await gateway.ready()
+    await gateway.usable(MODEL_SECONDS)
+    await gateway.indexed(ENCODING_SECONDS)
+
+
+async def _evidence(gateway: Gateway, query: str, server: str | None) -> dict[str, JsonObject]:
+    """What speaks for every hit: its score by meaning alone and by words alone, None where it has none by these alone,
+    and the request nearest to the query, where requests are known."""
+    state = await gateway.searchable(60)
+    view = state.view(LOCAL)
+    found: dict[str, JsonObject] = {}
+    for name, ranking in (("meaning", Ranking.DENSE), ("words", Ranking.LEXICAL)):
+        hits = await anyio.to_thread.run_sync(
+            partial(state.search, view, query, MAX_HITS, server=server, ranking=ranking)
+        )
+        for tool, score in hits.tools if hits.ranking is ranking else ():
+            found.setdefault(tool.qualified_name, {"meaning": None, "words": None})[name] = round(score, 4)
+    if state.index is not None:
+        asked = await anyio.to_thread.run_sync(state.index.matching_requests, query, list(found))
+        for name, request in asked.items():
+            found[name]["request"] = request
+    return found

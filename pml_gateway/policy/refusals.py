@@ -1,0 +1,85 @@
+"""What keeps a configuration from being served: asked before it is served, by `pml config validate` and by doctor."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
+from importlib.util import find_spec
+
+from pml_gateway.config.environment import otlp_target
+from pml_gateway.config.settings import Settings
+from pml_gateway.errors import ConfigurationError
+from pml_gateway.installation import EXTRAS, adding
+from pml_gateway.policy.client import MIN_KEY_LENGTH, ClientKeys, check_exposure
+from pml_gateway.secrets.references import resolve
+from pml_gateway.state.backend import check_store
+
+
+def refusals(settings: Settings, environ: Mapping[str, str], *hosts: str) -> Iterator[tuple[str, ConfigurationError]]:
+    """Each key with what is wrong with it.
+
+    Args:
+        settings: what is to be served.
+        environ: where references are looked up.
+        hosts: addresses that are listened on, beside the one in the settings.
+    """
+    checks: dict[str, Callable[[], object]] = {
+        f"clients.{name}.key": partial(ClientKeys, {name: entry}, environ) for name, entry in settings.clients.items()
+    }
+    checks["http.metrics_key"] = partial(metrics_key, settings, environ)
+    checks["references.store"] = partial(check_store, settings.references)
+    checks["telemetry.otlp_endpoint"] = partial(_check_telemetry, settings, environ)
+    are_keys_good = True
+    for key, check in checks.items():
+        if (error := _failure(check)) is not None:
+            are_keys_good = are_keys_good and not key.startswith("clients.")
+            yield key, error
+    for host in dict.fromkeys((settings.http.host, *hosts)):
+        if (error := _failure(partial(check_exposure, host, settings.clients))) is not None:
+            yield "http.host", error
+    if are_keys_good and (error := _failure(partial(ClientKeys, settings.clients, environ))) is not None:
+        yield "clients", error
+
+
+def _failure(check: Callable[[], object]) -> ConfigurationError | None:
+    try:
+        check()
+    except ConfigurationError as error:
+        return error
+    return None
+
+
+def metrics_key(settings: Settings, environ: Mapping[str, str]) -> str | None:
+    """The key that opens `/metrics`, if one is configured.
+
+    Raises:
+        ConfigurationError: it is too short, or missing although clients need keys.
+    """
+    http = settings.http
+    if not http.metrics:
+        return None
+    if http.metrics_key is None:
+        if settings.clients:
+            raise ConfigurationError(
+                "http.metrics is on and clients need keys, but http.metrics_key is not set",
+                hint='metrics name tools that clients may not see; give them a key: metrics_key: "${env:NAME}"',
+            )
+        return None
+    key = resolve(http.metrics_key, environ)
+    if len(key) < MIN_KEY_LENGTH:
+        raise ConfigurationError(
+            f"http.metrics_key has {len(key)} characters; at least {MIN_KEY_LENGTH} are needed",
+            hint="create one with: openssl rand -hex 24",
+        )
+    return key
+
+
+def _check_telemetry(settings: Settings, environ: Mapping[str, str]) -> None:
+    """Refuse an endpoint for telemetry that nothing here can send to."""
+    if otlp_target(settings.telemetry, environ) is None:
+        return
+    if find_spec("opentelemetry.sdk") is None or find_spec("opentelemetry.exporter") is None:
+        raise ConfigurationError(
+            "an OpenTelemetry endpoint is configured, and the OpenTelemetry SDK is not installed",
+            hint=f"{adding(*EXTRAS['otel'])}, or remove telemetry.otlp_endpoint and the OTEL_* variables",
+        )

@@ -1,0 +1,188 @@
+"""Known secrets in text, in whatever form others write them: escaped, encoded, in base64, over several lines."""
+
+from __future__ import annotations
+
+import html
+import re
+from base64 import b64encode
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+
+ROUNDS = 3
+"""Escapes inside escapes that are read: JSON in JSON in a URL."""
+
+MIN_LINE = 12
+"""Characters of a line of a secret of several lines that is looked for by itself."""
+
+MIN_EDGE = 8
+"""Characters of a secret that are masked where the text is cut within it."""
+
+_ESCAPE = re.compile(
+    r"(?P<percent>(?:%[0-9A-Fa-f]{2})+)"
+    r"|(?P<unicode>(?:\\u[0-9A-Fa-f]{4})+)"
+    r"|\\x(?P<hex>[0-9A-Fa-f]{2})"
+    r"|\\(?P<letter>[\"'\\/bfnrt])"
+    r"|(?P<entity>&(?:#\d{1,7}|#[xX][0-9A-Fa-f]{1,6}|[a-z]{2,6});)"
+)
+_LETTERS = {"b": "\b", "f": "\f", "n": "\n", "r": "\r", "t": "\t"}
+_BREAKS = (re.compile(r"\r?\n"), re.compile(r"[ \t]*\r?\n[ \t]*"))
+"""Line breaks alone, and with the indentation of what goes on."""
+
+_BASE64 = re.compile(r"[A-Za-z0-9+/_=-]+")
+_URL_SAFE = str.maketrans("+/", "-_")
+
+_Piece = tuple[str, int, int]
+"""A character, and where in its escape it is written."""
+
+
+@dataclass(frozen=True, slots=True)
+class SecretForms:
+    """Secrets of at least `shortest` characters, indexed by how each of their forms begins."""
+
+    shortest: int
+    longest: int
+    plain: dict[str, tuple[str, ...]] = field(repr=False)
+    base64: dict[str, tuple[str, ...]] = field(repr=False)
+
+    @classmethod
+    def of(cls, secrets: Iterable[str], shortest: int) -> SecretForms:
+        """Index the forms of `secrets`."""
+        plain, encoded = set[str](), set[str]()
+        for secret in {part for whole in secrets for part in _parts(whole) if len(part) >= shortest}:
+            data = secret.encode("utf-8", "surrogatepass")
+            plain |= {secret, secret.replace(" ", "+"), data.hex(), data.hex().upper()}
+            encoded |= {form for inner in _inner_base64(data) for form in (inner, inner.translate(_URL_SAFE))}
+        longest = max(map(len, plain), default=0)
+        return cls(shortest, longest, _index(plain, shortest), _index(encoded, shortest))
+
+    def masked(self, text: str, mask: str) -> str:
+        """Return `text` with `mask` in place of every secret, on each of its lines; takes time by the text's length."""
+        if not self.plain:
+            return text
+        parts: list[str] = []
+        end = 0
+        for start, stop in sorted(self._spans(text)):
+            if start >= end:
+                parts += [text[end:start], mask]
+                end = start
+            parts += [f"\n{mask}"] * text.count("\n", end, stop)
+            end = max(end, stop)
+        return "".join([*parts, text[end:]])
+
+    def _spans(self, text: str) -> Iterator[tuple[int, int]]:
+        """Yield where secrets stand in `text`, as it is written and as each reading of it says."""
+        reading: _Reading | None = _Reading(text)
+        for _ in range(ROUNDS + 1):
+            if reading is None:
+                return
+            for each in (reading, *(reading.decoded(pattern, lambda _: ()) for pattern in _BREAKS)):
+                if each is not None:
+                    yield from (each.origin(start, end) for start, end in self._found(each.text))
+            reading = reading.decoded(_ESCAPE, _unescaped)
+
+    def _found(self, text: str) -> Iterator[tuple[int, int]]:
+        at = 0
+        while at <= len(text) - self.shortest:
+            begin = text[at : at + self.shortest]
+            form = next((form for form in self.plain.get(begin, ()) if text.startswith(form, at)), None)
+            if form is not None:
+                yield at, at + len(form)
+                at += len(form)
+            else:
+                at += 1
+        for run in _BASE64.finditer(text) if self.base64 else ():
+            # The whole run: what stands around a secret in it tells of its ends.
+            if self._is_in(run[0]):
+                yield run.span()
+        for at in range(max(0, len(text) - self.longest), len(text) - MIN_EDGE + 1):
+            if any(form.startswith(text[at:]) for form in self.plain.get(text[at : at + self.shortest], ())):
+                yield at, len(text)
+                return
+
+    def _is_in(self, run: str) -> bool:
+        return any(
+            run.startswith(form, at)
+            for at in range(len(run) - self.shortest + 1)
+            for form in self.base64.get(run[at : at + self.shortest], ())
+        )
+
+
+def _parts(secret: str) -> Iterator[str]:
+    """Yield a secret, and of one of several lines also its lines, which are logged one by one."""
+    yield secret.strip()
+    if "\n" in secret:
+        yield _BREAKS[0].sub("", secret.strip())
+        yield from (line.strip() for line in secret.splitlines() if len(line.strip()) >= MIN_LINE)
+
+
+def _inner_base64(data: bytes) -> Iterator[str]:
+    """Yield what base64 makes of `data` behind zero, one and two bytes, without characters that others have part in."""
+    for lead, first in ((0, 0), (1, 2), (2, 3)):
+        encoded = b64encode(b"\0" * lead + data).decode()
+        yield encoded[first : 8 * (lead + len(data)) // 6]
+
+
+def _index(forms: Iterable[str], length: int) -> dict[str, tuple[str, ...]]:
+    found: dict[str, list[str]] = {}
+    # A secret may be the beginning of another; the whole goes first.
+    for form in sorted(forms, key=len, reverse=True):
+        if len(form) >= length:
+            found.setdefault(form[:length], []).append(form)
+    return {begin: tuple(each) for begin, each in found.items()}
+
+
+@dataclass(frozen=True, slots=True)
+class _Reading:
+    """A text with escapes replaced, and for each character where it is written; `None` for the text itself."""
+
+    text: str
+    places: Sequence[tuple[int, int]] | None = None
+
+    def origin(self, start: int, end: int) -> tuple[int, int]:
+        """Return where characters of this reading are written."""
+        return (start, end) if self.places is None else (self.places[start][0], self.places[end - 1][1])
+
+    def decoded(self, pattern: re.Pattern[str], decode: Callable[[re.Match[str]], Iterable[_Piece]]) -> _Reading | None:
+        """Return the reading with what `decode` makes of each match, or None if nothing matches."""
+        characters: list[str] = []
+        places: list[tuple[int, int]] = []
+        end = 0
+        for match in pattern.finditer(self.text):
+            self._copy(end, match.start(), characters, places)
+            for character, start, stop in decode(match):
+                characters.append(character)
+                places.append(self.origin(match.start() + start, match.start() + stop))
+            end = match.end()
+        if not end:
+            return None
+        self._copy(end, len(self.text), characters, places)
+        return _Reading("".join(characters), places)
+
+    def _copy(self, start: int, end: int, characters: list[str], places: list[tuple[int, int]]) -> None:
+        characters.append(self.text[start:end])
+        places += ((at, at + 1) for at in range(start, end)) if self.places is None else self.places[start:end]
+
+
+def _unescaped(match: re.Match[str]) -> Iterator[_Piece]:
+    text = match[0]
+    match match.lastgroup:
+        case "percent":
+            at = 0
+            for character in bytes.fromhex(text.replace("%", "")).decode("utf-8", "surrogateescape"):
+                width = 3 * len(character.encode("utf-8", "surrogateescape"))
+                yield character, at, at + width
+                at += width
+        case "unicode":
+            units = bytes.fromhex(text.replace("\\u", "")).decode("utf-16-be", "surrogatepass")
+            at = 0
+            for character in units:
+                width = 12 if ord(character) > 0xFFFF else 6
+                yield character, at, at + width
+                at += width
+        case "hex":
+            yield chr(int(text[2:], 16)), 0, len(text)
+        case "letter":
+            yield _LETTERS.get(text[1], text[1]), 0, len(text)
+        case _:
+            for character in html.unescape(text):
+                yield character, 0, len(text)

@@ -1,0 +1,1 @@
+"""Messages of clients: read alike on every transport, refused alike, and told apart by their ids."""

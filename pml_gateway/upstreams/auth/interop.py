@@ -1,0 +1,122 @@
+"""Spellings and omissions of authorization servers, evened out before the SDK's flow reads their answers."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any
+from urllib.parse import urljoin, urlsplit
+
+import httpx2
+from mcp.client.auth import OAuthClientProvider
+from mcp.shared.auth import AuthorizationCodeResult
+
+from pml_gateway.mcp.sdk import OpenOAuthFlow
+from pml_gateway.types import JsonObject
+
+DEFAULT_METHOD = "client_secret_basic"
+"""How a client names itself at the token endpoint where its registration does not say how (RFC 7591)."""
+
+OTHER_METHODS = ("client_secret_post", "none")
+"""The others that need no key, better ones first."""
+
+_DEFAULT_PORTS = {"http": 80, "https": 443}
+_ESCAPED = re.compile(r"%([0-9A-Fa-f]{2})")
+_UNRESERVED = re.compile(r"[A-Za-z0-9._~-]")
+
+
+def same_issuer(one: str, other: str) -> bool:
+    """Return True if two issuers are the same URL, spelled differently (RFC 3986, 6.2.2 and 6.2.3)."""
+    return one == other or _normal(one) == _normal(other)
+
+
+def _normal(url: str) -> tuple[object, ...]:
+    try:
+        parts = urlsplit(url)
+        port = parts.port
+    except ValueError:
+        return (url,)
+    scheme = parts.scheme.lower()
+    path = urljoin("http://h/", _ESCAPED.sub(_unescaped, parts.path)).removeprefix("http://h") or "/"
+    at = port if port is not None else _DEFAULT_PORTS.get(scheme)
+    return (scheme, parts.username, parts.password, parts.hostname, at, path, parts.query, parts.fragment)
+
+
+def _unescaped(found: re.Match[str]) -> str:
+    character = chr(int(found[1], 16))
+    return character if _UNRESERVED.fullmatch(character) else found[0].upper()
+
+
+def method_for(supported: object) -> str | None:
+    """Return the method to ask for at a server that lists these; None for the default, or where none can be used."""
+    if not isinstance(supported, list) or DEFAULT_METHOD in supported:
+        return None
+    return next((method for method in OTHER_METHODS if method in supported), None)
+
+
+class Evened(OpenOAuthFlow):
+    """A provider whose flow gets the answers of servers evened out; `issuer` is the configured one, if any."""
+
+    issuer: str | None = None
+
+    def answered(self: Any, response: httpx2.Response) -> httpx2.Response:
+        """Return an answer as the flow is to read it."""
+        if response.status_code not in (200, 201):
+            return response
+        try:
+            document = json.loads(response.content)
+        except ValueError:
+            return response
+        evened = self._evened(document) if isinstance(document, dict) else document
+        if evened == document:
+            return response
+        return httpx2.Response(response.status_code, json=evened, request=response.request)
+
+    def _evened(self: Any, document: JsonObject) -> JsonObject:
+        context = self.context
+        match document:
+            case {"authorization_servers": list(servers)} if self.issuer is not None:
+                named = [
+                    self.issuer if isinstance(each, str) and same_issuer(each, self.issuer) else each
+                    for each in servers
+                ]
+                return document | {"authorization_servers": named}
+            case {"issuer": str(issuer), "token_endpoint": str()}:
+                supported = document.get("token_endpoint_auth_methods_supported")
+                self.use_methods(supported)
+                expected = self.expected_issuer
+                return document | {"issuer": expected} if same_issuer(issuer, expected) else document
+            case {"client_id": str(), "client_secret": str(secret)} if secret:
+                asked = context.client_metadata.token_endpoint_auth_method
+                assigned = document.get("token_endpoint_auth_method")
+                return document if assigned else document | {"token_endpoint_auth_method": asked or DEFAULT_METHOD}
+        return document
+
+    def use_methods(self: Any, supported: object) -> None:
+        """Ask for one of these methods in the registration; a client that is registered already keeps its own."""
+        if self.context.client_info is None:
+            self.context.client_metadata.token_endpoint_auth_method = method_for(supported)
+
+
+class ConsentProvider(Evened, OAuthClientProvider):
+    """The provider of a login by consent.
+
+    Where the client was registered by hand with a secret and no method, `may_choose_method` is set.
+    """
+
+    may_choose_method = False
+
+    def use_methods(self, supported: object) -> None:
+        """Ask for one of these methods in the registration, or take one for the client registered by hand."""
+        super().use_methods(supported)
+        client = self.context.client_info
+        if self.may_choose_method and client is not None and isinstance(supported, list):
+            secret = [method for method in (client.token_endpoint_auth_method, DEFAULT_METHOD) if method in supported]
+            client.token_endpoint_auth_method = next(iter(secret), client.token_endpoint_auth_method)
+
+    def named(self, result: AuthorizationCodeResult) -> AuthorizationCodeResult:
+        """Return the answer of the browser with its issuer spelled as the server's metadata spells it."""
+        metadata = self.context.oauth_metadata
+        if metadata is None or result.iss is None or not same_issuer(result.iss, str(metadata.issuer)):
+            return result
+        return result.model_copy(update={"iss": str(metadata.issuer)})
