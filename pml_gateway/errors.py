@@ -157,6 +157,10 @@ class UpstreamProtocolError(UpstreamError):
     """An upstream answered outside the protocol."""
 
 
+class AnswerTooLargeError(UpstreamProtocolError):
+    """An upstream answered with more than the gateway reads; asking again costs as much and brings the same."""
+
+
 class ToolCallError(GatewayError):
     """The calling model asked for something it can correct."""
 

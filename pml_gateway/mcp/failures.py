@@ -13,6 +13,7 @@ from mcp.shared.exceptions import MCPError
 from mcp_types.jsonrpc import PARSE_ERROR, REQUEST_TIMEOUT
 
 from pml_gateway.errors import (
+    AnswerTooLargeError,
     ConfigurationError,
     GatewayError,
     UpstreamError,
@@ -49,7 +50,8 @@ def translate(error: BaseException, upstream_id: str) -> GatewayError:
         return cause
     match cause:
         case MCPError() if isinstance(fault := cause.error.data, AnswerFault):
-            return UpstreamProtocolError(f"{upstream_id}: {fault.reason}", hint=fault.hint)
+            refused = AnswerTooLargeError if fault.is_too_large else UpstreamProtocolError
+            return refused(f"{upstream_id}: {fault.reason}", hint=fault.hint)
         case MCPError(code=code, message=message) if code == PARSE_ERROR and message.startswith(_UNREADABLE):
             reason = message.removeprefix(_UNREADABLE).splitlines()[0][:300]
             kind = UpstreamUnavailableError if reason.startswith(CUT_SHORT) else UpstreamProtocolError

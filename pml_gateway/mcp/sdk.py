@@ -388,6 +388,6 @@ def _error_in(content: bytes | str) -> JsonObject | None:
 def _unread(error: Exception, request_id: RequestId, what: str, content: bytes | str) -> JSONRPCError:
     if (said := _error_in(content)) is not None:
         return JSONRPCError(jsonrpc="2.0", id=request_id, error=ErrorData.model_validate(said))
-    fault = AnswerFault(str(error)) if isinstance(error, TooManyListedError) else None
+    fault = AnswerFault(str(error), is_too_large=True) if isinstance(error, TooManyListedError) else None
     data = ErrorData(code=PARSE_ERROR, message=f"{what}: {error}", data=fault)
     return JSONRPCError(jsonrpc="2.0", id=request_id, error=data)

@@ -35,6 +35,7 @@ class AnswerFault:
 
     reason: str
     hint: str = ""
+    is_too_large: bool = False
 
 
 UTF16 = AnswerFault(
@@ -141,6 +142,7 @@ async def read_line(line: bytes | Oversized, max_bytes: int, sent: Sent) -> list
         fault = AnswerFault(
             f"a message of {line.size} bytes is larger than {max_bytes} bytes",
             hint="ask for less, or raise upstreams.max_message_bytes",
+            is_too_large=True,
         )
         return [_answered(line.head, line.tail, fault)]
     if len(line) <= PIECE and not line.strip(b" \t\r\0"):
@@ -154,7 +156,7 @@ async def read_line(line: bytes | Oversized, max_bytes: int, sent: Sent) -> list
             return [await read_message(line)]
         found = await found_on(line, sent)
     except TooManyListedError as error:
-        return [_answered(line, line, AnswerFault(str(error)))]
+        return [_answered(line, line, AnswerFault(str(error), is_too_large=True))]
     except TooDeepError as error:
         return [_answered(line, line, AnswerFault(f"a message is {error}"))]
     except ValueError:

@@ -18,6 +18,7 @@ import anyio.to_thread
 from pml_gateway.config.servers import Transport
 from pml_gateway.config.settings import EffectiveSettings
 from pml_gateway.errors import (
+    AnswerTooLargeError,
     GatewayError,
     UpstreamProtocolError,
     UpstreamTimeoutError,
@@ -468,7 +469,7 @@ class Lifecycle:
 
     async def _back_off(self, error: GatewayError) -> None:
         surrounded = await anyio.to_thread.run_sync(self._surroundings, error) if is_permanent(error) else None
-        if isinstance(error, UpstreamProtocolError):
+        if isinstance(error, AnswerTooLargeError):
             pause = self.lists.rest(tuple(ListKind))
         else:
             pause = PERMANENT_PAUSE if is_permanent(error) else self._backoff.pause()

@@ -10,7 +10,7 @@ import anyio
 import anyio.lowlevel
 from mcp.shared.exceptions import MCPError
 
-from pml_gateway.errors import UpstreamError, UpstreamProtocolError, UpstreamTimeoutError
+from pml_gateway.errors import AnswerTooLargeError, UpstreamError, UpstreamProtocolError, UpstreamTimeoutError
 from pml_gateway.json_text.reading import MAX_DEPTH, MAX_LISTED, ShortList
 from pml_gateway.mcp.failures import translate
 from pml_gateway.mcp.http import SessionUnknownError
@@ -66,7 +66,8 @@ async def all_pages(session: PassthroughSession, method: str, key: str, *, upstr
     """Fetch every object of a paginated list, as the upstream sent it; `timeout` is for all of its pages.
 
     Raises:
-        UpstreamProtocolError: pages or objects exceed the limits, or the first page has no list under `key`.
+        AnswerTooLargeError: pages or objects exceed the limits.
+        UpstreamProtocolError: the first page has no list under `key`.
         GatewayError: there was no first page.
     """
     reader = _Reader(session, method, key, upstream_id)
@@ -152,7 +153,7 @@ class _Reader:
             raise UpstreamProtocolError(f"{self._what} answered without a list of {self._key}")
         if len(self.entries) + len(page) > MAX_LISTED:
             self._size = MAX_LIST_BYTES + 1
-            raise UpstreamProtocolError(f"{self._what}: more than {MAX_LISTED} {self._key} listed")
+            raise AnswerTooLargeError(f"{self._what}: more than {MAX_LISTED} {self._key} listed")
         for name in page.left_out if isinstance(page, ShortList) else ():
             shown = ascii(name) if name else "a definition without a name"
             self._left_out.append(f"{self._what}: {shown} is nested deeper than {MAX_DEPTH} levels, and left out")
@@ -160,7 +161,7 @@ class _Reader:
         if self.pages or self._cursor is not None:
             self._size += await _size(page)
         if self._is_too_much:
-            raise UpstreamProtocolError(f"{self._what}: more than {MAX_LIST_BYTES} bytes of {self._key} listed")
+            raise AnswerTooLargeError(f"{self._what}: more than {MAX_LIST_BYTES} bytes of {self._key} listed")
         new = [entry for entry in page if isinstance(entry, dict) and self._name(entry) not in self._names]
         self._names.update(filter(None, map(self._name, new)))
         self.entries += new

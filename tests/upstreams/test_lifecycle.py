@@ -14,10 +14,12 @@ from starlette.responses import Response
 from pml_gateway.config.settings import Settings
 from pml_gateway.errors import ErrorCode, UpstreamUnusableError
 from pml_gateway.gateway.gateway import open_gateway
+from pml_gateway.upstreams.lifecycle import FIRST_BACKOFF
 from tests.gateway.test_calling import call
 from tests.mcp.test_transport import ask, gateway_to, region_server
 from tests.support.listening import listening
 from tests.support.memory import MemoryStreams, paths_in, settings_for
+from tests.support.raw_http import RawRequest, raw_server, response, result
 from tests.support.scripted_server import ScriptedServer, text_result, tool
 from tests.support.serving import serving
 from tests.support.waiting import swapped
@@ -211,3 +213,42 @@ async def test_an_unreachable_upstream_says_when_to_try_again(tmp_path: Path) ->
         details = error_of(await served.call("up__t"))["details"]
         assert details["executed"] == "no"
         assert 0 < details["retry_after_seconds"] < 100
+
+
+@pytest.mark.parametrize("at", ["initialize", "tools/list"])
+@pytest.mark.parametrize(
+    "body",
+    [b"\xff\xfe{", b"<html>starting</html>", b"", b'{"jsonrpc":"2.0"}', b"[]", b'{"result":{}}'],
+    ids=["no-characters", "page", "nothing", "no-result", "no-message", "no-list"],
+)
+async def test_answers_that_cannot_be_read_while_connecting_keep_a_server_away_for_seconds(
+    tmp_path: Path, at: str, body: bytes
+) -> None:
+    """As from a server or proxy that is just starting: the second attempt comes soon, and the third not much later."""
+    is_starting = True
+
+    async def misbehave(request: RawRequest) -> None:
+        message = request.message
+        if is_starting:
+            await request.send(response(body))
+        elif at == "initialize":
+            info = {"name": "raw", "version": "1"}
+            version = message["params"]["protocolVersion"]
+            value = {"protocolVersion": version, "capabilities": {"tools": {}}, "serverInfo": info}
+            await request.send(response(result(message, value)))
+        else:
+            await request.send(response(result(message, {"tools": [{"name": "t", "inputSchema": {"type": "object"}}]})))
+
+    async with raw_server(misbehave, at) as server:
+        settings = Settings.model_validate({"servers": {"up": {"url": server.url}}})
+        async with open_gateway(settings, paths_in(tmp_path), identity="t") as gateway:
+            upstream = gateway.pool.upstreams["up"]
+            for seconds in (FIRST_BACKOFF, FIRST_BACKOFF * 2):
+                with anyio.fail_after(30):
+                    await gateway.refresh(30)
+                assert upstream.last_error is not None
+                assert upstream.breaker.retry_after <= seconds * 1.2
+            is_starting = False
+            with anyio.fail_after(30):
+                await gateway.refresh(30)
+            assert gateway.state.catalog.by_name("up__t") is not None
