@@ -26,6 +26,7 @@ from pml_gateway.errors import (
 from pml_gateway.mcp.bodies import CUT_SHORT
 from pml_gateway.mcp.negotiation import ClosedAtVersionError
 from pml_gateway.mcp.refusals import shown
+from pml_gateway.mcp.sdk import UNREADABLE
 from pml_gateway.mcp.session import CLOSED
 from pml_gateway.processes.framing import AnswerFault
 from pml_gateway.secrets.masking import mask_text
@@ -33,9 +34,6 @@ from pml_gateway.text import escaped, shortened
 
 _REDIRECTED = "Redirect to "
 """What the SDK says of a redirect to another origin."""
-
-_UNREADABLE = "Failed to parse JSON response: "
-"""What the SDK says of a body that is no message; the reason follows."""
 
 
 def translate(error: BaseException, upstream_id: str) -> GatewayError:
@@ -52,8 +50,8 @@ def translate(error: BaseException, upstream_id: str) -> GatewayError:
         case MCPError() if isinstance(fault := cause.error.data, AnswerFault):
             refused = AnswerTooLargeError if fault.is_too_large else UpstreamProtocolError
             return refused(f"{upstream_id}: {fault.reason}", hint=fault.hint)
-        case MCPError(code=code, message=message) if code == PARSE_ERROR and message.startswith(_UNREADABLE):
-            reason = message.removeprefix(_UNREADABLE).splitlines()[0][:300]
+        case MCPError(code=code, message=message) if code == PARSE_ERROR and message.startswith(UNREADABLE):
+            reason = message.removeprefix(UNREADABLE).splitlines()[0][:300]
             kind = UpstreamUnavailableError if reason.startswith(CUT_SHORT) else UpstreamProtocolError
             return kind(f"{upstream_id}: {reason}")
         case ClosedAtVersionError():

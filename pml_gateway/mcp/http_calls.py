@@ -310,7 +310,7 @@ async def _value(content: bytes) -> Any:
     except TooDeepError as error:
         raise UpstreamProtocolError(f"the answer is {error}") from None
     except ValueError:
-        raise UpstreamProtocolError(f"the answer is no JSON: {content[:80]!r}") from None
+        raise UpstreamProtocolError(f"the answer is not JSON: {content[:80]!r}") from None
 
 
 def _is_for_another(answer: JsonObject, request_id: str) -> bool:

@@ -302,7 +302,7 @@ async def http_streams(url: str, client: httpx2.AsyncClient, http: HttpSide) -> 
                 message = await read_message(content, request_id)
             except (httpx2.StreamError, ValueError) as exc:
                 content = b"" if isinstance(exc, httpx2.StreamError) else content
-                message = _unread(exc, request_id, "Failed to parse JSON response", content)
+                message = _unread(exc, request_id, content)
             if isinstance(message, JSONRPCError):
                 _name_request(message, request_id)
             await read_stream_writer.send(SessionMessage(message))
@@ -324,7 +324,7 @@ async def http_streams(url: str, client: httpx2.AsyncClient, http: HttpSide) -> 
                 if original_request_id is None:
                     await read_stream_writer.send(exc)
                     return False
-                message = _unread(exc, original_request_id, "Failed to parse SSE message", sse.data)
+                message = _unread(exc, original_request_id, sse.data)
             is_answer = isinstance(message, JSONRPCResponse | JSONRPCError)
             if isinstance(message, JSONRPCResponse | JSONRPCError):
                 if original_request_id is not None:
@@ -376,6 +376,10 @@ def _name_request(message: JSONRPCResponse | JSONRPCError, request_id: RequestId
     message.id = request_id
 
 
+UNREADABLE = "Failed to parse JSON response: "
+"""How the SDK begins what it says of a body that is no message; the reason follows."""
+
+
 def _error_in(content: bytes | str) -> JsonObject | None:
     """Return the error in an answer that is not JSON-RPC otherwise."""
     try:
@@ -385,9 +389,11 @@ def _error_in(content: bytes | str) -> JsonObject | None:
     return sound_error(message.get("error")) if isinstance(message, dict) and "result" not in message else None
 
 
-def _unread(error: Exception, request_id: RequestId, what: str, content: bytes | str) -> JSONRPCError:
+def _unread(error: Exception, request_id: RequestId, content: bytes | str) -> JSONRPCError:
     if (said := _error_in(content)) is not None:
         return JSONRPCError(jsonrpc="2.0", id=request_id, error=ErrorData.model_validate(said))
+    is_json = not isinstance(error, json.JSONDecodeError | UnicodeDecodeError)
+    reason = str(error) if is_json else f"the answer is not JSON: {content[:80]!r}"
     fault = AnswerFault(str(error), is_too_large=True) if isinstance(error, TooManyListedError) else None
-    data = ErrorData(code=PARSE_ERROR, message=f"{what}: {error}", data=fault)
+    data = ErrorData(code=PARSE_ERROR, message=f"{UNREADABLE}{reason}", data=fault)
     return JSONRPCError(jsonrpc="2.0", id=request_id, error=data)

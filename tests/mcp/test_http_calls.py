@@ -185,7 +185,7 @@ async def test_progress_events_are_relayed(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("response", "code", "words"),
     [
-        (Response("not json", media_type="application/json"), "UPSTREAM_ERROR", "no JSON"),
+        (Response("not json", media_type="application/json"), "UPSTREAM_ERROR", "not JSON"),
         (Response("[]", media_type="application/json"), "UPSTREAM_ERROR", "no JSON-RPC"),
         (Response("{}", media_type="application/json"), "UPSTREAM_ERROR", "neither"),
         (Response("oops", 500), "UPSTREAM_UNAVAILABLE", "500"),
