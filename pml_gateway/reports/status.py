@@ -172,7 +172,7 @@ async def last_known(settings: Settings, paths: Paths, identity: str) -> JsonObj
             if obstacle is not None:
                 row |= {"error": f"{name}: {obstacle.what} ({obstacle.remedy})", "hint": obstacle.remedy}
             own = pins.of(name, identity_of(definition))
-            held, flagged = (len(own.held), sum(form.is_flagged for form in own.forms)) if own else (0, 0)
+            held, flagged = (len(own.held), len(own.flagged)) if own else (0, 0)
             rows.append(row | {"held_back": held, "flagged": flagged})
     mode, tools = settings.gateway.tools_exposure.value, sum(row["tools"] for row in rows)
     return {"pid": None, "mode": mode, "tools": tools, "upstreams": rows}

@@ -93,7 +93,7 @@ def _upstream(gateway: Gateway, upstream: Upstream, tools: Sequence[CatalogTool]
         "hint": KNOWN_SECRETS.masked(upstream.last_error.hint, MASK) if upstream.last_error else None,
         "list_faults": [KNOWN_SECRETS.masked(fault, MASK) for fault in listed.faults] if listed else [],
         "held_back": len(pins.held) if pins is not None else 0,
-        "flagged": sum(form.is_flagged for form in pins.forms) if pins is not None else 0,
+        "flagged": len(pins.flagged) if pins is not None else 0,
         "repaired": [{"tool": tool.qualified_name, "repairs": list(tool.repairs)} for tool in tools if tool.repairs],
     }
 

@@ -358,6 +358,8 @@ class _Review:
             match self._decided[item.key]:
                 case Form() as form if _is_pinned(item.key) and own.form(item.key, form.digest) is None:
                     forms[item.key] = form
+                case Form() as form if _is_pinned(item.key) and self._is_back(item.key, form):
+                    forms[item.key] = replace(form, at=self._now)
                 case Held() as each:
                     held[item.key] = (each,)
         own = own.with_forms(forms.items()) if forms else own
@@ -368,6 +370,11 @@ class _Review:
             dropped = set([key for key in own.accepted if key in absent][:-MAX_ABSENT])
             own = replace(own, accepted={key: forms for key, forms in own.accepted.items() if key not in dropped})
         return pins.having(own)
+
+    def _is_back(self, key: Key, form: Form) -> bool:
+        """Return True if a form is listed again after another one, which no other gateway was listed meanwhile."""
+        latest = self._pins.latest(key)
+        return latest is not None and latest.digest != form.digest and latest.at < self._heard.entry.listed_at
 
     def _held_with(self, held: dict[Key, tuple[Held, ...]], own: ServerPins) -> dict[Key, tuple[Held, ...]]:
         """What is held back here and now, and what another gateway was listed after this one was."""
@@ -479,7 +486,7 @@ class _Review:
         return any(before.get(key, "") != record.definition[key] for key in ("instructions", "name"))
 
     def _has_returned(self, item: _Item) -> bool:
-        return item.key[0] is not SubjectKind.INSTRUCTIONS and recognises(self._rejected_texts, item.definition)
+        return recognises(self._rejected_texts, item.definition)
 
     def _set(self, item: _Item, reason: Accepted | Because, verdict: Verdict | None = None) -> None:
         decided: Form | Held

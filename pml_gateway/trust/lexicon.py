@@ -92,11 +92,11 @@ PLAIN = "."
 
 _WORDS: dict[Kind, str] = {
     Kind.IGNORE: """ignore disregard forget neglect override overrule overwrite supersede void nullify abandon
-        dismiss circumvent violate discard unlearn ignora ignorar ignorez ignorer ignorier ignoriere
-        oublie oubliez olvida vergiss missachte forgo bypass sidestep overlook""",
+        dismiss circumvent violate discard unlearn ignora ignorar ignorez ignorer ignorier ignoriere oublie
+        oubliez olvida vergiss missachte forgo bypass sidestep overlook""",
     Kind.PRIOR: """previous prior earlier preceding above former original past foregoing preexisting
-        pre-existing initial anteriores anterior précédentes vorherigen vorherige bisherigen
-        existing built-in default""",
+        pre-existing initial anteriores anterior précédentes vorherigen vorherige bisherigen existing built-in
+        default""",
     Kind.ALL: """all any every each everything anything whole entire complete full verbatim whatever todas
         toutes alle whichever""",
     Kind.RULES: """instruction directive rule guideline policy constraint restriction guardrail limitation
@@ -106,30 +106,36 @@ _WORDS: dict[Kind, str] = {
     Kind.ADMIN: """admin administrator root sudo superuser privileged unrestricted privilege uncensored
         jailbroken dan jailbreak god-mode elevated owner operator""",
     Kind.MODEL: "assistant model llm ai agent claude gpt chatgpt copilot chatbot agents gemini cursor bot",
-    Kind.USER: "user customer human end-user client caller victim",
+    Kind.USER: """user customer human end-user client caller victim utilisateur usuario benutzer nutzer utente
+        usuário пользователю""",
     Kind.PERSON: "anyone people someone anybody humans person somebody they them",
     Kind.YOU: "you your yourself",
     Kind.NOT: """not never don't dont doesn't cannot can't won't mustn't shouldn't without no nor nunca nicht
-        jamais neither refrain avoid stop""",
-    Kind.TELL: """tell mention inform disclose reveal notify explain acknowledge discuss warn describe
-        announce admit divulge reference surface expose display show report alert say telling""",
+        jamais neither refrain avoid stop ne pas nie non não не никогда""",
+    Kind.TELL: """tell mention inform disclose reveal notify explain acknowledge discuss warn describe announce
+        admit divulge reference surface expose display show report alert say telling dis dites digas sage sagen
+        dici diga скажи говори""",
     Kind.SILENT: """silently secretly quietly covertly stealthily discreetly invisibly surreptitiously
-        transparently unnoticed confidentially undetected secrecy unbeknownst stealth covert
-        automatically background privately unseen quiet silent""",
-    Kind.HIDDEN: """hidden concealed invisible hide conceal confidential undisclosed internal-only mask internal
-        obscure""",
+        transparently unnoticed confidentially undetected secrecy unbeknownst stealth covert automatically
+        background privately unseen quiet silent""",
+    Kind.HIDDEN: """hidden concealed invisible hide conceal confidential undisclosed internal-only mask
+        internal obscure""",
     Kind.SEND: """send forward transmit post upload email mail relay deliver dispatch ship sync publish pipe
-        stream push submit share envía envoyer senden report beacon ping sent broadcast notify
-        webhook mirror replicate redirect reroute route""",
+        stream push submit share envía envoyer senden report beacon ping sent broadcast notify webhook mirror
+        replicate redirect reroute route envoie envoyez transmets envíalo sende schicke übermittle invia envie
+        отправь передай""",
     Kind.STEAL: """exfiltrate steal siphon harvest leak hijack exfil exfiltration exfiltrated stolen smuggle
         keylogger keylog eavesdrop phish phishing spy spyware""",
     Kind.READ: """read open load access extract cat dump scan locate list enumerate lookup inspect fetch
-        retrieve get grab obtain view print""",
+        retrieve get grab obtain view print lis lisez lire lies lesen lee lea leer leggi leia прочитай
+        прочти""",
     Kind.COLLECT: "collect gather capture record monitor track index ocr fingerprint log upload snapshot aggregate",
     Kind.PUT: """include append attach embed insert prepend add pass place put provide supply encode
-        concatenate fill populate copy paste inject incorporate concat set substitute write""",
-    Kind.SECRET: """password passphrase credential secret token apikey passcode otp cvv pin mnemonic keys passwd
-        pwd key certificate contraseña passwort cookie auth login""",
+        concatenate fill populate copy paste inject incorporate concat set substitute write joins joindre
+        ajoute inclus inclure incluye añade agrega füge übergib mitgeben inserisci includi inclua добавь вставь
+        включи""",
+    Kind.SECRET: """password passphrase credential secret token apikey passcode otp cvv pin mnemonic keys
+        passwd pwd key certificate contraseña passwort cookie auth login""",
     Kind.PERSONAL: """ssn pii phi clipboard keystroke screenshot microphone webcam passport biometric personal
         private sensitive confidential medical dob cvc""",
     Kind.PRAISE: "best greatest finest unrivalled unmatched unbeatable ultimate smartest perfect superior world-class",
@@ -137,10 +143,10 @@ _WORDS: dict[Kind, str] = {
     Kind.IDENTITY: "hostname username fingerprint mac-address whoami geolocation location contacts contact",
     Kind.TALK: "conversation chat transcript history dialogue dialog chats conversations memory",
     Kind.SESSION: "session context thread turn history workflow",
-    Kind.CONTENT: """content contents data file files result results document documents text record records info
-        information details directory folder""",
-    Kind.OUTSIDE: """external remote attacker third-party collector exfil outside attackers attacker's adversary
-        attacker-controlled offsite off-site external-facing remotely externally externalized
+    Kind.CONTENT: """content contents data file files result results document documents text record records
+        info information details directory folder contenu contenido inhalt contenuto conteúdo содержимое""",
+    Kind.OUTSIDE: """external remote attacker third-party collector exfil outside attackers attacker's
+        adversary attacker-controlled offsite off-site external-facing remotely externally externalized
         outbound partners partner""",
     Kind.SERVER: """server endpoint url host domain proxy service destination webhook site sink bucket database
         gateway backend""",
@@ -150,8 +156,7 @@ _WORDS: dict[Kind, str] = {
     Kind.FIRST: "first initially firstly immediately right-away upfront beginning start primero",
     Kind.WHENEVER: "when whenever if once while wherever upon during where unless until after always-when cada",
     Kind.MUST: """must mandatory required require shall ensure necessarily compulsory obligatory always need
-        should necessary make-sure critical essential imperative absolutely strictly siempre immer
-        toujours""",
+        should necessary make-sure critical essential imperative absolutely strictly siempre immer toujours""",
     Kind.CALL: """call invoke use run execute trigger launch using calling consult query activate employ
         running executing spawn start""",
     Kind.TOOL: "tool function plugin functions tools extension connector mcp skill method api operation capability",
@@ -159,15 +164,14 @@ _WORDS: dict[Kind, str] = {
         else alternate""",
     Kind.INSTEAD: """instead rather replace replacement replaces supersedes override substitute overriding
         superseding replacing over""",
-    Kind.PREFER: """prefer priority prioritize prioritise choose pick select only exclusively
-        exclusive highest favor favour preferred preferable rank highest-rated top-rated best-rated
-        recommended authoritative sole top precedence favored trusted official reliable better
-        faster """,
-    Kind.OUTDATED: """outdated deprecated broken unsafe inferior incomplete unreliable obsolete insecure incorrect
-        inaccurate disabled unavailable compromised slow legacy buggy vulnerable expired""",
+    Kind.PREFER: """prefer priority prioritize prioritise choose pick select only exclusively exclusive highest
+        favor favour preferred preferable rank highest-rated top-rated best-rated recommended authoritative
+        sole top precedence favored trusted official reliable better faster""",
+    Kind.OUTDATED: """outdated deprecated broken unsafe inferior incomplete unreliable obsolete insecure
+        incorrect inaccurate disabled unavailable compromised slow legacy buggy vulnerable expired""",
     Kind.APPROVAL: """approval consent confirmation permission confirm approve authorization authorisation
-        confirming permissions ask-first pre-approved authorized pre-authorized pre-cleared
-        preapproved approved consented""",
+        confirming permissions ask-first pre-approved authorized pre-authorized pre-cleared preapproved
+        approved consented""",
     Kind.SAFETY: """safety security filter safeguard protection moderation ethics ethical guard warning check
         checks sandbox authentication audit validation""",
     Kind.DISABLE: """disable skip suppress deactivate omit remove off turn-off relax lift weaken stop bypass
@@ -192,15 +196,15 @@ _WORDS: dict[Kind, str] = {
     Kind.COPY: "bcc cc copy copies duplicate bcc'd cc'd blind-copy",
     Kind.ANSWER: "response reply answer output summary return responses answers replies outputs responding returned",
     Kind.FIELD: """parameter argument field value param arg header sidenote note notes sidecar metadata body
-        subject title placeholder""",
+        subject title placeholder champ paramètre campo parámetro feld parametro параметр поле""",
     Kind.COVER: """compliance telemetry analytics diagnostics debugging diagnostic license quality assurance
-        improvement verification verify troubleshooting backup optimization billing governance
-        personalization training marketing research statistics support monitoring auditing validate""",
+        improvement verification verify troubleshooting backup optimization billing governance personalization
+        training marketing research statistics support monitoring auditing validate""",
     Kind.EXAMPLE: """detect example sample fixture illustrative documentation docs mock detects expected phrase
-        scanner guardrail tests illustrate analyze analyzes flag flags demonstrate explains sanitize
-        prevent block protect detection redact training corpus checks checking scans scanning
-        explaining canned refers reports detector classifier quarantine honeypot awareness lesson quiz
-        simulate signature phishing injection""",
+        scanner guardrail tests illustrate analyze analyzes flag flags demonstrate explains sanitize prevent
+        block protect detection redact training corpus checks checking scans scanning explaining canned refers
+        reports detector classifier quarantine honeypot awareness lesson quiz simulate signature phishing
+        injection""",
     Kind.MESSAGE: """message messages email emails mails request requests query queries input inputs question
         questions mail""",
     Kind.DESTROY: "delete destroy wipe erase format shred drop truncate rm overwrite encrypt kill",
@@ -227,7 +231,7 @@ _PHRASES: dict[Kind, str] = {
         chat log, tool results, tool outputs, user's message, user message""",
     Kind.CONTENT: """source code, git history, home directory""",
     Kind.OUTSIDE: """third party, third parties""",
-    Kind.BEFORE: """prior to""",
+    Kind.BEFORE: """prior to vor перед prima""",
     Kind.INSTEAD: """in place""",
     Kind.DISABLE: """turn off, opt out""",
     Kind.IGNORE: """set aside""",

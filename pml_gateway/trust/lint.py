@@ -205,42 +205,25 @@ def known_of(definition: JsonObject) -> frozenset[str]:
     return frozenset(known)
 
 
-_ORDERS = frozenset(
-    kind.value
-    for kind in (
-        Kind.SHELL,
-        Kind.IGNORE,
-        Kind.STEAL,
-        Kind.FILE,
-        Kind.SECRET,
-        Kind.TALK,
-        Kind.EVIL,
-        Kind.PROMPT,
-        Kind.APPROVAL,
-    )
-)
-_STEPS = frozenset(
-    kind.value
-    for kind in (
-        Kind.SEND,
-        Kind.READ,
-        Kind.PUT,
-        Kind.CALL,
-        Kind.NOT,
-        Kind.TELL,
-        Kind.ASK,
-        Kind.PREFER,
-        Kind.USER,
-        Kind.MODEL,
-    )
-)
+_ORDERS = {
+    Kind.SHELL,
+    Kind.IGNORE,
+    Kind.STEAL,
+    Kind.FILE,
+    Kind.SECRET,
+    Kind.TALK,
+    Kind.EVIL,
+    Kind.PROMPT,
+    Kind.APPROVAL,
+}
+_STEPS = {Kind.SEND, Kind.READ, Kind.PUT, Kind.CALL, Kind.NOT, Kind.TELL, Kind.ASK, Kind.PREFER, Kind.USER, Kind.MODEL}
 
 
 def _is_order(letters: str) -> bool:
     """Whether something that was encoded says more than settings and samples do."""
     has = set(letters)
     steps = len(has & _STEPS)
-    return Kind.SHELL.value in has or (bool(has & _ORDERS) and steps > 0) or steps >= MIN_STEPS
+    return Kind.SHELL in has or (bool(has & _ORDERS) and steps > 0) or steps >= MIN_STEPS
 
 
 MIN_STEPS = 3
@@ -311,6 +294,10 @@ class _Neighbours:
             self._spelled[server] = frozenset(map(spelled, self._own[server]))
         return self._spelled[server]
 
+    def are_alike(self, server: str, other: str) -> bool:
+        """Return True if two servers are taken for two versions of one."""
+        return len(self._own[server] & self._own[other]) > SAME_NAMES
+
     def alike(self, server: str, name: str) -> list[Peer]:
         """Other servers' tools of this name, or of one that is easily taken for it."""
         found = {
@@ -327,22 +314,30 @@ class _Neighbours:
 def _posing(subject: Subject, neighbours: _Neighbours) -> Iterator[_Scored]:
     """A name that is another server's, or nearly: by chance names agree often, names with descriptions do not."""
     name = _name_of(subject.definition)
-    if subject.kind is not SubjectKind.TOOL or not name:
+    is_known = subject.before is not None and subject.before.get("name") == name
+    if subject.kind is not SubjectKind.TOOL or not name or is_known:
         return
+    if not name.isascii() and re.search("[A-Za-z]", name) and reveal(name).plain.isascii():
+        yield _Scored(Reason(RiskClass.OBFUSCATED_TEXT, "name", f"look-alike letters: {name!a}"), CERTAIN)
     described = str(subject.definition.get("description", ""))
     for peer in neighbours.alike(subject.server, name):
         if peer.name.lower() == name.lower():
-            is_copy = peer.description and _likeness(described, peer.description) >= SAME_TEXT
-            # Word for word the same is the same server twice.
-            if _words(name) < MIN_WORDS or not is_copy or described == peer.description:
+            says_enough = _words(name) >= MIN_WORDS and len(described.split()) >= MIN_DESCRIBED
+            is_copy = says_enough and _likeness(described, peer.description) >= SAME_TEXT
+            # Word for word the same is the same server twice, and so is one with several of the names.
+            if not is_copy or described == peer.description or neighbours.are_alike(subject.server, peer.server):
                 continue
-        elif subject.before is not None and subject.before.get("name") == name:
-            continue
         yield _Scored(Reason(RiskClass.TOOL_SHADOWING, "name", f"{name} ({peer.server} has {peer.name})"), CERTAIN)
 
 
 MIN_WORDS = 2
 """Words of a name from which it is no coincidence that another server has it too."""
+
+MIN_DESCRIBED = 8
+"""Words of a description from which it is no coincidence that another tool of the name has nearly the same."""
+
+SAME_NAMES = 3
+"""Further names that two servers have in common from which they are taken for two versions of one."""
 
 SAME_TEXT = 78
 """Percent of two descriptions in common from which one is taken for a copy of the other."""

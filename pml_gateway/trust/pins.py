@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from pathlib import Path
@@ -24,7 +24,7 @@ LOCK_SECONDS = 10.0
 """The lock is held for milliseconds; a gateway that does not get it decides by what it knows."""
 
 MAX_FORMS = 8
-"""Accepted forms of one definition that are kept, the newest: some servers write the date into every listing."""
+"""Accepted forms of one definition that are kept, those listed last: some servers write the date into every listing."""
 
 MAX_HELD = 8
 """Forms of one definition that wait at the same time, the newest."""
@@ -108,12 +108,12 @@ class ServerPins:
         return next((form for form in self.accepted.get(key, ()) if form.digest == digest), None)
 
     @property
-    def forms(self) -> Iterator[Form]:
-        """All accepted forms."""
-        return (form for forms in self.accepted.values() for form in forms)
+    def flagged(self) -> list[Key]:
+        """What the lint warns of in the form that was listed last."""
+        return [key for key, forms in self.accepted.items() if forms[-1].is_flagged]
 
     def latest(self, key: Key) -> Form | None:
-        """The form that was accepted last."""
+        """Return the accepted form that was listed last."""
         forms = self.accepted.get(key, ())
         return forms[-1] if forms else None
 

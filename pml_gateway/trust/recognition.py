@@ -37,11 +37,11 @@ _NOT_QUOTED = {RiskClass.OBFUSCATED_TEXT, RiskClass.EMBEDDED_SECRET}
 
 
 def texts_to_recognise(definition: JsonObject, verdict: Verdict | None) -> list[str]:
-    """Return the sentences that the lint quoted, as words; the description where it quoted none."""
+    """Return the sentences that the lint quoted, as words; the description or instructions if it quoted none."""
     reasons = verdict.reasons if verdict is not None and verdict.is_attack else ()
     quoted = [each.text for each in reasons if each.risk_class not in _NOT_QUOTED and each.where != "name"]
     found = _recognisable(quoted)
-    return found or _recognisable([str(definition.get("description") or "")])
+    return found or _recognisable([str(definition.get("description") or definition.get("instructions") or "")])
 
 
 def recognises(rejected: Collection[str], definition: JsonObject) -> bool:

@@ -174,12 +174,12 @@ def _cases(pins: ServerPins, identity: Identity) -> list[Case]:
             add(key, State.REJECTED, held, None if latest is None else latest.definition)
     for key, forms in pins.accepted.items():
         for before, form in reversed([*zip((None, *forms), forms, strict=False)]):
-            add(key, _standing(form), form, None if before is None else before.definition)
+            add(key, _standing(form, is_latest=form is forms[-1]), form, None if before is None else before.definition)
     return found
 
 
-def _standing(form: Form) -> State:
-    if form.is_flagged:
+def _standing(form: Form, *, is_latest: bool) -> State:
+    if form.is_flagged and is_latest:
         return State.FLAGGED
     return State.CHANGED if form.how in (Accepted.NO_ATTACK, Accepted.POLICY) else State.ACCEPTED
 
@@ -202,8 +202,7 @@ def rejected(pins: Pins, chosen: Collection[Case], now: float) -> Pins:
         is_served = waiting is not None and waiting.is_text_only
         held = Held(case.definition, case.digest, Because.CHANGED, now, case.verdict, is_served)
         pins = pins.having(own.rejecting(case.key, held))
-        if case.key != SERVER:
-            pins = pins.with_rejected(texts_to_recognise(case.definition, case.verdict))
+        pins = pins.with_rejected(texts_to_recognise(case.definition, case.verdict))
     return pins
 
 

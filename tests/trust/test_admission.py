@@ -249,6 +249,46 @@ def test_a_rejected_text_is_recognised_at_any_server_under_any_name_and_with_sma
     assert len(served(step({"d": heard(tool(name, text), what="other")}, again), "d")) == 1
 
 
+@pytest.mark.parametrize("text", [POISON, f"{POISON}.", f"Takes notes.\n\n{POISON.upper()}"])
+def test_rejected_instructions_are_recognised_at_any_server_and_cost_it_no_tool(text: str) -> None:
+    first = step(heard(tool(), offers=Offers(instructions=POISON)))
+    form = first.pins.servers["a", "w"].accepted[SERVER][0]
+    case = Case("a", Identity("w"), SERVER, State.FLAGGED, form.digest, form.definition, None, "", 1, None)
+    pins = review.rejected(first.pins, [case], 2.0)
+    for server, version in (("a", "2"), ("b", "1")):
+        listed = {server: heard(tool(), version=version, offers=Offers(instructions=text))}
+        again = step(listed, pins)
+        assert served(again, server) == [tool()]
+        assert again.entries[server].offers.instructions == ""
+        pins = again.pins
+    assert step({"b": heard(tool(), offers=Offers(instructions="Takes notes."))}, pins).entries["b"].offers.instructions
+    allowed = review.approved(pins, [replace(case, server="b")], 3.0)
+    listed = {"c": heard(tool(), offers=Offers(instructions=text))}
+    assert step(listed, allowed).entries["c"].offers.instructions == text
+
+
+def test_what_a_server_listed_last_is_what_counts_of_it() -> None:
+    """It returned to an older form: that one's texts are put back, and no warning of the other one is left."""
+    pins = NO_PINS
+    for at, description in enumerate(("Takes a note.", "Takes one note.", "Takes a note.")):
+        pins = admit(
+            {"a": heard(tool(description=description), at=at * 10.0)}, TrustSettings(), pins, Words(), now=at * 10.0 + 1
+        ).pins
+    own = pins.servers["a", "w"]
+    flagged = own.form(NOTE, digest(tool(description="Takes one note.")))
+    assert flagged is not None
+    pins = pins.having(
+        replace(own, accepted={**own.accepted, NOTE: (replace(flagged, verdict=RISKY), own.accepted[NOTE][-1])})
+    )
+    assert pins.servers["a", "w"].flagged == []
+    attack = step(heard(tool(description=POISON), at=40.0), pins)
+    assert served(attack) == [tool(description="Takes a note.")]
+    earlier = step(heard(tool(description="Takes one note."), at=5.0), pins)
+    assert earlier.pins.servers["a", "w"].latest(NOTE) == own.accepted[NOTE][-1], "another gateway was listed later"
+    back = step(heard(tool(description="Takes one note."), at=50.0), pins)
+    assert back.pins.servers["a", "w"].flagged == [NOTE]
+
+
 @pytest.mark.parametrize(
     ("rejected", "said"),
     [

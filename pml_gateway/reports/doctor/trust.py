@@ -35,11 +35,10 @@ def trust(warden: Warden) -> Iterator[Finding]:
                 f"{counted(len(pins.held), 'definition')} held back: {names}",
                 f"pml trust show {first}, then pml trust approve {first} or pml trust reject {first}",
             )
-        keys = [key for key, forms in pins.accepted.items() for form in forms if form.is_flagged]
-        flagged = [key[1] or "the server itself" for key in keys]
+        flagged = [key[1] or "the server itself" for key in pins.flagged]
         if flagged:
             is_quiet = False
-            first = _typed(server, keys[0])
+            first = _typed(server, pins.flagged[0])
             yield Finding(
                 Area.TRUST,
                 Severity.WARNING,
