@@ -7,16 +7,18 @@ from dataclasses import dataclass
 from typing import Literal
 
 import anyio
+import anyio.to_thread
 
 from pml_gateway.config.commands.packages import package_run
 from pml_gateway.config.servers import UpstreamDefinition
 from pml_gateway.config.settings import EffectiveSettings, UpstreamSettings
 from pml_gateway.errors import UpstreamAuthError
+from pml_gateway.mcp.listing import Listed
 from pml_gateway.paths import Paths
 from pml_gateway.secrets.judgement import MASK
 from pml_gateway.secrets.known import KNOWN_SECRETS
 from pml_gateway.serve.control import ask_gateways
-from pml_gateway.text import counted
+from pml_gateway.text import counted, some_of
 from pml_gateway.types import JsonObject
 from pml_gateway.upstreams.auth.logins import login_command
 from pml_gateway.upstreams.pool import open_pool, open_shared_upstreams
@@ -101,11 +103,13 @@ async def _by_gateway(name: str, paths: Paths, limit: float) -> FirstLook | None
 
 def look_of(name: str, row: JsonObject) -> FirstLook | None:
     """What a gateway's status says of a server; None while that is not known."""
-    listed, held_back = row.get("listed"), int(row.get("held_back") or 0)
+    listed, held_back, flagged = row.get("listed"), int(row.get("held_back") or 0), int(row.get("flagged") or 0)
     # It is ready before it has listed, and its list is there a moment before the gateway has taken it over.
     if row["state"] == "ready" and listed is not None and (row["tools"] or held_back or not listed):
-        waits = f"{counted(held_back, 'definition')} held back until you accept them" if held_back else ""
-        return FirstLook("ready", int(row["tools"]), hint=f"{waits}: pml trust" if waits else "")
+        held = [f"{counted(held_back, 'definition')} held back until you accept them"] if held_back else []
+        risky = [f"{counted(flagged, 'definition')} may be an attack"] if flagged else []
+        said = "; ".join(held + risky)
+        return FirstLook("ready", int(row["tools"]), hint=f"{said}: pml trust" if said else "")
     if row["auth"]["state"] == "login_needed":
         return FirstLook("login_needed", error=str(row["error"] or ""), hint=login_command(name))
     if row["state"] == "failed":
@@ -137,4 +141,23 @@ async def _by_itself(
     if listed is None:
         return FirstLook("starting", error=f"{name} has not answered within {limit:g} s")
     names = tuple(str(tool.get("name") or "") for tool in listed.tools)
-    return FirstLook("ready", len(names), names)
+    attacks = await anyio.to_thread.run_sync(_attacks, name, listed)
+    hint = f"{some_of(attacks)} may be an attack: pml trust shows it once a client has connected" if attacks else ""
+    return FirstLook("ready", len(names), names, hint=hint)
+
+
+def _attacks(server: str, listed: Listed) -> list[str]:
+    """Return the names of what the lint takes for an attack."""
+    # The lint takes a while to import, which a server that does not answer never needs.
+    from pml_gateway.trust.admission import subject_of
+    from pml_gateway.trust.identity import SERVER
+    from pml_gateway.trust.lint import Linter
+    from pml_gateway.trust.verdict import SubjectKind
+
+    record = {"instructions": listed.offers.instructions, "name": listed.server_name, "version": listed.server_version}
+    definitions = [("what the server says of itself", SERVER, record)]
+    definitions += [
+        (f"{own!r}", (SubjectKind.TOOL, own), tool) for tool in listed.tools if (own := str(tool.get("name")))
+    ]
+    verdicts = Linter().judge([subject_of(server, key, definition) for _, key, definition in definitions])
+    return [shown for (shown, _, _), verdict in zip(definitions, verdicts, strict=True) if verdict.is_attack]

@@ -43,3 +43,6 @@ def test_what_is_held_back_is_said() -> None:
     look = look_of("up", {**ROW, "listed": 9, "tools": 7, "held_back": 2})
     assert look is not None
     assert look.hint == "2 definitions held back until you accept them: pml trust"
+    look = look_of("up", {**ROW, "listed": 9, "tools": 9, "flagged": 1})
+    assert look is not None
+    assert look.hint == "1 definition may be an attack: pml trust"
