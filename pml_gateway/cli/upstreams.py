@@ -18,6 +18,7 @@ import typer
 
 from pml_gateway.cli.completion import server_names
 from pml_gateway.cli.context import Command, ConfigOption, JsonOption, command_gateway
+from pml_gateway.cli.local import endpoint_of
 from pml_gateway.cli.machine import whose
 from pml_gateway.cli.output import ExitCode, fail, note, print_json, print_json_line, print_table, say, warn
 from pml_gateway.cli.status import reported
@@ -66,7 +67,7 @@ def upstreams(
     reports = command.run(lambda: _probed(command, timeout) if probe else reported(command))
     _show(reports, as_json=as_json)
     if not as_json and not probe and any(report.get("pid", 0) is None for report in reports):
-        note(f"no gateway runs with {command.paths.home}: this is what was last known; --probe looks")
+        note(f"{_why_unasked(command)}: this is what was last known; --probe looks")
 
 
 async def _probed(command: Command, timeout: float | None) -> list[JsonObject]:
@@ -92,8 +93,16 @@ def refresh(as_json: JsonOption = False) -> None:
     if reports or as_json:
         _show(reports, as_json=as_json)
     if not reports:
-        note(f"no gateway runs with {command.paths.home}")
-        raise typer.Exit(ExitCode.FAILED)
+        note(_why_unasked(command))
+        raise typer.Exit(ExitCode.FAILED if endpoint_of(command).living() is None else ExitCode.OK)
+
+
+def _why_unasked(command: Command) -> str:
+    """Say why no gateway tells of its servers: none runs, or the one that does has not opened them."""
+    living = endpoint_of(command).living()
+    if living is None:
+        return f"no gateway runs with {command.paths.home}"
+    return f"the gateway of this machine{f' (process {living})' if living else ''} runs and has served no client yet"
 
 
 async def _refreshed(command: Command, timeout: float) -> list[JsonObject]:

@@ -246,6 +246,8 @@ def test_one_that_a_client_started_waits_for_clients_after_a_restart_and_still_e
     reach(Endpoint.of(home, config), gateway_command(str(home), config), time.monotonic() + 30).close()
     assert commands.ask(Endpoint.of(home, config), "status", 30)
     assert answer("status")["machine"]["started_by"] == "client"
+    for command in ("upstreams", "refresh"):
+        assert "has served no client yet" in pml(command).stderr
     answer("restart")
     assert answer("status")["machine"]["started_by"] == "client"
     answer("down")

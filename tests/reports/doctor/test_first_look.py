@@ -61,7 +61,7 @@ async def test_a_server_that_asks_for_a_login_gets_the_command_for_it(tmp_path: 
 async def test_what_may_be_an_attack_is_named(tmp_path: Path, instructions: str, description: str, named: str) -> None:
     server = tmp_path / "server.py"
     server.write_text(SERVER.format(instructions=instructions, description=description), encoding="utf-8")
-    definition = UpstreamDefinition(command=sys.executable, args=[str(server)])
+    definition = UpstreamDefinition(command=sys.executable, args=(str(server),))
     found = await first_look("up", definition, UpstreamSettings(), paths_in(tmp_path), Following())
     assert (found.outcome, found.tools) == ("ready", ("add",))
     assert found.hint.partition(" may be an attack")[0] == named
