@@ -53,7 +53,7 @@ _KINDS: Mapping[str, SubjectKind] = {
 """The lists whose definitions are judged. All but resources are pinned: those come and go with what a server holds."""
 
 SENTENCE_WORDS = 4
-"""Words in a row with which a text may tell somebody to do something; names of files have fewer."""
+"""Minimum number of words in a text that may give orders; file names have fewer."""
 
 _UNREADABLE = Verdict(Level.ATTACK, 1.0, (Reason(RiskClass.OBFUSCATED_TEXT, "", "the lint could not read it"),))
 
@@ -91,7 +91,7 @@ class Settled:
     pins: ServerPins
 
     def holds(self, heard: Heard, pins: Pins) -> bool:
-        """Whether this server still lists what was accepted of it."""
+        """Return True if the server still lists exactly what was accepted."""
         then, now = self.heard.entry, heard.entry
         return (
             pins.of(self.pins.server, heard.identity) is self.pins
@@ -109,7 +109,7 @@ class Settled:
 
 @dataclass(frozen=True, slots=True)
 class Admission:
-    """What may be served, the pins after that, what there is to tell, and what need not be looked at again."""
+    """The outcome of a review: listings to serve, new pins, events, and servers that need no further review."""
 
     entries: Mapping[str, ManifestEntry]
     pins: Pins
@@ -129,7 +129,7 @@ def admit(
     digest_of: Callable[[JsonObject], str] = digest,
     settled: Mapping[str, Settled] = MappingProxyType({}),
 ) -> Admission:
-    """What may be served of what these servers listed. Judging takes its time: call it in a thread.
+    """Decide what to serve of the servers' listings. Judging is slow: call it in a thread.
 
     Args:
         heard: by server id, what each listed.
@@ -247,7 +247,7 @@ class _Review:
 
     @property
     def unjudged(self) -> list[_Item]:
-        """What waits for a verdict."""
+        """Return the definitions that wait for a verdict."""
         return [item for item, _ in self._waiting.values()]
 
     def peers(self) -> Iterator[Peer]:
@@ -258,20 +258,20 @@ class _Review:
                 yield peer_of(self.server, item.key[1], item.definition)
 
     def subject(self, item: _Item) -> Subject:
-        """What the judge is asked."""
+        """Return the subject to judge, with the accepted form that it changes."""
         latest = self._pins.latest(item.key) or self._renamed_from(item)
         before = latest.definition if latest is not None else None
         return subject_of(self.server, item.key, item.definition, before)
 
     def _renamed_from(self, item: _Item) -> Form | None:
-        """What the server lists no longer and may list under this name now: spelled or described alike."""
+        """Return the accepted form that the server may have renamed to this one: spelled or described alike."""
         return next(
             (found for each in likenesses_of(item.key, item.definition) if (found := self._absent.get(each))), None
         )
 
     @cached_property
     def _absent(self) -> dict[tuple[SubjectKind, str, str], Form]:
-        """What was accepted and is not listed now, by what it is known again by."""
+        """Accepted forms that are not listed now, by name spelling and by description."""
         return {
             likeness: forms[-1]
             for key, forms in self._pins.accepted.items()
@@ -377,7 +377,7 @@ class _Review:
         return latest is not None and latest.digest != form.digest and latest.at < self._heard.entry.listed_at
 
     def _held_with(self, held: dict[Key, tuple[Held, ...]], own: ServerPins) -> dict[Key, tuple[Held, ...]]:
-        """What is held back here and now, and what another gateway was listed after this one was."""
+        """Merge the forms held back here with those that another gateway was listed later."""
         merged: dict[Key, tuple[Held, ...]] = {}
         for key in [*own.held, *(key for key in held if key not in own.held)]:
             mine = {each.digest: each for each in held.get(key, ())}
@@ -390,7 +390,7 @@ class _Review:
         return merged
 
     def news(self) -> Iterator[DefinitionsDecided]:
-        """What the owner is told of, one event for all that came out alike."""
+        """Yield events for the owner, one for all definitions with the same outcome."""
         told: dict[str, list[tuple[_Item, Verdict | None]]] = {}
         for item in self._items.values():
             match self._decided[item.key]:
@@ -418,7 +418,7 @@ class _Review:
                     yield kind, definition
 
     def _decide(self, item: _Item) -> None:
-        """What becomes of a definition, as far as nobody has to be asked."""
+        """Decide about a definition, or queue it for the judge."""
         pins, policy = self._pins, self._policy
         waiting = pins.waiting(item.key, item.digest)
         form = pins.form(item.key, item.digest)
@@ -528,7 +528,7 @@ class _Review:
 
     @cached_property
     def _gone(self) -> frozenset[tuple[str, str]]:
-        """What nobody is served, as (list, name)."""
+        """Definitions that no client is served, as (list, name)."""
         lists = {kind: attribute for attribute, kind in _KINDS.items()}
         return frozenset(
             (lists[item.key[0]], item.key[1])
@@ -552,7 +552,7 @@ class _Review:
 
     def _admitted_difference(self, difference: Difference) -> Difference:
         tools, offers = self._admitted("tools", difference.tools), self._admitted_offers(difference.offers)
-        # What nobody is served is missing for nobody in particular.
+        # What is served to no client is missing for no client in particular.
         missing = tuple(each for each in difference.missing if each not in self._gone)
         if tools is difference.tools and offers is difference.offers and missing == difference.missing:
             return difference
@@ -564,7 +564,7 @@ def _is_pinned(key: Key) -> bool:
 
 
 def _may_tell(resource: JsonObject) -> bool:
-    """Whether anything in a resource is long enough to say more than what it is called."""
+    """Return True if any text of a resource is long enough to hold more than a name."""
     return any(
         len(value.split()) >= SENTENCE_WORDS or not value.isascii()
         if isinstance(value, str)
@@ -574,12 +574,12 @@ def _may_tell(resource: JsonObject) -> bool:
 
 
 def _is_sound(form: Form) -> bool:
-    """Whether all of a form was read or approved, so that what stays of it needs no reading."""
+    """Return True if the whole form was judged or approved, so that its unchanged parts need no verdict."""
     return form.how is Accepted.OWNER or (form.verdict is not None and not form.verdict.is_attack)
 
 
 def _without_resources(offers: Offers) -> Offers:
-    """What is left of an unaccepted server: nothing that is not accepted by itself, and no way to ask for more."""
+    """Return the offers of a server whose own record is not accepted: no instructions and no resources."""
     has_resources = bool(offers.templates)
     return replace(
         offers,
@@ -591,7 +591,7 @@ def _without_resources(offers: Offers) -> Offers:
 
 
 def _record(heard: Heard, pins: ServerPins) -> JsonObject:
-    """What a server says of itself; what it leaves out this time is as it was."""
+    """Return the server's own record; a name or version that it leaves out this time is taken from the pins."""
     latest, entry = pins.latest(SERVER), heard.entry
     before = latest.definition if latest is not None else {}
     return {
@@ -604,7 +604,7 @@ def _record(heard: Heard, pins: ServerPins) -> JsonObject:
 
 
 def subject_of(server: str, key: Key, definition: JsonObject, before: JsonObject | None = None) -> Subject:
-    """What a judge is asked about one definition."""
+    """Return the subject to judge for one definition."""
     if key == SERVER:
         said = {name: definition.get(name, "") for name in ("instructions", "name", "version")}
         said_before = None if before is None else {name: before.get(name, "") for name in said}

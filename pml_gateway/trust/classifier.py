@@ -128,7 +128,7 @@ FULL_HASHED = 60
 
 @cache
 def shipped_classifier() -> Classifier:
-    """The weights that lie in the package, or beside it in a checkout."""
+    """Return the classifier with the weights of the package, or of the checkout."""
     places = shipped_places("models", "lint")
     for place in places:
         if (place / WEIGHTS_FILE).is_file():

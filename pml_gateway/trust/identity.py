@@ -1,4 +1,4 @@
-"""What a server is by its configuration, and the hashes by which definitions are known again."""
+"""Identity of servers by their configuration, and hashes and likenesses of definitions."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from pml_gateway.types import JsonObject
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """What a server is; `what` stays when its arguments or the version of its package change.
+    """Identity of a server; `what` stays the same when its arguments or package version change.
 
     `formerly` has the ids that its owner gave it before this one.
     """
@@ -50,7 +50,7 @@ Key = tuple[SubjectKind, str]
 """A definition's kind and its own name (or URI template) at its server."""
 
 SERVER: Key = (SubjectKind.INSTRUCTIONS, "")
-"""What a server says of itself: instructions, name and version, with the package that its command line names."""
+"""Key of the server's own record: instructions, name, version, and the package in its command line."""
 
 NAMED_BY: Mapping[SubjectKind, str] = {
     SubjectKind.TOOL: "name",
@@ -58,10 +58,10 @@ NAMED_BY: Mapping[SubjectKind, str] = {
     SubjectKind.TEMPLATE: "uriTemplate",
     SubjectKind.RESOURCE: "uri",
 }
-"""Where a definition names itself."""
+"""The field of each kind of definition that holds its name."""
 
 _TEXTS = frozenset({"description", "title", "instructions"})
-"""What a model reads and no call depends on."""
+"""Fields that a model reads and that calls do not depend on."""
 
 MIN_RECOGNISED = 24
 """Characters from which a text is recognised under another name: shorter ones are alike by chance."""
@@ -99,7 +99,7 @@ _written = json.JSONEncoder(sort_keys=True, separators=(",", ":")).encode
 
 
 def is_identical(one: Any, other: Any) -> bool:
-    """Whether two definitions, or what holds some, are the same to the byte: found out in a third of a hash's time."""
+    """Return True if two definitions, or collections of them, are the same to the byte; cheaper than hashing."""
     try:
         # Python holds 1, 1.0 and true for equal; what marshal writes of them differs.
         return one == other and marshal.dumps(one, PLAIN_FORMAT) == marshal.dumps(other, PLAIN_FORMAT)
@@ -112,7 +112,7 @@ PLAIN_FORMAT = 2
 
 
 def differs_in_text_only(before: JsonObject, after: JsonObject) -> bool:
-    """Whether calls go on as before, because only what is read changed."""
+    """Return True if two definitions differ only in fields that calls do not depend on."""
     return digest({key: value for key, value in before.items() if key not in _TEXTS}) == digest(
         {key: value for key, value in after.items() if key not in _TEXTS}
     )

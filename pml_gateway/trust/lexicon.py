@@ -10,7 +10,7 @@ from itertools import count
 
 
 class Kind(StrEnum):
-    """What a word can mean; the value is the letter that stands for it in what rules are matched against."""
+    """Meaning of a word; the value is the letter that rules match."""
 
     IGNORE = "A"
     PRIOR = "B"
@@ -308,7 +308,7 @@ _MARKS = frozenset(
         "config",
     ]
 )
-"""What a tag or a bracket says that speaks to a model with authority; tags of HTML are others."""
+"""Words inside tags or brackets that claim authority over a model; HTML tags are not among them."""
 
 _TOKEN = re.compile(
     r"(?P<link>\bhttps?://[^\s\"'<>)\]}]{1,500}|\bwww\.[^\s\"'<>)]{3,200})"
@@ -339,7 +339,7 @@ _DROP = re.compile(
     r"attack|attkr|evil|malicious|exfil|pwn|hack(?!er-?news|athon)|c2\b|webhook\.site|requestbin|requestcatcher|burpcollaborator|oast\.|"
     r"interact\.sh|ngrok|pipedream\.net|hookbin|beeceptor|collector|harvest|steal|://\d{1,3}(?:\.\d{1,3}){3}(?<!127\.0\.0\.1)"
 )
-"""Addresses that nobody would name in a tool who has nothing to collect."""
+"""Addresses that only collectors of data name in a tool."""
 
 _LEET = str.maketrans("013457@$", "oieasTas".lower())
 

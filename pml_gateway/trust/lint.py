@@ -126,7 +126,7 @@ class Sentence:
 
     @property
     def is_encoded(self) -> bool:
-        """Whether it stood there as something else."""
+        """Return True if the sentence was decoded from another text."""
         return self.source is not self.revealed.plain
 
     def span(self, start: int, end: int) -> str:
@@ -134,7 +134,7 @@ class Sentence:
         return self.source[self.reading.starts[start] : self.reading.ends[end - 1]]
 
     def features(self) -> set[int]:
-        """What the classifier weighs; the names of tools are too short to say something with."""
+        """Return the classifier's features; none for names of tools, which are too short."""
         if self.passage.is_name and not self.passage.where.startswith(SCHEMAS):
             return set()
         return features_of(self.reading, self.start, self.end, self.matches, self._traits())
@@ -178,7 +178,7 @@ def own_names(passages: Iterable[Passage]) -> frozenset[str]:
 
 
 def traits_of(definition: JsonObject) -> tuple[str, ...]:
-    """What a definition is about, where that decides how its sentences are meant: who looks for attacks names them."""
+    """Return traits of the whole definition that change how its sentences are judged: scanners name attacks."""
     described = str(definition.get("description", ""))[:MAX_COMPARED]
     reading = read(f"{split_words(_name_of(definition)[:MAX_NAME])}. {described}")
     first = "|".join(reading.letters.split("|")[:2])
@@ -220,7 +220,7 @@ _STEPS = {Kind.SEND, Kind.READ, Kind.PUT, Kind.CALL, Kind.NOT, Kind.TELL, Kind.A
 
 
 def _is_order(letters: str) -> bool:
-    """Whether something that was encoded says more than settings and samples do."""
+    """Return True if decoded text gives orders, unlike encoded settings and samples."""
     has = set(letters)
     steps = len(has & _STEPS)
     return Kind.SHELL in has or (bool(has & _ORDERS) and steps > 0) or steps >= MIN_STEPS

@@ -84,7 +84,7 @@ def _walk(definition: JsonObject) -> Iterator[Passage | None]:
 
 
 MAX_KEYWORD = 24
-"""Longer keys are no keywords of JSON Schema but somebody's own text."""
+"""Longer keys are not keywords of JSON Schema but free text."""
 
 
 def _joined(where: str, name: str) -> str:

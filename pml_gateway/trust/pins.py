@@ -37,7 +37,7 @@ MAX_REJECTED_TEXTS = 1_000
 
 
 class Accepted(StrEnum):
-    """How a form came to be accepted."""
+    """Reason why a form was accepted."""
 
     UPGRADE = "upgrade"
     """It was served before there were pins."""
@@ -50,7 +50,7 @@ class Accepted(StrEnum):
 
 
 class Because(StrEnum):
-    """Why a definition is held back."""
+    """Reason why a definition is held back."""
 
     CHANGED = "changed"
     NEW = "new"
@@ -73,7 +73,7 @@ class Form:
 
     @property
     def is_flagged(self) -> bool:
-        """Whether it was accepted without its owner's word, and the lint warns of it."""
+        """Return True if the lint warns of a form that the owner has not approved."""
         return self.how is not Accepted.OWNER and self.verdict is not None and self.verdict.is_attack
 
 
@@ -109,7 +109,7 @@ class ServerPins:
 
     @property
     def flagged(self) -> list[Key]:
-        """What the lint warns of in the form that was listed last."""
+        """Return the definitions whose form listed last is flagged."""
         return [key for key, forms in self.accepted.items() if forms[-1].is_flagged]
 
     def latest(self, key: Key) -> Form | None:
@@ -189,7 +189,7 @@ class Pins:
 
 
 Stamp = tuple[int, int, int]
-"""What tells one state of a file from another."""
+"""Modification time (ns), size and inode of a file."""
 
 
 class PinsFile:
@@ -201,7 +201,7 @@ class PinsFile:
         self._pins = Pins()
         self._is_unsaved = False
         self.problem = ""
-        """Why the pins could not be written or read, if they could not."""
+        """The error of the last read or write, or an empty text."""
 
     @property
     def pins(self) -> Pins:
@@ -210,12 +210,12 @@ class PinsFile:
 
     @property
     def is_news(self) -> bool:
-        """Whether another process wrote the file since it was read or written here."""
+        """Return True if another process has written the file since it was last read or written here."""
         return self._stamp() != self._seen
 
     @property
     def needs_writing(self) -> bool:
-        """Whether there was no file when it was looked for last, or it lacks what this process knows."""
+        """Return True if the file is missing or lacks what this process knows."""
         return self._seen is None or self._is_unsaved
 
     def load(self) -> Pins:

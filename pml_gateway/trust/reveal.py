@@ -1,4 +1,4 @@
-"""What a text hides from people and not from a model: invisible and look-alike characters, encoded and turned words."""
+"""Text hidden from people but not from models: invisible and look-alike characters, encoded and reversed words."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ class Revealed:
     plain: str
     hidden: tuple[Hidden, ...] = ()
     decoded: tuple[str, ...] = ()
-    """What encoded parts say; most of it is harmless, and only its words can tell."""
+    """Decoded parts, most of them harmless; their words are judged like any other text."""
 
 
 def reveal(text: str) -> Revealed:
@@ -134,7 +134,7 @@ def _around(text: str, at: int) -> str:
 
 
 def _kind(text: str, at: int) -> str:
-    """What an invisible character is called; nothing where scripts and emoji need it."""
+    """Return the kind of an invisible character, or an empty text if scripts or emoji need it."""
     code = ord(text[at])
     before, after = text[at - 1 : at], text[at + 1 : at + 2]
     if 0xE0000 <= code <= 0xE007F:
@@ -230,7 +230,7 @@ REST_OF_SENTENCE = 120
 
 
 def _following(found: re.Match[str]) -> str:
-    """What goes on behind an encoded part: often only the telling words of an order are encoded."""
+    """Return the text that follows an encoded part: often only the key words of an order are encoded."""
     return found.string[found.end() : found.end() + REST_OF_SENTENCE].split("\n", 1)[0]
 
 
@@ -284,7 +284,7 @@ def _from_escapes(text: str) -> str:
 
 
 def _is_said(text: str) -> bool:
-    """Whether decoded bytes are words: nearly all of it printable, and enough of it letters."""
+    """Return True if decoded bytes are words: nearly all printable, and enough of them letters."""
     if len(text) < 6 or not _READABLE.search(text):
         return False
     printable = sum(character.isprintable() or character in "\n\t" for character in text)

@@ -1,4 +1,4 @@
-"""What waits for the owner, how it differs from what was accepted, and what becomes of the pins by his word."""
+"""The owner's review: pending definitions, their differences from accepted ones, and approval or rejection."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def _changes(where: str, before: Any, after: Any) -> Iterator[Change]:
 
 
 def _are_plain(*lists: list[Any]) -> bool:
-    """Whether lists hold nothing that has places of its own, such as names of required parameters."""
+    """Return True if the lists hold only scalars, such as names of required parameters."""
     return all(not isinstance(each, dict | list) for one in lists for each in one)
 
 
@@ -92,7 +92,7 @@ def _written(value: Any) -> str:
 
 
 class State(StrEnum):
-    """How a definition stands."""
+    """State of a definition in the owner's review."""
 
     HELD = "held"
     FLAGGED = "flagged"
@@ -128,7 +128,7 @@ class Case:
 
     @property
     def changes(self) -> list[Change]:
-        """What differs from what was accepted last; all of it where nothing was."""
+        """Return the differences from the form accepted last, or the whole definition if there is none."""
         return changes(self.before or {}, self.definition)
 
     @property

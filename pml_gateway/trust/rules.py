@@ -167,7 +167,7 @@ class Match:
     start: int
     end: int
     is_excused: bool = False
-    """Whether the sentence explains, detects or denies what it names; such a match is no finding."""
+    """True if the sentence explains, detects or denies what it names; such a match is not a finding."""
 
 
 def matches(reading: Reading) -> Iterator[Match]:
@@ -194,7 +194,7 @@ def _is_excused(rule: Rule, letters: str, start: int) -> bool:
 
 
 def _is_denied(letters: str, start: int) -> bool:
-    """Whether "does not", "never" or "without" stands right before: what is not done, or must not be."""
+    """Return True if "does not", "never" or "without" directly precedes the match."""
     return Kind.NOT.value in letters[max(0, start - 2) : start] and letters[start] != Kind.NOT.value
 
 
@@ -209,7 +209,7 @@ _PLACEHOLDER = re.compile(
     re.IGNORECASE,
 )
 MIN_DISTINCT = 9
-"""Different characters of a real key; fewer are a pattern that somebody typed."""
+"""Minimum number of different characters in a real key; fewer are a typed pattern."""
 
 
 def secrets_in(text: str) -> Iterator[str]:
@@ -235,7 +235,7 @@ JWT_DOTS = 2
 
 
 def _is_mixed(password: str) -> bool:
-    """Whether a password of a URL is more than a word."""
+    """Return True if the password in a URL is more than a word."""
     kinds = (any(map(test, password)) for test in (str.isdigit, str.isupper, str.islower))
     return sum(kinds) > 1 and len(set(password)) >= MIN_MIXED and not _PLACEHOLDER.search(password)
 

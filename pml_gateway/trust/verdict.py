@@ -1,4 +1,4 @@
-"""What the lint is asked about a definition, and what it says of it, and why."""
+"""Subjects for the lint, and its verdicts with their reasons."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pml_gateway.types import JsonObject
 
 
 class RiskClass(StrEnum):
-    """What a definition may be up to; the values are those of `pml trust lint --json`."""
+    """Class of attack; the values are those of `pml trust lint --json`."""
 
     HIDDEN_INSTRUCTION = "hidden_instruction"
     DATA_EXFILTRATION = "data_exfiltration"
@@ -45,7 +45,7 @@ _WHY = {
 
 
 class Level(StrEnum):
-    """What is done about a verdict."""
+    """Severity of a verdict."""
 
     ATTACK = "attack"
     """Held back where it appears in a change; a new server that has it is warned of."""
@@ -90,7 +90,7 @@ class Verdict:
 
     @property
     def is_attack(self) -> bool:
-        """Whether it is more than a notice."""
+        """Return True if the verdict is an attack."""
         return self.level is Level.ATTACK
 
     @property
@@ -115,7 +115,7 @@ class Verdict:
 
 
 class SubjectKind(StrEnum):
-    """What a server says of itself."""
+    """Kind of definition that a server lists."""
 
     TOOL = "tool"
     PROMPT = "prompt"

@@ -39,7 +39,7 @@ class Unread:
 
     @property
     def subjects(self) -> list[Subject]:
-        """What the lint is asked."""
+        """Return the subjects to judge."""
         return [subject_of(server, key, each.definition) for server, _, key, each in self.places]
 
     def slices(self, count: int) -> Iterator[Unread]:
@@ -65,12 +65,12 @@ class Warden:
 
     @property
     def file(self) -> PinsFile:
-        """Where the pins lie."""
+        """The file of the pins."""
         return self._file
 
     @property
     def is_news(self) -> bool:
-        """Whether another process wrote since the last listings were admitted."""
+        """Return True if another process has written pins since listings were last admitted."""
         return self._file.is_news or self._file.pins is not self._pins
 
     @property
@@ -128,7 +128,7 @@ class Warden:
         return admission.entries
 
     def _owners_word(self, heard: Mapping[str, Heard], now: Pins) -> Iterator[DefinitionsDecided]:
-        """What the owner decided since the last time, by another process."""
+        """Yield the owner's decisions that another process has written since the last admission."""
         if now is self._pins:
             return
         for server, each in heard.items():
@@ -152,7 +152,7 @@ class Warden:
                     yield DefinitionsDecided(server, outcome, tuple(definitions))
 
     def unread(self) -> Unread:
-        """What was accepted or held back without asking the lint."""
+        """Return the forms that were accepted or held back without a verdict."""
         places = tuple(
             (pins.server, pins.what, key, each) for pins in self._servers.values() for key, each in _unread(pins)
         )
@@ -198,11 +198,11 @@ class Warden:
 
     @property
     def has_unread(self) -> bool:
-        """Whether anything was accepted or held back that the lint has not read."""
+        """Return True if a form that was accepted or held back has no verdict yet."""
         return any(True for pins in self._servers.values() for _ in _unread(pins))
 
     def take_news(self) -> list[DefinitionsDecided]:
-        """What there is to tell since the last time."""
+        """Return the events since the last call, and forget them."""
         news, self._news = self._news, []
         return news
 
