@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from pml_gateway.cli.context import Command, ConfigOption, JsonOption
-from pml_gateway.cli.context_windows import context_window
 from pml_gateway.cli.output import answers, fail, note, print_json, print_json_line, print_table, say
 from pml_gateway.errors import UsageError
+from pml_gateway.reports.recommend import CONTEXT_WINDOW
 from pml_gateway.text import counted
 from pml_gateway.types import MODES, ExposureMode
 
@@ -22,12 +22,8 @@ if TYPE_CHECKING:
 def tokens(
     query: Annotated[str | None, typer.Option("--query", help="Intent for semantic and hybrid.")] = None,
     window: Annotated[
-        int | None,
-        typer.Option("--context-window", metavar="N", min=1, help="Tokens the client's model reads. [default: 200000]"),
-    ] = None,
-    model: Annotated[
-        str | None, typer.Option("--model", metavar="NAME", help="The same by the model's name, such as gpt-4.1.")
-    ] = None,
+        int, typer.Option("--context-window", metavar="N", min=1, help="Tokens that the client's model reads.")
+    ] = CONTEXT_WINDOW,
     chart: Annotated[
         Path | None, typer.Option("--chart", metavar="FILE", help="Also draw the modes into an .svg file.")
     ] = None,
@@ -39,9 +35,8 @@ def tokens(
 ) -> None:
     """Count the tokens of the actual tools/list in every mode, of every server, and of the dearest tools.
 
-    Example: pml tokens --query "review pull requests" --model gpt-4.1 --chart tokens.svg
+    Example: pml tokens --query "review pull requests" --context-window 128000 --chart tokens.svg
     """
-    size = context_window(model, window)
     if chart is not None and chart.suffix.lower() != ".svg":
         raise typer.BadParameter(f"{chart.name} does not end in .svg", param_hint="--chart")
     command = Command(config, as_json=as_json)
@@ -60,7 +55,7 @@ def tokens(
             _draw(report, chart)
             note(f"drew {chart}")
 
-    asked = {"query": query, "window": size}
+    asked = {"query": query, "window": window}
     if watch:
         command.ask("watch_tokens", asked, lambda told: show(told["report"]))
     else:

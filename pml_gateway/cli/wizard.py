@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING
 import typer
 
 from pml_gateway.cli.context import Command, command_gateway, recorded_searches
-from pml_gateway.cli.context_windows import DEFAULT_WINDOW
 from pml_gateway.cli.output import fail, note, print_diff, print_json, print_table, refuse_unasked, say, warn, wrapped
 from pml_gateway.cli.preset import consequences
 from pml_gateway.clients.discover import client_files, known_client
@@ -24,7 +23,7 @@ from pml_gateway.config.project import DerivedIntent, derive_intent, find_projec
 from pml_gateway.config.trust import TrustStore
 from pml_gateway.errors import ConfigurationError
 from pml_gateway.paths import PROJECT_NAME
-from pml_gateway.reports.recommend import Priority
+from pml_gateway.reports.recommend import CONTEXT_WINDOW, Priority
 from pml_gateway.text import counted, suggestion
 from pml_gateway.types import MODES
 
@@ -187,7 +186,7 @@ def _interview(command: Command, given: Given, *, is_asking: bool) -> _Outcome:
         full_tokens=round(measured.tokens("full_proxy") * servers / max(measured.known, 1)),
         meta_tokens=meta,
         search_tokens=measured.search_tokens,
-        context_window=DEFAULT_WINDOW,
+        context_window=CONTEXT_WINDOW,
         priority=priority,
         deferring=[name for name in clients if name in deferring],
         others=[name for name in clients if name not in deferring],

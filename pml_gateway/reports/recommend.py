@@ -6,6 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
+CONTEXT_WINDOW = 200_000
+"""Tokens that the models of most coding clients read."""
+
 FEW_SEARCHES = 5
 """Listing everything pays as long as it costs no more than the meta-tools and this many searches."""
 
