@@ -1,4 +1,4 @@
-"""What a server builds beside its requests: the index, and which tools belong together."""
+"""Background work of a server: the index, and the relations between tools."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ class Background:
         await self._indexer.usable(timeout)
 
     async def settled(self, timeout: float) -> bool:
-        """Whether the index of the newest tools is complete within `timeout` seconds."""
+        """Wait up to `timeout` seconds, and return True if the index of the newest tools is complete."""
         return await self._indexer.wait(timeout)
 
     async def _run(self) -> None:

@@ -49,12 +49,12 @@ LIST_WAIT = 5.0
 _META_TOOLS = MetaTools(SEARCH_TOOLS, TOOL_SCHEMA, CALL_TOOL, CALL_BATCH, EXECUTE_WORKFLOW, READ_RESULT)
 
 _PASSED = "pml_gateway"
-"""Where a tool says, past all later transforms, by which name it passed this one. FastMCP keeps it from the wire."""
+"""Metadata key under which a tool keeps its name at this transform; FastMCP does not send it."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Seen:
-    """What one request may see: the tools by their names of here, and by the names under which they passed."""
+    """Tools that one request may see, by their names here and by their names at this transform."""
 
     host: RequestHost
     scope: RequestScope
@@ -115,7 +115,7 @@ class Exposure(CatalogTransform):
         return f"Exposure({self._settings.gateway.tools_exposure.value!r})"
 
     async def list_tools(self, tools: Sequence[Tool]) -> Sequence[Tool]:
-        """What of the tools before it is listed; while it looks at what the client may see, all of them."""
+        """Return the tools to list; all of them while the client's view is being determined."""
         if self._bypass.get():
             return [self._marked(tool) for tool in tools]
         return await self.transform_tools(tools)
@@ -161,7 +161,7 @@ class Exposure(CatalogTransform):
         return None if self._denies(tool, seen) else tool
 
     async def answer(self, meta_tool: str, arguments: JsonObject) -> ToolResult:
-        """What a meta-tool answers to the request that is being served."""
+        """Return a meta-tool's answer to the current request."""
         context = get_context()
         seen = await self._seen(context, in_list=False)
         request = context.request_context
@@ -173,14 +173,14 @@ class Exposure(CatalogTransform):
         return ToolResult.from_mcp_result(CallToolResult.model_validate(result))
 
     async def indexed(self, timeout: float = 60.0) -> bool:
-        """Whether the search knows all tools that were asked about, with their meanings, within `timeout` seconds.
+        """Wait up to `timeout` seconds, and return True if the index has the vectors of all tools.
 
         Nothing has to wait for this: until then, searches answer from the words alone. For tests and measurements.
         """
         return self._background is not None and await self._background.settled(timeout)
 
     async def _seen(self, context: Context, *, in_list: bool) -> _Seen:
-        """What the client of a request may see. Middleware has its turn after this where the request is for a list."""
+        """Return the tools that the client of a request may see; for a list request, middleware runs afterwards."""
         server = context.fastmcp
         asks_middleware = not in_list and not all(map(inlines_references, server.middleware))
         listed = await self.get_tool_catalog(context, run_middleware=asks_middleware)
@@ -197,7 +197,7 @@ class Exposure(CatalogTransform):
         return _Seen(host, RequestScope(_client(context), url_query=_url_query(context)), passed_as)
 
     def _denies(self, tool: Tool, seen: _Seen) -> bool:
-        """Whether the blacklist means a tool, by the name that it had when it passed here."""
+        """Return True if the blacklist matches a tool, by its name at this transform."""
         known = [each for each in seen.view.catalog.tools if seen.passed_as[each.name] == tool.name]
         if known:
             return not any(map(seen.view.shows, known))
@@ -263,7 +263,7 @@ def _context() -> Context | None:
 
 
 def _client(context: Context) -> Client:
-    """Whose results and references these are: the user who is logged in, the session, or whoever runs the server."""
+    """Return the owner of results and references: the logged-in user, the session, or the server's own user."""
     principal = current_principal()
     if principal is not None:
         return Client(f"user:{principal}")

@@ -34,7 +34,7 @@ from pml_gateway.types import JsonObject
 
 
 class Kept:
-    """What is kept from request to request, in memory."""
+    """State kept in memory between requests."""
 
     def __init__(self, settings: Settings) -> None:
         backend = build_backend(settings.references, Path())
@@ -124,12 +124,12 @@ class RequestHost:
 
     @property
     def etags(self) -> Etags:
-        """Which results clients hold."""
+        """Results that clients hold, by etag."""
         return self.kept.etags
 
     @property
     def shapes(self) -> LearnedShapes:
-        """What is known of results that no schema declares."""
+        """Observed shapes of results without a schema."""
         return self.kept.shapes
 
     @property
@@ -139,7 +139,7 @@ class RequestHost:
 
     @property
     def linker(self) -> Linker:
-        """Which tools belong together."""
+        """Relations between tools."""
         return self.background.linker
 
     async def ready(self) -> GatewayState:
@@ -163,12 +163,12 @@ class RequestHost:
         return {}
 
     def new_budget(self, share: str) -> RequestBudget:
-        """What one request may take; work goes to threads, since there are no workers."""
+        """Return the limits of one request; work runs in threads, since there are no workers."""
         return RequestBudget(self.kept.settings.limits, None, self.kept.exceeded, share)
 
 
 def as_json(result: object, name: str) -> JsonObject:
-    """What FastMCP answers as it would go over the wire.
+    """Return FastMCP's answer as it would be sent.
 
     Raises:
         UpstreamProtocolError: an extension answered in a shape of its own.

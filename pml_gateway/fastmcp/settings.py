@@ -15,7 +15,7 @@ from pml_gateway.text import did_you_mean, likenesses
 from pml_gateway.types import ExposureMode
 
 SECTIONS = ("gateway", "search", "references", "workflow", "limits", "learning")
-"""What is about tools, and not about processes, connections, files and clients."""
+"""Settings that concern tools, not processes, connections, files or clients."""
 
 _ONLY = {"style": "tools", "legacy_tools": False, "direct_calls": "visible"}
 _NO_GATEWAY = "run the gateway in front of the server for it (pml docs servers)"

@@ -1,4 +1,4 @@
-"""What a FastMCP server lists, as the state that lists, searches and calls are answered from.
+"""Snapshots of a FastMCP server's tools, from which lists, searches and calls are answered.
 
 Sessions and users may see different tools, and tools may come and go: each set of them that is asked about is one
 snapshot. What a request may not see is in none of its answers, because it is not in its snapshot.
@@ -44,7 +44,7 @@ Said = tuple[Any, ...]
 
 
 def said(tool: Tool) -> Said:
-    """What clients can tell of a tool. Its parts are mostly the same objects as before, so that comparing is quick."""
+    """Return what clients can see of a tool. Most parts are the same objects as before, so comparing is fast."""
     return (
         *(tool.name, tool.title, tool.description, tool.parameters, tool.output_schema, tool.annotations),
         *(tool.icons, tool.execution, tool.tags, tool.version, tool.meta, tool.task_config),
@@ -52,7 +52,7 @@ def said(tool: Tool) -> Said:
 
 
 def systems(server: FastMCP[Any]) -> tuple[str, ...]:
-    """What the tools of a server belong to: itself, and the namespaces under which others are mounted."""
+    """Namespaces of a server's tools: its own, and those of mounted servers."""
     found = [ILLEGAL.sub("_", server.name)]
     for provider in server.providers:
         for transform in provider.transforms:
@@ -64,7 +64,7 @@ def systems(server: FastMCP[Any]) -> tuple[str, ...]:
 
 
 def inlines_references(middleware: Middleware) -> bool:
-    """Whether it is FastMCP's own, which changes nothing but how schemas are written, and takes its time for each list.
+    """Return True for FastMCP's own transform, which only rewrites schemas and is slow for each list.
 
     What it does is done once for each tool here.
     """
@@ -105,7 +105,7 @@ class Snapshots:
         """The tools of all of them, which one index serves."""
 
     def keeps(self, catalog: Catalog) -> bool:
-        """Whether a catalog is still asked about."""
+        """Return True if a catalog is still in use."""
         return any(snapshot.state.catalog is catalog for snapshot in self._kept)
 
     async def of(self, tools: Sequence[Tool], server: FastMCP[Any]) -> Snapshot:
@@ -127,7 +127,7 @@ class Snapshots:
         return snapshot
 
     def denies(self, tool: Tool, server: FastMCP[Any]) -> bool:
-        """Whether the blacklist means a tool that is in no snapshot, such as one for apps."""
+        """Return True if the blacklist matches a tool that is in no snapshot, such as one for apps."""
         raw: JsonObject = {"name": tool.name, "inputSchema": {"type": "object"}}
         belong_to = systems(server)
         alone = UpstreamListing(_system_of(tool.name, belong_to), (raw,))

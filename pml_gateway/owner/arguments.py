@@ -15,7 +15,7 @@ from pml_gateway.types import JsonObject
 
 MAX_REFERENCES = 8
 MAX_NESTING = 3
-"""How many references are followed in a row, and how deep objects become flags with dots; deeper ones are JSON."""
+"""Maximum number of references followed in a row, and depth of objects that become dotted flags (deeper: JSON)."""
 
 _KINDS_WITHOUT_TEXT = ("null", "boolean", "integer", "number", "array", "object")
 _TRUE, _FALSE = ("true", "yes", "on", "1"), ("false", "no", "off", "0")
@@ -40,12 +40,12 @@ class Flag:
 
     @property
     def is_switch(self) -> bool:
-        """Whether it needs no value: `--flag` and `--no-flag`."""
+        """Return True if the option needs no value: `--flag` and `--no-flag`."""
         return self.kinds - {"null"} == {"boolean"} and not self.choices
 
     @property
     def values(self) -> str:
-        """What may stand there, in a few words."""
+        """Return the permitted values in a few words."""
         if self.item is not None:
             return f"{self.item.values}, may be repeated"
         if self.choices:

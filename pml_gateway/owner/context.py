@@ -1,4 +1,4 @@
-"""What an operation works with, and the command line as a client of servers."""
+"""Context of an operation, and the command line as a client of servers."""
 
 from __future__ import annotations
 

@@ -17,11 +17,11 @@ MAX_HITS = 1000
 
 MODEL_SECONDS = 60.0
 ENCODING_SECONDS = 5.0
-"""How long a search waits for the model to load, and then for the vectors of new tools, a thousand of them; the next
-search goes on from there."""
+"""Seconds that a search waits for the model to load, and then for the vectors of a thousand new tools;
+the next search continues there."""
 
 UNLISTED_SECONDS = 3.0
-"""How long a search waits for servers of which nothing is known; it does not wait for one that failed."""
+"""Seconds that a search waits for servers without a known list; it does not wait for one that failed."""
 
 
 async def search(context: OperationContext, arguments: JsonObject) -> JsonObject:
@@ -60,7 +60,7 @@ async def _prepare(gateway: Gateway) -> None:
 
 
 async def _evidence(gateway: Gateway, query: str, server: str | None) -> dict[str, JsonObject]:
-    """What speaks for every hit: its score by meaning alone and by words alone, None where it has none by these alone,
+    """Scores of every hit: its score by meaning alone and by words alone, None where it has none by these alone,
     and the request nearest to the query, where requests are known."""
     state = await gateway.searchable(60)
     view = state.view(LOCAL)

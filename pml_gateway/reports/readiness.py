@@ -1,4 +1,4 @@
-"""Which servers the gateway could not start now, told without starting any: nobody waits for twelve processes.
+"""Obstacles to starting servers, found without starting any.
 
 The configuration, the logins, a gateway that runs and the last listing say enough. Only of a URL of which they say
 nothing is one request made, of all such URLs at once and with a limit.
@@ -81,7 +81,7 @@ def _written_down(settings: Settings, server: str, environ: Mapping[str, str]) -
 
 
 def _told(rows: Sequence[JsonObject]) -> str:
-    """What running gateways say against a server; nothing where one of them has it."""
+    """Return the running gateways' errors for a server, or none if one of them has it."""
     reasons = [next(_complaints(row), "") for row in rows]
     return next(iter(reasons), "") if all(reasons) else ""
 
@@ -101,7 +101,7 @@ def _log_in(server: str) -> str:
 
 
 async def _probed(servers: Mapping[str, UpstreamDefinition]) -> dict[str, str]:
-    """What the answer of each server to one request says against it."""
+    """Return the obstacles that the answers of servers to one request show."""
     found = dict.fromkeys(servers, f"it did not answer within {PROBE_SECONDS:g} s")
 
     async def probe(http: httpx2.AsyncClient, server: str) -> None:

@@ -20,7 +20,7 @@ LARGE_SHARE = 0.15
 
 
 class Priority(StrEnum):
-    """What matters most."""
+    """Priority of the owner."""
 
     TOKENS = "tokens"
     ACCURACY = "accuracy"
@@ -29,7 +29,7 @@ class Priority(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Situation:
-    """What the choice depends on; tokens are of a list with as many servers as are expected.
+    """Facts that the choice depends on; tokens are for a list with the expected number of servers.
 
     `deferring` are the clients that search tools themselves, `others` those that read every list whole.
     """
@@ -50,7 +50,7 @@ class Situation:
 
     @property
     def is_small(self) -> bool:
-        """Whether searching would soon cost more than listing everything."""
+        """Return True if a few searches would cost more than listing everything."""
         return self.full_tokens <= self.meta_tokens + FEW_SEARCHES * (self.search_tokens or 0)
 
 

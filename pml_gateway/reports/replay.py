@@ -88,7 +88,7 @@ MAX_LISTINGS = 20
 _WORDS = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])|\d+")
 
 Words = str
-"""Where a query came from: `search`, `intent`, `another call` of the same tool, or the tool's own `name`."""
+"""Origin of a query: `search`, `intent`, `another call` of the same tool, or the tool's own `name`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,18 +106,18 @@ class ReplayedCalls:
 
     @property
     def changes_path(self) -> bool:
-        """Whether the tool is listed now and would have to be searched then."""
+        """Return True if the tool is listed now and would have to be searched for then."""
         return self.listed_now and not self.listed_then
 
     @property
     def is_lost(self) -> bool:
-        """Whether the tool would be neither listed nor among the first hits of the search."""
+        """Return True if the tool would be neither listed nor among the first hits of the search."""
         return not self.listed_then and self.rank is None
 
 
 @dataclass(frozen=True, slots=True)
 class MigrationPlan:
-    """What one step would do. `gone` are calls of tools or clients that do not exist any more, which prove nothing."""
+    """Effect of one step. `gone` are calls of tools or clients that no longer exist, which prove nothing."""
 
     stage: Stage | None
     target: Stage
@@ -203,7 +203,7 @@ def plan_migration(
 
 
 class _Side:
-    """What clients get from one state; equal questions are asked once."""
+    """Lists and searches of clients in one state; equal questions are asked once."""
 
     def __init__(self, state: GatewayState) -> None:
         self._state = state
@@ -211,7 +211,7 @@ class _Side:
         self._ranks: dict[tuple[Client, str], dict[str, int]] = {}
 
     def lists(self, client: Client, intent: str | None, tool: CatalogTool) -> bool:
-        """Whether the tool is on the client's list, or an action of a namespace there."""
+        """Return True if the tool is on the client's list, or an action of a namespace there."""
         _, names = self._exposed(client, intent)
         return tool.qualified_name in names
 

@@ -1,4 +1,4 @@
-"""What an index of files, or the gateway itself, finds for labelled queries."""
+"""Search quality: hits of an index of files, or of the gateway, for labelled queries."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ Scored = Sequence[tuple[str, float]]
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """What is measured."""
+    """Input of a measurement."""
 
     documents: Sequence[ToolDocument]
     search: Callable[[str, int], tuple[Scored, Ranking]]
     """(query, limit) -> at most `limit` hits and the evidence that ordered them."""
     hit_text: Callable[[str], str]
-    """What a model reads of one hit, by its key."""
+    """Fields of one hit that a model reads, by key."""
     model: str
     min_score: float
     _tokens: dict[str, int] = field(default_factory=dict)

@@ -94,7 +94,7 @@ def _default(field: FieldInfo) -> Any:
 
 
 def _takes(kind: Any, field: FieldInfo) -> str:
-    """What may be written there, in a few words."""
+    """Return the permitted values in a few words."""
     if field.metadata and any(item in get_args(ByteSize) for item in field.metadata):
         return "size"
     if get_origin(kind) is Annotated:

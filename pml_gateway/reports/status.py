@@ -37,7 +37,7 @@ DISABLED = "disabled"
 """The state of a server that the configuration switches off: no gateway has it."""
 
 PASSING = frozenset({"latency_seconds", "age_seconds", "in_flight", "breaker"})
-"""What of a server differs from moment to moment, and is no other state of it."""
+"""Fields of a server that change all the time without a change of its state."""
 
 MAX_WHAT = 600
 """Characters of a fault, which servers write; `pml upstreams` shows all."""
@@ -45,14 +45,14 @@ MAX_WHAT = 600
 
 @dataclass(frozen=True, slots=True)
 class Need:
-    """What is wrong with a server, and the command that mends it or says how."""
+    """Problem of a server, and the command that fixes it or says how."""
 
     what: str
     command: str
 
 
 def need_of(row: JsonObject) -> Need | None:
-    """What a server of a status needs, the most pressing first; None where all is well."""
+    """Return the most urgent need of a server, or None if it has none."""
     server: str = row["server"]
     if row["auth"]["state"] == "login_needed":
         return Need("needs a login", f"pml upstreams login {quoted(server)}")
@@ -73,13 +73,13 @@ def need_of(row: JsonObject) -> Need | None:
 
 
 def clients_in_words(machine: JsonObject) -> str:
-    """How many clients the gateway of this machine has; one that listens says where. Earlier versions do not know."""
+    """Return the number of clients of this machine's gateway, by transport if it also listens for HTTP."""
     over_stdio, over_http = counted(len(machine["clients"]), "client"), machine.get("http_clients")
     return over_stdio if over_http is None else f"{over_stdio} over stdio, {over_http} over HTTP"
 
 
 def in_words(row: JsonObject) -> str:
-    """How a server is, in a few words."""
+    """Return the state of a server in a few words."""
     seen = "never seen" if row["age_seconds"] is None else f"seen {span(row['age_seconds'])} ago"
     tools = counted(row["tools"], "tool")
     if row["state"] == DISABLED:
@@ -158,7 +158,7 @@ def _clients(report: JsonObject) -> list[str]:
 
 
 async def last_known(settings: Settings, paths: Paths, identity: str) -> JsonObject:
-    """What is known of every enabled server without a gateway, as its status says it; nothing is started or asked."""
+    """Return a status of every enabled server from files alone; no server is started or asked."""
     naming = settings.naming
     manifest = ManifestFile.of(paths.manifest_dir, identity, naming.prefix, naming.max_length).load()
     pins = PinsFile(paths.pins_dir, identity).load()
@@ -217,7 +217,7 @@ def _row(name: str, definition: UpstreamDefinition, known: ManifestEntry | None,
 
 
 async def stored_login(name: str, definition: UpstreamDefinition, paths: Paths) -> JsonObject:
-    """How the login stands by what is stored; whether a server asks for one is not known where none is."""
+    """Return the state of the stored login; without one it is unknown if the server asks for a login."""
     if definition.url is None or definition.has_authorization_header:
         return {"state": "not_needed" if definition.url is None else "headers"}
     if definition.auth is None and not (is_there(paths.auth_dir) and any(paths.auth_dir.iterdir())):

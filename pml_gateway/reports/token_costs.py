@@ -1,4 +1,4 @@
-"""What a catalog costs a model: by mode, preset, server and tool, and against searching for it."""
+"""Token costs of a catalog by mode, preset, server and tool, compared with searching."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def sample_intents(state: GatewayState, searches: Sequence[str]) -> Sample | Non
 
 
 def _typical(state: GatewayState, mode: ExposureMode, intent: str | None, sample: Sample | None) -> ListCost:
-    """What a list of the mode costs for the intent; without one, the median of the sample where an intent matters."""
+    """Return the cost of a list in the mode for the intent; without one, the median over the sample of intents."""
     if intent is not None or sample is None or not state.settings.gateway.selects_by_intent(mode):
         return list_tokens(state, mode, intent)
     costs = sorted((list_tokens(state, mode, each) for each in sample.intents), key=lambda cost: cost.tokens)
@@ -65,7 +65,7 @@ def _typical(state: GatewayState, mode: ExposureMode, intent: str | None, sample
 
 @dataclass(frozen=True, slots=True)
 class PresetCost:
-    """What one preset lists with the lists and the servers of now."""
+    """Return the cost of one preset with the current servers and lists."""
 
     preset: str
     tools: int
@@ -103,7 +103,7 @@ SAMPLED_SEARCHES = 25
 
 @dataclass(frozen=True, slots=True)
 class ServerCost:
-    """What the tools of one server cost when all are listed."""
+    """Cost of one server's tools when all are listed."""
 
     server: str
     tools: int
@@ -112,7 +112,7 @@ class ServerCost:
 
 @dataclass(frozen=True, slots=True)
 class ToolCost:
-    """What one tool costs when it is listed."""
+    """Cost of one tool when it is listed."""
 
     name: str
     server: str
@@ -121,7 +121,7 @@ class ToolCost:
 
 @dataclass(frozen=True, slots=True)
 class BreakEven:
-    """When searching has cost more than listing everything.
+    """Number of searches after which listing everything would have been cheaper.
 
     `search_tokens` is what one search costs, request and answer, as the median of `samples` searches, each for a tool
     of this catalog; `searches` is the first number of them that costs more. Both are None where nothing can be found.
@@ -134,7 +134,7 @@ class BreakEven:
 
 @dataclass(frozen=True, slots=True)
 class InstructionsCost:
-    """What clients are told when they connect, beside any list, and what it may cost."""
+    """Cost of the instructions that clients get when they connect, and its limit."""
 
     tokens: int
     budget: int
@@ -142,7 +142,7 @@ class InstructionsCost:
 
 @dataclass(frozen=True, slots=True)
 class TokenReport:
-    """What `pml tokens` says; `context_window` is what the lists are measured against.
+    """Report of `pml tokens`; lists are measured against `context_window`.
 
     Where an intent matters and none is given, the costs of `modes` are those of a `sample`.
     """
@@ -159,7 +159,7 @@ class TokenReport:
     instructions: InstructionsCost
 
     def cost(self, mode: ExposureMode) -> ListCost:
-        """What the list of one mode costs."""
+        """Return the cost of the list in one mode."""
         return next(cost for cost in self.modes if cost.mode is mode)
 
     def saved(self, cost: ListCost) -> float:
@@ -281,5 +281,5 @@ async def search_costs(gateway: Gateway) -> list[int]:
 
 
 def _words(tool: CatalogTool) -> str:
-    """What somebody who wants this tool might search for."""
+    """Return a query that a person who wants this tool might search for."""
     return first_sentence(tool.description, 100) or tool.name.replace("_", " ")

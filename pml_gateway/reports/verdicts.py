@@ -1,4 +1,4 @@
-"""Why each tool is listed, callable or absent for one client."""
+"""Reasons why each tool is listed, callable or absent for one client."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from pml_gateway.types import ExposureMode
 
 
 class Rule(StrEnum):
-    """What took a tool out of a client's view."""
+    """Cause that removed a tool from a client's view."""
 
     BLACKLISTED = "blacklisted"
     DENIED = "denied to this client"
@@ -37,7 +37,7 @@ class Exclusion:
 
 
 def exclusions(catalog: Catalog, client: Client, blacklist: Sequence[str]) -> tuple[Exclusion, ...]:
-    """Why each tool outside the client's view is there, in catalog order. For the owner's eyes, never the client's."""
+    """Return the reason for each tool outside the client's view, in catalog order. For the owner, never the client."""
     unlisted = absent_tools(catalog.visibility.absent_for(client.client_capabilities))
     allow = compile_grants(client.allow, catalog.ownership)
     found = (_exclusion(tool, client, allow, blacklist, unlisted) for tool in catalog.tools)
@@ -63,7 +63,7 @@ def _exclusion(
 
 
 class Omission(StrEnum):
-    """Why a visible tool is not listed."""
+    """Return the reason why a visible tool is not listed."""
 
     META_ONLY = "this mode lists meta-tools only"
     UNDERLYING_OFF = "hybrid.expose_underlying_tools is off"
@@ -99,7 +99,7 @@ def verdicts(
     *,
     ownership: Ownership,
 ) -> tuple[Verdict, ...]:
-    """Why each tool this client may see is listed or not, in catalog order.
+    """Return the reason why each visible tool is listed or not, in catalog order.
 
     What is listed is what `expose` lists; the rest is told from what it had to go by.
     """

@@ -49,7 +49,7 @@ def composite_status(state: GatewayState) -> list[JsonObject]:
 
 
 def out_of_reach(settings: Settings, catalog: Catalog, name: str, composite: Composite) -> list[str]:
-    """Why nobody may call a workflow that its clients' own rules would let them call.
+    """Reason why no client may call a workflow that the clients' rules would allow.
 
     It is called by other workflows where it is hidden, and where no client may call it by name, that is meant.
     """
@@ -72,7 +72,7 @@ def out_of_reach(settings: Settings, catalog: Catalog, name: str, composite: Com
 
 
 def workflow_warnings(settings: Settings, paths: Paths, identity: str) -> list[str]:
-    """What keeps workflows from being served, by the tools that were last seen; connects to nothing.
+    """Return what prevents workflows from being served, by the tools last seen; connects to no server.
 
     A tool of a server that never listed anything is not missing, only unknown yet.
     """

@@ -11,14 +11,14 @@ from pml_gateway.serve.control import NO_ANSWER, ask_socket, sockets
 from pml_gateway.types import JsonObject
 
 LOOK_SECONDS = 3.0
-"""What a gateway may take to say which client it has."""
+"""Time limit in seconds for a gateway to name its client."""
 
 GRACE_SECONDS = 10.0
-"""What a gateway gets beyond the client's own time, to say that it is over."""
+"""Seconds that a gateway gets after the client's own limit, to report that it has passed."""
 
 ROOM = 2
 LEAST_TOKENS = 4096
-"""What an answer may have, of what is expected and at least: the limit cuts, and models count differently."""
+"""Token limit of an answer, as a factor of the expected length and as a minimum: models count differently."""
 
 HINT = "connect a client that offers sampling over stdio (pml serve), or name another writer with --writer"
 
@@ -48,7 +48,7 @@ class ClientWriter:
         return f"the language model of {self._client} (gateway {self._pid}), where each prompt waits for your approval"
 
     async def write(self, prompt: str) -> Answer:
-        """What the client's model writes."""
+        """Return the text that the client's model writes."""
         try:
             answer = await ask_socket(
                 self._socket,

@@ -1,4 +1,4 @@
-"""What clients can be asked, are told and tell: capabilities, instructions, roots, log levels, and their leaving."""
+"""State of connected clients: capabilities, instructions, roots, log levels, and disconnection."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ MAX_NAME = 80
 
 
 def _announced(ctx: Context) -> Capabilities:
-    """What a handshake says; one that says it wrongly is refused by the SDK."""
+    """Return the capabilities in a handshake; the SDK refuses an invalid one."""
     try:
         return capabilities_of(
             mcp_types.ClientCapabilities.model_validate((ctx.params or {}).get("capabilities") or {})
@@ -41,7 +41,7 @@ def _announced(ctx: Context) -> Capabilities:
 
 
 def client_name(params: Mapping[str, Any] | None) -> str:
-    """What a client calls itself, with its version, in the params of its handshake or of a request; or nothing."""
+    """Return the client's name and version from the params of a handshake or request, or an empty text."""
     given = params or {}
     meta = given.get("_meta")
     info = given.get("clientInfo") or (meta.get(mcp_types.CLIENT_INFO_META_KEY) if isinstance(meta, Mapping) else None)
@@ -96,7 +96,7 @@ class ClientSessions:
         connection_of(ctx).exit_stack.callback(partial(self._left, client_id))
 
     async def set_level(self, ctx: Context, params: mcp_types.SetLevelRequestParams) -> mcp_types.EmptyResult:
-        """How much a client wants to be told, from now on."""
+        """Set the client's log level."""
         connection_of(ctx).state[LOG_LEVEL_KEY] = params.level
         client_id = ctx.scope.client.id
         async with anyio.create_task_group() as tasks:
@@ -135,7 +135,7 @@ class ConnectionAudience:
 
     @property
     def log_level(self) -> str | None:
-        """What it set last."""
+        """Return the log level that the client set last."""
         level = self._connection.state.get(LOG_LEVEL_KEY)
         return level if level in LOG_LEVELS else None
 

@@ -107,12 +107,12 @@ MAX_SOCKET_PATH = 100
 """Bytes a socket address holds, on every system; longer paths are reached through their directory."""
 
 ANSWER_SECONDS = 60.0
-"""What a command may take, but for one that a client answers: that has a limit of its own."""
+"""Time limit in seconds for a command, unless a client answers it: that has a limit of its own."""
 
 REFRESH_SECONDS = 20.0
 
 DEAD_SECONDS = 1.0
-"""How long a socket of another gateway may take to accept or refuse; one that does neither is left alone."""
+"""Time limit in seconds for another gateway's socket to accept or refuse; one that does neither is left alone."""
 
 
 Reload = Callable[[], Awaitable[str | None]]
@@ -187,7 +187,7 @@ def _files(paths: Paths, suffix: str) -> list[Path]:
 
 
 def _was_of_killed(path: Path) -> bool:
-    """Whether the process that a socket is named after has ended; one that starts does not listen on its own yet."""
+    """Return True if the process that a socket is named after has ended; a starting one does not listen yet."""
     try:
         if _is_own(path):
             os.kill(int(path.name.partition("-")[0]), 0)
@@ -200,13 +200,13 @@ def _was_of_killed(path: Path) -> bool:
 
 
 def _is_own(path: Path) -> bool:
-    """Whether it is a socket, and this user's; only such are ever removed."""
+    """Return True if the path is a socket of this user; only those are removed."""
     status = path.lstat()
     return stat.S_ISSOCK(status.st_mode) and status.st_uid == os.geteuid()
 
 
 async def _is_dead(path: Path) -> bool:
-    """Whether nobody listens any more."""
+    """Return True if no process listens on the socket."""
     with anyio.move_on_after(DEAD_SECONDS), _reachable(path) as address:
         try:
             stream = await anyio.connect_unix(address)
@@ -319,7 +319,7 @@ async def ask_sockets(
 
 
 NO_ANSWER = (OSError, ValueError, anyio.IncompleteRead, anyio.DelimiterNotFound, anyio.BrokenResourceError)
-"""What is raised where a socket is served by nobody, or by something that does not answer as a gateway does."""
+"""Errors of a socket that no process serves, or that another program serves."""
 
 
 async def ask_socket(path: Path, command: str, timeout: float, **arguments: object) -> JsonObject:

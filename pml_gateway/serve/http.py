@@ -58,8 +58,8 @@ BLANKS = b" \t"
 """No part of a header's value, but the HTTP parser leaves those at its end."""
 
 KEEP_ALIVE_SECONDS = 75
-"""How long a connection without a request stays open: longer than clients keep theirs, which are 4 or 5 seconds in most
-libraries. One that ends while a client sends on it loses that request."""
+"""Seconds that a connection without a request stays open, longer than the 4 or 5 seconds of most client libraries. One
+that ends while a client sends on it loses that request."""
 
 _TRACE_HEADERS = frozenset(name.encode() for name in (REQUEST_ID_HEADER, *TRACE_KEYS))
 _MODE_NAMES = frozenset(mode.value for mode in ExposureMode)
@@ -324,7 +324,7 @@ def _unauthorized() -> Response:
 
 
 def _opens_session(scope: Scope) -> bool:
-    """Whether a request without a session may open one: it is of the handshake era."""
+    """Return True if a request without a session may open one: its protocol version has a handshake."""
     version = next((value for name, value in scope["headers"] if name == VERSION_HEADER), b"")
     return scope["method"] == "POST" and version.decode("latin-1") not in MODERN_PROTOCOL_VERSIONS
 
@@ -342,7 +342,7 @@ def _session_not_found() -> Response:
 
 
 CHILDREN_SECONDS = 5.0
-"""What closing servers is left of the time to shut down; they usually take a second, and two at most."""
+"""Seconds of the shutdown time reserved for closing servers, which usually takes one."""
 
 OnListening = Callable[[str], None]
 

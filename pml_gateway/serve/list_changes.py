@@ -253,7 +253,7 @@ class Subscribers:
         return None if client is None else replace(scope, client=client)
 
     async def _shows(self, subscriber: _Subscriber, upstream_id: str, kind: ListKind) -> bool:
-        """Whether a client's own list shows anything of a server."""
+        """Return True if a client's own list has anything of a server."""
         scope = self._now(subscriber.scope)
         if scope is None:
             return False

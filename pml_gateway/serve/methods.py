@@ -42,7 +42,7 @@ Finish = Callable[[Context, JsonObject], Awaitable[JsonObject]]
 
 @dataclass(frozen=True, slots=True)
 class Method:
-    """How one method is served; without `handle`, by the SDK itself.
+    """Handler of one method; without `handle` the SDK serves it.
 
     `waits_for_lists` says that an answer waits until upstreams were listed for a client like this one; `is_counted`,
     that an orderly end waits for the answer; `carries_state`, that a client may bring back sealed state with it.

@@ -20,7 +20,7 @@ from pml_gateway.upstreams.lifecycle import UpstreamState
 
 
 class GatewayGauges:
-    """What is the case right now: upstreams, calls, queues, sessions, connections, tools."""
+    """Gauges of the current state: upstreams, calls, queues, sessions, connections, tools."""
 
     def __init__(self, gateway: Gateway, sessions: Callable[[], int], limits: ConnectionLimits) -> None:
         self._gateway = gateway

@@ -1,4 +1,4 @@
-"""What a serving process tells its owner of itself: how it is reached, since when, and how many clients it has."""
+"""Status of a serving process: transport and address, start time, and number of clients."""
 
 from __future__ import annotations
 

@@ -82,7 +82,7 @@ class GatewayServer(Server[Any]):
 
 
 STATE_SECONDS = 900.0
-"""How long a sealed `requestState` is valid: as long as a run or a call may wait for its client at most."""
+"""Seconds that a sealed `requestState` is valid: the longest time that a run or call waits for its client."""
 
 
 def method_table(
@@ -93,7 +93,7 @@ def method_table(
     sessions: ClientSessions,
     clients: KnownClients,
 ) -> Iterator[Method]:
-    """How each method is served."""
+    """Handler of each method."""
 
     async def call_tool(ctx: Context, params: mcp_types.CallToolRequestParams) -> JsonObject:
         arguments = dict(params.arguments or {})

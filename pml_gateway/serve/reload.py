@@ -18,7 +18,7 @@ logger = get_logger(__name__)
 LoadSettings = Callable[[], LoadedSettings]
 
 APPLIED = "the configuration was read anew and is served"
-"""Where in the log nothing more is to be put right of the configuration before."""
+"""Position in the log after the last problem of the previous configuration."""
 
 
 async def follow_files(gateway: Gateway, loaded: LoadedSettings, load: LoadSettings, watched: tuple[Path, ...]) -> None:

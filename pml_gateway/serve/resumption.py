@@ -1,4 +1,4 @@
-"""What a handshake session was sent, kept while its client may come back for it with `Last-Event-ID`."""
+"""Events of handshake sessions, kept while the client may resume with `Last-Event-ID`."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ from pml_gateway.shares import OWN, Holdings
 from pml_gateway.signal import Signal
 
 RETRY_MILLISECONDS = 500
-"""When a client whose stream ended early is asked to come back."""
+"""Milliseconds after which a client is asked to reconnect if its stream ended early."""
 
 MAX_STREAMS = 64
 MAX_EVENTS = 256
 MAX_BYTES = 4 * 1024 * 1024
-"""What one session may have waiting for it: streams, events of a stream, and JSON of streams nobody reads."""
+"""Limits of one session's backlog: streams, events of a stream, and bytes of JSON in unread streams."""
 
 MAX_ALL_BYTES = 256 * 1024 * 1024
 """JSON of streams that nobody reads, of all sessions; past it, the client that has most waiting loses its oldest."""
@@ -44,7 +44,7 @@ NOT_KEPT = ""
 
 @dataclass(slots=True)
 class _Stream:
-    """What went into the stream of one request (or of notices, which are nobody's) since it was opened."""
+    """Events sent on the stream of one request, or of notifications, since it was opened."""
 
     events: deque[tuple[EventId, JSONRPCMessage]] = field(default_factory=lambda: deque(maxlen=MAX_EVENTS))
     first_id: EventId = NOT_KEPT

@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 logger = get_logger(__name__)
 
 TURN_SECONDS = 0.001
-"""How long a thread of a process that serves keeps others from running Python. Lists, names and indexes are made in
+"""Seconds that a thread of a serving process may keep others from running Python. Lists, names and indexes are made in
 threads, and with Python's own 5 ms the event loop, which needs many short turns, would stand still several times as
 long beside them."""
 

@@ -53,7 +53,7 @@ class Question(BaseModel):
 
 
 class ClientModel:
-    """What of the client's model the control socket reaches: whether there is one, and one question at a time."""
+    """Access of the control socket to the client's model: its availability, and one request at a time."""
 
     def __init__(self, presence: Presence, local: LocalClients | None, configuration: str) -> None:
         """Ask a client.

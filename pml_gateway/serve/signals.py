@@ -23,7 +23,7 @@ from pml_gateway.log import get_logger
 logger = get_logger(__name__)
 
 ENDING_SECONDS = 3.0
-"""What a command is given to end after a signal: more than it takes to end servers in order."""
+"""Seconds that a command gets to end after a signal: more than it takes to end servers in order."""
 
 ResultT = TypeVar("ResultT")
 
@@ -130,5 +130,5 @@ def _end_unless(over: _thread.LockType, received: signal.Signals) -> None:
 
 
 def _exit_code(received: signal.Signals) -> int:
-    """What a process that a signal ended exits with, as shells have it."""
+    """Return the exit code of a process that a signal ended, as shells report it."""
     return 128 + received

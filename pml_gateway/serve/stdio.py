@@ -23,7 +23,7 @@ from pml_gateway.serve.runtime import OpenRuntime
 from pml_gateway.serve.signals import first_signal
 
 DRAIN_SECONDS = 5.0
-"""How long calls in flight may go on after a signal, or once the client sends no more; children then get their own
+"""Seconds that calls in flight may continue after a signal or the end of input; children then get their own
 grace."""
 
 
@@ -40,12 +40,12 @@ MAX_WAITING = 1000
 
 
 def is_momentary(item: SessionMessage) -> bool:
-    """Whether a client that reads nothing can do without it."""
+    """Return True if a message can be dropped for a client that does not read."""
     return isinstance(item.message, JSONRPCNotification) and item.message.method in MOMENTARY
 
 
 class Outgoing(WrittenSent):
-    """What a client is sent, without what is momentary while much waits for it."""
+    """Stream to a client that drops transient messages while its backlog is long."""
 
     __slots__ = ("waiting",)
 

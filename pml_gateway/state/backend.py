@@ -1,4 +1,4 @@
-"""Where stored results are kept by `references.store`: in memory, on disk or in Redis."""
+"""Stores for results, as `references.store` says: in memory, on disk or in Redis."""
 
 from __future__ import annotations
 

@@ -21,16 +21,16 @@ logger = get_logger(__name__)
 
 DEBOUNCE_MILLISECONDS = 100
 STEP_MILLISECONDS = 50
-"""How often the watcher looks; each look takes processor time, all day."""
+"""Seconds between two looks of the watcher; each takes processor time."""
 
 JOINING_SECONDS = 0.05
-"""What is waited for others who want to know of files, as a watcher has all of its folders from its start."""
+"""Seconds to wait for further subscribers, since a watcher gets all of its folders at its start."""
 
 OVERLAP_SECONDS = 0.5
-"""How long the watcher before goes on: what it has seen is told some time after."""
+"""Seconds that the previous watcher continues: it reports changes with a delay."""
 
 LOOK_SECONDS = 1.0
-"""How long a disk may take to say which folders there are."""
+"""Time limit in seconds for a disk to list folders."""
 
 AGAIN_SECONDS = 60.0
 """After which it is tried again to watch what could not be watched."""
@@ -59,7 +59,7 @@ class FileChanges:
 
     @asynccontextmanager
     async def of(self, files: Collection[Path]) -> AsyncIterator[MemoryObjectReceiveStream[frozenset[Path]]]:
-        """Which of these changed, appeared or went, each time; those in a folder that is not there now do not count.
+        """Yield the paths that changed, appeared or disappeared, each time; not those in a missing folder.
 
         Folders are watched rather than files, because editors replace files instead of writing to them.
         """
@@ -153,7 +153,7 @@ def _existing(folders: Collection[Path]) -> frozenset[Path]:
 
 
 def _can_be_watched(folder: Path) -> bool:
-    """Whether it is there and the watcher takes it, which would watch none of the others either."""
+    """Return True if a folder exists and can be watched; one that cannot would end the whole watcher."""
     try:
         str(folder).encode()
         return folder.is_dir()

@@ -18,11 +18,11 @@ from pml_gateway.types import JsonObject
 
 MAX_ENTRIES = 20_000
 MAX_BYTES = 32 * 1024 * 1024
-"""What one collection holds, unless told otherwise; past either, whoever holds most gives up what it used longest ago,
+"""Default limits of one collection; past either, whoever holds most gives up what it used longest ago,
 expired or not. The etags of all clients together take about 7 MB."""
 
 ENTRY_BYTES = 320
-"""What an entry takes beside its key and its JSON, as measured."""
+"""Measured size in bytes of an entry without its key and JSON."""
 
 MAX_PENDING = 1000
 """Messages that wait for one subscriber."""

@@ -1,4 +1,4 @@
-"""What the gateway asks of a store: values by key, each in a collection, and messages to whoever listens.
+"""Interface of a store: values by collection and key, and messages to subscribers.
 
 Only JSON goes into a store, so that one in another process can take the place of the one in memory. Stored results
 (`references.store`) and the etags given to clients are kept this way. These stay in the process that made them,

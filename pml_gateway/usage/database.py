@@ -10,7 +10,7 @@ from pml_gateway.errors import GatewayError
 from pml_gateway.files import make_own_file
 
 BUSY_SECONDS = 2.0
-"""How long a statement waits for another process; only the writer's own thread or a command waits."""
+"""Seconds that a statement waits for another process; only the writer's thread or a command waits."""
 
 VERSION = 1
 TABLES = ("calls", "searches", "lists")

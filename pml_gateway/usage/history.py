@@ -22,7 +22,7 @@ ToolKey = tuple[str, str]
 """An upstream and its own name of a tool, which stay when the qualified name changes."""
 
 INSIDE = "composite"
-"""How the steps of a composite tool are called; clients neither list nor search those."""
+"""Route of a composite tool's steps; clients neither list nor search them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +42,7 @@ class RecordedCall:
 
     @property
     def succeeded(self) -> bool:
-        """Whether the tool did what it was asked."""
+        """Return True if the call succeeded."""
         return self.code == "OK"
 
 
@@ -80,7 +80,7 @@ class Wanted:
 
 @dataclass(frozen=True, slots=True)
 class History:
-    """What was recorded, oldest first."""
+    """Return the records, oldest first."""
 
     calls: tuple[RecordedCall, ...] = ()
     searches: tuple[RecordedSearch, ...] = ()

@@ -132,7 +132,7 @@ class Journal:
 
 
 def overruled(settings_origins: Mapping[str, Any], values: Mapping[str, Any]) -> list[str]:
-    """Where another source than the file says what a stage would set, so that an edit would change nothing."""
+    """Yield settings of a stage that another source overrides, so that editing the file would change nothing."""
     found = []
     for path, _ in leaves(values):
         origin = settings_origins.get(dotted(path))
@@ -156,7 +156,7 @@ def _undoing(step: StageChange) -> Callable[[str], str]:
 
 
 def _is_undone(whole: str, text: str, step: StageChange, path: Path) -> bool:
-    """Whether the step's keys are as they were, and everything else as it is now."""
+    """Return True if only the step's keys changed."""
     try:
         found, now, before = (_leaves(each, path) for each in (whole, text, step.before))
     except ConfigurationError:

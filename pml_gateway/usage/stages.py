@@ -50,7 +50,7 @@ def stage_of(gateway: GatewaySection, mode: ExposureMode) -> Stage | None:
 
 @cache
 def _shipped(stage: Stage) -> Mapping[str, Any]:
-    """What the stage's preset says of hybrid; every list that is counted asks for it."""
+    """Return the preset's hybrid settings; every counted list needs them."""
     hybrid: Mapping[str, Any] = load_preset(stage.value).values["gateway"]["hybrid"]
     return hybrid
 
@@ -72,7 +72,7 @@ def stage_in(settings: Settings, client: str | None = None) -> Stage | None:
 
 
 def values_of(stage: Stage, settings: Settings, client: str | None = None) -> dict[str, Any]:
-    """What the configuration has to say for a stage: the preset's values, or one client's mode.
+    """Return the configuration of a stage: the preset's values, or one client's mode.
 
     Raises:
         ConfigurationError: no such client (UsageError), or its stage would change what others get.
@@ -126,7 +126,7 @@ MAX_SUCCESS_DROP = 0.02
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """How a stage goes: calls since it began, how they came, what searches missed, how many succeeded, and before."""
+    """Progress of a stage: calls since it began, their routes, missed searches and successes, and those before."""
 
     calls: int
     days: float

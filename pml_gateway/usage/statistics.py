@@ -23,7 +23,7 @@ class Latency:
 
 @dataclass(frozen=True, slots=True)
 class ToolUse:
-    """How one tool was used."""
+    """Usage of one tool."""
 
     tool: ToolKey
     calls: int

@@ -19,7 +19,7 @@ MAX_NAMED = 10
 
 
 def clients(settings: Settings, surroundings: Surroundings, *, is_serving_http: bool) -> Iterator[Finding]:
-    """Who gets its tools from the gateway, and what keeps one from doing so."""
+    """Check which clients get their tools from the gateway, and what prevents others from it."""
     found = [client_status(file, settings.http) for file in client_files(surroundings)]
     # What is wrong with a file is wrong with all of its blocks.
     listed = [

@@ -76,7 +76,7 @@ def _about_intent(warning: str) -> Finding:
 
 
 def _refused(settings: Settings, environ: Mapping[str, str]) -> Iterator[Finding]:
-    """What would keep `pml serve` from starting."""
+    """Return what would prevent `pml serve` from starting."""
     for key, error in refusals(settings, environ):
         yield Finding(Area.CONFIGURATION, Severity.ERROR, key, error.message.removeprefix(f"{key} "), error.hint)
 

@@ -36,7 +36,7 @@ INDEX_SECONDS = 60.0
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """What is examined, and how long its servers may take; `timeout` is by default the slowest's own limit.
+    """Scope of an examination; `timeout` defaults to the slowest server's own limit.
 
     `machine` looks at the gateway that clients share; it blocks.
     """
@@ -85,7 +85,7 @@ async def _examined(case: Case, loaded: LoadedSettings, progress: Progress) -> l
 
 
 async def _surroundings(case: Case, settings: Settings | None) -> list[Finding]:
-    """What lies and runs around the gateway; without settings, as if they were the built-in ones."""
+    """Check files and processes around the gateway; with the default settings if there are none."""
     http = settings.http if settings is not None else HttpSettings()
     answers, dead = await ask_sockets(case.paths, "status", SOCKET_SECONDS)
     listener = await anyio.to_thread.run_sync(listener_on, http.host, http.port)

@@ -30,7 +30,7 @@ MAX_FILES = 2_000
 
 
 def files(paths: Paths, settings: Settings | None, environ: Mapping[str, str], config_file: Path) -> Iterator[Finding]:
-    """Who can read what only the owner should, and whether the folder can be written."""
+    """Check the permissions of files that only the owner should read, and that the folder can be written."""
     home = paths.home
     lacking = lacks(paths)
     for lack in lacking:

@@ -1,4 +1,4 @@
-"""What one check found: how bad it is, what it is, and the command or edit that puts it right."""
+"""Findings of checks: severity, subject, and the command or edit that fixes it."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Severity(StrEnum):
 
 
 class Area(StrEnum):
-    """What was looked at, in the order of the report."""
+    """Area of a finding, in the order of the report."""
 
     CONFIGURATION = "configuration"
     INTENT = "intent"

@@ -27,14 +27,14 @@ from pml_gateway.workplace import Workplace
 POLL_SECONDS = 0.2
 TELL_SECONDS = 10.0
 TAKEN_OVER_SECONDS = 3.0
-"""What a gateway that has read the configuration may take until it has the server."""
+"""Time limit in seconds for a gateway that has read the configuration to open the server."""
 
 Outcome = Literal["ready", "login_needed", "failed", "starting"]
 
 
 @dataclass(frozen=True, slots=True)
 class FirstLook:
-    """What one server said; `tools` are names where this process asked it itself."""
+    """Answer of one server; `tools` are names if this process asked it itself."""
 
     outcome: Outcome
     count: int = 0
@@ -73,7 +73,7 @@ async def tell_gateways(paths: Paths) -> Following:
 async def first_look(
     name: str, definition: UpstreamDefinition, defaults: UpstreamSettings, paths: Paths, following: Following
 ) -> FirstLook:
-    """What the server says to a running gateway that has it, else to this process; with a limit."""
+    """Ask the server through a running gateway, or directly if none has it, within a time limit."""
     limit = _limit(name, definition, defaults)
     found = await _by_gateway(name, paths, limit) if following.pids else None
     return found or await _by_itself(name, definition, defaults, paths, limit)
@@ -86,7 +86,7 @@ def _limit(name: str, definition: UpstreamDefinition, defaults: UpstreamSettings
 
 
 async def _by_gateway(name: str, paths: Paths, limit: float) -> FirstLook | None:
-    """What a running gateway knows of the server, once it knows; None where none has it."""
+    """Wait for a running gateway's report of the server; return None if none has it."""
     deadline, taken_over = time.monotonic() + limit, time.monotonic() + TAKEN_OVER_SECONDS
     while True:
         answers = await ask_gateways(paths, "status", TELL_SECONDS)
@@ -102,7 +102,7 @@ async def _by_gateway(name: str, paths: Paths, limit: float) -> FirstLook | None
 
 
 def look_of(name: str, row: JsonObject) -> FirstLook | None:
-    """What a gateway's status says of a server; None while that is not known."""
+    """Return the answer in a gateway's status of a server, or None while it is not known."""
     listed, held_back, flagged = row.get("listed"), int(row.get("held_back") or 0), int(row.get("flagged") or 0)
     # It is ready before it has listed, and its list is there a moment before the gateway has taken it over.
     if row["state"] == "ready" and listed is not None and (row["tools"] or held_back or not listed):

@@ -26,7 +26,7 @@ MAX_COMMAND = 60
 
 @dataclass(frozen=True, slots=True)
 class Listener:
-    """Who listens; both are unknown where the system does not tell."""
+    """Process that listens; both fields are unknown if the system does not show them."""
 
     pid: int | None = None
     command: str = ""
@@ -38,7 +38,7 @@ class Listener:
 
 
 def listener_on(host: str, port: int) -> Listener | None:
-    """Who listens on `port`; None where it is free."""
+    """Return the process that listens on `port`, or None if it is free."""
     if port == 0 or _is_free(host.strip("[]"), port):
         return None
     pid = _by_proc(port) if Path("/proc/net/tcp").exists() else _by_lsof(port)
@@ -115,7 +115,7 @@ def _command(pid: int) -> str:
 def gateways(
     answers: Sequence[JsonObject], dead: Sequence[Path], http: HttpSettings, listener: Listener | None
 ) -> Iterator[Finding]:
-    """What runs, what is left of what ran, and who has the port."""
+    """Check running gateways, leftovers of earlier ones, and the HTTP port."""
     running = [answer for answer in answers if "error" not in answer]
     for answer in answers:
         if "error" in answer:

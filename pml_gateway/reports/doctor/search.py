@@ -21,7 +21,7 @@ PROBE = "a tool"
 
 
 def model(settings: Settings) -> Finding:
-    """Whether the embedding model can be loaded. Blocks for as long as that takes: call it in a thread."""
+    """Check that the embedding model can be loaded. Blocks while it loads: call it in a thread."""
     name = settings.search.model
     if settings.search.ranking is Ranking.LEXICAL:
         what = "search.ranking is lexical: tools are found by their words alone"
@@ -35,7 +35,7 @@ def model(settings: Settings) -> Finding:
 
 
 def index(state: GatewayState, is_current: bool) -> Finding:
-    """What searches are answered from."""
+    """Check what searches use: the model and the index."""
     count = len(state.index.documents) if state.index is not None else 0
     if state.index is None or not is_current:
         what = f"not built in time ({count} of {counted(len(state.catalog.tools), 'tool')})"
@@ -62,7 +62,7 @@ def requests(state: GatewayState) -> Finding:
 
 
 def manifest(file: ManifestFile, settings: Settings) -> Iterator[Finding]:
-    """What the next start knows before any server is up. Look before a gateway is opened, which writes it anew."""
+    """Check the cached listings for the next start. Call it before opening a gateway, which rewrites them."""
     known, folder = file.load(), file.path.parent
     is_usable = is_there(file.path) and known != Manifest()
     if not is_usable and (reason := obstacle(folder)):

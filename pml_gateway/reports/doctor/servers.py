@@ -24,11 +24,11 @@ MAX_CLAIMS = 10
 """Resources that are shown of a server that lists what it should not."""
 
 ADVERTISEMENT = "npm notice"
-"""How lines begin with which npm offers its next version, behind whatever went wrong."""
+"""Prefix of the lines with which npm offers its next version after any error."""
 
 
 class LastWords:
-    """What servers write to stderr from the moment this is made."""
+    """Lines that servers write to stderr after this is created."""
 
     def __init__(self, logs_dir: Path, definitions: Mapping[str, UpstreamDefinition]) -> None:
         self._readers = {

@@ -26,7 +26,7 @@ _FOR_TOOLS_ONLY = ("gateway.hybrid.", "gateway.namespaces.")
 """Lists that say nothing of prompts and resources; the others hold for them too."""
 
 NAME_REPAIR = "name:"
-"""How the catalog marks the repair of a name, among those of schemas."""
+"""Prefix of the catalog's repairs that concern a name rather than a schema."""
 
 
 def tools(
@@ -81,7 +81,7 @@ def _entries(settings: Settings) -> Iterator[tuple[str, Sequence[str], bool]]:
 
 
 def _denies_meta_tool(key: str, entry: str) -> bool:
-    """Whether an entry takes a meta-tool from a client; the blacklist is about the tools of servers alone."""
+    """Return True if an entry hides a meta-tool from a client; the blacklist applies to servers' tools only."""
     return key.startswith("clients.") and about_meta_tools([entry]).matches_any(META_TOOLS)
 
 

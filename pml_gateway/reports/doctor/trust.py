@@ -13,7 +13,7 @@ MAX_NAMED = 5
 
 
 def trust(warden: Warden) -> Iterator[Finding]:
-    """What is held back, what was accepted unread and may be an attack, and a file of pins that is of no use."""
+    """Check for definitions held back or flagged, and for an unusable file of pins."""
     if warden.file.problem:
         yield Finding(
             Area.TRUST,

@@ -1,1 +1,1 @@
-"""What clients may hold of this process over HTTP: connections, time to send a request, sessions."""
+"""Limits for HTTP clients: connections, time to send a request, sessions."""

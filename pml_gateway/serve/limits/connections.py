@@ -51,7 +51,7 @@ RETRY_AFTER_SECONDS = 5
 
 
 class Refusal(Enum):
-    """Why a connection is refused or ended, as metrics name it."""
+    """Reason to refuse or end a connection, as metrics name it."""
 
     FULL = "full"
     ADDRESS = "address"
@@ -73,11 +73,11 @@ class ConnectionLimits:
     line: dict[Refusal, Seldom] = field(default_factory=lambda: {each: Seldom(logger) for each in Refusal})
 
     def protocol(self) -> type[asyncio.Protocol]:
-        """What uvicorn makes for each connection."""
+        """Create the protocol of one connection for uvicorn."""
         return cast(type[asyncio.Protocol], partial(Connection, self))
 
     def admit(self, share: str) -> Refusal | None:
-        """Whether there is a place for one more connection of an address; one that waits makes it."""
+        """Admit one more connection of an address, closing an idle one if needed, or return why not."""
         settings = self.settings
         if self.open[share] >= settings.max_connections_per_address:
             oldest = next(self.waiting.of(share), None)
@@ -121,7 +121,7 @@ class ConnectionLimits:
         self.line[refusal].warning("%s of %s was refused: http.%s is %g", what, share, setting, value)
 
     def answer(self, refusal: Refusal) -> bytes:
-        """What a client is told of a refusal, as a whole HTTP response."""
+        """Return the whole HTTP response for a refusal."""
         match refusal:
             case Refusal.FULL:
                 status, message = HTTPStatus.SERVICE_UNAVAILABLE, f"{self.max_connections} connections are open already"
@@ -151,7 +151,7 @@ class ConnectionLimits:
 
 
 class _Phase(Enum):
-    """What a connection is used for."""
+    """Phase of a connection."""
 
     IDLE = auto()
     HEADERS = auto()
@@ -178,7 +178,7 @@ class Connection(HttpToolsProtocol):
         self._body_until = 0.0
         self._last_data = 0.0
         self._waiting = b""
-        """What follows a request that has no answer yet."""
+        """Bytes received after a request that has no answer yet."""
         self._in_head = True
         self._head = 0
         """Bytes of the request at hand that are not of its body."""

@@ -36,7 +36,7 @@ def raise_limit() -> int:
 
 
 def connections_within(descriptors: int, wanted: int) -> int:
-    """How many connections there may be, so that some open files are left for everything else."""
+    """Return the maximum number of connections that leaves open files for everything else."""
     most = max(descriptors - RESERVE, descriptors // 2, 1)
     if most >= wanted:
         return wanted

@@ -22,7 +22,7 @@ MAX_SESSIONS = 10_000
 
 @dataclass(frozen=True, slots=True)
 class BoundSession:
-    """Whose a session is, and the mode it was opened in."""
+    """Owner of a session, and the mode it was opened in."""
 
     client_id: str
     mode: ExposureMode | None
@@ -64,7 +64,7 @@ class Sessions:
         self._held.used(session_id)
 
     def has_room(self, share: str) -> bool:
-        """Whether a client may open one more; not if each that would have to give way is answering a request."""
+        """Return True if a client may open one more session; not if every session that could be closed is busy."""
         crowded = self._crowded(share, 1)
         return crowded is None or self._first_to_go(crowded) is not None
 

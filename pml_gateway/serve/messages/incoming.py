@@ -121,7 +121,7 @@ async def read_incoming(content: bytes | Oversized) -> JSONRPCMessage:
 
 
 class _UnreadableError(ValueError):
-    """Why a message is refused."""
+    """Reason to refuse a message."""
 
     def __init__(self, code: int, message: str) -> None:
         super().__init__(message)

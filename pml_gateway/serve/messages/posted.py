@@ -1,4 +1,4 @@
-"""What clients POST: refused as on every other transport, and with ids that the SDK does not take for each other."""
+"""Messages that clients POST: refused as on every other transport, with ids that the SDK can tell apart."""
 
 from __future__ import annotations
 

@@ -39,7 +39,7 @@ MANY = 1000
 
 _mark = f"pml-{secrets.token_hex(16)}-"
 _PLACE = re.compile(f'"{_mark}\\d+"'.encode())
-"""Which no server can write: the mark never leaves this process."""
+"""Matches a placeholder. No server can write one: the mark never leaves this process."""
 
 _numbers = itertools.count(1)
 _known: WeakValueDictionary[str, Written] = WeakValueDictionary()
@@ -134,7 +134,7 @@ def size_of(message: JSONRPCMessage) -> int:
 
 
 class WrittenSent(TappedSend):
-    """What a client is sent, as messages that write themselves with the JSON of their values."""
+    """Stream to a client, whose messages write themselves with the JSON of their values."""
 
     __slots__ = ()
 

@@ -29,7 +29,7 @@ from pml_gateway.workplace import Workplace
 logger = get_logger(__name__)
 
 RENEWAL_SECONDS = 60.0
-"""How long a renewal may take, other processes that renew first included."""
+"""Time limit in seconds for a renewal, including those of other processes that come first."""
 
 TRUST_SECONDS = 30.0
 """A server that refuses a token right after its renewal is not asked for a third one for this long."""
@@ -52,7 +52,7 @@ class _Renewal:
 
 
 class Authorization:
-    """What the gateway sends one upstream to be let in, beside the configured headers."""
+    """Credentials for one upstream, in addition to the configured headers."""
 
     def __init__(
         self,
@@ -98,7 +98,7 @@ class Authorization:
         return {"authorization": f"Bearer {login.access_token}"}
 
     async def renewed(self, sent: str | None) -> bool:
-        """Whether it is worth sending a request again that the server answered with 401.
+        """Return True if a request answered with 401 is worth repeating.
 
         Args:
             sent: the header the server refused.
@@ -177,7 +177,7 @@ class Authorization:
         return None
 
     def status(self) -> JsonObject:
-        """How the login stood when it was last looked at, for people and programs; no part of a token."""
+        """Return the state of the login when last read, without any part of a token."""
         if self._is_off:
             return {"state": "headers" if self._definition.has_authorization_header else "not_needed"}
         if self._problem is not None:

@@ -15,7 +15,7 @@ from pml_gateway.mcp.sdk import OpenOAuthFlow
 from pml_gateway.types import JsonObject
 
 DEFAULT_METHOD = "client_secret_basic"
-"""How a client names itself at the token endpoint where its registration does not say how (RFC 7591)."""
+"""Default authentication method at the token endpoint (RFC 7591)."""
 
 OTHER_METHODS = ("client_secret_post", "none")
 """The others that need no key, better ones first."""

@@ -90,7 +90,7 @@ async def log_out(upstream_id: str, definition: UpstreamDefinition, store: Login
 
 
 def checked_auth(upstream_id: str, definition: UpstreamDefinition) -> AuthDefinition:
-    """How to log in to this server.
+    """Return how to log in to this server.
 
     Raises:
         ConfigurationError: it takes no login.

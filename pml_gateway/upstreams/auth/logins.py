@@ -29,11 +29,11 @@ LOCK_SECONDS = 40.0
 LOCK_POLL_SECONDS = 0.02
 
 Signature = tuple[int, int, int]
-"""What changes when a file is replaced."""
+"""Attributes of a file that change when it is replaced."""
 
 
 class StoredLogin(BaseModel):
-    """What the gateway keeps of one login. Without `tokens` it was refused for good, and a new login is needed.
+    """Stored login. Without `tokens` it was refused for good, and a new login is needed.
 
     `allowed` are the origins that its owner let it go to, and `reach` is how far in the server stood (`places.py`).
     """
@@ -53,22 +53,22 @@ class StoredLogin(BaseModel):
 
     @property
     def access_token(self) -> str | None:
-        """What is sent as a bearer."""
+        """Return the bearer token."""
         return self.tokens.access_token if self.tokens else None
 
     @property
     def scope(self) -> str | None:
-        """What was granted."""
+        """Return the granted scopes."""
         return self.tokens.scope if self.tokens else None
 
     @property
     def is_renewable(self) -> bool:
-        """Whether a new access token can be had without a person."""
+        """Return True if the access token can be renewed without a login."""
         return bool(self.tokens and self.tokens.refresh_token)
 
     @property
     def is_fresh(self) -> bool:
-        """Whether the access token is good for another request, as far as its lifetime goes."""
+        """Return True if the access token has not expired."""
         if self.tokens is None:
             return False
         if self.expires_at is None:
@@ -97,7 +97,7 @@ class StoredLogin(BaseModel):
 
 
 def expiry(tokens: OAuthToken, now: float) -> float | None:
-    """When the access token ends, in seconds since the epoch."""
+    """Expiry of the access token, in seconds since the epoch."""
     return None if tokens.expires_in is None else now + tokens.expires_in
 
 
@@ -203,5 +203,5 @@ def login_needed(upstream_id: str, reason: str, **details: object) -> UpstreamAu
 
 
 def login_command(upstream_id: str) -> str:
-    """What a person types to log in."""
+    """Return the command to log in."""
     return f"pml upstreams login {quoted(upstream_id)}"

@@ -77,7 +77,7 @@ class _Restored(OAuthClientProvider):
 
 
 def stored_login(context: OAuthContext, tokens: OAuthToken, places: Places) -> StoredLogin:
-    """What a finished flow leaves behind."""
+    """Result of a finished flow."""
     assert context.client_info is not None
     now = time.time()
     login = StoredLogin(
@@ -101,7 +101,7 @@ def oauth_client(places: Places, workplace: Workplace, headers: dict[str, str] |
 
 
 def places_of(upstream_id: str, login: StoredLogin) -> Places:
-    """Where a login may go that has gone there before."""
+    """Addresses that a login has used before."""
     return Places(upstream_id, login.server_url, allowed=login.allowed, reach=login.reach)
 
 
@@ -132,7 +132,7 @@ async def refreshed(upstream_id: str, login: StoredLogin, workplace: Workplace) 
 
 
 async def revoked(upstream_id: str, login: StoredLogin, workplace: Workplace) -> bool:
-    """Whether the authorization server took the tokens back; one that cannot is no reason to keep them."""
+    """Revoke the tokens; return True if the authorization server did."""
     endpoint = login.metadata.revocation_endpoint if login.metadata else None
     if login.tokens is None or endpoint is None:
         return False
@@ -259,7 +259,7 @@ async def check_endpoints(context: OAuthContext, places: Places) -> None:
 
 @asynccontextmanager
 async def flow_errors(upstream_id: str, *, hint: str) -> AsyncIterator[None]:
-    """What the SDK raises in a flow, as errors without the answers it quotes (they hold codes, tokens and secrets)."""
+    """Translate the SDK's errors in a flow, without the answers that they quote (codes, tokens and secrets)."""
     try:
         yield
     except GatewayError:

@@ -1,4 +1,4 @@
-"""Where a login may go: servers name their authorization server themselves, and not every address is theirs to name.
+"""Addresses that a login may use: servers name their authorization server, but may not name every address.
 
 Anywhere that is encrypted, and to the server's own origin; without encryption on this machine only, where the server is
 on it as well. Never further in than the server stands: a server on the internet leads to no address of a private
@@ -40,11 +40,11 @@ _GLOBAL = ipaddress.ip_network("2000::/3")
 """All of IPv6 that is given out for the internet; what lies elsewhere leads to a network of one's own, if anywhere."""
 
 _METADATA = (ipaddress.ip_network("192.0.0.0/24"), ipaddress.ip_network("168.63.129.16/32"))
-"""Where clouds answer from besides; Python holds some of them for public."""
+"""Further metadata addresses of clouds, some of which Python takes for public."""
 
 
 class Reach(IntEnum):
-    """How far in an address lies; what is further in may be told of what is further out, and not the reverse."""
+    """Zone of an address; an inner zone may be led to an outer one, and not the reverse."""
 
     PUBLIC = 0
     PRIVATE = 1
@@ -54,7 +54,7 @@ class Reach(IntEnum):
 
 
 def reach_of(address: str) -> Reach:
-    """How far in an address lies, also one of IPv4 that is written as IPv6."""
+    """Return the zone of an address, also of IPv4 written as IPv6."""
     ip = ipaddress.ip_address(address.partition("%")[0])
     if isinstance(ip, ipaddress.IPv6Address):
         inner = ip.ipv4_mapped or ip.sixtofour or (ip.teredo[1] if ip.teredo else None)
