@@ -51,7 +51,7 @@ def answered_error(error: GatewayError) -> MCPError | None:
 
 
 def as_rpc_error(error: GatewayError) -> MCPError:
-    """What an upstream answered goes on as it is; what kept it from answering says so in its data."""
+    """Return an upstream's answer unchanged; an error that is the gateway's own says so in its data."""
     answered = answered_error(error)
     if answered is not None:
         return answered

@@ -1,4 +1,4 @@
-"""What the names in a call mean for one client: tools, and namespaces, whose actions are tools."""
+"""Resolution of the names in a client's calls: tools, and namespaces, whose actions are tools."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ SERVER = "server"
 
 @dataclass(frozen=True, slots=True)
 class Callees:
-    """What a client may call, by the names in its calls."""
+    """Tools and namespaces that a client may call, by name."""
 
     state: GatewayState
     view: View

@@ -81,11 +81,11 @@ class CallContext:
 
     @property
     def callees(self) -> Callees:
-        """What the names in its calls mean."""
+        """Tools and namespaces that the client may call."""
         return Callees(self.state, self.view)
 
     def outcome_of(self, tool: CatalogTool) -> str:
-        """What a call of the tool gives and does, as it follows its signature; see `outcome`."""
+        """Describe what a call of the tool returns and does; see `outcome`."""
         output = self.gateway.shapes.output_of(self.scope.client, tool)
         if output is None:
             return outcome(tool.definition, None)
@@ -310,7 +310,7 @@ def renamed(view: View, name: str, tool: CatalogTool) -> dict[str, str]:
 
 
 def search_hint(view: View, state: GatewayState | None = None) -> str:
-    """How a client finds the name of a tool, and by the `state` whether more are to come."""
+    """Return the hint for an unknown tool name; `state` tells if more tools are to come."""
     has_search = view.has_meta_tool("search_tools")
     hint = "search_tools finds tools by what they do" if has_search else "tools/list has the names"
     wait = state.systems(view).wait if state is not None else ""
@@ -327,7 +327,7 @@ def _meta_tool_called(context: CallContext, name: str) -> MetaTool | None:
 
 
 async def _answer_of(meta_tool: MetaTool, context: CallContext, arguments: JsonObject) -> JsonObject:
-    """What a meta-tool answers, whatever its keys were called."""
+    """Return the answer of a meta-tool, with its keys under their usual names."""
     reading = meta_tool.read(arguments, context.callees.parameters)
     result = await meta_tool.handler(context, reading.fields)
     return noted(result, ignored=(f"/{escaped(key)}" for key in reading.ignored))

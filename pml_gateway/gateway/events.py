@@ -1,4 +1,4 @@
-"""What clients did, as events: a call ended, tools were searched, a list was given."""
+"""Events of clients: a finished call, a search, a list."""
 
 from __future__ import annotations
 

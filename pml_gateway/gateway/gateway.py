@@ -55,7 +55,7 @@ from pml_gateway.workplace import Workplace
 
 
 class CallsInFlight:
-    """How many calls are worked on."""
+    """Return the number of calls in flight."""
 
     def __init__(self) -> None:
         self._calls = 0
@@ -104,7 +104,7 @@ READ_AT_ONCE = 32
 """Definitions that the lint reads between two turns of changes."""
 
 REQUESTS_SECONDS = 1.0
-"""Who writes requests does so a server at a time; each time, the index is built anew."""
+"""Seconds to collect changes of example requests, which are written a server at a time, before the index is rebuilt."""
 
 LINKING_WAITS = 60.0
 """Seconds that links wait for the index: they want the processor that searches do."""
@@ -116,7 +116,7 @@ Announced = tuple[str, ListKind]
 """A server, and the list that it says has changed."""
 
 OnAnnounced = Callable[[Mapping[Announced, bool]], None]
-"""What was announced, each with whether the server lists other things now."""
+"""Announced list kinds, with True for those whose list changed."""
 
 ReadRanking = Callable[[Settings], tuple[ToolKey, ...]]
 """The tools that were called, most used first, where the settings fill lists by them; reads a file."""
@@ -195,16 +195,16 @@ class Gateway:
 
     @property
     def is_ready(self) -> bool:
-        """Whether a list can be answered without waiting."""
+        """Return True if a list can be answered without waiting."""
         return self._first_list.is_set()
 
     @property
     def knows_tools(self) -> bool:
-        """Whether a tool of any upstream is known; those of the configuration itself say nothing about upstreams."""
+        """Return True if a tool of any upstream is known; composite tools do not count."""
         return any(tool.upstream_id != COMPOSITES for tool in self.state.catalog.tools)
 
     def new_budget(self, share: str) -> RequestBudget:
-        """What one request of a client may take of the gateway itself."""
+        """Limits of one client request inside the gateway."""
         return RequestBudget(self.state.settings.limits, self.workers, self.exceeded, share)
 
     def unlisted(self) -> tuple[str, ...]:
@@ -217,7 +217,7 @@ class Gateway:
         )
 
     def listed_at(self, upstream: Upstream) -> float | None:
-        """When an upstream listed what is known of it, also before this start; None where nothing is known."""
+        """Return when an upstream was last listed, also before this start, or None."""
         listed = upstream.last_listed
         return listed.listed_at if listed else self._listings.listed_at(upstream.upstream_id, upstream.definition)
 
@@ -300,11 +300,11 @@ class Gateway:
         await self._rebuild()
 
     async def usable(self, timeout: float) -> bool:
-        """Whether there is an index of the catalog of now, but for what takes long, within `timeout` seconds."""
+        """Wait up to `timeout` seconds; return True if the current catalog has an index, complete or not."""
         return await self._indexer.usable(timeout)
 
     async def indexed(self, timeout: float) -> bool:
-        """Whether the index over the catalog of now is complete within `timeout` seconds."""
+        """Wait up to `timeout` seconds; return True if the index of the current catalog is complete."""
         return await self._indexer.wait(timeout)
 
     async def apply_settings(self, settings: Settings) -> None:
@@ -489,7 +489,7 @@ class Gateway:
 
     @property
     def background(self) -> tuple[Callable[[], Coroutine[Any, Any, None]], ...]:
-        """What keeps it current, for as long as the owner's task group lives."""
+        """Keep the state current until the owner's task group ends."""
         return (
             self.follow,
             self.capability_listings.run,
@@ -576,7 +576,7 @@ class Gateway:
 
 @dataclass(frozen=True, slots=True)
 class _Usage:
-    """Which tools of a configuration were called, most used first, by the file of usage."""
+    """Return the recorded tools of a configuration, most used first."""
 
     file: Path
     identity: str

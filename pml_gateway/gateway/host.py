@@ -1,4 +1,4 @@
-"""What calls and meta-tools need of whatever serves them: a gateway, or a FastMCP server with its tools in process."""
+"""Interface that calls and meta-tools need: implemented by the gateway and by a FastMCP server."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ class Server(Protocol):
 
     @property
     def last_listed(self) -> Listed | None:
-        """What it listed last."""
+        """Return the last listing."""
 
     def not_listed(self) -> GatewayError:
-        """What a request is refused with that needs a list of it, as none is known."""
+        """Return the error for a request that needs a list while none is known."""
 
     def request(
         self,
@@ -60,7 +60,7 @@ class Host(Protocol):
 
     @property
     def state(self) -> GatewayState:
-        """What requests are answered from now."""
+        """Return the current state."""
 
     @property
     def pool(self) -> Pool:
@@ -72,11 +72,11 @@ class Host(Protocol):
 
     @property
     def etags(self) -> Etags:
-        """Which results clients hold."""
+        """Results that clients hold, by etag."""
 
     @property
     def shapes(self) -> LearnedShapes:
-        """What is known of results that no schema declares."""
+        """Observed shapes of results without a schema."""
 
     @property
     def events(self) -> Events:
@@ -84,7 +84,7 @@ class Host(Protocol):
 
     @property
     def linker(self) -> Linker:
-        """Which tools belong together."""
+        """Relations between tools."""
 
     async def ready(self) -> GatewayState:
         """The state, once there is one to answer from."""
@@ -102,4 +102,4 @@ class Host(Protocol):
         """The servers that may have tools for this view and show none now, each with the reason."""
 
     def new_budget(self, share: str) -> RequestBudget:
-        """What one request of a client may take."""
+        """Return the limits of one client request."""

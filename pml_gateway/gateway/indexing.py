@@ -47,7 +47,7 @@ GROWTH = 1.5
 """An index is brought out once there are so many more vectors, and half as many again: ten times for 20,000 tools."""
 
 LOOK_SECONDS = 0.5
-"""How often a gateway that waits for another's index looks whether it wants a different one by now."""
+"""Seconds between checks, while waiting for another gateway's index, if a different one is wanted."""
 
 MAX_LINKED_VIEWS = 16
 """Views whose links are kept, up to 3 MB each for 20,000 tools; the oldest go first."""
@@ -60,7 +60,7 @@ MostUsed = Callable[[Settings, Catalog], Iterable[str]]
 
 @dataclass(frozen=True, slots=True)
 class _Sources:
-    """What the vectors of one catalog are made of, and where they are kept."""
+    """Texts and cache of the vectors of one catalog."""
 
     texts: Sequence[ToolDocument]
     embedder: Embedder
@@ -366,7 +366,7 @@ class Indexer:
         return True
 
     def _slices(self, texts: Sequence[ToolDocument], lacking: Sequence[int]) -> Iterator[tuple[list[int], int]]:
-        """What is lacking a slice at a time, first what was sought by then; with each, how many are left after it."""
+        """Yield missing texts in slices, recently searched ones first, each with the number left after it."""
         places = {texts[at].key: at for at in lacking}
         waiting, left = deque(lacking), set(lacking)
         while left:

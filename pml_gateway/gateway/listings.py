@@ -1,4 +1,4 @@
-"""What every upstream listed last, kept in the manifest between starts, from which the catalog is built."""
+"""The last listing of every upstream, kept in the manifest between starts; the catalog is built from it."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ class Listings:
         )
 
     def knows(self, upstream_id: str, definition: UpstreamDefinition, listed: Listed) -> bool:
-        """Whether this is what an upstream is known to list already."""
+        """Return True if this equals the upstream's known listing."""
         entry = self._entries.get(upstream_id)
         return (
             entry is not None
@@ -123,13 +123,13 @@ class Listings:
         )
 
     def listed_at(self, upstream_id: str, definition: UpstreamDefinition) -> float | None:
-        """When an upstream listed what is known of it; None where nothing is."""
+        """Return when an upstream was last listed, or None."""
         entry = self._entries.get(upstream_id)
         is_known = entry is not None and entry.fingerprint == definition.fingerprint()
         return entry.listed_at if entry is not None and is_known else None
 
     def differences(self, upstream_id: str, settings: Settings) -> Mapping[str, Difference] | None:
-        """What an upstream is known to list besides, by what clients can be asked; None if it makes no difference."""
+        """Return an upstream's further listings by client capabilities, or None if they make no difference."""
         entry, definition = self._entries.get(upstream_id), settings.servers.get(upstream_id)
         if entry is None or definition is None or entry.fingerprint != definition.fingerprint():
             return {}
@@ -146,7 +146,7 @@ class Listings:
         return True
 
     def remembered(self, settings: Settings) -> dict[str, Remembered]:
-        """What is known of each upstream before it is connected, as long as its definition is the same."""
+        """Return the remembered listing of each upstream whose definition is unchanged."""
         return {
             upstream_id: Remembered(entry.era, entry.tools, entry.offers, entry.asks, entry.version)
             for upstream_id, entry in self._entries.items()
@@ -191,7 +191,7 @@ class Listings:
         return catalog
 
     def saving(self, catalog: Catalog) -> Callable[[], None]:
-        """What writes the manifest as it is now, so that the next start knows these tools and their names."""
+        """Return a function that writes the current manifest, from which the next start knows tools and names."""
         entries = {key: entry for key, entry in self._entries.items() if key in catalog.upstream_ids}
         manifest = Manifest(entries, catalog.assignments, catalog.offers.names, catalog.former)
         return partial(self._save, manifest, catalog.upstream_ids)
@@ -339,5 +339,5 @@ def _warn(table: OfferTable, previous: OfferTable) -> None:
 
 
 def shapes_catalog(settings: Settings) -> tuple[object, ...]:
-    """What of the settings decides what is in a catalog, and under which names."""
+    """Return the settings that decide what a catalog contains, and under which names."""
     return settings.servers, settings.naming, settings.workflows, settings.workflow, settings.trust

@@ -1,4 +1,4 @@
-"""What is made of the same things is made once, for all who want it at the same time or soon after."""
+"""A cache that computes each value once for all concurrent callers."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class MadeOnce(Generic[Made]):
         self._entries: list[_Entry[Made]] = []
 
     def get(self, key: Sequence[object], make: Callable[[], Made]) -> Made:
-        """What was made for an equal key, or what `make` makes now; where that fails, the next one tries.
+        """Return the value of an equal key, or compute it; after a failure the next caller tries again.
 
         Args:
             key: all that it depends on.

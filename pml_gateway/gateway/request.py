@@ -30,7 +30,7 @@ MAX_INTENT_LENGTH = 2000
 
 @dataclass(slots=True)
 class RequestScope:
-    """What the transport knows: the principal, the mode pinned by endpoint or session, the URL's query.
+    """Facts from the transport: principal, mode pinned by endpoint or session, query of the URL.
 
     `accepts_bytes` says that values can be put into the answer as finished JSON; `written` are these values, needed
     until it is sent. `focus` is what the session of the request focused on, where it has one. `on_sent` is told that
@@ -56,7 +56,7 @@ class RequestScope:
 
 @dataclass(frozen=True, slots=True)
 class CallOptions:
-    """What accompanies a call: progress to relay, metadata, and the answers to an upstream's earlier questions.
+    """Context of a call: progress to relay, metadata, and answers to an upstream's earlier questions.
 
     `may_ask` says that the client can carry an `input_required` result; `audience` is the client for upstreams that
     ask or tell it something.
@@ -72,7 +72,7 @@ class CallOptions:
 
 @dataclass(slots=True)
 class SessionMemory:
-    """What outlives this process of a handshake session, kept by the client's bridge and given back by it.
+    """State of a session that outlives this process: the client's bridge keeps it and gives it back.
 
     `focus` are the tools it focused on, by server and name; `follows`, whether its client follows notices; `digests`
     are those of the lists that it was told of last, by kind. `keep` is called after each change.
@@ -180,7 +180,7 @@ class RequestAudience:
         await self._request.notify(method, params)
 
     async def let_go(self) -> None:
-        """Where the transport and the client's version know how to come back."""
+        """True if the transport and the client's version can resume."""
         if self._close_stream is not None:
             await self._close_stream()
 
@@ -201,7 +201,7 @@ def question_for(method: str, params: Mapping[str, Any], version: str) -> JsonOb
 
 
 def given_capabilities(ctx: ServerRequestContext[Any, Any]) -> Capabilities:
-    """What the client of a request announced that it can be asked."""
+    """Return the capabilities that the client announced."""
     given = ctx.session.client_capabilities
     if given is None or ctx.protocol_version in MODERN_PROTOCOL_VERSIONS:
         return capabilities_of(given)
@@ -213,13 +213,13 @@ def given_capabilities(ctx: ServerRequestContext[Any, Any]) -> Capabilities:
 
 
 SCOPE_KEY = "pml_gateway.scope"
-"""Where the HTTP app leaves the `RequestScope` of a request in its ASGI scope."""
+"""Key of the `RequestScope` in a request's ASGI scope."""
 
 _OWN_META = ("io.modelcontextprotocol/", QUERY_META_KEY, "progressToken")
 
 
 def current_scope() -> RequestScope:
-    """What the transport left for the message that is worked on; without anything it is the local process's."""
+    """Return the scope that the transport set for the current message; by default the local process's."""
     if (scope := CURRENT.get()) is not None:
         return scope
     connection = CONNECTION.get()
@@ -241,7 +241,7 @@ def scoped(ctx: ServerRequestContext[Any, Any]) -> Context:
 
 
 def options_of(ctx: Context) -> CallOptions:
-    """What accompanies a request that an upstream is to answer."""
+    """Return the context of a request for an upstream."""
     raw = ctx.params or {}
     given = raw.get("_meta")
     meta: Mapping[str, Any] = given if isinstance(given, Mapping) else {}
@@ -257,5 +257,5 @@ def options_of(ctx: Context) -> CallOptions:
 
 
 def is_modern(version: str) -> bool:
-    """Whether a protocol version belongs to the stateless era."""
+    """Return True if a protocol version is of the stateless era."""
     return version in MODERN_PROTOCOL_VERSIONS

@@ -28,10 +28,10 @@ MAX_FOLLOWED = 1_000
 """Resources that one session or stream may follow."""
 
 MAX_FOLLOWERS = 20_000
-"""What all of them may follow; past it, the client that follows most gives up its oldest."""
+"""Maximum number of subscriptions of all clients; past it, the client with the most loses its oldest."""
 
 NOTICE_SECONDS = 5.0
-"""How long one client may take to accept a notice."""
+"""Time limit in seconds for one client to accept a notification."""
 
 COALESCE_SECONDS = 0.05
 """Changes within this time, of a resource or of the catalog, are one."""
@@ -58,7 +58,7 @@ class Follower:
 
     @property
     def client_id(self) -> str:
-        """Who it is, if it can be told from others."""
+        """Return the client's identity, if it can be told from others."""
         return "" if self.client.id == ANONYMOUS.id else self.client.id
 
 

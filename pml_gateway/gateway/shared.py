@@ -1,4 +1,4 @@
-"""What the gateways of one process have in common: servers that run, workers, and what is made of the same tools."""
+"""Resources shared by the gateways of one process: running servers, workers, and caches of the same tools."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class Shared:
 async def open_shared(
     paths: Paths, *, open_streams: OpenStreams | None = None, local: LocalClients | None = None
 ) -> AsyncIterator[Shared]:
-    """What a process's gateways share; children and sessions end with this context.
+    """Open the shared resources; children and sessions end with this context.
 
     Args:
         paths: where state lives.

@@ -46,12 +46,12 @@ MAX_PREPARED = 16
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """What a search found: visible tools with calibrated scores, best first, and the evidence that ranked them."""
+    """Result of a search: visible tools with calibrated scores, best first, and the evidence that ranked them."""
 
     tools: ScoredTools
     ranking: Ranking
     partial: str = ""
-    """What the search did not know yet, while the index is being built."""
+    """Warning about tools that are not indexed yet."""
 
     unknown: tuple[str, ...] = ()
     """Words that say what the query is about and that no visible tool knows."""
@@ -120,7 +120,7 @@ class GatewayState:
     _meta_tools: dict[object, MetaTools] = field(default_factory=dict)
 
     def view(self, client: Client, *, inside: bool = False) -> View:
-        """What this client may see and call, or what steps of composite tools may call for it."""
+        """Tools that this client may see and call, or that steps of composite tools may call for it."""
         key = (client.rules, inside, self.catalog.visibility.group(client.client_capabilities))
         cached = self._views.get(key)
         if cached is None:
@@ -158,7 +158,7 @@ class GatewayState:
         return Systems([*view.servers], [each for each in self.starting if view.sees_all_of(each)])
 
     def instructions(self, view: View) -> str:
-        """What a view's clients are told at their first request. Blocks the first time: call it in a thread."""
+        """Return the instructions for a view's clients. Blocks the first time: call it in a thread."""
         cached = self._instructions.get(view)
         if cached is None:
             can_search = any(tool.name == "search_tools" for tool in self.meta_tools_of(view).enabled(self.settings))
@@ -209,7 +209,7 @@ class GatewayState:
         return [document.key for document in documents] == [tool.qualified_name for tool in self.catalog.tools]
 
     def expose(self, view: View, mode: ExposureMode, intent: str | None, focused: Focused = NOT_FOCUSED) -> Exposure:
-        """What this view gets listed in a mode. Blocks when an intent selects: call it in a thread then."""
+        """Return the list for this view in a mode. Blocks if an intent selects: call it in a thread then."""
 
         def search(query: str, limit: int) -> ScoredTools:
             return self.search(view, query, limit).tools
@@ -226,7 +226,7 @@ class GatewayState:
 
 
 def _partial(indexed: Mask, tools: int) -> str:
-    """What a search says of an index that is being built; nothing where the tools that it searched are all there."""
+    """Return the warning about an index that is being built, or nothing if all searched tools are indexed."""
     ready = int(np.count_nonzero(indexed))
     return f"{ready} of {tools} tools indexed by meaning so far" if ready < tools else ""
 
@@ -241,7 +241,7 @@ def remember(cache: MutableMapping[Any, Any], key: object, value: object, limit:
 def documents(
     tools: Sequence[CatalogTool], ownership: Ownership, requests: Sequence[tuple[Request, ...]] | None = None
 ) -> list[ToolDocument]:
-    """What the index reads of each tool with its requests; a name that is another server's finds none by itself."""
+    """Return the indexed text of each tool with its example requests; another server's name matches none by itself."""
     return [
         ToolDocument(
             key=tool.qualified_name,

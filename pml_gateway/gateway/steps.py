@@ -46,7 +46,7 @@ READ_RESULT = "read_result"
 
 
 def may_read(state: GatewayState, scope: RequestScope) -> bool:
-    """Whether this client can read what is kept for it; what it could not read is answered whole."""
+    """Return True if the client can read stored results; otherwise results are returned whole."""
     tool, settings = state.meta_tools_of(state.view(scope.client)).find(READ_RESULT), state.settings.gateway
     if scope.is_last or tool is None or not tool.is_enabled(state.settings):
         return False
@@ -54,7 +54,7 @@ def may_read(state: GatewayState, scope: RequestScope) -> bool:
 
 
 class Calls(Protocol):
-    """What makes the calls of steps: `Caller`, which itself runs composite tools."""
+    """Interface that makes the calls of steps: `Caller`, which itself runs composite tools."""
 
     suspended: SuspendedRuns
 
@@ -128,7 +128,7 @@ class StepCalls:
         return fingerprint(name, arguments)
 
     def _view(self) -> View:
-        """What the steps may call now; settings may change while a run lasts."""
+        """Return the tools that steps may call now; settings may change during a run."""
         return self._gateway.state.view(self._scope.client, inside=self._inside)
 
     def read_only(self, name: str) -> str | None:
@@ -236,7 +236,7 @@ class StepCalls:
 
 
 class InternalToolError(GatewayError):
-    """What kept a composite tool from calling a tool that its client does not see: the reason, without its name."""
+    """Return why a composite tool could not call a tool hidden from its client, without the tool's name."""
 
     def __init__(self, error: GatewayError) -> None:
         faults = error.details.get("errors") if isinstance(error, InvalidInputError) else None

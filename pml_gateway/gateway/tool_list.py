@@ -29,7 +29,7 @@ COUNTED_VERSION = "2025-11-25"
 
 
 MAX_TRIES = 3
-"""How often a list is made whose state was swapped meanwhile; rights of before must not be answered by."""
+"""Maximum number of attempts at a list whose state was swapped meanwhile: earlier rights must not answer."""
 
 
 async def list_tools(gateway: Gateway, scope: RequestScope, intent: str | None, version: str) -> FinishedList:

@@ -1,4 +1,4 @@
-"""What becomes of events: usage records (which search led to which call), and the cost of the lists clients get."""
+"""Usage records made of events: which search led to which call, and the cost of lists."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class _Search:
 
 @dataclass(slots=True)
 class _Recent:
-    """What one client did last; `intent` is that of its last list."""
+    """Last actions of one client; `intent` is that of its last list."""
 
     intent: str | None = None
     searches: deque[_Search] = field(default_factory=lambda: deque(maxlen=SEARCHES_REMEMBERED))
@@ -172,7 +172,7 @@ class _Given:
 
 
 COUNTED_SECONDS = 2.0
-"""What a count waits: it takes time that clients want when they come, mostly several at once."""
+"""Seconds until tokens are counted, which would slow down clients that have just connected."""
 
 
 class ListCosts:
