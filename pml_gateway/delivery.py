@@ -1,4 +1,4 @@
-"""How far a client's request has come, for whoever answers the client should this process be lost meanwhile."""
+"""Progress of a client's request, for the bridge that answers the client if this process is lost."""
 
 from __future__ import annotations
 

@@ -72,7 +72,7 @@ class GatewayError(Exception):
     code = ErrorCode.INTERNAL
     retryable = False
     exit_code = 1
-    """What a command that it ends exits with."""
+    """Exit code of a command that this error ends."""
 
     def __init__(self, message: str, *, hint: str = "", details: Mapping[str, Any] | None = None) -> None:
         super().__init__(message)
@@ -208,7 +208,7 @@ class InvalidInputError(ToolCallError):
 
 
 class BudgetExceededError(ToolCallError):
-    """What was asked for takes more than one request may; the message names the limit."""
+    """A request exceeds a limit, which the message names."""
 
     code = ErrorCode.BUDGET_EXCEEDED
 

@@ -78,7 +78,7 @@ READ_AT_ONCE = 4 * 1024 * 1024
 
 
 def read_json(path: Path) -> Any:
-    """What a file of JSON holds. Call it in a thread where the file may be large.
+    """Read a JSON file. Call it in a thread if the file may be large.
 
     Raises:
         OSError: it cannot be read.

@@ -56,7 +56,7 @@ class SurrogateRepair:
         self._held = b""
 
     def feed(self, piece: bytes) -> bytes:
-        """What can be handed on once `piece` is here; the start of an escape waits for its end."""
+        """Return what can be passed on after `piece`; an incomplete escape waits for its end."""
         content = self._held + piece if self._held else piece
         self._held = b""
         tail = content[-_LONGEST:]
@@ -68,7 +68,7 @@ class SurrogateRepair:
         return repaired(content)
 
     def rest(self) -> bytes:
-        """What still waits when nothing follows."""
+        """Return what still waits at the end of input."""
         held, self._held = self._held, b""
         return repaired(held)
 

@@ -45,7 +45,7 @@ PLACES = (LOGS, MANIFEST, RUN, CACHE, RESULTS, AUTH, TRUST, INSTALLS, REQUESTS, 
 
 @dataclass(frozen=True, slots=True)
 class Lack:
-    """What cannot be written, and why; several places where the whole folder cannot."""
+    """Places that cannot be written, and why; several if a whole folder cannot."""
 
     path: Path
     reason: str
@@ -53,12 +53,12 @@ class Lack:
 
     @property
     def consequences(self) -> tuple[str, ...]:
-        """What the gateway does not do for it."""
+        """Consequence for the gateway."""
         return tuple(place.consequence for place in self.places)
 
 
 _TOLD: set[tuple[str, Path]] = set()
-"""What has been said in this process, by place and folder: a full disk fails at every write."""
+"""Warnings given in this process, by place and folder: a full disk fails at every write."""
 
 
 def do_without(place: Place, path: Path, error: Exception) -> None:
@@ -81,7 +81,7 @@ def tell_lacks(paths: Paths) -> None:
 
 
 def lacks(paths: Paths) -> list[Lack]:
-    """What cannot be written now; tried with a file in every folder there is."""
+    """Return the places that cannot be written now; tests each existing folder with a file."""
     reason = obstacle(paths.home)
     if reason:
         return [Lack(paths.home, reason, PLACES)]
@@ -90,7 +90,7 @@ def lacks(paths: Paths) -> list[Lack]:
 
 
 def obstacle(path: Path) -> str:
-    """Why nothing can be written into a folder (where it is missing: into the one above it) or a file; "" if it can."""
+    """Return why a file or folder (or the parent of a missing one) cannot be written; "" if it can."""
     try:
         if path.is_file():
             os.close(os.open(path, os.O_WRONLY | os.O_APPEND))

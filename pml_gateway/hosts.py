@@ -92,7 +92,7 @@ class KnownHosts:
             self._hosts.add(authority)
 
     def refused(self, headers: Iterable[tuple[bytes, bytes]]) -> Literal["host", "origin"] | None:
-        """Which header of a request, with names in small letters, is a reason to refuse it."""
+        """Return the header, with names in lower case, that is a reason to refuse a request."""
         hosts, origins = [], []
         for name, value in headers:
             if name == b"host":

@@ -12,7 +12,7 @@ EXTRAS = {
     "otel": ("opentelemetry-sdk>=1.37", "opentelemetry-exporter-otlp-proto-http>=1.37"),
     "redis": ("py-key-value-aio[redis]>=0.4.4,<0.5",),
 }
-"""What each extra brings, as `pyproject.toml` has it too."""
+"""Modules of each extra, as in `pyproject.toml`."""
 
 TRANSFORMERS, *_ = EXTRAS["sentence-transformers"]
 """Every embedding model but the shipped one."""
@@ -33,7 +33,7 @@ def adding(*requirements: str) -> str:
 
 
 def is_newer(one: str, other: str) -> bool:
-    """Whether a version is strictly newer; what cannot be read is not."""
+    """Return True if a version is strictly newer; one that cannot be parsed is not."""
     from packaging.version import InvalidVersion, Version
 
     try:

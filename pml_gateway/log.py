@@ -9,7 +9,7 @@ from collections.abc import Callable
 ROOT = "pml_gateway"
 
 SELDOM_SECONDS = 60.0
-"""How often a line may be repeated that others can cause at will."""
+"""Seconds between repetitions of a line that others can cause at will."""
 
 
 def get_logger(name: str) -> logging.Logger:

@@ -1,4 +1,4 @@
-"""Where the gateway keeps its files, by the environment."""
+"""Paths of the gateway's files, by the environment."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ PACKAGE = Path(__file__).resolve().parent
 
 
 def shipped_places(*parts: str, package: Path = PACKAGE) -> tuple[Path, Path]:
-    """Where what is shipped beside the code may lie: inside an installed package, or beside it in a checkout."""
+    """Return where shipped files may lie: inside an installed package, or next to it in a checkout."""
     return package.joinpath("_shipped", *parts), package.parent.joinpath(*parts)
 
 
 @dataclass(frozen=True, slots=True)
 class Paths:
-    """Where configuration and state live; nothing here is created by reading it."""
+    """Paths of configuration and state; reading them creates nothing."""
 
     home: Path
     config_file: Path
@@ -78,7 +78,7 @@ class Paths:
         )
 
     def identity(self, config_file: Path | None) -> str:
-        """What names a configuration in the names of its state: its file, by default the user's."""
+        """Return the identity of a configuration in its state: its file, by default the user's."""
         return str(_absolute(config_file or self.config_file))
 
 

@@ -17,7 +17,7 @@ from typing import Generic, TypeVar
 import anyio
 
 OWN = ""
-"""What the gateway does for itself."""
+"""Share of the gateway's own work."""
 
 _ADDRESS = "address:"
 _NETWORK = 64
@@ -41,12 +41,12 @@ def share_of_address(address: str) -> str:
 
 
 def is_anonymous(share: str) -> bool:
-    """Whether a share is that of an address."""
+    """Return True if a share is that of an address."""
     return share.startswith(_ADDRESS)
 
 
 class Holdings(Generic[Key]):
-    """What each client holds of something, in the order in which it used it."""
+    """Holdings of each client, least recently used first."""
 
     def __init__(self) -> None:
         self._shares: dict[Key, str] = {}
@@ -93,15 +93,15 @@ class Holdings(Generic[Key]):
             self._own[share].move_to_end(key)
 
     def held_by(self, share: str) -> int:
-        """How much one client holds."""
+        """Return how much one client holds."""
         return self._amounts.get(share, 0)
 
     def of(self, share: str) -> Iterator[Key]:
-        """What one client holds, the longest unused first."""
+        """Return what one client holds, least recently used first."""
         return iter(self._own.get(share, ()))
 
     def newest_of(self, share: str) -> Key | None:
-        """What one client used last."""
+        """Return what one client used last."""
         return next(reversed(self._own.get(share, OrderedDict())), None)
 
     def largest(self) -> str | None:
@@ -112,7 +112,7 @@ class Holdings(Generic[Key]):
         return max(amounts, key=amounts.__getitem__, default=None)
 
     def first_to_go(self) -> Key | None:
-        """What is given up where there is no more room; nothing is where nothing is held."""
+        """Return what to evict when there is no room, or None if nothing is held."""
         largest = self.largest()
         return None if largest is None else next(self.of(largest))
 
@@ -124,7 +124,7 @@ class Holdings(Generic[Key]):
 
 
 RECENT_SECONDS = 300.0
-"""How long a client over HTTP counts as there after its last request."""
+"""Seconds after its last request that an HTTP client counts as connected."""
 
 MAX_RECENT = 1000
 
@@ -179,7 +179,7 @@ class FairPlaces:
         self._turns: dict[str, deque[_Turn]] = {}
 
     def has_one_for(self, share: str) -> bool:
-        """Whether a place is free that this client may take."""
+        """Return True if a place is free for this client."""
         if share not in self._running:
             return self.free > 0
         without = max(self._clients() - len(self._running), 0)

@@ -53,7 +53,7 @@ class Coalesced:
 
     @property
     def is_due(self) -> bool:
-        """Whether a run is to begin that has not."""
+        """Return True if a requested run has not begun."""
         return self._asked.is_set()
 
     def ask(self) -> None:

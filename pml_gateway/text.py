@@ -1,4 +1,4 @@
-"""What messages share: numbers with nouns (`1 call`), texts made shorter, what was meant, what nobody sees escaped."""
+"""Helpers for messages: numbers with nouns (`1 call`), shortened and escaped texts, suggestions."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ JsonObject = dict[str, Any]
 
 
 class ExposureMode(StrEnum):
-    """How much of the catalog a client sees."""
+    """Share of the catalog that a client sees."""
 
     META_ONLY = "meta_only"
     SEMANTIC = "semantic"
@@ -22,7 +22,7 @@ class ExposureMode(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class ModeFacts:
-    """What is true of a mode whatever is configured.
+    """Fixed properties of a mode.
 
     `reads_intent`: it can search for what an intent asks for, needs an index then, and keeps within `gateway.hybrid`.
     `has_namespaces`: `gateway.style: namespaces` changes its meta part. `presets` configure it, from the fewest listed
@@ -44,7 +44,7 @@ MODES: Mapping[ExposureMode, ModeFacts] = {
 
 
 class Ranking(StrEnum):
-    """Which evidence orders search hits."""
+    """Evidence that orders search hits."""
 
     FUSED = "fused"
     DENSE = "dense"
@@ -52,4 +52,4 @@ class Ranking(StrEnum):
 
 
 SEPARATORS = (":", "/", ".", "__")
-"""What may stand between a server's id and the name of its tool where a tool is called or a rule is written."""
+"""Separators between a server's id and a tool's name, in calls and rules."""

@@ -1,4 +1,4 @@
-"""Where a client works: its folder and its variables, from which the servers that are started for it follow."""
+"""Folder and environment variables of a client, for the servers that are started for it."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Workplace:
 
     @property
     def folder_identity(self) -> tuple[str, int, int]:
-        """What names the folder, and none that is put in its place while something still runs in it. Reads the disk."""
+        """Return the identity of the folder, different from a later folder at the same path. Reads the disk."""
         try:
             found = self.folder.stat()
         except OSError:
