@@ -51,14 +51,14 @@ TokenCounter = Callable[[str], int]
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What would be sent, and how many tools are left out, by the reason."""
+    """Tools to send, and the number of tools left out, by reason."""
 
     parts: tuple[Part, ...]
     left_out: Mapping[str, int]
 
     @property
     def tools(self) -> int:
-        """How many tools are written for."""
+        """Return the number of tools to write requests for."""
         return sum(len(part.tools) for part in self.parts)
 
     @property
@@ -106,7 +106,7 @@ def plan(
 
 @dataclass(slots=True)
 class Written:
-    """What became of requests so far."""
+    """Counts of requests so far."""
 
     tools: int = 0
     written: int = 0
@@ -213,7 +213,7 @@ class Enrichment:
 
     @property
     def has_given_up(self) -> bool:
-        """Whether the writer failed so often that asking on is no use."""
+        """Return True if the writer failed too often to continue."""
         return self._failed_in_a_row >= FAILURES
 
     async def write(self, part: Part) -> None:
@@ -235,7 +235,7 @@ class Enrichment:
         await anyio.to_thread.run_sync(self._keep, part, kept)
 
     async def _asked(self, part: Part, asked: str) -> Mapping[str, Sequence[str]]:
-        """What is offered for the tools of a part, by definition; an answer that cannot be read is asked for again."""
+        """Return the requests written for a batch of tools, by definition; an unreadable answer is asked for again."""
         reply = await self._reply(part, asked)
         if reply.problem:
             reply = await self._reply(part, prompt_repaired(asked, reply.problem))
@@ -253,7 +253,7 @@ class Enrichment:
     async def _judged(
         self, part: Part, offered: Mapping[str, Sequence[str]], before: Mapping[str, Sequence[str]]
     ) -> tuple[dict[str, tuple[str, ...]], tuple[Dropped, ...]]:
-        """What passes of what is offered, with what passed before, by the tools' keys; and what does not."""
+        """Return the requests that pass, including earlier ones, by tool key, and those that do not."""
         sifted = await anyio.to_thread.run_sync(self._judge, part, offered, before)
         self.result.dropped.update(each.gate.value for each in sifted.dropped)
         return sifted.kept, sifted.dropped

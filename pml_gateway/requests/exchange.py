@@ -26,7 +26,7 @@ _DIGEST = re.compile("[0-9a-f]{32}")
 
 @dataclass(frozen=True, slots=True)
 class Imported:
-    """What became of lines: of how many definitions, the requests that are new, the texts that were not kept."""
+    """Result of an import: number of definitions, new requests, and rejected texts."""
 
     definitions: int
     requests: int

@@ -59,7 +59,7 @@ Owners = npt.NDArray[np.int64]
 
 
 class Gate(StrEnum):
-    """Why a request was dropped, in words for the one who wrote it."""
+    """Reason to drop a request, in words for its writer."""
 
     COPY = "it repeats the tool's description"
     DUPLICATE = "it says what another request of the tool says"
@@ -82,7 +82,7 @@ class Dropped:
 
 @dataclass(frozen=True, slots=True)
 class Sifted:
-    """What passed, by the tools' keys in the order written, and what did not."""
+    """Requests that passed, by tool key in the order written, and those that did not."""
 
     kept: dict[str, tuple[str, ...]]
     dropped: tuple[Dropped, ...]
@@ -154,7 +154,7 @@ def _of_one_server(
 def _worded(
     tools: Sequence[ToolDocument], written: Mapping[str, Sequence[str]]
 ) -> tuple[dict[str, list[str]], list[Dropped]]:
-    """What is left when words alone are compared, and what is not."""
+    """Return the requests that pass a comparison of words, and those that do not."""
     known = {tool.key: tool for tool in tools}
     askers: defaultdict[tuple[str, frozenset[str]], set[str]] = defaultdict(set)
     for key, texts in written.items():
@@ -200,7 +200,7 @@ def _in_common(one: frozenset[str], other: frozenset[str]) -> float:
 
 
 def _are_twins(one: ToolDocument, other: ToolDocument) -> bool:
-    """Whether both say the same of themselves, as those of a server that is configured for two accounts."""
+    """Return True if both have the same text, such as tools of one server configured for two accounts."""
     return (one.name, one.description) == (other.name, other.description)
 
 
@@ -261,7 +261,7 @@ class _Evidence:
         return found
 
     def verdicts(self, passes: Mask, confused: Mapping[int, int]) -> list[tuple[Gate, int] | None]:
-        """What is wrong with each of the (k,) judged requests, and the position of the tool that is nearest instead.
+        """Return the fault of each of the (k,) judged requests, and the position of the tool that is nearest instead.
 
         Args:
             passes: (k,) which of them speak for their tools.
@@ -320,5 +320,5 @@ class _Evidence:
 
 
 def summary(dropped: Sequence[Dropped]) -> Counter[Gate]:
-    """How many did not pass which gate."""
+    """Return the number of requests that each gate dropped."""
     return Counter(each.gate for each in dropped)

@@ -21,7 +21,7 @@ def learned(
     embedder: Embedder,
     cache: EmbeddingCache | None = None,
 ) -> dict[str, tuple[str, ...]]:
-    """What was asked for tools that passes the gates, by their keys.
+    """Return the recorded searches that pass the gates, by tool key.
 
     Args:
         catalog: all tools, with the requests that they have but for those from use.

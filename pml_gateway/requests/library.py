@@ -43,7 +43,7 @@ BATCH = 500
 VERSION = 1
 _SECONDS_A_DAY = 86_400
 _CHANGES = slice(24, 28)
-"""Where a file of SQLite counts its changes."""
+"""Offset of the change counter in an SQLite file."""
 
 _OPEN = threading.Lock()
 """Held by whoever in this process has the file open: closing it drops the locks that SQLite has in other threads."""
@@ -58,7 +58,7 @@ CREATE TABLE IF NOT EXISTS requests (
 
 
 class Origin(StrEnum):
-    """Where requests come from; in the order in which they have their place, where there are too many."""
+    """Origin of requests, in order of priority if there are too many."""
 
     OWNER = "owner"
     """The owner's language model wrote them, or the owner did."""
@@ -70,7 +70,7 @@ class Origin(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What somebody asks who needs a tool."""
+    """Request of a person who needs a tool."""
 
     text: str
     origin: Origin
@@ -88,13 +88,13 @@ class Entry:
 
 
 def definition_digest(name: str, description: str, parameters: Iterable[str]) -> str:
-    """What a definition is known by: its own name, its description, and the names of its parameters in any order."""
+    """Return the hash of a definition: its own name, description, and parameter names in any order."""
     text = json.dumps([name, description, sorted(parameters)])
     return hashlib.sha256(text.encode()).hexdigest()[:32]
 
 
 def sound(texts: Iterable[str]) -> tuple[str, ...]:
-    """What may be kept of texts that others wrote: each once, of one visible line, with nothing that the lint warns of.
+    """Return the texts that may be kept: unique, on one visible line, and not flagged by the lint.
 
     CPU work, a tenth of a millisecond a text: call it in a thread.
     """
@@ -138,7 +138,7 @@ def chosen(requests: Iterable[Request]) -> tuple[Request, ...]:
 
 @dataclass(frozen=True, slots=True)
 class _Kept:
-    """What the file held when it was read."""
+    """Content of the file when it was read."""
 
     stamp: bytes = b""
     requests: Mapping[str, tuple[Request, ...]] = field(default_factory=lambda: MappingProxyType({}))
@@ -260,7 +260,7 @@ class RequestLibrary:
             connection.execute("DELETE FROM requests WHERE seen < ?", (_today() - KEPT_DAYS,))
 
     def _stamp(self) -> bytes:
-        """What differs after every change; nothing where there is no file."""
+        """Return a stamp that differs after every change, or None without a file."""
         try:
             with _OPEN, self.path.open("rb") as file:
                 return b"%d " % os.fstat(file.fileno()).st_ino + file.read(_CHANGES.stop)[_CHANGES]
@@ -279,7 +279,7 @@ class RequestLibrary:
         return _Kept(stamp, {digest: chosen(requests) for digest, requests in found.items()})
 
     def _rows(self) -> list[tuple[Any, ...]] | None:
-        """What the file holds; None where it cannot be read now."""
+        """Return the content of the file, or None if it cannot be read now."""
         try:
             if not self.path.exists():
                 return []
@@ -323,7 +323,7 @@ class RequestLibrary:
 
 
 _DAMAGED = (sqlite3.DatabaseError, UnicodeDecodeError)
-"""What SQLite makes of files that are not its own, where it can put its complaint into words; else, of the latter."""
+"""Errors of SQLite for files that are not databases, and of its messages that are not text."""
 
 
 def _version(connection: sqlite3.Connection) -> int:

@@ -46,26 +46,26 @@ NAME_SHARE = 0.3
 """Of the smaller server's tools, those called alike."""
 
 WHOLE_BITS = 30.0
-"""What the descriptions of a server of one or two tools have to tell, where all of them are the same."""
+"""Minimum length of identical descriptions that identify a server of one or two tools."""
 
 VERSION_SAME = 0.6
 VERSION_CONTAINED = 0.8
 VERSION_BITS = 12.0
-"""How much a tool of a known server has in common with its description in another version."""
+"""Minimum similarity of a known server's tool to its description in another version."""
 
 ALONE_SAME = 0.9
 ALONE_BITS = 60.0
-"""How much a tool of any server has in common with the known one, so that it is a copy of it."""
+"""Minimum similarity of any server's tool to a known one that makes it a copy."""
 
 MAX_COMPARED = 4_000
 
 _ARGUMENTS = re.compile(r"\b(?:Args|Arguments|Parameters|Params|Returns|Return|Raises|Examples?)\s*:")
-"""What follows describes arguments, which some versions of a library put into the schema and others leave in."""
+"""Headings of argument sections, which some versions of a library move into the schema."""
 
 
 @dataclass(frozen=True, slots=True)
 class Definition:
-    """What recognition reads of a tool."""
+    """Fields of a tool that recognition reads."""
 
     name: str
     description: str
@@ -73,7 +73,7 @@ class Definition:
 
 @dataclass(frozen=True, slots=True)
 class Listing:
-    """What a server lists, and the package that its command names, if any."""
+    """Tools that a server lists, and the package in its command, if any."""
 
     tools: tuple[Definition, ...]
     package: str = ""
@@ -112,7 +112,7 @@ class _Match:
     same: float
     contained: float
     bits: float
-    """What the known one tells."""
+    """Return the requests of the known tool."""
 
     @property
     def is_anchor(self) -> bool:
@@ -139,7 +139,7 @@ class KnownServers:
     """The known servers as the file describes them; read for one recognition and not kept, for it takes megabytes."""
 
     def __init__(self, read: Mapping[str, Any]) -> None:
-        """What `models/build_requests.py` wrote: words, how many definitions have them, servers with their tools."""
+        """Content written by `models/build_requests.py`: words with their document frequencies, and servers with tools."""
         self.servers = tuple(
             ShippedServer(each["server"], each["package"], tuple(tool[0] for tool in each["tools"]), each["listed"])
             for each in read["servers"]
@@ -261,7 +261,7 @@ _UNREADABLE = (
     zlib.error,
     struct.error,
 )
-"""What zipfile and JSON make of a file that is damaged."""
+"""Errors of zipfile and JSON for a damaged file."""
 
 
 def _place() -> Path:

@@ -1,4 +1,4 @@
-"""Where the requests of a catalog's tools come from: the library first, then those that are shipped."""
+"""Sources of the requests of a catalog's tools: the library first, then the shipped ones."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ MAX_RECOGNISED = 200
 
 
 def tool_digest(tool: CatalogTool) -> str:
-    """What the library knows a tool by."""
+    """Return the key of a tool in the library."""
     return definition_digest(tool.name, tool.description, parameter_names(tool))
 
 

@@ -40,7 +40,7 @@ LONGEST_PAUSE = 60.0
 """Between tries of an endpoint that is busy; each pause is twice the one before, and somewhat by chance."""
 
 BUSY = frozenset({408, 425, 429, 500, 502, 503, 504, 529})
-"""What a service answers that may answer otherwise in a moment."""
+"""HTTP statuses of a service that is worth asking again."""
 
 COMPLETIONS = "/chat/completions"
 
@@ -55,7 +55,7 @@ class WriterError(GatewayError):
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What a writer wrote, and the tokens that it counted."""
+    """Answer of a writer, with the tokens that it counted."""
 
     text: str
     input_tokens: int | None = None
@@ -67,7 +67,7 @@ class Writer(Protocol):
 
     @property
     def label(self) -> str:
-        """What the owner sees of it before anything is sent."""
+        """Return the description that the owner sees before anything is sent."""
         ...
 
     async def write(self, prompt: str) -> Answer:
@@ -91,7 +91,7 @@ class KnownCommand:
 
     @property
     def name(self) -> str:
-        """What it is called."""
+        """Return the name of the writer."""
         return self.command[0]
 
 
@@ -162,7 +162,7 @@ class CommandWriter:
         return shlex.join(map(mask_text, self._command))
 
     async def write(self, prompt: str) -> Answer:
-        """What the command prints."""
+        """Return the output of the command."""
         name = self._command[0]
         with tempfile.TemporaryDirectory(prefix="pml-enrich-") as folder:
             try:
@@ -222,7 +222,7 @@ class EndpointWriter:
         return f"{self._model} at {parts.scheme}://{parts.hostname}{f':{parts.port}' if parts.port else ''}"
 
     async def write(self, prompt: str) -> Answer:
-        """What the model writes; a service that is busy is asked again."""
+        """Return the model's answer; a busy service is asked again."""
         until = time.monotonic() + self._seconds
         pause = self._pause
         headers = {"Authorization": f"Bearer {self._key}"} if self._key else {}
@@ -312,7 +312,7 @@ def writer_of(
 
 
 def names_client(settings: EnrichSettings, chosen: str | None) -> bool:
-    """Whether a client of a running gateway is to write."""
+    """Return True if a client of a running gateway is the writer."""
     return (_split(chosen) if chosen else settings.command) == (SAMPLING,)
 
 
@@ -326,7 +326,7 @@ def _split(line: str) -> tuple[str, ...]:
 
 
 def is_configured(settings: EnrichSettings) -> bool:
-    """Whether the owner named a writer, rather than that one is found."""
+    """Return True if the owner named a writer; otherwise one is detected."""
     return bool(settings.command or settings.endpoint)
 
 
@@ -377,7 +377,7 @@ def _answer(content: bytes, label: str) -> Answer:
 
 
 def _message(content: bytes) -> str:
-    """What a service says of an error, in its JSON or else as it is."""
+    """Return a service's error message, from its JSON or as plain text."""
     try:
         told = json.loads(content)["error"]
         return str(told["message"] if isinstance(told, dict) else told)

@@ -1,4 +1,4 @@
-"""What a language model is asked to write, and what it answered: prompts of definitions alone, and strict JSON back."""
+"""Prompts for a language model, made of definitions alone, and the strict JSON of its answers."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ MAX_SIBLINGS = 120
 SIBLING_SENTENCE = 80
 
 TOKENS_PER_REQUEST = 18
-"""What a model writes for one request, with quotes and commas."""
+"""Tokens that a model writes for one request, with quotes and commas."""
 
 MAX_REPLY = 1024 * 1024
 """Characters of a reply that are looked at."""
@@ -75,7 +75,7 @@ where each key is the "id" of a tool.
 
 @dataclass(frozen=True, slots=True)
 class Definition:
-    """What a model is told of one tool."""
+    """Description of one tool in a prompt."""
 
     digest: str
     key: str
@@ -98,7 +98,7 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """How many requests of a tool are written in one language, by kind."""
+    """Number of requests of a tool in one language, by kind."""
 
     language: str
     searches: int
@@ -113,17 +113,17 @@ class Share:
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """What was understood of an answer, by definition, and what was not."""
+    """Requests parsed from an answer, by definition, and parts that could not be parsed."""
 
     requests: Mapping[str, tuple[str, ...]]
     unread: frozenset[str] = frozenset()
     """Those in languages that the model of search does not read, and the gates cannot judge."""
     problem: str = ""
-    """Why nothing of it could be read, for the one who wrote it."""
+    """Reason why the whole answer could not be parsed, for its writer."""
 
 
 def shares(languages: Sequence[str]) -> tuple[Share, ...]:
-    """How the requests of a tool are divided: eight in one language, more and evenly in several, sixteen at most."""
+    """Return the number of requests by language: eight in one, more and evenly in several, sixteen at most."""
     wanted = list(dict.fromkeys(languages))[:MAX_REQUESTS] or ["en"]
     total = min(MAX_REQUESTS, REQUESTS + REQUESTS_PER_LANGUAGE * (len(wanted) - 1))
     each, more = divmod(total, len(wanted))
@@ -138,7 +138,7 @@ def _share(language: str, count: int) -> Share:
 
 
 def wanted_requests(languages: Sequence[str]) -> int:
-    """How many requests a tool is to get."""
+    """Return the number of requests for a tool."""
     return sum(share.count for share in shares(languages))
 
 
@@ -225,7 +225,7 @@ def prompt_repaired(asked: str, problem: str) -> str:
 
 
 def read_reply(text: str, part: Part, languages: Sequence[str] = ("en",)) -> Reply:
-    """What a reply says of the tools of a part, wherever in it the JSON stands; what it says of others is left out."""
+    """Parse the JSON anywhere in a reply, and return the requests of the tools in the batch; others are ignored."""
     names = {str(number): tool.digest for number, tool in enumerate(part.tools, 1)}
     for tool in part.tools:
         names.setdefault(tool.name, tool.digest)
@@ -248,7 +248,7 @@ def read_reply(text: str, part: Part, languages: Sequence[str] = ("en",)) -> Rep
 
 
 def _is_read(language: str) -> bool:
-    """Whether the model of search reads it: it is an English one."""
+    """Return True if the search model, an English one, reads the language."""
     return language.casefold().startswith("en")
 
 
@@ -271,7 +271,7 @@ def _objects(text: str) -> Iterator[JsonObject]:
 
 
 def answer_tokens(part: Part, languages: Sequence[str]) -> int:
-    """What a model is expected to write for a part."""
+    """Return the number of tokens expected for a batch."""
     return len(part.tools) * wanted_requests(languages) * TOKENS_PER_REQUEST
 
 
