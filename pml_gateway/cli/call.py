@@ -107,7 +107,7 @@ CALL: dict[str, Any] = {
     "add_help_option": False,
     "context_settings": {"ignore_unknown_options": True},
 }
-"""How it is mounted: options that it does not have are the tool's."""
+"""Settings of the command: options unknown to it are the tool's."""
 
 
 def _print_parameters(name: str, tool: JsonObject, *, as_json: bool) -> None:

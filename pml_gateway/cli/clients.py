@@ -135,15 +135,15 @@ class _Sharing:
         return cls(settings.local.attach, machine["pid"], tuple(each["name"] for each in machine["clients"]))
 
     def shares(self, status: ClientStatus) -> bool:
-        """Whether a client uses it, by what its file says."""
+        """Return True if the client's file names the gateway."""
         return self.is_wanted and status.kind == "stdio" and not status.is_alone
 
     def sessions(self, status: ClientStatus) -> int:
-        """How many of a client's are attached now."""
+        """Return the number of attached sessions of a client."""
         return sum(map(status.file.client.is_called, self.attached)) if self.shares(status) else 0
 
     def without_file(self, found: Sequence[ClientStatus]) -> Mapping[str, int]:
-        """How many sessions are attached of those that are no client of these files, by their names."""
+        """Return the number of attached sessions of other clients, by name."""
         named = [status.file.client for status in found if self.shares(status)]
         others = (name for name in self.attached if not any(client.is_called(name) for client in named))
         return Counter(name or "not known yet" for name in others)
@@ -253,13 +253,13 @@ class _Chosen:
 
     @property
     def option(self) -> str:
-        """What chooses these files again."""
+        """Return the options that choose these files again."""
         return " --all-scopes" if self.all_scopes else f" --scope {self.scope}" if self.scope else ""
 
 
 @dataclass(frozen=True, slots=True)
 class _Takes:
-    """What could be taken out: by file the entries that the gateway has, and which servers it could not start now."""
+    """Return the entries that could be removed from each file, and the servers that cannot start now."""
 
     served: Sequence[Mapping[str, str]]
     unready: Mapping[str, str]
@@ -366,7 +366,7 @@ def _say_next(
     is_served: bool,
     shares: bool,
 ) -> None:
-    """What is left for the person to do, once something was written."""
+    """Yield the remaining manual steps after a change."""
     client = chosen.client
     if not any(outcome.is_written for outcome in outcomes):
         return
@@ -474,13 +474,13 @@ def _listening(command: Command) -> Sequence[int]:
 
 
 def _pins(settings: Settings) -> bool:
-    """Whether clients should load what the gateway lists at once; of everything, what they defer is what they save."""
+    """Return True if clients should load the gateway's list at once; in full_proxy they should defer it."""
     return settings.gateway.tools_exposure is not ExposureMode.FULL_PROXY
 
 
 @dataclass(frozen=True, slots=True)
 class _Outcome:
-    """What became of an edit; `is_unasked` where it was to be made, without leave and with nobody to ask."""
+    """Outcome of an edit; `is_unasked` if it needed consent and there was no terminal to ask."""
 
     is_written: bool = False
     backup: Path | None = None
@@ -533,7 +533,7 @@ def _question(changes: Sequence[ClientEdit]) -> str:
 
 
 def _is_plain(changes: Sequence[ClientEdit]) -> bool:
-    """Whether nothing is written over what somebody else decided."""
+    """Return True if an edit overwrites no decision of the user's."""
     return all(edit.how != "replaced" for edit in changes)
 
 
@@ -597,7 +597,7 @@ def _show(found: Sequence[tuple[ClientStatus, ConnectedFile | None]], sharing: _
 
 
 def _say_without_file(others: Mapping[str, int], sharing: _Sharing) -> None:
-    """Who is there besides: one that was connected by hand, or whose file is in another project."""
+    """Return the other attached clients: connected by hand, or with a file in another project."""
     if others:
         names = some_of([name if number == 1 else f"{name} ({number})" for name, number in others.items()])
         sessions = counted(sum(others.values()), "session shares", "sessions share")
@@ -605,7 +605,7 @@ def _say_without_file(others: Mapping[str, int], sharing: _Sharing) -> None:
 
 
 def _say_shared(over_stdio: Sequence[ClientStatus], sharing: _Sharing) -> None:
-    """Which gateway they have."""
+    """Return the gateway that they use."""
     if any(map(sharing.shares, over_stdio)):
         which = f"process {sharing.pid}" if sharing.pid is not None else "which the first of them starts"
         now = ", which does not answer" if sharing.is_stuck else "; NOW are its sessions"

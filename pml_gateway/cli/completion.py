@@ -1,4 +1,4 @@
-"""What the shell completes: names from the configuration and the manifest, so that no server is started for it.
+"""Shell completion: names from the configuration and the manifest, without starting servers.
 
 Every command imports this for its options, so that what it reads with is imported when a shell completes.
 """

@@ -189,7 +189,7 @@ def presets(as_json: JsonOption = False) -> None:
 
 
 def _refused(settings: Settings, origins: Mapping[str, Origin]) -> list[Problem]:
-    """What `pml serve` would refuse. References without a value are not: it may run with other variables."""
+    """Return what `pml serve` would refuse. References without a value are not: other variables may be set then."""
     from pml_gateway.policy.refusals import refusals
 
     return [
@@ -218,7 +218,7 @@ def _place(key: str, origins: Mapping[str, Origin]) -> str:
 
 
 def _model_warnings(settings: Settings) -> list[str]:
-    """What keeps the embedding model from being loaded, as far as it shows without loading it."""
+    """Return why the embedding model cannot be loaded, as far as that shows without loading it."""
     # numpy takes 0.1 s to import, which `pml config` never needs otherwise.
     from pml_gateway.index.models import require_library
 
@@ -232,7 +232,7 @@ def _model_warnings(settings: Settings) -> list[str]:
 
 
 def _workflow_warnings(settings: Settings, config_file: Path | None) -> list[str]:
-    """What keeps workflows from being served, by the tools that were last seen."""
+    """Return what prevents workflows from being served, by the tools last seen."""
     if not settings.workflows:
         return []
     # The server stack takes 0.7 s to import, which configurations without workflows never need.

@@ -1,4 +1,4 @@
-"""What commands start from: options, loaded settings, and a gateway: that of this machine, or one of their own.
+"""Context of commands: options, loaded settings, and a gateway, either this machine's or their own.
 
 Commands that ask the running gateway are as fast as what they import, so that everything large is imported when needed.
 """
@@ -44,7 +44,7 @@ ResultT = TypeVar("ResultT")
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """What a command was started with."""
+    """Options of a command."""
 
     config_file: Path | None = None
     mode: str | None = None
@@ -54,14 +54,14 @@ class Command:
 
     @property
     def paths(self) -> Paths:
-        """Where the gateway's files lie."""
+        """Return the paths of the gateway's files."""
         from pml_gateway.paths import Paths
 
         return Paths.from_environ(os.environ)
 
     @property
     def identity(self) -> str:
-        """What names this configuration: its file."""
+        """Return the identity of this configuration: its file."""
         return self.paths.identity(self.config_file)
 
     def load(self) -> LoadedSettings:
@@ -186,7 +186,7 @@ async def _in_own_gateway(
 
 
 def recorded_searches(command: Command) -> list[str]:
-    """What was searched for on this configuration, oldest first; nothing where the records cannot be read."""
+    """Return the recorded searches of this configuration, oldest first; none if the records cannot be read."""
     from pml_gateway.usage.history import Wanted, read_history
 
     with suppress(GatewayError):

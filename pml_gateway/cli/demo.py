@@ -90,7 +90,7 @@ def _show_steps(steps: Sequence[tuple[str, str]]) -> None:
 
 
 def pointing(url: str) -> list[tuple[str, str]]:
-    """How clients are pointed at a gateway that runs over HTTP."""
+    """Return the client configuration for a gateway over HTTP."""
     return [
         ("Claude Code", f"claude mcp add --transport http pml {url}"),
         ("VS Code", f"""code --add-mcp '{{"name": "pml", "type": "http", "url": "{url}"}}'"""),
@@ -108,7 +108,7 @@ def next_steps() -> list[tuple[str, str]]:
 
 
 def typed_command() -> list[str]:
-    """What a person types to start this installation: its name, where the shell finds it by that."""
+    """Return the command that starts this installation: its name, if the shell finds it."""
     command = pml_command()
     found = shutil.which("pml")
     return ["pml"] if found is not None and Path(found).resolve() == Path(command[0]).resolve() else command

@@ -40,7 +40,7 @@ MILLION = 1_000_000
 
 @dataclass(frozen=True, slots=True)
 class _Wish:
-    """What the command line asks for."""
+    """Options of the command line."""
 
     servers: tuple[str, ...]
     writer: str | None
@@ -55,7 +55,7 @@ class _Wish:
 
 @dataclass(frozen=True, slots=True)
 class _Known:
-    """What is known of the tools that may be sent."""
+    """Known requests of the tools that may be sent."""
 
     definitions: tuple[Definition, ...]
     documents: tuple[ToolDocument, ...]
@@ -252,7 +252,7 @@ def _within(chosen: Plan, settings: EnrichSettings, count: Callable[[str], int])
 async def _writer(
     command: Command, children: Children, wish: _Wish, chosen: Plan
 ) -> tuple[str | GatewayError, Writer | None]:
-    """What is shown of the writer, and the writer; why there is none, where a look needs none."""
+    """Return the description of the writer, and the writer, or why there is none if a preview needs none."""
     from pml_gateway.requests.writers import names_client, writer_of
     from pml_gateway.requests.writing import answer_tokens
     from pml_gateway.serve.client_writer import client_writer
@@ -280,7 +280,7 @@ def _as_json(
     only: Sequence[str],
     with_prompts: bool,
 ) -> JsonObject:
-    """What would be sent to whom."""
+    """Show what would be sent, and to which writer."""
     from pml_gateway.requests.enrichment import expected_tokens
     from pml_gateway.requests.writing import prompt
 
@@ -382,7 +382,7 @@ async def _prepared(
 
 @contextmanager
 def _alone(command: Command) -> Iterator[bool]:
-    """Whether no other process writes for this home: it would pay for the same again."""
+    """Hold the lock of this home; False if another process writes, which would pay for the same again."""
     from pml_gateway.files import lock_if_free, make_private
 
     folder = command.paths.requests_dir

@@ -42,7 +42,7 @@ MEANINGS = {
     "model": "what compares meanings",
     "ranking": "the evidence that orders hits",
 }
-"""What each figure says, by its name, or by what of it stands before the `@`."""
+"""Explanation of each figure, by its name or the part before the `@`."""
 
 COUNTED = ("n", "with_requests", "list_median", "tokens_5_hits")
 """Figures that are no shares."""

@@ -345,7 +345,7 @@ def _report(
 
 
 def plan_report(plan: ImportPlan, edit: FileEdit, paths: Paths, *, is_written: bool) -> dict[str, object]:
-    """What an import would add or has added, as `--json` prints it."""
+    """Return the planned or added servers of an import, for `--json`."""
     return {
         "servers": [
             {

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from pml_gateway.types import JsonObject
 
 INDENTED = " " * 6
-"""What stands below the name of a hit, beside its score."""
+"""Fields shown below the name of a hit, in addition to its score."""
 
 
 def search(

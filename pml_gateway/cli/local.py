@@ -35,10 +35,10 @@ LISTEN_SECONDS = 25.0
 """The gateway gives up after 20."""
 
 DRAIN_SECONDS = 60.0
-"""What running calls may take."""
+"""Time limit in seconds for running calls."""
 
 END_SECONDS = 15.0
-"""What servers may take to end once no call runs any more."""
+"""Time limit in seconds for servers to end after the last call."""
 
 HttpOption = Annotated[
     bool, typer.Option("--http", help="It also listens, where http.host and http.port say; --host, --port.")
@@ -105,7 +105,7 @@ class _Machine:
         self.ask("http", http, LISTEN_SECONDS)
 
     def status_of_service(self) -> JsonObject:
-        """What the gateway says that the service is starting, as soon as it listens.
+        """Return the status of the gateway that the service starts, once it listens.
 
         Raises:
             GatewayError: it does not listen in time.
@@ -156,7 +156,7 @@ StartOption = Annotated[
     ),
 ]
 FIRST_LISTS_SECONDS = 20.0
-"""How long it is waited for servers, most of which start within a few seconds; an installation goes on by itself."""
+"""Seconds to wait for servers, most of which start within a few; installations continue on their own."""
 
 
 def start_now(command: Command, wanted: bool | None, *, may_ask: bool) -> None:
@@ -185,7 +185,7 @@ def start_now(command: Command, wanted: bool | None, *, may_ask: bool) -> None:
 
 
 def endpoint_of(command: Command) -> Endpoint:
-    """Where the gateway for this home and configuration listens."""
+    """Return the endpoint of the gateway for this home and configuration."""
     return Endpoint.of(command.paths.home, command.identity)
 
 
@@ -256,7 +256,7 @@ def _check_port(machine: _Machine, settings: HttpSettings, host: str | None, por
 
 
 def _owner(command: Command) -> JsonObject:
-    """Where what is served over HTTP has its settings and variables from: this shell."""
+    """Return the settings and variables of this shell, for serving over HTTP."""
     here = Workplace.here()
     return {
         "attach": 1,

@@ -1,4 +1,4 @@
-"""What `pml status` shows of the gateway that the clients on this machine share: itself, its clients, its servers."""
+"""Output of `pml status` for this machine's shared gateway: itself, its clients, its servers."""
 
 from __future__ import annotations
 

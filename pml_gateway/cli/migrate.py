@@ -34,7 +34,7 @@ MAX_QUERY = 32
 
 
 def say_plan(report: JsonObject) -> None:
-    """What a step would change."""
+    """Show the changes of a step."""
     calls = counted(report["calls"], "recorded call")
     say(f"{report['stage'] or 'now'} -> {report['target']}, {calls} replayed", style="bold")
     gone = report["calls_of_gone_tools"]
@@ -85,7 +85,7 @@ def say_plan(report: JsonObject) -> None:
 
 
 def say_standing(report: JsonObject) -> None:
-    """How a stage goes, and when to move on."""
+    """Show the progress of a stage, and when to move on."""
     whose = f" of {report['client']}" if report["client"] else ""
     say(f"stage{whose}: {report['stage'] or 'none: ' + report['mode'] + ' with values of its own'}", style="bold")
     calls = counted(report["calls"], "call")
@@ -106,7 +106,7 @@ def say_standing(report: JsonObject) -> None:
 
 
 def say_moved(report: JsonObject) -> None:
-    """What a step changed, beside the text of the file."""
+    """Return the changes of a step, without the text of the file."""
     planned = report["plan"]
     if not planned["calls"]:
         note("no calls are recorded, so nothing spoke against it; `pml migrate status` will say how it goes")
@@ -120,7 +120,7 @@ def say_moved(report: JsonObject) -> None:
 
 
 def say_reloaded(gateways: list[JsonObject]) -> None:
-    """Which running gateways serve by it."""
+    """Return the running gateways that use the configuration."""
     served = [str(each["pid"]) for each in gateways if "pid" in each]
     if served:
         note(f"running gateways serve it now: {', '.join(served)}")
@@ -148,7 +148,7 @@ RELOAD_SECONDS = 30.0
 async def plan_step(
     command: Command, client: str | None, target: Stage | None, days: float, keep: float
 ) -> MigrationPlan:
-    """What a step to `target`, else to the next stage, would do.
+    """Return the plan of a step to `target`, by default the next stage.
 
     Raises:
         GatewayError: there is no next stage, or the step cannot be taken.

@@ -1,4 +1,4 @@
-"""What commands say: answers and tables on stdout, messages on stderr, errors as exit codes in one place."""
+"""Output of commands: answers and tables on stdout, messages on stderr, and exit codes for errors."""
 
 from __future__ import annotations
 

@@ -48,7 +48,7 @@ def write_preset(preset: Preset, config_file: Path | None, *, dry_run: bool, as_
 
 
 def consequences(preset: Preset, edit: FileEdit) -> list[str]:
-    """What the operator should know about the preset: no intent, or another source that wins over the file."""
+    """Return warnings about the preset: no intent, or another source that overrides the file."""
     is_readable = edit.path.exists()
     try:
         loaded = load_settings(config_file=edit.path if is_readable else None, preset=preset.name)

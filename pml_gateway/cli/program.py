@@ -48,7 +48,7 @@ def _lay_out(command: Any) -> None:
 
 
 def wants_json(words: Sequence[str]) -> bool:
-    """Whether the option is among the words; what stands behind `--` is a tool's."""
+    """Return True if the option is among the words before `--`."""
     own = itertools.takewhile(lambda word: word != "--", words)
     return "--json" in own
 

@@ -83,7 +83,7 @@ def _list(command: Command, columns: tuple[str, ...], kinds: tuple[str, ...], wh
 
 
 def _say_none(what: str, failed: dict[str, str], asked: int) -> None:
-    """Why there is nothing to list, and what to do about it."""
+    """Return why the list is empty, and the remedy."""
     note(f"no {what}: {asked - len(failed)} of {counted(asked, 'server')} answered, with none that is allowed")
     for reason in failed.values():
         warn(reason)
@@ -106,7 +106,7 @@ def _say_content(content: JsonObject) -> None:
 
 
 async def _offers(command: Command, kinds: tuple[str, ...]) -> tuple[JsonObject, dict[str, str], int]:
-    """What is offered, why servers could not be asked, and how many were to be."""
+    """Offers, errors of servers that could not be asked, and the number of servers to ask."""
     from pml_gateway.catalog.prompts_and_resources import OfferKind
     from pml_gateway.policy.client import LOCAL
 

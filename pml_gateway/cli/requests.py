@@ -173,7 +173,7 @@ def learn(
 
 
 async def _learned(command: Command) -> list[Entry]:
-    """What use teaches of the tools of now."""
+    """Return the requests learned from usage for the current tools."""
     from pml_gateway.gateway.state import documents
     from pml_gateway.index import EmbeddingCache, load_embedder
     from pml_gateway.requests.learning import learned

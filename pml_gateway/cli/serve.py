@@ -79,7 +79,7 @@ def serve(
 
 
 def _wants_to_attach(command: Command) -> bool:
-    """What the configuration says; one that cannot be read is reported by whoever serves by it."""
+    """Return the settings; a configuration that cannot be read is reported by the gateway itself."""
     try:
         return command.load().settings.local.attach
     except GatewayError:

@@ -59,7 +59,7 @@ SHOWN_TOOLS = 8
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """What became of a change of the file, and the running gateways that follow it."""
+    """Outcome of a change of the file, and the running gateways that follow it."""
 
     edit: FileEdit
     values: Mapping[str, str] = field(default_factory=dict, repr=False)
@@ -67,12 +67,12 @@ class Done:
 
     @property
     def has_changed(self) -> bool:
-        """Whether anything differs: a key that is replaced leaves the file of servers as it was."""
+        """Return True if anything differs: replacing a key leaves the configuration as it was."""
         return self.edit.has_changed or bool(self.values)
 
     @property
     def is_written(self) -> bool:
-        """Whether the change was made."""
+        """Return True if the change was made."""
         return self.following is not None
 
     def as_json(self) -> dict[str, object]:
@@ -239,7 +239,7 @@ def _pairs(texts: Sequence[str], mark: str, option: str) -> dict[str, str]:
 
 
 def _named(name: str | None, target: Sequence[str], command: list[str] | None, given: dict[str, Any]) -> ClientFile:
-    """What the command line says, as a file of a client; with nothing to start or reach, what is pasted."""
+    """Return the command line as a client's file; without a command or URL, the pasted text."""
     url = target[0] if target else None
     written = next((text for text in (name, url) if text is not None and text.lstrip()[:1] in ("{", "[", '"')), None)
     if command is None and url is None and "://" in (name or "") and written is None:

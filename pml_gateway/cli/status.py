@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from pml_gateway.types import JsonObject
 
 ANSWER_SECONDS = 3.0
-"""What a gateway may take to answer; one that is stopped in a debugger is not waited for."""
+"""Time limit in seconds for a gateway to answer, such as one stopped in a debugger."""
 
 
 WATCH_SECONDS = 2.0
@@ -89,7 +89,7 @@ def status(
 
 @dataclass(frozen=True, slots=True)
 class _Found:
-    """What the gateways said of themselves: the one of this machine, all others, and why some said nothing.
+    """Answers of the gateways: this machine's, all others, and errors of those that did not answer.
 
     Of one of this machine that is `stuck` nothing else is known; what is `broken` is the configuration, without which
     nothing is known of servers that no gateway has.
@@ -137,7 +137,7 @@ def _exit_code(found: _Found) -> ExitCode:
 
 
 def _broken(command: Command) -> list[str]:
-    """What keeps a configuration that was edited from being served; gateways go on with the one before."""
+    """Return the errors of an edited configuration; gateways keep the previous one."""
     try:
         command.load()
     except ConfigurationError as error:
@@ -149,14 +149,14 @@ def _broken(command: Command) -> list[str]:
 
 
 def _as_text(command: Command, found: _Found) -> str:
-    """What is shown of it, as a text."""
+    """Return the shown status as a text."""
     with redirect_stdout(StringIO()) as text, redirect_stderr(text):
         _show(command, found)
     return text.getvalue().rstrip()
 
 
 def _show(command: Command, found: _Found) -> None:
-    """What needs something stands as far up as it can: a terminal that is watched has no room for what is below."""
+    """Print the status, problems first: a watched terminal has no room for the rest."""
     for error in found.errors:
         warn(error)
     if found.machine is not None:
@@ -182,12 +182,12 @@ def _show(command: Command, found: _Found) -> None:
 
 
 def _is_of(machine: JsonObject | None, report: JsonObject) -> bool:
-    """Whether it is one of the gateways that the process of this machine serves its clients with."""
+    """Return True if the report is of this machine's gateway process."""
     return machine is not None and report["pid"] == machine["pid"]
 
 
 async def reported(command: Command) -> list[JsonObject]:
-    """What the running gateways say; without one, or for another configuration, what was last known."""
+    """Return the running gateways' reports; without one, or for another configuration, the last known state."""
     from pml_gateway.reports.status import by_process, last_known, with_disabled
     from pml_gateway.serve.control import ask_gateways
 

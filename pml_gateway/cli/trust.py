@@ -53,7 +53,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Approval:
-    """What a project file may do once it is approved; `starts` has the command or URL of each of its servers."""
+    """Permissions of a project file once approved; `starts` has the command or URL of each of its servers."""
 
     file: Path
     content: bytes

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from pml_gateway.upstreams.auth.callback import Callback
 
 REFRESH_SECONDS = 40.0
-"""What a gateway may take to ask all of its servers anew."""
+"""Time limit in seconds for a gateway to list all of its servers again."""
 
 upstreams_app = typer.Typer(name="upstreams", no_args_is_help=False)
 
@@ -71,7 +71,7 @@ def upstreams(
 
 
 async def _probed(command: Command, timeout: float | None) -> list[JsonObject]:
-    """What every server says now: asked by the running gateways, else by one for this command."""
+    """Ask every server now, through the running gateways or one for this command."""
     from pml_gateway.reports.status import with_disabled
     from pml_gateway.serve.control import gateway_status, read_logins
 
@@ -106,7 +106,7 @@ def _why_unasked(command: Command) -> str:
 
 
 async def _refreshed(command: Command, timeout: float) -> list[JsonObject]:
-    """What the running gateways say after they have asked every server anew."""
+    """Return the running gateways' reports after they have listed every server again."""
     from pml_gateway.reports.status import by_process
     from pml_gateway.serve.control import ask_gateways
 
@@ -303,7 +303,7 @@ async def _logged_in(command: Command, name: str, *, browser: bool, timeout: flo
 
 
 async def _allows(command: Command, error: UpstreamAuthError) -> bool:
-    """Whether the person lets a login go where its server sends it. Addresses further in take the option."""
+    """Ask if a login may go to the address that its server names. Inner addresses need the option."""
     if command.as_json or error.details["is_inner"] or not sys.stdin.isatty():
         return False
     warn(error.message)

@@ -65,7 +65,7 @@ def asked_clients(*, is_asking: bool) -> list[str]:
 
 
 def read_priority(text: str) -> Priority:
-    """What matters, as it is typed.
+    """Priorities, as typed.
 
     Raises:
         typer.BadParameter: it is none of the choices.
@@ -78,7 +78,7 @@ def read_priority(text: str) -> Priority:
 
 
 def asked_priority(*, is_asking: bool) -> Priority:
-    """What matters most; tokens unless a person says otherwise."""
+    """Ask for the priority; tokens by default."""
     if not is_asking:
         return Priority.TOKENS
     note("tokens: the model reads as little as possible; accuracy: the right tool is listed, ready to call;")
@@ -125,14 +125,14 @@ class _Measured:
 
 @dataclass(frozen=True, slots=True)
 class _Outcome:
-    """What the interview led to."""
+    """Result of the interview."""
 
     situation: Situation
     chosen: Recommendation
     measured: _Measured
     derived: DerivedIntent | None
     intent: str | None
-    """What the project file is to say; None leaves it."""
+    """Content of the project file, or None to leave it."""
 
 
 def run_wizard(command: Command, given: Given, *, yes: bool, dry_run: bool) -> None:
@@ -221,7 +221,7 @@ async def _measure(command: Command, intent: str | None) -> _Measured:
 def _intent(
     given: Given, measured: _Measured, chosen: Recommendation, *, is_asking: bool
 ) -> tuple[DerivedIntent | None, str | None]:
-    """What was derived from the project, and what is to be written; one that is configured already stays."""
+    """Settings derived from the project, and those to write; configured ones stay."""
     if given.intent is not None:
         return None, " ".join(given.intent.split()) or None
     if chosen.preset not in SELECTING or measured.intent is not None:

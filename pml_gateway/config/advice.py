@@ -33,7 +33,7 @@ SHELLS = frozenset({"sh", "bash", "zsh", "dash", "fish", "cmd", "powershell", "p
 
 
 def intent_sources(settings: Settings) -> tuple[str, ...]:
-    """Where a mode selects tools by intent and nothing configured can ever supply one."""
+    """Warn if a mode selects tools by intent and nothing in the configuration can supply one."""
     gateway = settings.gateway
     if gateway.intent:
         return ()
@@ -267,12 +267,12 @@ _SOURCES: Mapping[str, str] = {
     "docker": "install Docker: https://docs.docker.com/get-docker",
     "podman": "install Podman: https://podman.io",
 }
-"""Where the usual runners come from."""
+"""Sources of the usual runners."""
 
 
 @dataclass(frozen=True, slots=True)
 class Obstacle:
-    """Why a command cannot start, what helps, and the command that was probably meant."""
+    """Reason why a command cannot start, the remedy, and the command that was probably meant."""
 
     what: str
     remedy: str
@@ -285,7 +285,7 @@ class Obstacle:
 def obstacles(
     command: str, *, server: str, folder: str | None, path: str | None, environ: Mapping[str, str] = os.environ
 ) -> Iterator[Obstacle]:
-    """What keeps the `command` of a server from starting in `folder`, looked for in the folders of `path`.
+    """Return why the `command` of a server cannot start in `folder`, with `path` as its search path.
 
     Both are shown as they are written, with their references.
 
@@ -358,7 +358,7 @@ def hindrances(settings: Settings, server: str, environ: Mapping[str, str] = os.
 
 
 def command_obstacles(server: str, definition: UpstreamDefinition, environ: Mapping[str, str]) -> list[Obstacle] | None:
-    """What keeps the command of `server` from starting; None where there is no command, or it cannot be known."""
+    """Return why the command of `server` cannot start, or None if it can, or that is unknown."""
     if not definition.enabled or definition.command is None:
         return None
     try:

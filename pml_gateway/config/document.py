@@ -57,7 +57,7 @@ def read_bytes(path: Path, *, is_own: bool = False, within: Path | None = None) 
 
 
 def is_there(path: Path) -> bool:
-    """Whether `path` exists; False also where the system does not let us look."""
+    """Return True if `path` exists; False also if the system does not permit a look."""
     try:
         return path.exists()
     except OSError:

@@ -211,7 +211,7 @@ class _Edits:
             self.splices.append((newline + 1, newline + 1, lines))
 
     def _span(self, key: Node, value: Node) -> tuple[int, int]:
-        """Where the value of `key` is written: an alias where the alias stands, an empty value behind the colon."""
+        """Return the start of the value of `key`: of the alias itself, or after the colon of an empty value."""
         start, end = value.start_mark.index, value.end_mark.index
         if _is_alias(key, value) and (alias := _ALIAS.match(self.text, key.end_mark.index)):
             return alias.span(1)
@@ -220,7 +220,7 @@ class _Edits:
         return int(start), int(end)
 
     def _end(self, node: Node) -> int:
-        """Where the last value of `node` ends; block nodes themselves end only after the comments that follow."""
+        """Return the end of the last value of `node`; block nodes themselves end after the comments that follow."""
         while isinstance(node, MappingNode | SequenceNode) and not node.flow_style:
             if isinstance(node, MappingNode):
                 key, last = node.value[-1]
@@ -248,7 +248,7 @@ class _Edits:
 
 
 def value_end(text: str, key: Node, value: Node) -> int:
-    """Where the value of `key` ends in a text that they were read from."""
+    """Return the end of the value of `key` in its source text."""
     edits = _Edits(text, Path(CONFIG_NAME))
     if _is_alias(key, value) or value.start_mark.index == value.end_mark.index:
         return edits._span(key, value)[1]
@@ -256,7 +256,7 @@ def value_end(text: str, key: Node, value: Node) -> int:
 
 
 def _is_alias(key: Node, value: Node) -> bool:
-    """Whether `value` was written elsewhere: an alias yields the node of its anchor, which stands before the key."""
+    """Return True if `value` is an alias, whose node is that of an anchor before the key."""
     return value is not key and bool(value.start_mark.index < key.start_mark.index)
 
 
@@ -330,14 +330,14 @@ def _in_its_style(scalar: _Written, masked: str) -> str:
 
 
 KEPT_BACKUPS = 10
-"""How many backups of a file stay; `pml disconnect` and `pml migrate back` keep what they need elsewhere."""
+"""Number of backups of a file that are kept; `pml disconnect` and `pml migrate back` have their own."""
 
 _BACKUP = re.compile(r"\.bak-(?P<time>\d{8}-\d{6})(?:-(?P<number>\d+))?\Z")
 
 
 @dataclass(frozen=True, slots=True)
 class FileEdit:
-    """What changed in a file, and where the old text is kept.
+    """Change of a file, and the backup of the old text.
 
     `backup` is None where there was nothing to keep, or nothing was written.
     """
@@ -349,7 +349,7 @@ class FileEdit:
 
     @property
     def has_changed(self) -> bool:
-        """Whether the texts differ."""
+        """Return True if the texts differ."""
         return self.before != self.after
 
     @property
@@ -487,7 +487,7 @@ def _merged(base: list[str], ours: list[str], theirs: list[str], limit: int) -> 
 
 
 def _overlap(mine: Change, other: Change) -> bool:
-    """Whether both change a piece. Where both only add some at one place, theirs comes first."""
+    """Return True if both change the same piece. If both only add at one place, the other's comes first."""
     return mine[0] < other[1] and other[0] < mine[1]
 
 

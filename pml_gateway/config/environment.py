@@ -1,4 +1,4 @@
-"""What the environment configures: `PML_SECTION__KEY` variables, and the standard `OTEL_*` ones."""
+"""Configuration by environment variables: `PML_SECTION__KEY`, and the standard `OTEL_*` ones."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class _EnvironmentSource(EnvSettingsSource):
 
 @dataclass(frozen=True, slots=True)
 class EnvironmentLayer:
-    """What the environment sets, what is wrong with it, and names with the prefix that are no settings."""
+    """Settings of the environment, its errors, and variables with the prefix that are not settings."""
 
     layer: Layer
     problems: tuple[Problem, ...]
@@ -144,7 +144,7 @@ _EXPORTER = "OTEL_{}_EXPORTER"
 
 @dataclass(frozen=True, slots=True)
 class OtlpTarget:
-    """Which signals go out; without an endpoint of the configuration, the exporters read the variables themselves."""
+    """Return the signals to export; without a configured endpoint, exporters read the variables themselves."""
 
     endpoint: str | None
     traces: bool
@@ -152,7 +152,7 @@ class OtlpTarget:
 
 
 def otlp_target(settings: TelemetrySettings, environ: Mapping[str, str] = os.environ) -> OtlpTarget | None:
-    """Where telemetry goes, or None while nobody asked for any.
+    """Return the destination of telemetry, or None if it is off.
 
     Raises:
         SecretError: a reference in the endpoint cannot be resolved.

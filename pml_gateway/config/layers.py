@@ -20,7 +20,7 @@ PROJECT_UNIONS: tuple[tuple[str, ...], ...] = (("gateway", "blacklisted_tools"),
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """Who set a value, and where: `file:line`, a variable name or an option."""
+    """Source of a value, and its place: `file:line`, a variable name or an option."""
 
     source: Source
     location: str
@@ -35,7 +35,7 @@ class Layer:
     origins: dict[KeyPath, Origin]
 
     def origin(self, path: KeyPath) -> Origin | None:
-        """Where `path`, or the closest thing around it, was written."""
+        """Return the origin of `path`, or of its closest parent."""
         for length in range(len(path), 0, -1):
             found = self.origins.get(path[:length])
             if found is not None:

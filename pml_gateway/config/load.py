@@ -48,7 +48,7 @@ class LoadedSettings:
     files: tuple[Path, ...]
     problems: tuple[Problem, ...] = ()
     read_at: float = math.inf
-    """When the first file was read, in Unix seconds; a file that was written later may say something else."""
+    """Unix time at which the first file was read; a file written later may differ."""
 
 
 def load_settings(
@@ -118,7 +118,7 @@ def with_servers(loaded: LoadedSettings, identity: str) -> LoadedSettings:
 
 
 def load_user_settings(paths: Paths) -> Settings:
-    """What the user's file alone says: servers are imported into it, whatever a project or the environment add.
+    """Load the user's file alone: servers are imported into it, whatever a project or the environment add.
 
     Raises:
         ConfigurationError: with every problem of the file.
@@ -256,7 +256,7 @@ def _origins(settings: Settings, merged: Layer) -> dict[str, Origin]:
 
 
 def _is_given(settings: Settings, path: KeyPath) -> bool:
-    """Whether a server's value was given under another client's spelling, which has its own path."""
+    """Return True if a server's value was given under another client's spelling, which has its own path."""
     match path:
         case ("servers", str(server), str(field), *_):
             return field in settings.servers[server].model_fields_set

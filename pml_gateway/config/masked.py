@@ -28,7 +28,7 @@ def masked_server(definition: UpstreamDefinition) -> JsonObject:
 
 
 def masked_start(definition: UpstreamDefinition) -> str:
-    """How a server is reached: its URL, or its command line."""
+    """Return the masked URL or command line of a server."""
     shown = masked_server(definition)
     return str(shown["url"]) if "url" in shown else " ".join([str(shown.get("command")), *shown.get("args", ())])
 

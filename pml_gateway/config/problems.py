@@ -66,17 +66,17 @@ def _member(annotation: Any, part: str | int) -> Any | None:
 
 
 def is_container(annotation: Any) -> bool:
-    """Whether the type is a section, a mapping or a list: an empty key (`gateway:`) then means nothing was set."""
+    """Return True if the type is a section, mapping or list, for which an empty key (`gateway:`) sets nothing."""
     return is_model(annotation) or get_origin(annotation) in (dict, tuple)
 
 
 def is_list(path: KeyPath) -> bool:
-    """Whether the key holds a list."""
+    """Return True if the key holds a list."""
     return get_origin(annotation_at(path)) is tuple
 
 
 def names_entries(path: KeyPath) -> bool:
-    """Whether the keys below `path` are names of the operator's (servers, clients), not keys of the tree."""
+    """Return True if the keys below `path` are the operator's names (servers, clients), not settings."""
     return get_origin(annotation_at(path)) is dict
 
 
@@ -88,7 +88,7 @@ def _without_none(annotation: Any) -> Any:
 
 
 def is_model(annotation: Any) -> TypeGuard[type[BaseModel]]:
-    """Whether the type is a section."""
+    """Return True if the type is a section."""
     return isinstance(annotation, type) and issubclass(annotation, BaseModel)
 
 

@@ -34,7 +34,7 @@ MAX_NAMED_KEYS = 12
 MAX_KEY_CHARACTERS = 60
 
 _NAME = re.compile(r"[A-Za-z0-9_.-]{1,40}")
-"""How servers, clients and workflows are called."""
+"""Noun for an entry of servers, clients and workflows."""
 
 _Comparison = Callable[[Any, float | None], bool]
 
@@ -43,7 +43,7 @@ _FROM_LEAST_LISTED = tuple(MODES)
 
 @dataclass(frozen=True, slots=True)
 class ProjectLayer:
-    """What a project file contributes, what it asked for in vain, and what in it means nothing."""
+    """Settings of a project file: those applied, those refused, and unknown keys."""
 
     path: Path
     layer: Layer
@@ -135,7 +135,7 @@ class _Narrowed:
         return {path: origin for path, _ in nodes(self.values) if (origin := written.origin(path)) is not None}
 
     def warnings(self, path: Path) -> tuple[str, ...]:
-        """What was not kept, and what to do about it."""
+        """Return warnings about refused settings, with the remedy."""
         remedy = f"this file is not trusted; read it, then run `pml trust {path.parent}`"
         texts = []
         if self.refused:
@@ -148,7 +148,7 @@ class _Narrowed:
         return tuple(texts)
 
     def problems(self, written: Layer) -> tuple[Problem, ...]:
-        """What means nothing, trusted or not."""
+        """Return the unknown keys, trusted or not."""
         origins = {path: written.origin(path) for path in self.unknown}
         return tuple(
             Problem(origin.location if (origin := origins[path]) else "", dotted(path), message)

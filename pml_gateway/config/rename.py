@@ -1,4 +1,4 @@
-"""What a new name of a server changes in a configuration file: its entry, and what names its tools for certain."""
+"""Changes that renaming a server makes in a configuration file: its entry, and definite names of its tools."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def renamed_pattern(
 
 @dataclass(frozen=True, slots=True)
 class References:
-    """What of a file says a server's name of before: the texts that say the one of now, and places that stay."""
+    """Mentions of a server's old name in a file: rewritten texts, and places that stay."""
 
     certain: Mapping[KeyPath, str]
     left: tuple[KeyPath, ...]

@@ -27,7 +27,7 @@ _SPELLINGS = {
 
 
 class AuthKind(StrEnum):
-    """Where the gateway's access token for an upstream comes from."""
+    """Source of the gateway's access token for an upstream."""
 
     OAUTH = "oauth"
     CLIENT_CREDENTIALS = "client_credentials"
@@ -39,7 +39,7 @@ def _scopes(value: object) -> object:
 
 
 class AuthDefinition(BaseModel):
-    """How to log in to one upstream. Secrets stay references until they are sent."""
+    """Login settings of one upstream. Secrets stay references until they are sent."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
 
@@ -138,7 +138,7 @@ def _port(url: str) -> int | None:
 
 
 def foreign_auth(value: object) -> object:
-    """What other clients write under `oauth:`, as `auth:`; keys that mean nothing here are left out."""
+    """Return other clients' `oauth:` settings as `auth:`, without keys unknown here."""
     if value is False:
         return {"type": AuthKind.NONE}
     if not isinstance(value, dict):
@@ -148,7 +148,7 @@ def foreign_auth(value: object) -> object:
 
 
 class Transport(StrEnum):
-    """How the gateway talks to an upstream."""
+    """Transport between the gateway and an upstream."""
 
     STDIO = "stdio"
     HTTP = "http"
@@ -292,7 +292,7 @@ class UpstreamDefinition(BaseModel):
 
     @property
     def has_authorization_header(self) -> bool:
-        """Whether the operator wrote the credentials into the headers, so that no login can replace them."""
+        """Return True if the operator wrote credentials into the headers, which no login replaces."""
         return _has_authorization(self.headers)
 
     @property
@@ -306,7 +306,7 @@ class UpstreamDefinition(BaseModel):
 
     @property
     def keeps(self) -> str:
-        """What the server is known to keep from call to call, so that clients would disturb each other."""
+        """Return the state that a server is known to keep between calls, which clients must not share."""
         return kept_state(self.command, self.args) if self.command is not None else ""
 
     @property

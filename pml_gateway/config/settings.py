@@ -45,7 +45,7 @@ class Section(BaseModel):
 
 
 class HybridSettings(Section):
-    """What hybrid lists; semantic uses the cap and the threshold."""
+    """Selection of the hybrid mode; semantic uses the cap and the threshold."""
 
     expose_meta_tools: bool = Field(default=True, description="list the meta-tools too")
     expose_underlying_tools: bool = Field(default=True, description="false: list the meta-tools only")
@@ -71,13 +71,13 @@ class HybridSettings(Section):
 
 
 class FullProxySettings(Section):
-    """What full_proxy lists beside every upstream tool."""
+    """Additions of full_proxy to the upstream tools."""
 
     expose_meta_tools: bool = Field(default=False, description="list the meta-tools beside every tool")
 
 
 class NamespaceSettings(Section):
-    """How `gateway.style: namespaces` groups tools: one namespace per upstream, unless a group takes its tools."""
+    """Groups of `gateway.style: namespaces`: one namespace per upstream, unless a group takes its tools."""
 
     groups: dict[str, tuple[str, ...]] = Field(
         default_factory=dict, description="namespace to tools: qualified names, `server:tool` and globs; first match"
@@ -96,7 +96,7 @@ class NamespaceSettings(Section):
 
 
 class GatewaySection(Section):
-    """How much of the catalog clients see."""
+    """Exposure of the catalog to clients."""
 
     tools_exposure: ExposureMode = Field(default=ExposureMode.META_ONLY, description="how much clients see")
     intent: str | None = Field(
@@ -125,7 +125,7 @@ class GatewaySection(Section):
     full_proxy: FullProxySettings = FullProxySettings()
 
     def selects_by_intent(self, mode: ExposureMode) -> bool:
-        """Whether what `mode` lists depends on an intent."""
+        """Return True if lists of `mode` depend on an intent."""
         filters = self.hybrid.apply_semantic_filter and self.hybrid.expose_underlying_tools
         return MODES[mode].reads_intent and (filters or mode is not ExposureMode.HYBRID)
 
@@ -139,11 +139,11 @@ class GatewaySection(Section):
 
 
 SHORTEST_NAME = 16
-"""What the longest name of a tool may be at least: a hash and a few characters before it."""
+"""Lower bound of the maximum length of tool names: a hash and a few characters before it."""
 
 
 class NamingSettings(Section):
-    """How upstream tools are named for clients."""
+    """Names of upstream tools for clients."""
 
     prefix: Literal["always", "on_collision", "never"] = Field(
         default="always", description="when a tool is named server__tool"
@@ -157,7 +157,7 @@ class NamingSettings(Section):
 
 
 class SearchSettings(Section):
-    """How tools are found."""
+    """Search for tools."""
 
     model: str = Field(default="builtin", description="builtin, or a sentence-transformers model: name or folder")
     ranking: Ranking = Field(default=Ranking.FUSED, description="the evidence that orders hits")
@@ -167,7 +167,7 @@ class SearchSettings(Section):
 
 
 class ReferenceSettings(Section):
-    """Which results are stored and answered by reference."""
+    """Storage of results that are answered by reference."""
 
     mode: Literal["off", "workflow", "meta", "all"] = Field(
         default="meta",
@@ -194,7 +194,7 @@ class ReferenceSettings(Section):
 
 
 class LearningSettings(Section):
-    """What is learned from the results that pass through."""
+    """Learning from results."""
 
     output_shapes: bool = Field(default=True, description="field names and types of tools that declare no output")
 
@@ -209,7 +209,7 @@ class WorkflowSettings(Section):
 
 
 class LimitSettings(Section):
-    """What one request with all its calls and steps may take of the gateway itself, and what one session may keep."""
+    """Limits of one request with all its calls and steps, and of one session."""
 
     request_steps: int = Field(
         default=2_000_000, ge=1000, description="evaluations of expressions and schemas; about two seconds"
@@ -223,7 +223,7 @@ class LimitSettings(Section):
 
 
 class BreakerSettings(Section):
-    """When calls to an upstream that answers none are refused at once, and for how long."""
+    """Circuit breaker: when and for how long calls to an upstream that does not answer are refused."""
 
     failures: int = Field(default=5, ge=0, description="calls in a row without an answer; 0 never refuses")
     pause: float = Field(default=30, gt=0, description="seconds until one call is let through to see")
@@ -335,7 +335,7 @@ class LogSettings(Section):
 
 
 class TelemetrySettings(Section):
-    """Where spans and metrics go, and how finely tools are told apart in metrics."""
+    """Export of spans and metrics, and detail of tools in metrics."""
 
     otlp_endpoint: str | None = Field(
         default=None, description="OTLP over HTTP, such as http://127.0.0.1:4318; also by OTEL_* variables"
@@ -351,7 +351,7 @@ class TelemetrySettings(Section):
 
 
 class UsageSettings(Section):
-    """What is recorded locally about calls."""
+    """Local records of calls."""
 
     record: bool = Field(default=True, description="record calls, searches and lists on this machine, nowhere else")
     arguments: bool = Field(default=False, description="record what calls were given as well, secrets masked")
@@ -362,7 +362,7 @@ class UsageSettings(Section):
 
 
 class TrustSettings(Section):
-    """What becomes of what servers say of themselves: tools, prompts, templates, instructions, versions."""
+    """Handling of new and changed definitions: tools, prompts, templates, instructions, versions."""
 
     changes: Literal["notice", "hold_attacks", "review"] = Field(
         default="hold_attacks",
@@ -509,7 +509,7 @@ class EffectiveSettings:
 
     @property
     def transport(self) -> Transport:
-        """How it is reached."""
+        """Return the transport."""
         return self.definition.resolved_transport
 
     @property
@@ -549,12 +549,12 @@ class EffectiveSettings:
 
     @property
     def per_client(self) -> bool:
-        """Whether every client has a session of its own."""
+        """Return True if every client has a session of its own."""
         return self.definition.resolved_sessions == "per_client"
 
     @property
     def where_to_look(self) -> str:
-        """What helps whoever wants to know why it does not answer."""
+        """Return where to look if the server does not answer."""
         if self.transport is not Transport.STDIO:
             return "is it running, and is the url that of its MCP endpoint?"
         return f"its messages: pml upstreams logs {self.upstream_id}"

@@ -48,14 +48,14 @@ class TrustStore:
         return TrustStore(self.path, (_identity(file), fingerprint(content)))
 
     def is_trusted(self, file: Path, content: bytes) -> bool:
-        """Whether exactly this `content` of `file` was approved."""
+        """Return True if exactly this `content` of `file` is approved."""
         if self.proposal == (_identity(file), fingerprint(content)):
             return True
         entry = self._read().files.get(_identity(file))
         return entry is not None and entry.sha256 == fingerprint(content)
 
     def state(self, file: Path) -> TrustState:
-        """Whether the approval of `file` still covers what it says."""
+        """Return True if the approval of `file` covers its current content."""
         try:
             return "trusted" if self.is_trusted(file, read_project_file(file)) else "changed"
         except ConfigurationError:

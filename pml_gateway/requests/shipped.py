@@ -139,7 +139,7 @@ class KnownServers:
     """The known servers as the file describes them; read for one recognition and not kept, for it takes megabytes."""
 
     def __init__(self, read: Mapping[str, Any]) -> None:
-        """Content written by `models/build_requests.py`: words with their document frequencies, and servers with tools."""
+        """Content of `models/build_requests.py`: words with their document frequencies, and servers with tools."""
         self.servers = tuple(
             ShippedServer(each["server"], each["package"], tuple(tool[0] for tool in each["tools"]), each["listed"])
             for each in read["servers"]

@@ -227,7 +227,7 @@ class CommandLine:
     code: frozenset[int] = frozenset()
     project: str = ""
     inner: tuple[str, ...] = ()
-    """What a container is told to run."""
+    """Return the command inside a container."""
     command: int = 0
     runner: str = ""
     """The package runner with its subcommand, if it fetches what it starts."""

@@ -25,7 +25,7 @@ _FAMILIES = {"npx": "npm", "pnpx": "pnpm", "bunx": "bun", "uvx": "uv"}
 """Short names of runners whose packages lie in the same place as those of the long one."""
 
 _OF_CACHES = ("npm_config_", "pnpm_", "yarn_", "bun_", "deno_", "uv_", "pipx_", "docker_", "xdg_")
-"""How variables begin that say where runners keep what they fetched."""
+"""Prefixes of the variables that set the caches of runners."""
 
 
 @dataclass(frozen=True, slots=True)
