@@ -366,7 +366,7 @@ def _say_next(
     is_served: bool,
     shares: bool,
 ) -> None:
-    """Yield the remaining manual steps after a change."""
+    """Print the remaining manual steps after a change."""
     client = chosen.client
     if not any(outcome.is_written for outcome in outcomes):
         return
