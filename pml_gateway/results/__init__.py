@@ -1,1 +1,1 @@
-"""Results: large ones are kept and named by references, unchanged ones are told as such, their shapes are learned."""
+"""Tool results: large ones stored and passed by reference, unchanged ones reported as such, output shapes learned."""

@@ -1,4 +1,4 @@
-"""The content of a tool's result: the one value that references, paths and pages are about."""
+"""The content of a tool's result: the single value that references, paths and pages work on."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from pml_gateway.types import JsonObject
 
 MAX_MIME = 60
 PART = 64 * 1024
-"""Characters of base64 text that are looked at in one go: whole groups of four."""
+"""Number of base64 characters checked at a time: whole groups of four."""
 
 Kind = Literal["json", "text", "binary"]
 
 
 @dataclass(frozen=True, slots=True)
 class Content:
-    """A value with how it is paged: JSON by items, text by characters, binary by bytes.
+    """A value and the way it is paged: JSON by items, text by characters, binary by bytes.
 
-    `value` is what a reference without a path stands for: any JSON, the text, or base64 text of the bytes.
-    `is_unwrapped` says that the tool answered `{"result": value}`.
+    `value` is what a reference without a path resolves to: any JSON, the text, or the bytes as base64 text.
+    `is_unwrapped` is True if the tool answered `{"result": value}`.
     """
 
     kind: Kind
@@ -36,14 +36,14 @@ class Content:
 
 
 WRAPPED = "result"
-"""The only field of what Python servers make of results that are no objects."""
+"""The only field of the object in which Python servers wrap results that are not objects."""
 
 
 def content_of(result: JsonObject, *, wraps: bool = False) -> Content:
-    """The data of a `tools/call` result: its structured content, else its only block, else the list of its blocks.
+    """Return the data of a `tools/call` result: its structured content, its only block, or the list of its blocks.
 
-    Text stays text even where it is JSON, so that it arrives elsewhere byte by byte; `addressed` reads it as JSON.
-    With `wraps`, or where the result says so, it is the value inside a Python server's `{"result": value}`.
+    Text stays text even if it holds JSON, so that it is passed on byte for byte; `addressed` parses it. With `wraps`,
+    or if the result says so, the data is the value inside a Python server's `{"result": value}`.
     """
     blocks = result.get("content") or []
     structured = result.get("structuredContent")
@@ -58,17 +58,17 @@ def content_of(result: JsonObject, *, wraps: bool = False) -> Content:
 
 
 def data_result(data: JsonObject, *, is_error: bool = False) -> JsonObject:
-    """An answer of the gateway itself: the same object as text and as structured content."""
+    """Return a result of the gateway's own, with the same object as text and as structured content."""
     text = json.dumps(data, ensure_ascii=False, separators=(",", ":"), default=str)
     return {"content": [{"type": "text", "text": text}], "structuredContent": data, "isError": is_error}
 
 
 IGNORED_KEYS = "pml-gateway/ignored_keys"
 COERCED = "pml-gateway/coerced"
-"""In `_meta`: JSON pointers to keys that clients add, which were left out; and to values that were read as others."""
+"""Keys in `_meta`: JSON pointers to ignored keys that clients add, and to values that were coerced to another type."""
 
 RENAMED = "pml-gateway/renamed"
-"""In `_meta`: names of tools in the call that begin with what their server was called before, each with that of now."""
+"""Key in `_meta`: former tool names in the call, from before their server was renamed, each with its current name."""
 
 
 def noted(
@@ -78,7 +78,7 @@ def noted(
     coerced: Mapping[str, str] | None = None,
     renamed: Mapping[str, str] | None = None,
 ) -> JsonObject:
-    """The result with what was not taken as it was sent, in its `_meta`."""
+    """Return the result with a note in its `_meta` of every argument that was ignored, coerced or renamed."""
     paths, changes = list(ignored), dict(coerced or {})
     if not paths and not changes and not renamed:
         return result
@@ -94,7 +94,7 @@ def noted(
 
 
 def addressed(content: Content) -> Any:
-    """What a path selects from: JSON text counts as the JSON it holds. Takes time with the size."""
+    """Return the value that paths select from; JSON text is parsed. Takes time proportional to the size."""
     if content.kind == "text" and content.value[:64].lstrip()[:1] in ("{", "["):
         try:
             return read_large(content.value) if len(content.value) >= LARGE else json.loads(content.value)
@@ -104,10 +104,10 @@ def addressed(content: Content) -> Any:
 
 
 def to_bytes(content: Content) -> bytes:
-    """The content as it is kept, measured and hashed: compact JSON, UTF-8 text, or the bytes themselves.
+    """Return the content as it is stored, measured and hashed: compact JSON, UTF-8 text, or the bytes themselves.
 
     Raises:
-        ValueError, RecursionError, TypeError: the value is no JSON.
+        ValueError, RecursionError, TypeError: the value is not JSON.
     """
     match content.kind:
         case "json":
@@ -119,7 +119,7 @@ def to_bytes(content: Content) -> bytes:
 
 
 def from_bytes(kind: Kind, raw: bytes, mime: str | None) -> Content:
-    """The content that `to_bytes` turned into `raw`."""
+    """Return the content that `to_bytes` turned into `raw`."""
     match kind:
         case "json":
             return Content(kind, json.loads(raw.decode("utf-8", "surrogatepass")), mime)
@@ -131,17 +131,17 @@ def from_bytes(kind: Kind, raw: bytes, mime: str | None) -> Content:
 
 MEDIA = ("image", "audio")
 MAX_MEDIA_DEPTH = 100
-"""How deep a value is searched for media; deeper ones stay in it as they are."""
+"""Maximum depth at which a value is searched for media; deeper ones are left in place."""
 
 
 def media_block(mime: str | None, data: str) -> JsonObject | None:
-    """The block of content that bytes of a type are; None where no block is for that type."""
+    """Return the content block for data of this type; None if no kind of block fits the type."""
     kind = str(mime).partition("/")[0]
     return {"type": kind, "data": data, "mimeType": mime} if kind in MEDIA else None
 
 
 def media_data(value: Any) -> str | None:
-    """The base64 text of a block of bytes; None where the value is no such block."""
+    """Return the base64 text of a block of bytes; None if the value is not such a block."""
     if not isinstance(value, dict):
         return None
     if value.get("type") == "resource" and isinstance(value.get("resource"), dict):
@@ -152,18 +152,18 @@ def media_data(value: Any) -> str | None:
 
 
 def media_of(result: JsonObject) -> list[JsonObject]:
-    """The images and audio of a result, which clients show to models as what they are."""
+    """Return the images and audio blocks of a result, which clients show to models natively."""
     blocks = result.get("content")
     return [block for block in blocks if is_seen(block)] if isinstance(blocks, list) else []
 
 
 def is_seen(block: Any) -> bool:
-    """Whether this is a block of an image or audio; other bytes are none that a model sees."""
+    """Return True if this is an image or audio block; models cannot see other binary data."""
     return isinstance(block, dict) and block.get("type") in MEDIA and isinstance(block.get("data"), str)
 
 
 def replace_media(value: Any, substitutes: Callable[[str], Any], depth: int = 0) -> Any:
-    """`value` with something else for the base64 text of media, or for its whole block; None leaves a text as it is."""
+    """Return `value` with media blocks or their base64 text substituted; None from `substitutes` keeps a text."""
     if depth > MAX_MEDIA_DEPTH:
         return value
     if isinstance(value, list):
@@ -178,17 +178,17 @@ def replace_media(value: Any, substitutes: Callable[[str], Any], depth: int = 0)
 
 
 def note_in_content(position: int, note: str) -> str:
-    """What stands in a value for media that follow it in the content of an answer; the answer itself is block 1."""
+    """Return the placeholder for media that follow as a content block of an answer; the answer itself is block 1."""
     return f"content block {position}: {note}"
 
 
 def with_media(result: JsonObject, blocks: Sequence[JsonObject]) -> JsonObject:
-    """The result with blocks behind its own content."""
+    """Return the result with these blocks appended to its content."""
     return {**result, "content": [*result["content"], *blocks]} if blocks else result
 
 
 def media_note(value: Any) -> str | None:
-    """What a block of bytes is, for models: `image/png, 1,234 bytes`; None where the value is no such block."""
+    """Describe a block of bytes for models (`image/png, 1,234 bytes`); None if the value is not such a block."""
     data = media_data(value)
     if data is None:
         return None
@@ -197,7 +197,7 @@ def media_note(value: Any) -> str | None:
 
 
 def _with_its_media(structured: Any, blocks: list[Any]) -> Any:
-    """Structured content beside media: as one value where it names their places, as answers of the gateway do."""
+    """Merge media into structured content that has placeholders for them; otherwise return both."""
     notes = {
         note_in_content(position, note): media_data(block)
         for position, block in enumerate(blocks, 1)
@@ -214,7 +214,7 @@ def _says_it_wraps(result: JsonObject) -> bool:
 
 
 def _is_wrapper(structured: Any) -> bool:
-    """Whether this is `{"result": value}`; a value that has a `result` of its own stays in it, or both would be one."""
+    """Return True for `{"result": value}`, unless the value has a `result` of its own, which would be ambiguous."""
     if not isinstance(structured, dict) or set(structured) != {WRAPPED}:
         return False
     inner = structured[WRAPPED]
@@ -243,7 +243,7 @@ def _mime(holder: JsonObject) -> str | None:
 
 
 def _is_base64(data: str) -> bool:
-    """Whether the text is exactly what encoding its bytes gives, so that nothing is lost by keeping the bytes."""
+    """Return True if re-encoding the decoded bytes gives exactly this text, so that storing the bytes loses nothing."""
     try:
         return all(
             # Padding ends the last part only.

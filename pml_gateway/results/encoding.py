@@ -1,4 +1,4 @@
-"""How a value is stored: compressed parts, sizes, hash, shape, preview and where to read on; and back."""
+"""The encoding of stored values (compressed parts, sizes, hash, shape, preview, next call) and its reverse."""
 
 from __future__ import annotations
 
@@ -20,29 +20,29 @@ from pml_gateway.text import shortened
 from pml_gateway.types import JsonObject
 
 PART_CHARACTERS = 256 * 1024
-"""One part of a value; a store writes it in about a millisecond, between which others get their turn."""
+"""Size of one part of a value; a store writes it in about a millisecond, and other tasks run between parts."""
 
 COUNTED_CHARACTERS = 256 * 1024
-"""Characters whose tokens are counted; of a longer text, the rest is taken to be like them."""
+"""Maximum number of characters that are tokenized; the count for a longer text is extrapolated."""
 
 FIRST_SHOWN = 2
 LAST_SHOWN = 1
-"""Items or fields that a preview has of a value's beginning and end."""
+"""Number of items or fields that a preview shows from the beginning and the end of a value."""
 
 SHOWN_CHARACTERS = 160
-"""Of each of them, and of the end of a text; of its beginning twice as many."""
+"""Characters shown of each item or field, and of the end of a text; twice as many of its beginning."""
 
 SEARCHED_DEPTH = 4
 MAX_PATH = 60
 MAX_MEASURED = 2_000_000
-"""How deep objects are searched for the part that makes a value large, by paths of so many characters at most."""
+"""Limits of the search for the largest part of an object: depth, characters of its path, and characters measured."""
 
 LINES_READ = 100
 
 
 @dataclass(frozen=True, slots=True)
 class Encoded:
-    """A value ready to be stored. `bytes` and `sha256` are those of the value, `packed_bytes` of its parts."""
+    """A value ready to be stored. `bytes` and `sha256` describe the value, `packed_bytes` its compressed parts."""
 
     kind: Kind
     mime: str | None
@@ -57,10 +57,10 @@ class Encoded:
 
 
 def encode(content: Content) -> Encoded:
-    """Everything that takes time with the size of a value: call it in a thread.
+    """Compress, hash, count and preview a value; call it in a thread, since it takes time proportional to the size.
 
     Raises:
-        ValueError, RecursionError, TypeError: the value is no JSON.
+        ValueError, RecursionError, TypeError: the value is not JSON.
     """
     raw = to_bytes(content)
     packed = base64.b64encode(zlib.compress(raw, 1)).decode()
@@ -68,7 +68,7 @@ def encode(content: Content) -> Encoded:
     value = None if content.kind == "binary" else addressed(content)
     preview, reads_on = ({}, {}) if content.kind == "binary" else _preview(value)
     if content.kind == "text" and not isinstance(value, str):
-        # Without a path, JSON text is read as the text that it is.
+        # Without a path, JSON text is read as plain text.
         reads_on = {"path": "@", **reads_on}
     return Encoded(
         kind=content.kind,
@@ -85,12 +85,12 @@ def encode(content: Content) -> Encoded:
 
 
 def decode(kind: Kind, parts: Sequence[str], mime: str | None) -> Content:
-    """The value that `encode` turned into parts. Takes time with the size: call it in a thread."""
+    """Return the value that `encode` turned into parts. Takes time proportional to the size: call it in a thread."""
     return from_bytes(kind, zlib.decompress(base64.b64decode("".join(parts))), mime)
 
 
 def tokens_of(text: str) -> int:
-    """Tokens of a text in o200k_base; beyond `COUNTED_CHARACTERS` an estimate from its beginning and end."""
+    """Count the tokens of a text in o200k_base; above `COUNTED_CHARACTERS`, estimate from its two ends."""
     if len(text) <= COUNTED_CHARACTERS:
         return count_tokens(text)
     half = COUNTED_CHARACTERS // 2
@@ -99,12 +99,12 @@ def tokens_of(text: str) -> int:
 
 
 def tokens_of_json(value: Any) -> int:
-    """Tokens of a value as the answers of the gateway write it."""
+    """Count the tokens of a value in the compact JSON that the gateway's answers use."""
     return tokens_of(json.dumps(value, ensure_ascii=False, separators=(",", ":"), default=str))
 
 
 def shown_at_most(value: Any, characters: int) -> Any:
-    """A value as it is, or where it is larger its beginning as text."""
+    """Return the value, or the beginning of its text if it is larger than the limit."""
     if measure(value, characters) <= characters:
         return value
     note = media_note(value)
@@ -115,7 +115,7 @@ def shown_at_most(value: Any, characters: int) -> Any:
 
 
 def _preview(value: Any) -> tuple[JsonObject, JsonObject]:
-    """What makes the value large at its beginning and end, and the arguments of `read_result` that read it."""
+    """Return the beginning and end of the value's largest part, and the `read_result` arguments that read it."""
     part, path = _largest_part(value)
     at: JsonObject = {"path": path} if path else {}
     note = media_note(part)
@@ -131,7 +131,7 @@ def _preview(value: Any) -> tuple[JsonObject, JsonObject]:
         first_items, last_items = ([_shown(item) for item in each] for each in (part[:FIRST_SHOWN], part[end:]))
         is_read = first_items == part[:FIRST_SHOWN] and len(part) > FIRST_SHOWN
         media = next((place for place, item in enumerate(part[:MAX_FIELDS]) if media_note(item)), None)
-        # Of content blocks, what is no text is what a model cannot see here.
+        # In a list with media blocks, the first of them is what a model cannot see in the preview.
         reads = {"offset": FIRST_SHOWN if is_read else 0} if media is None else {"path": f"{path or ''}[{media}]"}
         return {"first": first_items, "last": last_items}, {**at, **reads}
     if isinstance(part, dict):
@@ -149,7 +149,7 @@ def _shown(value: Any) -> Any:
 
 
 def _largest_part(value: Any) -> tuple[Any, str | None]:
-    """The part that makes the value large, and its path; the value itself where no single part does."""
+    """Return the nested part that makes the value large, and its path; the value itself if no single part does."""
     path: str | None = None
     for _ in range(SEARCHED_DEPTH):
         if not isinstance(value, dict) or not 0 < len(value) <= MAX_FIELDS or media_note(value) is not None:

@@ -1,4 +1,4 @@
-"""Results that may repeat carry an etag, and one a client has already seen is told as unchanged."""
+"""Etags of repeatable results: a client that already has a result is told that it is unchanged."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from pml_gateway.types import JsonObject
 META_KEY = "pml-gateway/etag"
 COLLECTION = "pml-etags"
 ETAG_CHARACTERS = 22
-"""Characters of hexadecimal, 88 bits: two results of one tool never share one by chance."""
+"""Number of hexadecimal characters, 88 bits: enough that two results of one tool never share an etag by chance."""
 
 
 def has_etag(tool: CatalogTool) -> bool:
-    """Whether calling the tool again is harmless, so that a client may ask whether its result is still the same."""
+    """Return True if the tool is read-only or idempotent, so that a client may call it again to check for changes."""
     annotations = tool.definition.get("annotations")
     if not isinstance(annotations, dict):
         return False
@@ -28,12 +28,12 @@ def has_etag(tool: CatalogTool) -> bool:
 
 
 def etag_of(client: Client, tool: CatalogTool, result: JsonObject) -> str | None:
-    """A hash of what the result says, different for every client and tool. Takes time with the size of the result.
+    """Return a hash of the result's content, different for every client and tool; None if the result is not JSON.
 
-    None where the result is no JSON.
+    Takes time proportional to the size of the result.
     """
     facts = "\0".join((client.id, tool.upstream_id, tool.name, ""))
-    # Identities may carry bytes that are no UTF-8.
+    # Identities may contain bytes that are not UTF-8.
     digest = hashlib.sha256(facts.encode("utf-8", "surrogatepass"))
     try:
         for key in ("content", "structuredContent"):
@@ -50,19 +50,19 @@ def etag_of(client: Client, tool: CatalogTool, result: JsonObject) -> str | None
 
 
 class Etags:
-    """The etags given to clients, for as long as they count. Each is of one client, so that it says whose it is."""
+    """The unexpired etags given to clients. An etag belongs to one client, so it identifies the client too."""
 
     def __init__(self, given: Store, ttl: Callable[[], float]) -> None:
         self._given = given
         self._ttl = ttl
 
     async def is_unchanged(self, client: Client, etag: str, if_none_match: str | None) -> bool:
-        """Whether the client, whose etag this is, holds exactly its result; notes that it does from now on."""
+        """Return True if the client already holds the result with this etag; record that it does from now on."""
         now, ttl = time.time(), self._ttl()
         if if_none_match == etag:
             given = await self._given.get(etag, collection=COLLECTION)
-            # An unchanged answer carries no body, so that it does not count as seeing the result again. A shorter time
-            # than when it was given counts at once.
+            # An unchanged answer carries no body, so it does not count as seeing the result again. A shortened TTL
+            # applies at once.
             if given is not None and now - given["at"] < ttl:
                 return True
         await self._given.put(etag, {"at": now}, collection=COLLECTION, ttl=ttl, share=client.share)

@@ -1,4 +1,4 @@
-"""The functions of paths and transforms: JMESPath's own, and those that read text."""
+"""The functions of paths and transforms: JMESPath's own, and additional ones that parse text."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from typing import Any, TypeVar
 from jmespath.functions import Functions
 
 MAX_PATTERN = 1000
-"""Characters of a regular expression."""
+"""Maximum number of characters of a regular expression."""
 
 _SEPARATORS = (",", ";", "\t")
 
 
 @dataclass(frozen=True, slots=True)
 class Function:
-    """One function as the documentation and messages name it: how it is called, and what comes out."""
+    """One function as the documentation and messages describe it: its call and its result."""
 
     call: str
     gives: str
@@ -70,19 +70,19 @@ FUNCTIONS: Mapping[str, Function] = MappingProxyType(
         "merge": Function("merge(object, ...)", "one object of all fields; the last of a name counts"),
     }
 )
-"""Every function there is, in the order of the documentation."""
+"""All functions, in the order of the documentation."""
 
 ENDLESS = frozenset({"match"})
-"""Functions that may take for ever with what they are given; they are only called where they can be ended."""
+"""Functions that may run forever on some inputs; they are only called in a process that can be terminated."""
 
 Check = Callable[[int], None]
-"""Refuses to build so many parts."""
+"""A check that raises if building this many parts would exceed the limit."""
 
 Method = TypeVar("Method", bound=Callable[..., Any])
 
 
 def _takes(*kinds: str) -> Callable[[Method], Method]:
-    """The types of a function's arguments, as the library's table has them; `any` of them."""
+    """Declare the types of a function's arguments in the library's format; `any` accepts all of them."""
 
     def with_signature(method: Method) -> Method:
         method.signature = tuple({"types": [] if kind == "any" else [kind]} for kind in kinds)  # type: ignore[attr-defined]
@@ -92,10 +92,10 @@ def _takes(*kinds: str) -> Callable[[Method], Method]:
 
 
 class LanguageFunctions(Functions):  # type: ignore[misc]  # the library has no types
-    """The library's functions, and ours; `FUNCTION_TABLE` says which types each takes."""
+    """The library's functions and the gateway's own; `FUNCTION_TABLE` has the argument types of each."""
 
     def __init__(self, check_length: Check) -> None:
-        """`check_length` is asked before anything long is built."""
+        """Call `check_length` before anything long is built."""
         self._check_length = check_length
 
     @_takes("string")
@@ -152,13 +152,13 @@ class LanguageFunctions(Functions):  # type: ignore[misc]  # the library has no 
 
 
 def arity_of(name: str) -> tuple[int, bool]:
-    """How many arguments a function takes, and whether more."""
+    """Return the number of arguments that a function takes, and whether it takes more."""
     taken = LanguageFunctions.FUNCTION_TABLE[name]["signature"]
     return len(taken), bool(taken and taken[-1].get("variadic"))
 
 
 def refusal(name: str, text: str) -> str:
-    """Why `match` or `split` does not take such a text as its last argument; empty where it does."""
+    """Return why `match` or `split` rejects this text as its last argument; empty if it accepts it."""
     functions = LanguageFunctions(lambda _: None)
     by_name: dict[str, Callable[[str, str], object]] = {"match": functions._func_match, "split": functions._func_split}
     try:

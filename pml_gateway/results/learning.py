@@ -1,4 +1,4 @@
-"""Output shapes of tools that declare none, learned from results and kept beside the manifest."""
+"""Output shapes of tools that declare none, learned from their results and saved next to the manifest."""
 
 from __future__ import annotations
 
@@ -30,29 +30,30 @@ logger = get_logger(__name__)
 
 FORMAT = 2
 MAX_COUNTED = 20_000
-"""Clients whose results of one tool are counted."""
+"""Maximum number of (tool, client) pairs whose results are counted."""
 
 MAX_LEARNED = 5000
-"""Shapes kept for all scopes together; those seen longest ago go first."""
+"""Maximum number of shapes kept for all scopes together; those not seen for the longest time are evicted first."""
 
 MAX_SHAPE = 6000
-"""Characters of one shape as JSON; a tool whose results vary beyond this has none worth reading."""
+"""Maximum characters of one shape as JSON; if a tool's results vary beyond this, its shape is not worth reading."""
 
 ALWAYS_LOOKED_AT = 8
 LOOKED_AT_EVERY = 16
-"""After its first results a tool's shape hardly changes, and every sixteenth is looked at."""
+"""Number of first results that are all inspected, after which a shape hardly changes and one in sixteen is."""
 
 INLINE_CHARACTERS = 16_000
-"""Characters of a result that are looked at on the event loop; larger ones in a thread."""
+"""Maximum characters of a result that is inspected on the event loop; larger ones are inspected in a thread."""
 
 SAVE_SECONDS = 2.0
 
 
 @dataclass(frozen=True, slots=True)
 class LearnedShape:
-    """What results of a tool looked like: a JSON Schema without any value, and in how many results.
+    """The observed output of a tool: a JSON Schema without any values, and the number of results it was seen in.
 
-    `private` are the fields that one client alone has seen, with a hash of its id: their names may be data of its own.
+    `private` holds the fields that only one client has seen, each with a hash of its id: the names may be that client's
+    data.
     """
 
     schema: JsonObject
@@ -63,9 +64,9 @@ class LearnedShape:
 
 @dataclass(frozen=True, slots=True)
 class Output:
-    """What a tool's results hold, as references address it: declared by its server, or inferred from some results.
+    """The output of a tool as references address it: declared by its server, or inferred from results.
 
-    `observed` says how many; None where the server declares it.
+    `observed` is the number of those results; None if the server declares the output.
     """
 
     schema: JsonObject
@@ -73,7 +74,7 @@ class Output:
 
 
 _Key = tuple[str, str, str]
-"""Scope, upstream, the upstream's own name of the tool."""
+"""Scope, upstream id, and the upstream's own name of the tool."""
 
 
 class LearnedShapes:
@@ -90,7 +91,7 @@ class LearnedShapes:
         self._unsaved = Coalesced(SAVE_SECONDS)
 
     async def observe(self, client: Client, tool: CatalogTool, content: Content) -> None:
-        """Learn from one successful result; a tool that declares its output is believed instead."""
+        """Learn from one successful result; a tool that declares its output is skipped."""
         if not self._is_on() or content.kind == "binary" or "outputSchema" in tool.definition:
             return
         key, witness = (_scope(client), tool.upstream_id, tool.name), _witness(client.id)
@@ -106,7 +107,7 @@ class LearnedShapes:
         self._learn(key, tool, shape, witness)
 
     def shape_of(self, client: Client, tool: CatalogTool) -> LearnedShape | None:
-        """What clients of these rights have seen of the tool; None where nothing was or learning is off."""
+        """Return the shape that clients with these rights have seen; None if there is none or learning is off."""
         if not self._is_on() or "outputSchema" in tool.definition:
             return None
         learned = self._shapes.get((_scope(client), tool.upstream_id, tool.name))
@@ -116,14 +117,14 @@ class LearnedShapes:
         return replace(learned, schema=without(learned.schema, foreign), private={}) if foreign else learned
 
     def output_of(self, client: Client, tool: CatalogTool) -> Output | None:
-        """What this client can know of the tool's results; None where nothing is declared or learned."""
+        """Return what this client may know of the tool's output; None if nothing is declared or learned."""
         if (declared := _declared(tool)) is not None:
             return declared
         learned = self.shape_of(client, tool)
         return None if learned is None else Output(learned.schema, learned.observed)
 
     async def run(self) -> None:
-        """Load what is on disk, then save after changes, for as long as the owner's task group lives."""
+        """Load the shapes from disk, then save them after changes until cancelled."""
         try:
             if self._is_on():
                 self._take_over(await anyio.to_thread.run_sync(self._load))
@@ -134,7 +135,7 @@ class LearnedShapes:
                     await self._save()
 
     def _count(self, key: _Key, tool: CatalogTool, witness: str) -> int:
-        """Which result of this tool it is that a client gets."""
+        """Count one more result of this tool for a client, and return the count."""
         counted = (key, _digest(tool), witness)
         number = self._counts[counted] = self._counts.pop(counted, 0) + 1
         if len(self._counts) > MAX_COUNTED:
@@ -195,7 +196,7 @@ def _decode(raw: JsonObject) -> dict[_Key, LearnedShape]:
 
 
 def _merged(mine: LearnedShape, theirs: LearnedShape) -> LearnedShape:
-    """What two processes learned."""
+    """Merge the shapes of one tool that two processes learned."""
     if mine.definition != theirs.definition:
         return mine
     # Both processes may have loaded the same observations, so that adding the counts would count them twice.
@@ -210,7 +211,7 @@ def _combined(mine: LearnedShape, theirs: LearnedShape, observed: int) -> Learne
     private: dict[str, str] = {}
     for path in fields(schema):
         witnesses = {seen.get(path, EVERYBODY) for paths, seen in sides if path in paths}
-        # Where keys turned out to be data, what stood under them is new here, and nobody has seen it here yet.
+        # If keys turned out to be data, the fields below them are new at this path, and no client has seen them here.
         witnesses = witnesses - {NOBODY} or {NOBODY}
         if len(witnesses) == 1 and EVERYBODY not in witnesses:
             private[path] = witnesses.pop()
@@ -220,18 +221,18 @@ def _combined(mine: LearnedShape, theirs: LearnedShape, observed: int) -> Learne
 @lru_cache(maxsize=4096)
 @lru_cache(maxsize=4096)
 def inner_output(tool: CatalogTool) -> JsonObject | None:
-    """The declared schema of what the tool's `{"result": ...}` holds, where that is a Python server's wrapper."""
+    """Return the declared schema of the value in a Python server's `{"result": ...}`; None if it has no wrapper."""
     declared = tool.definition.get("outputSchema")
     if not isinstance(declared, dict):
         return None
-    # The SDK titles arguments and output alike after the function, whatever the tool is called.
+    # The SDK titles both arguments and output after the function, whatever the tool's name is.
     arguments = str(tool.input_schema.get("title") or "")
     function = arguments.removesuffix("Arguments")
     return unwrapped(declared, {tool.name, *({function} if function not in ("", arguments) else ())})
 
 
 EVERYBODY, NOBODY = "everybody", "nobody"
-"""Stand for the hash of a client's id."""
+"""Stand-ins for the hash of a client's id."""
 
 
 @lru_cache(maxsize=4096)
@@ -261,5 +262,5 @@ def _declared(tool: CatalogTool) -> Output | None:
 
 @lru_cache(maxsize=4096)
 def _digest(tool: CatalogTool) -> str:
-    """What changes when the tool does, after which nothing learned counts any more."""
+    """Return a hash of the tool's definition; if it changes, learned shapes no longer apply."""
     return hashlib.sha256(encode(tool.definition)).hexdigest()[:12]

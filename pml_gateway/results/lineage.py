@@ -10,16 +10,16 @@ from pml_gateway.types import JsonObject
 MAX_RESULTS = 100
 
 LookUp = Callable[[str], Awaitable[StoredResult | None]]
-"""What is known of a handle; None where it does not exist for whoever asks."""
+"""A lookup of a handle; None if it does not exist for the caller."""
 
 Uses = Callable[[str], Iterable[Source]]
-"""The calls that used a handle, as far as they are remembered."""
+"""The calls that used a handle, as far as they are recorded."""
 
 
 async def lineage(ref: str, look_up: LookUp, uses: Uses) -> JsonObject | None:
-    """Nodes and edges around a reference: results point to the calls that used them, calls to what they made.
+    """Return nodes and edges around a reference: edges go from results to calls that used them, from calls to results.
 
-    None where the reference itself does not exist.
+    Return None if the reference itself does not exist.
     """
     first = await look_up(ref)
     if first is None:
@@ -40,7 +40,7 @@ async def lineage(ref: str, look_up: LookUp, uses: Uses) -> JsonObject | None:
 
 
 def call_of(source: Source) -> JsonObject:
-    """Return what is told of the call that made a result."""
+    """Return the description of the call that made a result."""
     return {
         "tool": source.name,
         "inputs": source.inputs,

@@ -25,17 +25,17 @@ _LINES = re.compile(r"\s*(\d{1,9})?\s*(-)?\s*(\d{1,9})?\s*\Z")
 
 
 async def page_of(content: Content, path: str | None, offset: int, limit: int | None, budget: int) -> JsonObject:
-    """One page of a value, with `total` and, where more follows, `next_offset`.
+    """Return one page of a value, with `total` and, if more follows, `next_offset`.
 
     Args:
         content: the whole value.
-        path: JMESPath to the part that is paged.
+        path: JMESPath to the part to page through.
         offset: characters, items, fields or bytes to skip.
-        limit: how many to give; less where the budget ends first.
+        limit: maximum number to return; fewer if the budget runs out first.
         budget: characters of JSON that one page may take.
 
     Raises:
-        InvalidInputError: the path finds nothing, or the offset lies behind the end.
+        InvalidInputError: the path finds nothing, or the offset is past the end.
     """
     if content.kind == "binary":
         if path is not None:
@@ -92,7 +92,7 @@ def _items(items: list[Any], offset: int, limit: int | None, budget: int, path: 
 def _fields(fields: JsonObject, offset: int, limit: int | None, budget: int, path: str | None) -> JsonObject:
     _check_offset(offset, len(fields), "fields")
     page: JsonObject = {}
-    # An object is read whole where it fits, so that only large ones are cut into pages of fields.
+    # An object that fits is returned whole, so that only large ones are split into pages of fields.
     for key, member in islice(fields.items(), offset, offset + limit if limit else None):
         size = measure(key, budget) + measure(member, budget)
         if size > budget and not page:
@@ -106,29 +106,29 @@ def _fields(fields: JsonObject, offset: int, limit: int | None, budget: int, pat
 
 
 def _too_large(value: Any, path: str) -> JsonObject:
-    """What stands for a part that no page holds: how to read it by itself."""
+    """Return a placeholder for a part that exceeds one page, with the path to read it separately."""
     return {"$omitted": "larger than one page", "path": path, "shape": sketch(value)}
 
 
 @dataclass(frozen=True, slots=True)
 class LineRange:
-    """Lines of a text, counted from 1, the last one included; a negative `first` counts from the end."""
+    """A range of lines, counted from 1 and inclusive; a negative `first` counts from the end."""
 
     first: int
     last: int | None
 
     def fault(self, value: Any, path: str | None) -> InvalidInputError:
-        """What is said where they are asked of anything but text, with the path to a text in it."""
+        """Return the error for a value that is not text, with the path to a text in it."""
         texts = [key for key, held in value.items() if isinstance(held, str)] if isinstance(value, dict) else []
         longest = max(texts, key=lambda key: len(value[key]), default=None)
         leads = "path leads to a text" if longest is None else f'add "path": {json.dumps(member_path(path, longest))}'
         return InvalidInputError("lines: only text has lines", hint=f"{leads}; offset and limit count items and fields")
 
     def of(self, total: int) -> tuple[int, int]:
-        """The first and the last line of a text of so many lines.
+        """Return the first and the last line of the range in a text of `total` lines.
 
         Raises:
-            InvalidInputError: they begin behind its end.
+            InvalidInputError: the range begins past the end.
         """
         if self.first > total:
             raise InvalidInputError(f"lines: {self.first} is behind the end; there are {total} lines")
@@ -137,10 +137,10 @@ class LineRange:
 
 
 def line_range(text: str) -> LineRange:
-    """The range that `a-b`, `a-`, `a` or `-n` (the last n) stands for.
+    """Parse `a-b`, `a-`, `a` or `-n` (the last n).
 
     Raises:
-        InvalidInputError: it is none of these.
+        InvalidInputError: the text has none of these forms.
     """
     found = _LINES.match(text)
     first, last = (int(found[1] or 0), int(found[3] or 0)) if found is not None else (0, 0)
@@ -157,10 +157,10 @@ def line_range(text: str) -> LineRange:
 
 
 async def lines_of(content: Content, path: str | None, lines: LineRange, budget: int) -> JsonObject:
-    """Lines of a text as they are, with `next_lines` where not all that were asked for fit.
+    """Return the requested lines of a text, with `next_lines` if they do not all fit.
 
     Raises:
-        InvalidInputError: the path finds nothing or no text, or the text is shorter.
+        InvalidInputError: the path finds nothing or something that is not text, or the text is shorter.
     """
     value = None if content.kind == "binary" else await value_at(content, path)
     if not isinstance(value, str):
@@ -181,13 +181,13 @@ def _line_page(text: str, lines: LineRange, budget: int) -> JsonObject:
     page = "\n".join(every[first - 1 : until])
     answer: JsonObject = {"kind": "text", "text": page[:budget], "lines": f"{first}-{until}", "total_lines": len(every)}
     if len(page) > budget:
-        # One line that is longer than a page goes on by characters.
+        # A line longer than a page continues by characters.
         answer["next_offset"] = sum(len(line) + 1 for line in every[: first - 1]) + budget
     return {**answer, "next_lines": f"{until + 1}-{last}"} if until < last else answer
 
 
 def member_path(path: str | None, key: str) -> str:
-    """The path of a member of the object at `path`."""
+    """Return the path of a member of the object at `path`."""
     return as_field(key) if path is None else f"{path}.{as_field(key)}"
 
 

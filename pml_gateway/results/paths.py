@@ -1,4 +1,4 @@
-"""JMESPath into values and stored results, within bounds, with errors that name what exists."""
+"""JMESPath evaluation on values and stored results, within bounds, with errors that name the keys that exist."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from pml_gateway.results.syntax import ExpressionError, Node, is_root, nodes, pa
 from pml_gateway.text import shortened
 
 MAX_TEXT = 64 * 1024 * 1024
-"""Characters of a value that an expression may build: `join` and `to_string` multiply them."""
+"""Maximum characters of a value that an expression may build: `join` and `to_string` multiply them."""
 
 MAX_KEYS_NAMED = 12
 MAX_NAME = 60
@@ -33,13 +33,13 @@ NO_ROOTS: Mapping[str, Any] = {}
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """What one evaluation may take.
+    """The limits of one evaluation.
 
     Args:
-        steps: nodes evaluated; None where only the time counts.
-        parts: items, members and values that it builds beyond what the data holds: `[@, @]` doubles them each time.
-        seconds: of processor time.
-        reads: items, members and values in what one function or comparison is given.
+        steps: nodes evaluated; None if only the time is limited.
+        parts: items, members and values built beyond those in the data: `[@, @]` doubles them each time.
+        seconds: processor time.
+        reads: items, members and values in the input of one function or comparison.
     """
 
     steps: int | None
@@ -49,26 +49,26 @@ class Bounds:
 
 
 BOUNDS = Bounds(steps=None, parts=500_000, seconds=2.0)
-"""What one expression may take beside the event loop: some conditions and functions over a hundred thousand rows."""
+"""Limits of one expression in a thread or process: enough for some conditions and functions over 100,000 rows."""
 
 QUICK = Bounds(steps=5_000, parts=10_000, seconds=0.5, reads=10_000)
-"""What is evaluated on the event loop; more is beside it."""
+"""Limits of an evaluation on the event loop; anything larger runs in a thread or process."""
 
 STEPS_PER_SECOND = 1_000_000
-"""Of a request's budget for processor time beside the event loop."""
+"""Steps charged to a request's budget per second of processor time in a thread or process."""
 
 ENDING_SECONDS = 1.0
-"""Of processor time after which a process is ended that did not notice itself that its time was over."""
+"""Seconds of processor time beyond its limit after which a process that did not stop itself is terminated."""
 
 CHARACTERS_READ = 8
-"""Of text in what a function is given, for each part that it may read: 80 kB on the event loop, 64 MB beside it."""
+"""Characters of a function's input for each part that it may read: 80 kB on the event loop, 64 MB elsewhere."""
 
 STEPS_BETWEEN_LOOKS = 64
-"""Nodes evaluated between two looks at the clock, which take as long as one of them."""
+"""Nodes evaluated between two checks of the clock; a check takes as long as one node."""
 
 
 class EvaluationError(Exception):
-    """No value; `reason` says why, for whoever wrote the expression."""
+    """An evaluation without a value; `reason` tells the author of the expression why."""
 
     def __init__(self, reason: str) -> None:
         super().__init__(reason)
@@ -76,11 +76,11 @@ class EvaluationError(Exception):
 
 
 class NothingThereError(EvaluationError):
-    """The expression is a path that leaves the data."""
+    """The expression is a path that leads out of the data."""
 
 
 class TooMuchError(EvaluationError):
-    """The expression takes more than its bounds."""
+    """The expression exceeds its bounds."""
 
 
 _FAULTS = (ExpressionError, NothingThereError, TooMuchError)
@@ -89,24 +89,24 @@ _FAULTS = (ExpressionError, NothingThereError, TooMuchError)
 async def evaluate(
     node: Node, value: Any, bounds: Bounds, *, roots: Mapping[str, Any] = NO_ROOTS, optional: bool = False
 ) -> Any:
-    """The part of `value` that a tree names, within its own bounds and what is left of the request's budget.
+    """Return the part of `value` that a syntax tree selects, within its bounds and the request's remaining budget.
 
-    Little is done at once, and more beside the event loop: in a thread where only data is gone through, which takes
-    time with its size, and in a process that can be ended where data may be multiplied.
+    Small evaluations run on the event loop. Larger ones run in a thread if they only traverse data, which takes time
+    proportional to its size, and in a process that can be terminated if they may multiply data.
 
     Args:
-        node: what `parsed` made.
+        node: the syntax tree that `parse` returned.
         value: decoded JSON; it is never changed.
-        bounds: what the evaluation may take.
-        roots: the values of fields that are called `$name`, by name, wherever they stand.
-        optional: a path that leads nowhere is null instead of an error.
+        bounds: the limits of the evaluation.
+        roots: the values of `$name` fields, by name, wherever they occur.
+        optional: return null instead of an error if a path leads nowhere.
 
     Raises:
-        ExpressionError: a function that does not take what it is given.
-        NothingThereError: a path that leads nowhere, with the keys that exist.
+        ExpressionError: a function rejects its arguments.
+        NothingThereError: a path leads nowhere; names the keys that exist.
         TooMuchError: a bound is exceeded.
-        BudgetExceededError: nothing is left of the budget.
-        OverloadedError: it did not get its turn.
+        BudgetExceededError: the budget is used up.
+        OverloadedError: no worker became free in time.
     """
     budget = current_budget()
     budget.require()
@@ -120,7 +120,7 @@ async def evaluate(
         done = await _evaluate_beside(node, value, roots, optional, least, budget)
         budget.spend(done.steps, done.parts)
         if done.fault == TooMuchError.__name__:
-            # Where what was left of the budget is what it was too much for, nothing is left of it.
+            # If the evaluation failed only because little of the budget was left, the rest of it is used up.
             is_late = done.steps >= int(least.seconds * STEPS_PER_SECOND)
             if is_late and least.seconds < bounds.seconds:
                 budget.spend(budget.steps)
@@ -161,14 +161,14 @@ async def _evaluate_beside(
 def evaluate_in_process(
     node: Node, value: Any, roots: Mapping[str, Any], optional: bool, limits: tuple[Any, ...]
 ) -> tuple[Any, ...]:
-    """An evaluation in a worker process, as plain values."""
+    """Evaluate in a worker process; take and return plain values."""
     done = _evaluated(node, value, roots, optional, Bounds(*limits))
     return done.value, done.steps, done.parts, done.fault, done.reason
 
 
 @dataclass(frozen=True, slots=True)
 class _Done:
-    """An evaluation that ended: the value, or which fault and why; and what it took."""
+    """A finished evaluation: the value, or the fault and its reason; and the steps and parts used."""
 
     value: Any
     steps: int
@@ -184,7 +184,7 @@ def _value_of(done: _Done) -> Any:
 
 
 def _least(bounds: Bounds, budget: RequestBudget) -> Bounds:
-    """The bounds, and what is left of a request's budget."""
+    """Return the stricter of the bounds and the rest of a request's budget."""
     parts = min(bounds.parts, budget.parts)
     if bounds.steps is not None:
         is_enough = budget.steps >= bounds.steps and parts == bounds.parts
@@ -206,7 +206,7 @@ def _evaluated(node: Node, value: Any, roots: Mapping[str, Any], optional: bool,
     except TooMuchError as error:
         fault, reason = TooMuchError.__name__, error.reason
     except (JMESPathError, RecursionError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
-        # The library's functions let Python's own errors through where types do not fit.
+        # The library's functions let Python's own errors through if types do not fit.
         fault, reason = ExpressionError.__name__, reason_of(error)
     return _Done(None if fault else found, interpreter.taken, interpreter.parts, fault, reason)
 
@@ -232,16 +232,16 @@ _GOING_THROUGH = frozenset(
         "value_projection",
     }
 )
-"""Nodes that come by every part of the data a few times at most, and build lists of what is there already."""
+"""Nodes that visit every part of the data a few times at most, and only build lists of existing parts."""
 
 
 def _only_goes_through(node: Node) -> bool:
-    """Whether an expression takes time with the size of its data, and not more."""
+    """Return True if an expression takes time proportional to the size of its data, and not more."""
     return all(each["type"] in _GOING_THROUGH for each in nodes(node)) and len(root_names(node)) <= 1
 
 
 class _Interpreter(TreeInterpreter):  # type: ignore[misc]  # the library has no types
-    """Counts what it does, and looks at what would multiply before it does."""
+    """An interpreter that counts steps and parts, and checks sizes before anything is multiplied."""
 
     def __init__(self, node: Node, value: Any, roots: Mapping[str, Any], bounds: Bounds) -> None:
         super().__init__()
@@ -258,7 +258,7 @@ class _Interpreter(TreeInterpreter):  # type: ignore[misc]  # the library has no
 
     @property
     def taken(self) -> int:
-        """What it took of a request's budget: nodes where those are bounded, or else time."""
+        """Return the steps used of a request's budget: nodes if they are bounded, else processor time."""
         if self._most_steps is not None or self._began is None:
             return self.visits
         return int(min(time.thread_time() - self._began, self._bounds.seconds) * STEPS_PER_SECOND)
@@ -289,7 +289,7 @@ class _Interpreter(TreeInterpreter):  # type: ignore[misc]  # the library has no
             raise TooMuchError("it takes too long")
 
     def take(self, parts: int) -> None:
-        """Count what is built."""
+        """Count the parts that are built."""
         self.parts += parts
         if self.parts > self._bounds.parts:
             raise TooMuchError("too large a value")
@@ -297,14 +297,14 @@ class _Interpreter(TreeInterpreter):  # type: ignore[misc]  # the library has no
     def visit_flatten(self, node: Node, value: Any) -> Any:
         base = self.visit(node["children"][0], value)
         if isinstance(base, list):
-            # Looked at first: it is done at once, however long the lists are.
+            # Checked first: flattening is one uninterrupted operation, however long the lists are.
             self._look()
             self.check_length(len(base))
             self.check_length(sum(len(each) for each in base if isinstance(each, list)))
         return super().visit_flatten({**node, "children": [_literal(base)]}, value)
 
     def check_length(self, parts: int) -> None:
-        """Refuse what would be too long."""
+        """Refuse to build too many parts."""
         if parts > self._bounds.parts:
             raise TooMuchError("too large a value")
 
@@ -335,12 +335,12 @@ class _Interpreter(TreeInterpreter):  # type: ignore[misc]  # the library has no
         return self.COMPARATOR_FUNC[operator](left, right)
 
     def _check_read(self, node: Node, value: Any) -> None:
-        """Refuse what holds itself many times over: to compare or to write it takes exponential time."""
+        """Refuse a value that contains itself many times over: comparing or serializing it takes exponential time."""
         if not _is_small(value) and (self._most_steps is not None or not _is_path_from_root(node)):
             self.surplus(value)
 
     def surplus(self, value: Any) -> int:
-        """How many parts a value has more than the data, counted as often as they are shared; refuse too many."""
+        """Return how many more parts a value has than the data, counting shared parts every time; refuse too many."""
         size = self._size(value, self._bounds.parts)
         if size <= self._bounds.parts:
             return size
@@ -354,7 +354,7 @@ class _Interpreter(TreeInterpreter):  # type: ignore[misc]  # the library has no
         return max(size - self._given_size, 0)
 
     def _size(self, value: Any, most: int) -> int:
-        """The parts of a value; counting ends once they are more than `most`."""
+        """Count the parts of a value; stop once there are more than `most`."""
         longest = min(MAX_TEXT, self._bounds.reads * CHARACTERS_READ)
         pending, parts, characters = [value], 0, 0
         while pending:
@@ -373,7 +373,7 @@ class _Interpreter(TreeInterpreter):  # type: ignore[misc]  # the library has no
         return parts + characters // CHARACTERS_PER_PART
 
     def fault(self, node: Node, value: Any) -> str | None:
-        """Where a path of fields and indexes leaves the data, and what is there instead."""
+        """Return where a path of fields and indexes leaves the data and what is there instead; None if it does not."""
         match node["type"]:
             case "field":
                 is_known = is_root(node) and node["value"][1:] in self._roots
@@ -433,17 +433,17 @@ _BUILDING = frozenset(
         "value_projection",
     }
 )
-"""Nodes whose value is made rather than found."""
+"""Nodes that build a value rather than find it."""
 
 
 _VISITORS = {
     name: getattr(_Interpreter, f"visit_{name}") for name in (*_GOING_THROUGH, *_BUILDING, "expref", "key_val_pair")
 }
-"""What evaluates each kind of node."""
+"""The visitor method of each kind of node."""
 
 
 def _is_path_from_root(node: Node) -> bool:
-    """Whether a node finds a part of the data as it was given."""
+    """Return True if a node selects a part of the input data."""
     while node["type"] in ("subexpression", "index_expression"):
         first, *rest = node["children"]
         if any(each["type"] not in ("field", "index") for each in rest):
@@ -453,7 +453,7 @@ def _is_path_from_root(node: Node) -> bool:
 
 
 def _is_small(value: Any) -> bool:
-    """Whether a value takes one part."""
+    """Return True if a value counts as one part."""
     if isinstance(value, str):
         return len(value) < CHARACTERS_PER_PART
     return not isinstance(value, list | dict)
@@ -492,23 +492,23 @@ def _kind(value: Any) -> str:
 
 
 def shown(text: str) -> str:
-    """An expression as messages quote it."""
+    """Quote an expression for messages."""
     return repr(shortened(text, 120))
 
 
 MAX_BEGIN = 120
-"""Characters of the shape that a message shows."""
+"""Maximum characters of the shape that a message shows."""
 
 MAX_EXPRESSION = 1000
 MAX_SELECTED = 32 * 1024 * 1024
-"""Characters of JSON in one selection."""
+"""Maximum characters of JSON in one selection."""
 
 
 async def select(expression: str, value: Any) -> Any:
-    """The part of `value` that a JMESPath expression selects.
+    """Return the part of `value` that a JMESPath expression selects.
 
     Raises:
-        InvalidInputError: no such expression, too much work, or nothing there; names the keys that exist.
+        InvalidInputError: the expression is invalid, takes too much work, or finds nothing; names the keys that exist.
     """
     if len(expression) > MAX_EXPRESSION:
         raise InvalidInputError(f"path: {len(expression)} characters; at most {MAX_EXPRESSION}")
@@ -534,10 +534,10 @@ async def select(expression: str, value: Any) -> Any:
 
 
 async def value_at(content: Content, path: str | None) -> Any:
-    """What a reference with this path stands for.
+    """Return the value that a reference with this path resolves to.
 
     Raises:
-        InvalidInputError: as `select`.
+        InvalidInputError: see `select`.
     """
     if path is None:
         return content.value

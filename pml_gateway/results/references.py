@@ -1,4 +1,4 @@
-"""Arguments are searched for `{"$ref": handle, "path": jmespath}`, and values are put in their place."""
+"""References in arguments: finding `{"$ref": handle, "path": jmespath}` and substituting the values."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ MAX_DEPTH = 200
 _HANDLE = re.compile(r"ref_[A-Za-z0-9_-]{22}\Z")
 
 Reference = tuple[str, str | None]
-"""A handle and the path into what it stands for."""
+"""A handle and the path into its value."""
 
 
 def is_handle(text: str) -> bool:
-    """Whether the text has the form of a handle."""
+    """Return True if the text has the form of a handle."""
     return _HANDLE.match(text) is not None
 
 
 def find_references(arguments: JsonObject) -> list[Reference]:
-    """Every reference in the arguments, in order; `$ref` of JSON Schema, which has other values, is none.
+    """Return every reference in the arguments, in order; JSON Schema's `$ref`, which has other values, is not one.
 
     Raises:
-        InvalidInputError: a reference with other keys, a path that is no text, a handle alone, or too many references.
+        InvalidInputError: a reference has other keys, a path is not text, a handle stands alone, or there are too many.
     """
     found: list[Reference] = []
     _collect(arguments, found, 0)
@@ -37,7 +37,7 @@ def find_references(arguments: JsonObject) -> list[Reference]:
 
 
 def substitute(value: Any, values: Mapping[Reference, Any]) -> Any:
-    """`value` with values for its references; they are shared, not copied, and not searched again."""
+    """Return `value` with references replaced by their values, which are shared, not copied, and not searched again."""
     if isinstance(value, list):
         return [substitute(item, values) for item in value]
     if not isinstance(value, dict):
@@ -48,10 +48,10 @@ def substitute(value: Any, values: Mapping[Reference, Any]) -> Any:
 
 
 def check_no_handle(text: str, key: str = "") -> None:
-    """Refuse a handle by itself, which a tool would take for the text that it is; `ref` is what other gateways call it.
+    """Refuse a bare handle, which a tool would take as plain text; the key `ref`, as other gateways use it, is allowed.
 
     Raises:
-        InvalidInputError: says how its value is passed.
+        InvalidInputError: the text is a handle; the hint says how to pass its value.
     """
     if text.startswith(HANDLE_PREFIX) and key != "ref" and is_handle(text):
         raise InvalidInputError(
@@ -83,16 +83,16 @@ def _collect(value: Any, found: list[Reference], depth: int) -> None:
 
 
 def is_reference(value: JsonObject) -> bool:
-    """Whether an object in arguments stands for a stored result; `$ref` of JSON Schema has other values."""
+    """Return True if an object in arguments is a reference; JSON Schema's `$ref` has other values."""
     handle = value.get("$ref")
     return isinstance(handle, str) and handle.startswith(HANDLE_PREFIX)
 
 
 def checked(value: JsonObject) -> Reference:
-    """The handle and path of an object that is a reference.
+    """Return the handle and path of a reference object.
 
     Raises:
-        InvalidInputError: it has other keys, or a path that is no text.
+        InvalidInputError: it has other keys, or its path is not text.
     """
     handle, path = value["$ref"], value.get("path")
     others = sorted(set(value) - {"$ref", "path"})

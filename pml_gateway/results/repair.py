@@ -1,8 +1,8 @@
-"""Results of servers in the shapes that clients accept: one fault of form does not cost what a request brought.
+"""Repair of malformed server results, so that a single formal fault does not lose the outcome of a request.
 
-Clients refuse a whole result for one field of the wrong type, and the request has been executed by then. What carries
-content is kept: as the block it is meant to be, else as text. What only describes content is dropped where it is not
-valid. A result without faults is returned as the same object.
+Clients reject a whole result because of one field of the wrong type, although the request has already been executed.
+Fields that carry content are kept: as the block they are meant to be, else as text. Fields that only describe content
+are dropped if they are invalid. A result without faults is returned as the same object.
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ from pml_gateway.results.content import MEDIA, media_block
 from pml_gateway.types import JsonObject
 
 MAX_COMPLETIONS = 100
-"""Values of one completion that the protocol allows."""
+"""Maximum number of values in one completion, set by the protocol."""
 
 CHECKED_CHARACTERS = 64 * 1024
-"""Characters at each end of base64 text that are checked: faults show there, and large media cost nothing."""
+"""Characters checked at each end of base64 text: faults show there, and large media stay cheap to check."""
 
 MAX_OUTPUT_TEXT = 256 * 1024
-"""Characters of text that are read as JSON for the declared output of a tool, in a few milliseconds."""
+"""Maximum characters of text parsed as JSON for a tool's declared output, which takes a few milliseconds."""
 
 SHOWN_CHARACTERS = 1000
-"""Length from which base64 text in a block of an unknown type is described instead of shown."""
+"""Length above which base64 text in a block of an unknown type is described instead of shown."""
 
 _BASE64 = str.maketrans("", "", string.ascii_letters + string.digits + "+/=" + string.whitespace)
 _DATA_URL = re.compile(r"data:(?P<mime>[\w.+-]+/[\w.+-]+)?(?:;[\w=.+-]+)*;base64,")
@@ -92,20 +92,20 @@ _ANNOTATIONS: Mapping[str, _Valid] = {
     "lastModified": lambda value: _is_text(value) and _TIME.fullmatch(value) is not None,
 }
 _COMPLETION: Mapping[str, _Valid] = {"total": _is_integer, "hasMore": lambda value: isinstance(value, bool)}
-"""Fields that describe: those of a wrong type are dropped."""
+"""Descriptive fields, which are dropped if their type is wrong."""
 
 
 def repaired(result: JsonObject, method: str, uri: str = "") -> JsonObject:
-    """The result of a request of this method in the shapes of the protocol; the same object if it has no fault.
+    """Return a request's result in the form that the protocol requires; the same object if it has no fault.
 
     Args:
-        result: as the server sent it.
-        method: of the request.
-        uri: the resource that was asked for; contents that do not name theirs get it.
+        result: the result as the server sent it.
+        method: the request's method.
+        uri: the requested resource; filled in for contents without a URI.
     """
     given = _without_faults(result, _RESULT)
     if given.get("resultType") not in (None, "", "complete"):
-        # A question to the client, or what no client of another version can be given.
+        # A question to the client, or a result that no client of another version can handle.
         return given
     match method:
         case "tools/call":
@@ -120,9 +120,9 @@ def repaired(result: JsonObject, method: str, uri: str = "") -> JsonObject:
 
 
 def with_declared_output(result: JsonObject) -> JsonObject:
-    """The result of a tool that declares its output, with its JSON text as structured content where that is missing.
+    """Return the result with its JSON text as structured content, if the tool declares its output and has none.
 
-    Client SDKs raise without it.
+    Client SDKs raise an error without it.
     """
     match result:
         case {"structuredContent": structured} if structured is not None:
@@ -139,11 +139,11 @@ def with_declared_output(result: JsonObject) -> JsonObject:
 
 
 def with_structure_as_text(result: JsonObject, *, only_if_empty: bool) -> JsonObject:
-    """The result with its structured content as JSON text among its blocks, unless they say the same.
+    """Return the result with its structured content as JSON text among its blocks, unless they already say the same.
 
     Args:
-        result: with structured content and a list of blocks.
-        only_if_empty: leave blocks that are there alone, whatever they say.
+        result: a result with structured content and a list of blocks.
+        only_if_empty: leave existing blocks alone, whatever they say.
     """
     blocks, structured = result["content"], result["structuredContent"]
     if blocks and (only_if_empty or _says(blocks, structured)):
@@ -152,7 +152,7 @@ def with_structure_as_text(result: JsonObject, *, only_if_empty: bool) -> JsonOb
 
 
 def _says(blocks: list[Any], value: Any) -> bool:
-    """Return True if a block of text, or all of them one by one, hold this JSON value."""
+    """Return True if one text block, or all of them as a list, hold this JSON value."""
     held: list[Any] = []
     for block in blocks:
         if block.get("type") == "text":
@@ -164,7 +164,7 @@ def _says(blocks: list[Any], value: Any) -> bool:
 
 
 def as_text(value: Any) -> JsonObject:
-    """A block of text: the value itself, or as JSON what is no text."""
+    """Return a text block with the value, as JSON if it is not text."""
     text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, separators=(",", ":"))
     return {"type": "text", "text": text}
 
@@ -172,7 +172,7 @@ def as_text(value: Any) -> JsonObject:
 def _tool_result(result: JsonObject) -> JsonObject:
     given = result.get("content")
     if given is None and "toolResult" in result:
-        # The shape before content blocks.
+        # The result format that predates content blocks.
         given = result["toolResult"]
     if given is None:
         structured = result.get("structuredContent")
@@ -193,7 +193,7 @@ def _listed(given: Any) -> list[Any]:
 
 
 def _block(given: Any) -> JsonObject:
-    """A block of content; of an unknown or unreadable one, a text that shows what it was."""
+    """Return a repaired content block; an unknown or unreadable one becomes a text that describes it."""
     if not isinstance(given, dict):
         return as_text(given)
     block = _without_faults(given, _BLOCK)
@@ -213,7 +213,7 @@ def _block(given: Any) -> JsonObject:
         case {"type": "resource", "resource": dict(resource)}:
             return _embedded(block, resource)
         case {"type": "resource", "uri": str()}:
-            # Its fields stand one level too high.
+            # The resource's fields are one level too high.
             return _embedded({"type": "resource"}, {key: value for key, value in block.items() if key != "type"})
         case {"text": str()} if not isinstance(block.get("type"), str):
             return {**block, "type": "text"}
@@ -223,7 +223,7 @@ def _block(given: Any) -> JsonObject:
 
 
 def _described(block: JsonObject) -> JsonObject:
-    """An unknown block as JSON, without the bytes that no reader of text can use."""
+    """Return an unknown block as JSON text, with long base64 strings described, since models cannot read them."""
 
     def shown(value: Any) -> Any:
         if isinstance(value, str) and len(value) > SHOWN_CHARACTERS and " " not in value and _is_base64(value):
@@ -256,7 +256,7 @@ def _is_base64(data: str) -> bool:
 
 
 def _embedded(block: JsonObject, resource: JsonObject) -> JsonObject:
-    """An embedded resource; without a URI it is none, and its content a block by itself."""
+    """Return an embedded resource; without a URI it is invalid, so return its content as a block of its own."""
     resource = _resource(resource, "")
     if resource["uri"]:
         return _changed(block, "resource", resource)
@@ -266,7 +266,7 @@ def _embedded(block: JsonObject, resource: JsonObject) -> JsonObject:
 
 
 def _resource(given: Any, uri: str) -> JsonObject:
-    """The contents of a resource: its URI, and a text or bytes."""
+    """Return a resource's contents with its URI and either text or a blob."""
     if not isinstance(given, dict):
         return {"uri": uri, "text": as_text(given)["text"]}
     item = _without_faults(given, _BLOCK)
@@ -282,7 +282,7 @@ def _resource(given: Any, uri: str) -> JsonObject:
         return item
     described = text
     if text is None:
-        # Neither of them: what it has besides its name is shown.
+        # Neither text nor blob: show the remaining fields.
         rest = {key: value for key, value in item.items() if key not in ("uri", "text", "blob", *_BLOCK)}
         described = rest or ""
     return {**_without(item, "blob"), "text": str(as_text(described)["text"])}
@@ -308,7 +308,7 @@ def _messages(result: JsonObject) -> list[Any]:
 
 
 def _single(message: Any) -> Iterable[Any]:
-    """A message with several blocks as several messages: clients take one block a message."""
+    """Split a message with several blocks into several messages: clients accept one block per message."""
     if isinstance(message, dict) and isinstance(message.get("content"), list):
         return [{**message, "content": block} for block in message["content"]]
     return [message]
@@ -338,14 +338,14 @@ def _completion(result: JsonObject) -> JsonObject:
 
 
 def _each(items: list[Any], repair: Callable[[Any], Any]) -> list[Any]:
-    """The repaired items; the same list if none changed."""
+    """Return the repaired items; the same list if none changed."""
     repaired_items = [repair(item) for item in items]
     is_same = all(new is old for new, old in zip(repaired_items, items, strict=True))
     return items if is_same else repaired_items
 
 
 def _without_faults(item: JsonObject, fields: Mapping[str, _Valid]) -> JsonObject:
-    """The object without those of these fields that are not valid."""
+    """Return the object without those of the given fields that are invalid."""
     faults = [key for key in fields.keys() & item.keys() if not fields[key](item[key])]
     return {key: value for key, value in item.items() if key not in faults} if faults else item
 
@@ -355,5 +355,5 @@ def _without(item: JsonObject, key: str) -> JsonObject:
 
 
 def _changed(item: JsonObject, key: str, value: Any) -> JsonObject:
-    """The object with this value; the same if it has it."""
+    """Return the object with this value for the key; the same object if it has it already."""
     return item if key in item and item[key] is value else {**item, key: value}

@@ -1,4 +1,4 @@
-"""Searching a stored value, as grep does: lines of text, items of a list, values anywhere in an object."""
+"""Searching a stored value as grep does: lines of text, items of a list, values anywhere in an object."""
 
 from __future__ import annotations
 
@@ -26,39 +26,39 @@ from pml_gateway.types import JsonObject
 
 MAX_PATTERN = 1000
 SECONDS = 2.0
-"""Of processor time for one search in a process: a regular expression may go back and forth for hours."""
+"""Seconds of processor time for one search in a process: a regular expression may backtrack for hours."""
 
 SEARCHED_HERE = 256 * 1024
-"""Characters in which plain text is searched in a thread, in a few milliseconds."""
+"""Maximum characters of a plain-text search in a thread, which takes a few milliseconds."""
 
 MAX_COUNTED = 10_000
-"""Matches that are counted in one long line."""
+"""Maximum number of matches counted in one long line."""
 
 DEFAULT_MATCHES = 20
 MAX_CONTEXT = 50
 
 MAX_LINE = 300
 LINE_BEFORE = 100
-"""Characters of a line that are shown, and how many of them stand before the match in a longer one."""
+"""Characters shown of a line, and how many of them precede the match if the line is longer."""
 
 LONG_LINE = 2000
-"""Characters of a line from which each match in it counts: such text has no lines that mean anything."""
+"""Line length above which every match counts separately: such text has no meaningful lines."""
 
 MAX_ITEM = 2000
-"""Characters of an item that is shown whole; of a larger one, the value that matches."""
+"""Maximum characters of an item that is shown whole; of a larger one, only the matching value is shown."""
 
 _SPECIAL = re.compile(r"[|*+?^$\\()\[\]{}]")
 
 
 @dataclass(frozen=True, slots=True)
 class Search:
-    """What is searched for, and how much of it is shown.
+    """The parameters of a search.
 
     Args:
-        text: matched without regard to case, anywhere in a line or value; names of fields are not searched.
-        is_regex: whether it is a regular expression of Python.
+        text: matched case-insensitively, anywhere in a line or value; field names are not searched.
+        is_regex: True if `text` is a Python regular expression.
         context: lines, items or values to show before and after each match.
-        lines: of a text, those that are searched.
+        lines: the lines of a text to search.
         offset: matches to skip.
         limit: matches to show.
     """
@@ -72,17 +72,18 @@ class Search:
 
 
 async def matches_of(content: Content, path: str | None, search: Search, budget: int) -> JsonObject:
-    """The matches of a search with their places, how many there are in all, and `next_offset` where more follow.
+    """Return the matches of a search with their positions, their total number, and `next_offset` if more follow.
 
     Args:
         content: the whole value.
-        path: JMESPath to the part that is searched.
-        search: what for.
+        path: JMESPath to the part to search.
+        search: the parameters of the search.
         budget: characters of JSON that the answer may take.
 
     Raises:
-        InvalidInputError: the path finds nothing, the pattern is none or takes too long, or there is nothing to search.
-        OverloadedError: the search did not get its turn.
+        InvalidInputError: the path finds nothing, the pattern is invalid or takes too long, or there is nothing to
+            search.
+        OverloadedError: no worker became free in time.
     """
     if content.kind == "binary":
         raise InvalidInputError("search: bytes are not searched", hint="offset and limit read them")
@@ -141,7 +142,7 @@ def search_in_process(
     first: int,
     last: int | None,
 ) -> JsonObject:
-    """A search where it can be ended; all plain values. `fault` says why the pattern is none."""
+    """Search in a process that can be terminated; take and return plain values. `fault` is the error of the pattern."""
     try:
         pattern = re.compile(text if is_regex else re.escape(text), re.IGNORECASE)
     except (re.error, OverflowError, RecursionError) as error:
@@ -161,7 +162,7 @@ def search_in_process(
 
 @dataclass(frozen=True, slots=True)
 class _Unit:
-    """A line, an item or a value: where it stands, by number and by the text before it, and what it is."""
+    """A line, an item or a value: its number, the location shown before it, and the value itself."""
 
     number: int
     place: str
@@ -170,7 +171,7 @@ class _Unit:
 
 @dataclass(frozen=True, slots=True)
 class _Match:
-    """Where in a unit: the path to a value inside an item, its text, and at which characters."""
+    """A match in a unit: the path to a value inside an item, its text, and the positions of the matches."""
 
     path: str
     text: str
@@ -183,7 +184,7 @@ def _lines(text: str, before: str = "") -> Iterator[_Unit]:
 
 
 def _leaves(value: Any, path: str | None) -> Iterator[_Unit]:
-    """The values in an object, each with its path; a text of several lines is its lines."""
+    """Yield the values in an object, each with its path; multi-line text is split into lines."""
     prefix = f"{path} | " if path else ""
     for number, (place, leaf) in enumerate(_values(value)):
         if isinstance(leaf, str) and "\n" in leaf:
@@ -193,7 +194,7 @@ def _leaves(value: Any, path: str | None) -> Iterator[_Unit]:
 
 
 def _values(value: Any) -> Iterator[tuple[str, Any]]:
-    """Every value that is no list or object, in order, with its path."""
+    """Yield every value that is not a list or object, in order, with its path."""
     pending: list[tuple[str | None, Any]] = [(None, value)]
     while pending:
         path, item = pending.pop()
@@ -222,7 +223,7 @@ def _in_leaf(pattern: re.Pattern[str], path: str, leaf: Any) -> _Match | None:
 
 
 class _Shown:
-    """The matches that are shown, with what is around them, within the budget; all are counted."""
+    """The matches to show with their context, within the budget; all matches are counted."""
 
     def __init__(self, context: int, offset: int, limit: int, budget: int, *, as_text: bool) -> None:
         self._context, self._offset, self._limit, self._left = context, offset, limit, budget
@@ -233,7 +234,7 @@ class _Shown:
         self._latest = 0
 
     def take(self, unit: _Unit, match: _Match | None) -> None:
-        """The next unit, and where it matches."""
+        """Add the next unit and its match, if it has one."""
         self._units += 1
         for start in match.starts if match is not None else ():
             self._matches += 1
@@ -248,7 +249,7 @@ class _Shown:
         self._before.append((self._units, unit))
 
     def answer(self) -> JsonObject:
-        """What was found."""
+        """Return the matches as the answer to the search."""
         parts: JsonObject = {"text": "\n".join(self._parts)} if self._as_text else {"items": self._parts}
         is_more = self._matches > self._offset + self._given
         following = {"next_offset": self._offset + self._given} if is_more else {}
@@ -265,7 +266,7 @@ class _Shown:
 
 
 def _entry(unit: _Unit, match: _Match | None, start: int, *, as_text: bool) -> Any:
-    """How a unit is shown: as a line with its place, or as an item with its index."""
+    """Return a unit as shown: a line with its location, or an item with its index."""
     if as_text:
         text = unit.value if isinstance(unit.value, str) else json.dumps(unit.value)
         place = shortened(unit.place, MAX_LINE)
@@ -283,7 +284,7 @@ def _entry(unit: _Unit, match: _Match | None, start: int, *, as_text: bool) -> A
 
 
 def _around(text: str, start: int) -> str:
-    """A line, or where it is longer what is around a match in it, with the character it begins at."""
+    """Return a line, or if it is too long, the part around a match with the position where that part begins."""
     if len(text) <= MAX_LINE:
         return text
     begin = max(start - LINE_BEFORE, 0)

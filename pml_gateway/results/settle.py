@@ -1,4 +1,4 @@
-"""What a client gets of an upstream's result: the result, a reference to it, or that it is unchanged."""
+"""The final form of an upstream's result for a client: the result itself, a reference to it, or "unchanged"."""
 
 from __future__ import annotations
 
@@ -29,26 +29,26 @@ from pml_gateway.types import JsonObject
 logger = get_logger(__name__)
 
 INLINE_CHARACTERS = 32_000
-"""Characters of a result that are hashed on the event loop, in 0.1 ms; larger ones in a thread."""
+"""Maximum characters of a result hashed on the event loop, in 0.1 ms; larger ones are hashed in a thread."""
 
 MAX_INPUTS = 400
-"""Characters of a call's arguments in a lineage."""
+"""Maximum characters of a call's arguments in a lineage."""
 
 Route = Literal["workflow", "inside", "meta", "direct"]
-"""How a call came: a batch slot or workflow step, a composite tool's step, `call_tool`, or the tool's own name."""
+"""The route of a call: a batch slot or workflow step, a composite tool's step, `call_tool`, or the tool's own name."""
 
 
 @dataclass(frozen=True, slots=True)
 class Settled:
-    """One call's result as its client gets it, with what it was before.
+    """A call's result as its client receives it, together with the original value.
 
     Args:
         result: the `tools/call` result for the client.
-        etag: of results that may repeat.
-        unchanged: whether the client holds this result already, so that `result` carries no body.
-        stored: where `result` only names the value.
-        content: the value itself, whatever the client gets.
-        coerced: what was done to values of the arguments for the tool's schema, by JSON pointer.
+        etag: the etag, for results that may repeat.
+        unchanged: True if the client holds this result already, so that `result` carries no body.
+        stored: the stored result, if `result` only refers to it.
+        content: the value itself, whatever the client receives.
+        coerced: how arguments were coerced to the tool's schema, by JSON pointer.
     """
 
     result: JsonObject
@@ -61,9 +61,9 @@ class Settled:
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """One call, from now on: who makes it, of what, how, with which arguments as the client sent them.
+    """One call: its client, tool, route, arguments as the client sent them, and start time.
 
-    `may_read` says whether that client could read its result, were it stored.
+    `may_read` is True if the client could read the result if it were stored.
     """
 
     client: Client
@@ -78,19 +78,19 @@ class Call:
 
 
 class Settler:
-    """Decides what results become: stored or whole, with an etag, unchanged."""
+    """The final form of each result for its client: stored or whole, with an etag, or unchanged."""
 
     def __init__(
         self, results: ResultStore, etags: Etags, shapes: LearnedShapes, keeps_arguments: Callable[[], bool]
     ) -> None:
-        """`keeps_arguments` says whether a lineage may hold arguments, or their shape only."""
+        """Let `keeps_arguments` decide if a lineage may hold arguments or only their shape."""
         self._results = results
         self._etags = etags
         self._shapes = shapes
         self._keeps_arguments = keeps_arguments
 
     async def settle(self, call: Call, result: JsonObject) -> Settled:
-        """What the client gets for an upstream's result; errors and questions pass as they are."""
+        """Return what the client receives for an upstream's result; errors and questions pass unchanged."""
         failed = result.get("isError") is True
         if call.refs:
             self._results.note_use(self._source(call, "error" if failed else "ok"))
@@ -111,7 +111,7 @@ class Settler:
         return Settled(_with_etag(result, etag), content, etag)
 
     async def _failed(self, call: Call, result: JsonObject) -> Settled:
-        """A failure, whose text must not flood a conversation either; runs read what it says from the result."""
+        """Store a failure's text if it is large, so that it cannot flood a conversation; workflows need it whole."""
         nothing = Content("json", None)
         if call.route not in ("meta", "direct"):
             return Settled(result, nothing)
@@ -123,16 +123,16 @@ class Settler:
     async def _store(
         self, call: Call, result: JsonObject, content: Content, status: str = "ok"
     ) -> tuple[StoredResult | None, list[JsonObject]]:
-        """The result as a stored one, where it is too large to be answered whole, with the media that are shown still.
+        """Store a result that is too large to answer whole; return it with the media that are still shown.
 
-        Images and audio do not count as text, which no model reads of them.
+        Images and audio do not count as text, since models do not read them as text.
         """
         settings = self._results.settings
-        # SDK clients raise where a tool that declares its output answers without it.
+        # SDK clients raise an error if a tool that declares its output answers without it.
         is_held_to_it = call.route == "direct" and "outputSchema" in call.tool.definition
         if not call.may_read or not stores(settings, call.route) or is_held_to_it:
             return None, []
-        # A token has at least one character, so that most results are known to be small without counting.
+        # A token has at least one character, so most results are known to be small without counting tokens.
         if not exceeds(content.value, settings.threshold_tokens):
             return None, []
         media = media_of(result)
@@ -163,7 +163,7 @@ class Settler:
 
 
 async def _content(result: JsonObject, *, wraps: bool = False) -> Content:
-    """The content of a result; the bytes of a large one are looked at in a thread."""
+    """Return the content of a result; large binary blocks are checked in a thread."""
     blocks = result.get("content") or ()
     if any(len(data) > INLINE_CHARACTERS for block in blocks if (data := media_data(block)) is not None):
         return await anyio.to_thread.run_sync(partial(content_of, result, wraps=wraps))
@@ -171,7 +171,7 @@ async def _content(result: JsonObject, *, wraps: bool = False) -> Content:
 
 
 async def _etag(call: Call, result: JsonObject) -> str | None:
-    # The etag of a part would pass for one of the composite tool it is inside of.
+    # The etag of a part would be taken for an etag of the composite tool that contains it.
     if not has_etag(call.tool) or call.route == "inside":
         return None
     if exceeds([result.get("content"), result.get("structuredContent")], INLINE_CHARACTERS):
@@ -180,7 +180,7 @@ async def _etag(call: Call, result: JsonObject) -> str | None:
 
 
 def stores(settings: ReferenceSettings, route: Route) -> bool:
-    """Whether large results that came this way are answered by reference; those inside a composite tool never are."""
+    """Return True if large results on this route are answered by reference; those inside a composite tool never are."""
     if route == "inside":
         return False
     match settings.mode:
@@ -197,7 +197,7 @@ def stores(settings: ReferenceSettings, route: Route) -> bool:
 
 
 def describe_inputs(arguments: JsonObject, *, whole: bool) -> str:
-    """A call's arguments for its lineage: their shape, or with `usage.arguments` what they were."""
+    """Return a call's arguments for its lineage: their shape, or their values if `usage.arguments` is on."""
     if not whole:
         return sketch(arguments, MAX_INPUTS)
     text = json.dumps(arguments, ensure_ascii=False, separators=(",", ":"), default=str)

@@ -1,4 +1,4 @@
-"""The shape of a value: types and names of fields, never a value, as JSON Schema and as one line."""
+"""The shape of a value: types and field names, but no values, as JSON Schema and as one line of text."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from pml_gateway.types import JsonObject
 
 MAX_DEPTH = 8
 MAX_NODES = 3000
-"""Values looked at in one inference; 2 ms."""
+"""Maximum number of values visited in one inference, which takes 2 ms."""
 
 MAX_SAMPLED = 24
-"""Items of a list that are looked at, spread over it."""
+"""Number of items of a list that are sampled, evenly spread."""
 
 MAX_FIELDS = 60
-"""Fields of an object past which its keys are taken for data."""
+"""Number of fields above which an object's keys are taken for data."""
 
 MIN_ALIKE = 3
-"""Objects under different keys with the same fields, at which the keys are taken for data."""
+"""Minimum number of objects with the same fields under different keys for the keys to be taken for data."""
 
 _FIELD_NAME = re.compile(r"[A-Za-z_$@#][A-Za-z0-9_$.:/-]{0,47}\Z")
 _DATA_KEYS = re.compile(
@@ -40,7 +40,7 @@ _DATA_KEYS = re.compile(
     """
 )
 _CODE = re.compile(r"(?=(?:[A-Z]*\d){3})(?=\d*[A-Z])[A-Z0-9]{8,}\Z")
-"""What accounts and orders go by."""
+"""Account and order numbers."""
 
 _TYPES = {str: "string", bool: "boolean", int: "integer", float: "number", type(None): "null"}
 _ANY = {"items": "[]", "additionalProperties": "{}"}
@@ -48,10 +48,10 @@ _SHORT = {"string": "str", "boolean": "bool", "integer": "int", "number": "float
 
 
 def unwrapped(output_schema: JsonObject, functions: Collection[str]) -> JsonObject | None:
-    """The schema of what the `{"result": ...}` of a Python server holds; None where the object is the server's own.
+    """Return the schema of the value in a Python server's `{"result": ...}`; None if the object is the server's own.
 
-    FastMCP marks its wrappers; those of the SDK's own server have a single field, and the name of one of `functions`
-    with `Output` as their title.
+    FastMCP marks its wrappers; those of the SDK's own server have a single field, and a title made of the name of one
+    of `functions` and `Output`.
     """
     properties = output_schema.get("properties")
     inner = properties.get(WRAPPED) if isinstance(properties, dict) and len(properties) == 1 else None
@@ -65,12 +65,12 @@ def unwrapped(output_schema: JsonObject, functions: Collection[str]) -> JsonObje
 
 
 def infer(value: Any) -> JsonObject:
-    """The JSON Schema of one value: names and types of its fields, and nothing of what they hold."""
+    """Return the JSON Schema of one value: names and types of its fields, without their values."""
     return _infer(value, 0, _Budget())
 
 
 def merge(left: JsonObject, right: JsonObject) -> JsonObject:
-    """The schema of values that fit either: a field is required where both require it."""
+    """Return the schema of values that fit either; a field is required if both require it."""
     if left == right or not right:
         return left
     if not left:
@@ -87,7 +87,7 @@ def merge(left: JsonObject, right: JsonObject) -> JsonObject:
 
 
 def fields(schema: JsonObject, at: str = "") -> Iterator[str]:
-    """Where each field that a shape names stands: `/items/[]/id`, with `[]` for any item and `{}` for any key."""
+    """Yield the path of each field in a shape: `/items/[]/id`, with `[]` for any item and `{}` for any key."""
     for name, field in schema.get("properties", {}).items():
         path = f"{at}/{escaped(name)}"
         yield path
@@ -98,7 +98,7 @@ def fields(schema: JsonObject, at: str = "") -> Iterator[str]:
 
 
 def without(schema: JsonObject, hidden: Collection[str], at: str = "") -> JsonObject:
-    """The shape without these fields, and what is in them."""
+    """Return the shape without these fields and everything inside them."""
     kept = dict(schema)
     if "properties" in schema:
         named = {name: f"{at}/{escaped(name)}" for name in schema["properties"]}
@@ -112,7 +112,7 @@ def without(schema: JsonObject, hidden: Collection[str], at: str = "") -> JsonOb
 
 
 def sketch(value: Any, limit: int = 300) -> str:
-    """The shape on one line of at most `limit` characters, with the lengths of lists: `{items: {id: int}[120]}`."""
+    """Return the shape on one line of at most `limit` characters, with list lengths: `{items: {id: int}[120]}`."""
     for depth in (4, 3, 2, 1, 0):
         text = _render(infer(value), value, depth)
         if len(text) <= limit:
@@ -121,7 +121,7 @@ def sketch(value: Any, limit: int = 300) -> str:
 
 
 def is_data_key(key: str) -> bool:
-    """Whether an object's key looks like data (an id, a date, an address) rather than the name of a field."""
+    """Return True if an object's key looks like data (an id, a date, an address) rather than a field name."""
     return not _FIELD_NAME.match(key) or _looks_like_data(key)
 
 
@@ -131,7 +131,7 @@ def _looks_like_data(name: str) -> bool:
 
 
 class _Budget:
-    """Counts values down; where it is used up, the rest is `any`."""
+    """A countdown of visited values; once it is used up, the rest becomes `any`."""
 
     __slots__ = ("remaining",)
 
@@ -166,7 +166,7 @@ def _infer_object(value: JsonObject, depth: int, budget: _Budget) -> JsonObject:
 
 
 def _are_alike(members: list[JsonObject]) -> bool:
-    """Whether the members are records of one kind, so that their keys tell them apart as data does."""
+    """Return True if the members are records of one kind, so that their keys are data."""
     if len(members) < MIN_ALIKE:
         return False
     names = [member.get("required") for member in members]
@@ -194,7 +194,7 @@ def _merge_objects(left: JsonObject, right: JsonObject | None = None) -> JsonObj
 
 
 def _vary(own: JsonObject, other: JsonObject) -> bool:
-    """Whether every object has other keys for values of one kind, so that they are data."""
+    """Return True if the two objects share no key but hold values of one kind, so that their keys are data."""
     kinds = [*own.values(), *other.values()]
     is_other = bool(own) and bool(other) and own.keys().isdisjoint(other)
     return is_other and len(kinds) >= MIN_ALIKE and all(kind == kinds[0] for kind in kinds)
@@ -213,7 +213,7 @@ def _sample(items: list[Any]) -> list[Any]:
 
 
 def _render(schema: JsonObject, value: Any, depth: int) -> str:
-    """One line of a schema; where `value` is at hand, lists and texts say how long they are."""
+    """Render one line for a schema; if `value` is given, lists and texts show their length."""
     if isinstance(value, str):
         return f"str({len(value)})" if len(value) > 200 else "str"
     kinds = sorted(_kinds(schema))

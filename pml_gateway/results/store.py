@@ -1,4 +1,4 @@
-"""Stored results of each client, and references to them in later arguments."""
+"""Stored results of each client, and the resolution of references in later arguments."""
 
 from __future__ import annotations
 
@@ -39,21 +39,21 @@ logger = get_logger(__name__)
 COLLECTION = "pml-results"
 HANDLE_BYTES = 16
 MAX_RESOLVED = 64 * 1024 * 1024
-"""Bytes that the references of one call may stand for."""
+"""Maximum bytes that the references of one call may resolve to."""
 
 MAX_USED = 2000
 MAX_USES = 20
-"""References whose later uses are remembered, and how many of each."""
+"""Number of references whose later uses are recorded, and number of uses per reference."""
 
 STORE_SECONDS = 20.0
-"""How long a store may take for one result."""
+"""Time limit in seconds for storing or reading one result."""
 
 Visible = Callable[[Source], bool]
-"""Whether the client may still see where a result came from; what it may not see does not exist for it."""
+"""A check that the client may still see where a result came from; if not, the result does not exist for it."""
 
 
 def visible_to(view: View) -> Visible:
-    """Which sources still exist for a client: results of a tool that was hidden since are hidden with it."""
+    """Return a check of sources for a client: results of a tool that is now hidden are hidden with it."""
 
     def visible(source: Source) -> bool:
         tools = (*((source.tool,) if source.tool is not None else ()), *source.made_from)
@@ -64,13 +64,13 @@ def visible_to(view: View) -> Visible:
 
 
 def everything(_: Source) -> bool:
-    """No policy: for results whose client sees everything."""
+    """Return True for every source: a policy for clients that may see everything."""
     return True
 
 
 @dataclass(frozen=True, slots=True)
 class Resolved:
-    """Arguments with values in the place of references, and the references that were used."""
+    """Arguments with references replaced by values, and the references that were used."""
 
     arguments: JsonObject
     refs: tuple[str, ...] = ()
@@ -83,9 +83,9 @@ class _Entry:
 
 
 class ResultStore:
-    """The results of one gateway; opened by `open_results`.
+    """The stored results of one gateway; opened by `open_results`.
 
-    A handle is a secret of 128 bits and belongs to one client: to every other it is unknown, as an expired one is.
+    A handle is a secret of 128 bits and belongs to one client: for all others it is unknown, like an expired one.
     """
 
     def __init__(
@@ -102,25 +102,25 @@ class ResultStore:
         self._uses: LRUCache[str, deque[Source]] = LRUCache(MAX_USED)
 
     def configure(self, settings: ReferenceSettings) -> None:
-        """Keep results by new settings; another `store` takes a restart."""
+        """Apply new settings; changing `store` requires a restart."""
         if settings.store != self.settings.store:
             logger.warning("references.store needs a restart")
         self.settings = settings
 
     @property
     def bytes(self) -> int:
-        """What the results of this process take: what is written for each, and the objects around it."""
+        """Return the bytes that the results of this process take, including bookkeeping."""
         return self._held.total
 
     async def put(
         self, client: Client, content: Content, *, source: Source, over: int | None = None
     ) -> StoredResult | None:
-        """Keep a value for a client; None where it is larger than the store may grow, or no JSON.
+        """Store a value for a client; return None if it is larger than the whole store may be, or not JSON.
 
-        With `over`, also None where it has no more tokens than that, or than the answer that would stand for it.
+        With `over`, also return None if it has no more tokens than that, or than the answer that would replace it.
 
         Raises:
-            ResultStoreError: the store cannot be opened or does not answer.
+            ResultStoreError: the store cannot be opened or does not respond.
         """
         try:
             encoded = await anyio.to_thread.run_sync(encode, content)
@@ -162,11 +162,11 @@ class ResultStore:
         return replace(stored, stored_bytes=kept_bytes(stored, encoded.packed_bytes))
 
     async def resolve(self, client: Client, arguments: JsonObject, visible: Visible = everything) -> Resolved:
-        """Replace every `{"$ref": handle, "path": jmespath}` in the arguments; what is put in is never scanned again.
+        """Replace every `{"$ref": handle, "path": jmespath}` in the arguments; inserted values are not scanned again.
 
         Raises:
-            ReferenceNotFoundError: unknown, another client's, or expired.
-            InvalidInputError: a path that finds nothing, a malformed reference, or too much in one call.
+            ReferenceNotFoundError: a handle is unknown, another client's, or expired.
+            InvalidInputError: a path finds nothing, a reference is malformed, or the call uses too much.
         """
         if self.settings.mode == "off":
             return Resolved(arguments)
@@ -192,15 +192,15 @@ class ResultStore:
         """Read the value of a reference.
 
         Raises:
-            ReferenceNotFoundError: unknown, another client's, or expired.
+            ReferenceNotFoundError: the handle is unknown, another client's, or expired.
         """
         return await self.value_of(await self.look_up(client, handle, visible))
 
     async def value_of(self, stored: StoredResult) -> Content:
-        """Read the value of what was looked up.
+        """Read the value of a result that was looked up.
 
         Raises:
-            ReferenceNotFoundError: it has expired since.
+            ReferenceNotFoundError: it has expired in the meantime.
         """
         async with self._backend() as backend:
             parts = await _read_parts(backend, _key(stored.ref), stored.parts)
@@ -209,10 +209,10 @@ class ResultStore:
         return await anyio.to_thread.run_sync(decode, stored.content_kind, parts, stored.mime)
 
     async def look_up(self, client: Client, handle: str, visible: Visible = everything) -> StoredResult:
-        """What is known of a reference.
+        """Return the stored result of a handle, without its value.
 
         Raises:
-            ReferenceNotFoundError: unknown, another client's, or expired.
+            ReferenceNotFoundError: the handle is unknown, another client's, or expired.
         """
         stored = await self._head(handle, client)
         if stored is None or not visible(stored.source):
@@ -220,17 +220,17 @@ class ResultStore:
         return stored
 
     def note_use(self, source: Source) -> None:
-        """Remember a call that used references, for their lineage, as long as their results are kept."""
+        """Record a call that used references, for their lineage, as long as their results are kept."""
         for key in map(_key, source.refs):
             if key in self._entries:
                 self._uses.setdefault(key, deque(maxlen=MAX_USES)).append(source)
 
     def uses(self, handle: str) -> list[Source]:
-        """The latest calls that used a reference."""
+        """Return the latest calls that used a reference."""
         return list(self._uses.get(_key(handle), ()))
 
     async def _head(self, handle: str, client: Client) -> StoredResult | None:
-        """Return the head of a live reference of this client."""
+        """Return the stored result of a live reference of this client, without its value; None otherwise."""
         if not is_handle(handle) or self.settings.mode == "off":
             return None
         key = _key(handle)
@@ -251,16 +251,16 @@ class ResultStore:
     async def _write(
         self, backend: Backend, key: str, stored: StoredResult, client: Client, parts: tuple[str, ...]
     ) -> bool:
-        """Write a value; whether it is kept, or gave way to others that were written at the same time."""
+        """Write a value; return False if it was evicted by others written at the same time."""
         ttl = max(stored.expires_at - self._clock(), 1.0)
-        # Counted before it is written, so that results written side by side stay under the cap together.
+        # Counted before it is written, so that concurrent writes stay under the cap together.
         self._remember(key, stored, client)
         head = {**to_head(stored), "owner": _owner(client)}
         try:
             await self._make_room(backend)
             for number, part in enumerate(parts):
                 await backend.values.put(f"{key}:{number}", {"part": part}, collection=COLLECTION, ttl=ttl)
-                # Stores in this process never wait by themselves; others get their turn between the parts.
+                # Stores in this process never block, so other tasks run between the parts.
                 await anyio.lowlevel.checkpoint()
             await backend.values.put(f"{key}:head", head, collection=COLLECTION, ttl=ttl)
         except BaseException:
@@ -269,13 +269,13 @@ class ResultStore:
             raise
         if key in self._entries:
             return True
-        # Made room for others before it was whole.
+        # Evicted before it was completely written.
         self._remember(key, stored, client)
         await self._delete(backend, key)
         return False
 
     async def _make_room(self, backend: Backend) -> None:
-        """Forget what expired, then what the client that holds most used longest ago, until the cap holds."""
+        """Evict expired results, then the least recently used of the client that holds most, until the cap holds."""
         now, cap = self._clock(), self.settings.max_bytes
         for key in [key for key, entry in self._entries.items() if entry.expires_at <= now]:
             await self._delete(backend, key)
@@ -290,7 +290,7 @@ class ResultStore:
             await backend.values.delete(f"{key}:{number}", collection=COLLECTION)
 
     def _remember(self, key: str, stored: StoredResult, client: Client) -> None:
-        """Count a result, as the one that its client used last."""
+        """Count a result, as its client's most recently used one."""
         self._held.note(key, client.share, stored.stored_bytes)
         self._entries[key] = _Entry(stored.parts, stored.expires_at)
 
@@ -301,10 +301,10 @@ class ResultStore:
 
     @asynccontextmanager
     async def _backend(self) -> AsyncIterator[Backend]:
-        """The store for one operation, which has a limit, and whose failures are ours.
+        """Yield the store for one operation, with a time limit, and translate its failures.
 
         Raises:
-            ResultStoreError: it cannot be opened, does not answer, or with an error.
+            ResultStoreError: it cannot be opened, does not respond, or fails.
         """
         try:
             with anyio.fail_after(STORE_SECONDS):
@@ -321,7 +321,7 @@ class ResultStore:
 
 
 async def _read_parts(backend: Backend, key: str, count: int) -> list[str] | None:
-    """The parts of a value; None where one is gone."""
+    """Return the parts of a value; None if one is missing."""
     parts = []
     for number in range(count):
         part = await backend.values.get(f"{key}:{number}", collection=COLLECTION)
@@ -336,15 +336,15 @@ async def _read_parts(backend: Backend, key: str, count: int) -> list[str] | Non
 async def open_results(
     settings: ReferenceSettings, directory: Path, workplace: Workplace | None = None
 ) -> AsyncIterator[ResultStore]:
-    """The store of one gateway. What keeps the results is opened with the first of them, and closed here.
+    """Open the store of one gateway; its backend is opened when the first result is stored, and closed on exit.
 
     Args:
         settings: which results are kept, where and for how long.
         directory: the folder of the disk store.
-        workplace: whose variables and folder `store` is read with; by default those of this process.
+        workplace: the variables and folder that `store` is resolved with; by default those of this process.
 
     Raises:
-        ConfigurationError: the store cannot be used as it is configured.
+        ConfigurationError: the store cannot be used as configured.
     """
     workplace = workplace or Workplace.here()
     check_store(settings, workplace)
@@ -365,7 +365,7 @@ async def open_results(
 
 
 def _key(handle: str) -> str:
-    """What a handle's value is kept under: whoever reads the store's keys learns no handle."""
+    """Return the key under which a handle's value is stored; a hash, so that the store's keys reveal no handle."""
     return hashlib.sha256(handle.encode()).hexdigest()
 
 

@@ -1,4 +1,4 @@
-"""What is known of a stored result: how it is answered, and how it is written beside its value."""
+"""Stored results without their values: their answers for clients, and their records in the store."""
 
 from __future__ import annotations
 
@@ -13,32 +13,32 @@ from pml_gateway.text import shortened
 from pml_gateway.types import JsonObject
 
 MAX_ANSWER = 880
-"""Bytes of an answer as text inside JSON; it travels once more as structured content, both in under 2,000."""
+"""Maximum bytes of an answer as text inside JSON; with the structured content, both take less than 2,000."""
 
 SIZES = (160, 110, 80, 55, 40, 25, 12)
-"""Characters of each part of a preview, the most that fit."""
+"""Characters of each part of a preview; the largest size that fits is used."""
 
 SHORTEST = 24
 
 BOOKKEEPING_BYTES = 1600
-"""What a result takes in this process beside its value and its head: keys, times, and the objects that hold them. As
-measured; without it, thousands of results that compress to nothing would take many times `references.max_bytes`."""
+"""Bytes that a result takes in this process besides its value and record: keys, times, and the objects that hold them.
+Measured; without it, thousands of results that compress to nothing would take many times `references.max_bytes`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """Where a result came from; `tool` is the upstream's id and its own name of the tool.
+    """The origin of a result; `tool` is the upstream's id and its own name of the tool.
 
     Args:
-        tool: None where the gateway made the value itself, for example in a transform step.
-        name: the tool as clients see it, or what the gateway did.
-        inputs: the shape of the arguments, or the arguments where `usage.arguments` keeps them.
-        refs: references that went into it.
+        tool: None if the gateway made the value itself, for example in a transform step.
+        name: the tool as clients see it, or the gateway's operation.
+        inputs: the shape of the arguments, or the arguments if `usage.arguments` keeps them.
+        refs: references in the arguments.
         status: `ok` or `error`.
         at: Unix seconds when the call began.
-        seconds: how long it took.
-        run: what made several results belong together, for example a workflow and its step.
-        made_from: the tools whose results a value was made of that the gateway made itself.
+        seconds: duration of the call.
+        run: what groups several results, for example a workflow and its step.
+        made_from: the tools whose results the gateway made this value from.
     """
 
     tool: tuple[str, str] | None
@@ -74,16 +74,16 @@ class StoredResult:
     stored_bytes: int = field(default=0)
 
     def answer(self) -> JsonObject:
-        """What a client gets instead of the value, always small: what it is, some of it, and how to read it."""
+        """Return the answer that replaces the value, always small: its description, a preview, and how to read it."""
         for size in SIZES:
             answer = self._answer(shortened(self.shape, 2 * size), _cut(self.preview, size), self._next())
-            # Escaped once more, as it is inside the text block.
+            # Encoded twice, as it is inside the text block.
             if len(json.dumps(json.dumps(answer, ensure_ascii=False), ensure_ascii=False).encode()) <= MAX_ANSWER:
                 return answer
         return self._answer(shortened(self.shape, SHORTEST), {}, f'read_result {{"ref": "{self.ref}"}}')
 
     def brief(self) -> JsonObject:
-        """Only what is needed to read or pass on the value, where there is no room for more."""
+        """Return only what is needed to read or pass on the value, for answers with no room for more."""
         return {"ref": self.ref, "tokens": self.tokens}
 
     def _answer(self, shape: str, preview: JsonObject, following: str) -> JsonObject:
@@ -100,13 +100,13 @@ class StoredResult:
         }
 
     def _next(self) -> str:
-        """The call that reads on."""
+        """Return the call that reads on."""
         call = f"read_result {json.dumps({'ref': self.ref, **self.reads_on}, ensure_ascii=False)}"
         return call if self.content_kind == "binary" else f'{call}, or with "search": "text"'
 
 
 def _cut(preview: JsonObject, size: int) -> JsonObject:
-    """A preview whose parts have so many characters; of the end of a text, its end."""
+    """Shorten each part of a preview to about `size` characters; of the end of a text, keep the end."""
     cut: JsonObject = {}
     for at, part in preview.items():
         if isinstance(part, list):
@@ -123,12 +123,12 @@ def _cut(preview: JsonObject, size: int) -> JsonObject:
 
 
 def timestamp(seconds: float) -> str:
-    """Unix seconds as people and models read them."""
+    """Format Unix seconds as an ISO 8601 time in UTC."""
     return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def to_head(stored: StoredResult) -> JsonObject:
-    """The stored result as JSON, without its handle, which only its client knows."""
+    """Encode the stored result as JSON, without its handle, which only its client knows."""
     source = stored.source
     return {
         "kind": stored.content_kind,
@@ -149,12 +149,12 @@ def to_head(stored: StoredResult) -> JsonObject:
 
 
 def kept_bytes(stored: StoredResult, packed_bytes: int) -> int:
-    """What a result takes whose value was packed into so many bytes."""
+    """Return the bytes counted for a result whose value was packed into `packed_bytes`."""
     return packed_bytes + len(json.dumps(to_head(stored))) + BOOKKEEPING_BYTES
 
 
 def from_head(head: JsonObject, ref: str) -> StoredResult:
-    """The stored result that `to_head` turned into `head`."""
+    """Return the stored result that `to_head` encoded as `head`."""
     tool: Any = head["tool"]
     name, inputs, refs, status, at, seconds, run = head["source"]
     made_from = tuple((str(upstream_id), str(own)) for upstream_id, own in head.get("made_from", ()))
@@ -166,7 +166,7 @@ def from_head(head: JsonObject, ref: str) -> StoredResult:
         bytes=head["bytes"],
         sha256=head["sha256"],
         shape=head["shape"],
-        # What was stored before has a text, and nothing else.
+        # Earlier versions stored a text only.
         preview=head["preview"] if isinstance(head["preview"], dict) else {"first": head["preview"]},
         reads_on=head.get("reads_on", {}),
         expires_at=head["expires_at"],

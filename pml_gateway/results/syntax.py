@@ -1,4 +1,4 @@
-"""How paths and transforms are written: JMESPath, with `$step` roots, and values that need no backticks."""
+"""The syntax of paths and transforms: JMESPath with `$step` roots, and literals that need no backticks."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Token = dict[str, Any]
 ROOT = re.compile(r"\$(\d+|[A-Za-z_][A-Za-z0-9_-]*)")
 
 _QUOTED = re.compile(r"'(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\"|`(?:[^`\\]|\\.)*`|" + ROOT.pattern, re.DOTALL)
-"""What is quoted in any way, or a root outside of it."""
+"""Anything quoted, or a root outside of quotes."""
 
 _NUMBER = re.compile(r"-?\d+(?:\.\d+)?(?:[eE][+-]?\d+)?(?![\w.])")
 _WORDS = {"true": True, "false": False, "null": None}
@@ -30,11 +30,11 @@ _BEHIND_VALUES = _COMPARATORS | {"and", "or"}
 _OPENING = frozenset({"lparen", "lbracket", "lbrace", "filter"})
 _CLOSING = frozenset({"rparen", "rbracket", "rbrace"})
 _GOES_ON = frozenset({"dot", "lbracket", "flatten", "filter", "lparen", "colon"})
-"""Tokens behind a name that make it the beginning of a path, a call or a key."""
+"""Tokens after a name that make it the beginning of a path, a call or a key."""
 
 
 class ExpressionError(Exception):
-    """The text is no expression, or its functions do not take what they are given; `hint` is what to write instead."""
+    """The text is not an expression, or a function rejects its arguments; `hint` says what to write instead."""
 
     def __init__(self, reason: str, hint: str = "") -> None:
         super().__init__(reason)
@@ -43,15 +43,15 @@ class ExpressionError(Exception):
 
 
 def parse(text: str) -> Node:
-    """The syntax tree of an expression; `$name` is a field of that name with the key `root`.
+    """Return the syntax tree of an expression; `$name` is a field node of that name with the key `root`.
 
     Raises:
-        ExpressionError: it is none.
+        ExpressionError: the text is not an expression.
     """
     try:
         node: Node = _Parser().parse(text).parsed
     except (JMESPathError, RecursionError, ValueError) as error:
-        # The library tells of Python's own errors in numbers and texts as well.
+        # The library also raises Python's own errors, for numbers and texts.
         raise ExpressionError(reason_of(error)) from None
     for each in nodes(node):
         if each["type"] == "function_expression":
@@ -60,7 +60,7 @@ def parse(text: str) -> Node:
 
 
 def nodes(node: Node) -> Iterator[Node]:
-    """The node and all nodes in it."""
+    """Yield the node and all nodes in it."""
     pending = [node]
     while pending:
         each = pending.pop()
@@ -69,17 +69,17 @@ def nodes(node: Node) -> Iterator[Node]:
 
 
 def root_names(node: Node) -> list[str]:
-    """The roots that an expression reads, without their `$`."""
+    """Return the roots that an expression reads, without their `$`."""
     return [each["value"][1:] for each in nodes(node) if is_root(each)]
 
 
 def is_root(node: Node) -> bool:
-    """Whether a node is `$name`, and no field of a value."""
+    """Return True if a node is a root `$name` rather than a field of a value."""
     return "root" in node
 
 
 def reason_of(error: BaseException) -> str:
-    """An error of the library in one line."""
+    """Describe an error of the library in one line."""
     if isinstance(error, RecursionError):
         return "it is nested too deeply"
     lines = str(error).splitlines() or [type(error).__name__]
@@ -98,7 +98,7 @@ def _check_call(name: str, given: int) -> None:
 
 
 class _Parser(Parser):  # type: ignore[misc]  # the library has no types
-    """The library's parser over tokens of ours."""
+    """The library's parser, over our own tokens."""
 
     BINDING_POWER = {**Parser.BINDING_POWER, "root": 0}  # noqa: RUF012  # as the library has it
     _CACHE: dict[str, Any] = {}  # noqa: RUF012  # one of its own; what is parsed here differs
@@ -118,9 +118,9 @@ class _Parser(Parser):  # type: ignore[misc]  # the library has no types
 
 
 def _read(expression: str) -> list[Token]:
-    """The tokens of an expression, with values where they are written without backticks.
+    """Return the tokens of an expression, with bare literals recognized.
 
-    The library's lexer reads what lies between the roots, which it does not know.
+    The library's lexer reads the text between the roots, which it does not support.
     """
     tokens: list[Token] = []
     at = 0
@@ -153,9 +153,9 @@ def _between(expression: str, begin: int, end: int) -> list[Token]:
 
 
 def _with_values(tokens: list[Token]) -> list[Token]:
-    """Bare numbers, `true`, `false` and `null` as values where something is compared or handed to a function.
+    """Turn bare numbers, `true`, `false` and `null` into literals if they are compared or passed to a function.
 
-    Elsewhere a number is an index and a word a field, as in all JMESPath.
+    Elsewhere a number is an index and a word a field, as in standard JMESPath.
     """
     read: list[Token] = []
     in_calls: list[bool] = []
