@@ -1,1 +1,1 @@
-"""Configuration files of MCP clients: where they lie, what they say, and how to change them without a trace."""
+"""Configuration files of MCP clients: their locations, their contents, and reversible edits."""

@@ -1,7 +1,7 @@
-"""The life of backups: what pml keeps of the files it changed, why, and until when.
+"""Backups of the files that pml changes: what is kept, why, and until when.
 
-The bytes of a client's file stay until `pml disconnect` has brought them back or cannot need them any more. Of a
-configuration file the last few texts stay beside it, of `pml migrate` the texts that it can go back to.
+The bytes of a client's file are kept until `pml disconnect` has restored them or can no longer need them. The last few
+versions of a configuration file are kept next to it; `pml migrate` keeps the versions that it can go back to.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _NAMED = re.compile(r"(?P<client>[a-z-]+?)-(?:user|project|local)-\d{8}-\d{6}(?:
 
 
 class _Kept(BaseModel):
-    """One backup of a client's file: of which file, and whether a restore made it."""
+    """The record of one backup of a client's file: the file it is of, and whether a restore made it."""
 
     model_config = ConfigDict(frozen=True)
 
@@ -45,14 +45,14 @@ class _Index(BaseModel):
 
 
 class ClientBackups:
-    """The backups of clients' files, for their owner alone, outside of projects that others could see."""
+    """The backups of clients' files, readable by their owner only, outside of projects that others could see."""
 
     def __init__(self, paths: Paths) -> None:
         self.folder = paths.backups_dir
         self._index = self.folder / "index.json"
 
     def keep(self, client: str, scope: str, file: Path, content: str | bytes, *, is_of_restore: bool = False) -> Path:
-        """Keep what `file` holds; whoever changes backups holds the lock of the record of connections."""
+        """Back up the content of `file`; the caller holds the lock of the record of connections."""
         stem = f"{client}-{scope}-{datetime.now():%Y%m%d-%H%M%S}"
         names = (f"{stem}{f'-{number}' if number else ''}-{file.name.lstrip('.')}" for number in count())
         backup = next(path for name in names if not (path := self.folder / name).exists())
@@ -67,7 +67,7 @@ class ClientBackups:
         return backup
 
     def remove(self, backups: Collection[Path]) -> None:
-        """Remove some of them."""
+        """Delete these backups and their records."""
         for backup in backups:
             backup.unlink(missing_ok=True)
         gone = {backup.name for backup in backups}
@@ -76,21 +76,22 @@ class ClientBackups:
             self._write({name: item for name, item in kept.items() if name not in gone})
 
     def forget(self, file: Path, needed: Collection[Path]) -> None:
-        """Remove the backups of `file` that nothing needs any more."""
+        """Delete the backups of `file` that are no longer needed."""
         target = file.resolve()
         old = [self.folder / name for name, item in self.kept().items() if item.file == target]
-        # One that cannot be removed is no reason to fail: the file is what it should be, and `pml backups` names it.
+        # If one cannot be deleted, do not fail: the file itself is as it should be, and `pml backups` lists the
+        # leftover.
         with suppress(OSError):
             self.remove([backup for backup in old if backup not in needed])
 
     def files(self) -> list[Path]:
-        """All backups there are, also ones of versions that kept no index."""
+        """Return all backups, including those of versions that kept no index."""
         if not self.folder.is_dir():
             return []
         return sorted(path for path in self.folder.iterdir() if _NAMED.fullmatch(path.name) and path.is_file())
 
     def kept(self) -> dict[str, _Kept]:
-        """What is known of each, by its name."""
+        """Return the record of each backup, by name."""
         try:
             return _Index.model_validate_json(self._index.read_bytes()).backups
         except FileNotFoundError:
@@ -110,7 +111,7 @@ class ClientBackups:
 
 @dataclass(frozen=True, slots=True)
 class Backup:
-    """One backup: of which file (None where that is not known), since when, why it is kept, and what needs it."""
+    """One backup: its file (None if unknown), its time, why it is kept, and whether an undo needs it."""
 
     name: str
     path: Path
@@ -124,7 +125,7 @@ class Backup:
 
 
 def all_backups(paths: Paths, needed: Mapping[Path, Path], configurations: Sequence[Path]) -> list[Backup]:
-    """Every backup there is, the newest first; `needed` are those that undo a connection, and of which file."""
+    """Return every backup, newest first; `needed` maps the backups that undo a connection to their files."""
     found = [*_of_clients(paths, needed), *_of_migrations(paths)]
     for file in dict.fromkeys(path.absolute() for path in configurations):
         why = f"one of the last {KEPT_BACKUPS} texts"
@@ -180,10 +181,10 @@ def _backup(
 
 
 def chosen(backups: Sequence[Backup], name: str) -> Backup:
-    """The backup of this name or path.
+    """Return the backup with this name or path.
 
     Raises:
-        UsageError: there is none, or the file it is of is not known.
+        UsageError: there is none, or it is unknown which file it belongs to.
     """
     found = next((backup for backup in backups if name in (backup.name, str(backup.path))), None)
     if found is None:
@@ -198,7 +199,7 @@ def chosen(backups: Sequence[Backup], name: str) -> Backup:
 
 @dataclass(frozen=True, slots=True)
 class Restore:
-    """What restoring a backup changes, and how to do it; `write` returns where the bytes from before are."""
+    """The change that restoring a backup makes; `write` makes it and returns the backup of the replaced bytes."""
 
     file: Path
     diff: str
@@ -207,7 +208,7 @@ class Restore:
 
 
 def restore(backup: Backup, paths: Paths) -> Restore:
-    """What putting a backup back in the place of its file changes.
+    """Plan the restoration of a backup to its file.
 
     Raises:
         ConfigurationError: the backup or the file cannot be read.
@@ -258,7 +259,7 @@ def _text(path: Path) -> str:
 
 
 def to_prune(backups: Sequence[Backup], *, everything: bool, before: datetime | None) -> list[Backup]:
-    """Which backups go: those that nothing needs; older ones of what is not needed for an undo; or all."""
+    """Return the backups to delete: all, those older than `before` that no undo needs, or those that nothing needs."""
     if everything:
         return [backup for backup in backups if before is None or backup.at < before]
     if before is not None:
@@ -267,10 +268,10 @@ def to_prune(backups: Sequence[Backup], *, everything: bool, before: datetime | 
 
 
 def prune(gone: Sequence[Backup], paths: Paths) -> None:
-    """Remove these backups.
+    """Delete these backups.
 
     Raises:
-        ConfigurationError: one cannot be removed.
+        ConfigurationError: one cannot be deleted.
     """
     backups = ClientBackups(paths)
     try:

@@ -1,4 +1,4 @@
-"""The block of servers in a client's file, read and written in the file's own format."""
+"""The block of servers in a client's file, read and edited in the file's own format."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from pml_gateway.config.edit import merged
 
 
 class ClientFileError(ValueError):
-    """A client's file that cannot be read or changed as it stands; the message names the line and no value."""
+    """A client's file that cannot be read or edited as it is; the message names the line and no value."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,10 +27,10 @@ class Block:
     path: tuple[str, ...]
 
     def values(self, text: str) -> dict[str, Any]:
-        """The whole file.
+        """Parse the whole file.
 
         Raises:
-            ClientFileError: broken text, with its line; or no object of members.
+            ClientFileError: the text is broken (names the line), or is not an object.
         """
         if not text.removeprefix(jsonc.BOM).strip():
             return {}
@@ -47,18 +47,18 @@ class Block:
         return found
 
     def servers(self, text: str) -> dict[str, Any]:
-        """The entries of the block as written; none where there is no block.
+        """Return the entries of the block as written; empty if there is no block.
 
         Raises:
-            ClientFileError: broken text, with its line, or a block that is no object.
+            ClientFileError: the text is broken (names the line), or the block is not an object.
         """
         return dict(_block(self.values(text), self.path))
 
     def changed(self, text: str, remove: Collection[str], entries: Mapping[str, Mapping[str, Any]]) -> str:
-        """`text` without the servers `remove` and with `entries`; nothing else differs.
+        """Return `text` without the servers `remove` and with `entries`; nothing else differs.
 
         Raises:
-            ClientFileError: the text is broken, or its layout leaves the change to a person.
+            ClientFileError: the text is broken, or its layout requires a change by hand.
         """
         before = self.values(text)
         expected = deepcopy(before)
@@ -82,13 +82,14 @@ class Block:
         return after
 
     def restored(self, text: str, remove: Set[str], names: Collection[str], original: str, written: str = "") -> str:
-        """`text` without the servers `remove` and with `names` as `original` has them; nothing else differs.
+        """Return `text` without the servers `remove` and with `names` as `original` has them; nothing else differs.
 
-        `written` is what `text` was before others edited it, where that is known: then the way back from there is
-        merged with their edits. Where both meet, each server goes, or comes back behind the neighbour it had.
+        `written` is `text` before others edited it, if known: the reversal of the edit is then merged with their
+        changes. If both touch the same place, each server is removed separately, or put back after the neighbour it
+        had.
 
         Raises:
-            ClientFileError: a text is broken, or its layout leaves the change to a person.
+            ClientFileError: a text is broken, or its layout requires a change by hand.
         """
         original, written = (_with_line_ends_of(text, each) for each in (original, written))
         known = self.servers(original)
@@ -120,7 +121,7 @@ class Block:
         return self.changed(text, remove, {name: known[name] for name in names})
 
     def _merged(self, written: str, original: str, text: str) -> str | None:
-        """`text` with the way from `written` to `original` as well; of JSON, nothing but the block is compared."""
+        """Merge the changes from `written` to `original` into `text`; of JSON, only the block is compared."""
         texts = (written, original, text)
         for length in range(len(self.path), -1, -1) if self.file_format is FileFormat.JSON else ():
             spans = [span for each in texts if (span := jsonc.locate(each, self.path[:length])) is not None]
@@ -130,7 +131,7 @@ class Block:
         return merged(written, original, text)
 
     def _as_in(self, other: str, names: Collection[str], text: str) -> str:
-        """`text` with the servers `names` written as in `other`, which has them."""
+        """Return `text` with the servers `names` written as in `other`, which has them."""
         for name in names:
             if name not in self.servers(text):
                 text = self.changed(text, (), {name: self.servers(other)[name]})
@@ -145,7 +146,7 @@ class Block:
         return text
 
     def _put_back(self, text: str, names: Collection[str], original: str) -> str:
-        """`text` with the servers `names` as they are written in `original`; a block that it did not have goes."""
+        """Return `text` with the servers `names` as in `original`; drop a block that `original` did not have."""
         if self.file_format is FileFormat.TOML:
             from pml_gateway.clients.toml_edit import put_back
 
@@ -163,7 +164,7 @@ class Block:
         return text
 
     def _says(self, text: str, expected: Mapping[str, Any]) -> bool:
-        """Whether `text` says what is expected, each server once; an empty block is as good as none."""
+        """Return True if `text` has the expected values, each server once; an empty block counts as none."""
         found = self.values(text)
         if self.file_format is FileFormat.JSON and (block := jsonc.locate(text, self.path)) is not None:
             names = [member.name for member in jsonc.members(text, block.start)]
@@ -173,7 +174,7 @@ class Block:
 
     def _edited(self, text: str, gone: Collection[str], entries: Mapping[str, Mapping[str, Any]]) -> str:
         if self.file_format is FileFormat.TOML:
-            # tomlkit takes 20 ms to import, which no start of the gateway should wait for.
+            # Importing tomlkit takes 20 ms, which would slow down every start of the gateway.
             from pml_gateway.clients.toml_edit import remove_tables, set_table
 
             text = remove_tables(text, self.path, gone) if gone else text
@@ -187,7 +188,7 @@ class Block:
 
 
 def _with_line_ends_of(text: str, other: str) -> str:
-    """`other`, with the line ends of `text` where that has none of its kind: some editors change all of them."""
+    """Return `other` with the line endings of `text` if all of them agree: some editors convert them."""
     windows = text.count("\r\n")
     if not windows:
         return other.replace("\r\n", "\n")
@@ -216,7 +217,7 @@ def _made(values: dict[str, Any], path: Sequence[str]) -> dict[str, Any]:
 
 
 def _without_empty(values: Mapping[str, Any], path: Sequence[str]) -> dict[str, Any]:
-    """`values` without what is empty along `path`."""
+    """Return `values` without empty objects along `path`."""
     if not path or not isinstance(inner := values.get(path[0]), dict):
         return dict(values)
     kept = _without_empty(inner, path[1:])
@@ -224,6 +225,6 @@ def _without_empty(values: Mapping[str, Any], path: Sequence[str]) -> dict[str, 
 
 
 def _drop_missing(found: dict[str, Any], expected: dict[str, Any], path: Sequence[str]) -> None:
-    """A table without members is no table in TOML: what is empty may be missing."""
+    """Drop empty tables from `expected` if they are missing in `found`: TOML may omit empty tables."""
     if path and path[0] not in found and not expected.get(path[0], {}):
         expected.pop(path[0], None)

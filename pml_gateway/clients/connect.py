@@ -1,4 +1,4 @@
-"""Connecting a client's file to the gateway, and undoing it to the byte."""
+"""Connecting a client's file to the gateway, and restoring it byte for byte."""
 
 from __future__ import annotations
 
@@ -32,10 +32,9 @@ from pml_gateway.paths import PROJECT_NAME, Paths
 
 
 class ConnectedFile(BaseModel):
-    """One edit of one file: our own entry, if it got one, in the place of the servers `removed`.
+    """The record of one edit of one file: our own entry, if any was added, and the servers `removed`.
 
-    `backup` holds the bytes that undoing it leads back to (None: there was no file), `after` the hash of what was
-    written.
+    `backup` holds the bytes that undoing it restores (None: there was no file), `after` the hash of the written text.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -50,7 +49,7 @@ class ConnectedFile(BaseModel):
 
     @property
     def own_entries(self) -> dict[str, dict[str, Any]]:
-        """The entry that was added, by its name; none where only servers were taken out."""
+        """Return the entry that was added, by its name; empty if servers were only removed."""
         return {self.entry_name: self.entry} if self.entry_name else {}
 
 
@@ -67,7 +66,7 @@ class ConnectedFiles:
         self.backups = ClientBackups(paths)
 
     def get(self, file: ClientFile) -> ConnectedFile | None:
-        """What was done to `file`, if anything was.
+        """Return the recorded edit of `file`; None if there is none.
 
         Raises:
             ConfigurationError: the record is damaged.
@@ -75,14 +74,15 @@ class ConnectedFiles:
         return self._read().connections.get(_identity(file))
 
     def put(self, file: ClientFile, connection: ConnectedFile) -> None:
-        """Note an edit."""
+        """Record an edit."""
         record = self._read()
         record.connections[_identity(file)] = connection
         self._write(record)
 
     def take_back(self, file: ClientFile, known: ConnectedFile | None, backup: Path | None) -> None:
-        """Forget an edit that was not written: what was `known` before counts, and its backup is not needed."""
-        # Where the disk refuses this as well, both stay: undoing what was not done changes nothing.
+        """Undo the record of an edit that was not written: restore the record `known`, and delete the backup."""
+        # If the disk refuses this as well, both stay, which is harmless: undoing an edit that was not made changes
+        # nothing.
         with suppress(OSError):
             if self.get(file) != known:
                 if known is None:
@@ -93,35 +93,35 @@ class ConnectedFiles:
                 self.backups.remove([backup])
 
     def projects(self, path: Path) -> tuple[str, ...]:
-        """The projects for which servers were taken out of the file at `path`, by their folders."""
+        """Return the folders of the projects whose servers were removed from the file at `path`."""
         start = f"{_target(path)}|{PROJECTS}|"
         keys = (key.removeprefix(start) for key in self._read().connections if key.startswith(start))
         return tuple(key.rpartition("|")[0] for key in keys)
 
     def others(self, client: KnownClient, files: Iterable[ClientFile]) -> list[Path]:
-        """Files of a client that are connected beside these: those of projects that nobody stands in now."""
+        """Return other connected files of this client, which belong to projects other than the current one."""
         known = {_identity(file) for file in files}
         connections = self._read().connections
         left = (key for key, each in connections.items() if each.client == client.name and key not in known)
         return [Path(key.split("|")[0]) for key in left]
 
     def drop(self, file: ClientFile) -> None:
-        """Forget an edit that was undone."""
+        """Delete the record of an edit that was undone."""
         record = self._read()
         if record.connections.pop(_identity(file), None) is not None:
             self._write(record)
 
     def back_up(self, file: ClientFile, text: str | None) -> Path | None:
-        """Keep a text of `file`."""
+        """Back up a text of `file`; do nothing if it is None."""
         return None if text is None else self.backups.keep(file.client.name, file.scope, file.path, text)
 
     def needed(self) -> dict[Path, Path]:
-        """The backups that undo a connection, each with the file it is of."""
+        """Return the backups that undo a connection, each with its file."""
         connections = self._read().connections
         return {each.backup: Path(key.split("|")[0]) for key, each in connections.items() if each.backup is not None}
 
     def give_up(self, backups: Collection[Path]) -> None:
-        """Forget the connections that these backups would undo; `pml disconnect` takes out the gateway's entry then."""
+        """Delete the connections that these backups would undo; `pml disconnect` then removes only our entry."""
         with locked(self.path):
             record = self._read()
             left = {key: each for key, each in record.connections.items() if each.backup not in backups}
@@ -145,12 +145,12 @@ class ConnectedFiles:
 
 
 def backups_here(paths: Paths, folder: Path) -> list[Backup]:
-    """Every backup of this home, and of the project in `folder`."""
+    """Return every backup of this home and of the project in `folder`."""
     return all_backups(paths, ConnectedFiles(paths).needed(), [paths.config_file, folder / PROJECT_NAME])
 
 
 def text_hash(text: str) -> str:
-    """The SHA-256 of a file's text."""
+    """Return the SHA-256 of a file's text."""
     return hashlib.sha256(text.encode()).hexdigest()
 
 
@@ -159,7 +159,7 @@ def _identity(file: ClientFile) -> str:
 
 
 def _target(path: Path) -> Path:
-    """What a link leads to; one that leads back to itself stands for itself."""
+    """Resolve symbolic links; a link that leads back to itself resolves to itself."""
     return Path(os.path.realpath(path))
 
 
@@ -168,13 +168,13 @@ How = Literal["connected", "already", "restored", "undone", "replaced", "nothing
 
 @dataclass(frozen=True, slots=True)
 class ClientEdit:
-    """A change of a client's file; `after` is None where the file goes, since there was none before `connect`.
+    """A change of a client's file; `after` is None if the file is deleted, because it did not exist before `connect`.
 
-    `before` is what a backup keeps, and undoing it leads back to (None: no file). `kept` are servers of the file that
-    stay beside the gateway; `waiting` those of them that it has, with the reason why it cannot start them; `served`
-    says by which server of the gateway each removed one is replaced. `conflicts` are entries that somebody made
-    something else of, and `lost` ones that nobody can bring back. A file that is `replaced` was deleted, or is broken
-    and is moved aside.
+    `before` is the text that the backup holds and undoing restores (None: no file). `kept` are servers of the file that
+    stay next to the gateway; `waiting` are those of them that the gateway also has but cannot start, with the reason;
+    `served` maps each removed server to the gateway's server that replaces it. `conflicts` are entries that were
+    changed by hand since, and `lost` entries that cannot be restored. A file that is `replaced` was deleted, or is
+    broken and is moved aside.
     """
 
     file: ClientFile
@@ -192,24 +192,24 @@ class ClientEdit:
 
     @property
     def has_changed(self) -> bool:
-        """Whether there is something to write."""
+        """Return True if there is something to write."""
         return self.how not in ("already", "nothing")
 
     @property
     def is_over(self) -> bool:
-        """Whether nothing is left to undo, and to be remembered."""
+        """Return True if there is nothing left to undo, so that the record can be deleted."""
         return self.how == "nothing" and self.connection is not None
 
     @property
     def diff(self) -> str:
-        """The change as a unified diff, with credentials masked."""
+        """Return the change as a unified diff, with credentials masked."""
         texts = [text.removeprefix("\ufeff") for text in (self.file.text, self.after or "")]
         secrets = [self.secret] if self.secret else []
         return masked_diff(str(self.file.path), texts[0], texts[1], self.file.block, secrets, self._plain)
 
     @property
     def _plain(self) -> frozenset[str]:
-        """The texts of our own entry that starts the gateway: where it and its files lie, and no secret."""
+        """Return the strings of our own stdio entry: paths of the gateway and its files, which are not secret."""
         entry = self.connection.entry if self.connection is not None and self.connection.kind == "stdio" else {}
         return frozenset(_texts(entry))
 
@@ -227,7 +227,7 @@ def _texts(value: Any) -> Iterator[str]:
 def files_of(
     client: KnownClient, surroundings: Surroundings, connections: ConnectedFiles
 ) -> list[tuple[ClientFile, Surroundings]]:
-    """Every file of a client that can be connected, and its blocks for every project, each with its surroundings."""
+    """Return every file of a client that can be connected, with its blocks for every project."""
     found: list[tuple[ClientFile, Surroundings]] = []
     for place in client.places:
         if not place.read_only:
@@ -239,7 +239,7 @@ def files_of(
 
 
 def of_other_projects(file: ClientFile, connections: ConnectedFiles) -> list[ClientFile]:
-    """The blocks that a file has for other projects, with those that are empty since servers were taken out."""
+    """Return the file's blocks for other projects, including those left empty when servers were removed."""
     if not file.project:
         return []
     projects = dict.fromkeys((*file.elsewhere, *connections.projects(file.path)))
@@ -247,8 +247,8 @@ def of_other_projects(file: ClientFile, connections: ConnectedFiles) -> list[Cli
 
 
 def served_entries(file: ClientFile, settings: Settings, surroundings: Surroundings) -> dict[str, str]:
-    """The entries of `file` that the gateway has as well, and as which server: they would be there twice."""
-    # The one of the same name is meant before others that say the same, and a disabled one after all others.
+    """Return the entries of `file` that the gateway also has, each with the name of the gateway's server."""
+    # A server of the same name takes precedence over equal ones, and enabled servers over disabled ones.
     servers = sorted(settings.servers.items(), key=lambda item: not item[1].enabled)
     had = {server: definition.model_dump(mode="json", exclude_defaults=True) for server, definition in servers}
     found = {}
@@ -274,19 +274,19 @@ def connected(
     served: Mapping[str, str],
     waiting: Mapping[str, str],
 ) -> ClientEdit:
-    """What pointing `file` at the gateway changes.
+    """Plan how to point `file` at the gateway.
 
     Args:
         file: the client's file.
-        base: the same, `unconnected`: connecting again starts from there.
-        own: the entry to write; None only takes servers out.
-        http: where the gateway serves.
+        base: the result of `unconnected`, from which a repeated connection starts.
+        own: the entry to write; None only removes servers.
+        http: the address at which the gateway serves.
         connections: the record of all edits.
-        served: the entries to take out, and which server of the gateway serves each.
-        waiting: entries that the gateway has and cannot start, with the reason; they stay.
+        served: the entries to remove, each with the gateway's server that replaces it.
+        waiting: entries that the gateway has but cannot start, with the reason; they stay.
 
     Raises:
-        ConfigurationError: the file's layout leaves the change to a person.
+        ConfigurationError: the file's layout requires a change by hand.
     """
     known = connections.get(file)
     name = next(iter(_own_names(base, http)), None) or _free_name(base)
@@ -325,10 +325,10 @@ def connected(
 def unconnected(
     file: ClientFile, http: HttpSettings, surroundings: Surroundings, connections: ConnectedFiles
 ) -> ClientFile:
-    """`file` as it would be if it had never been connected, with everything that others changed since.
+    """Return `file` as if it had never been connected, with all later changes by others.
 
     Raises:
-        ConfigurationError: the file is broken, or its layout leaves the change to a person.
+        ConfigurationError: the file is broken, or its layout requires a change by hand.
     """
     _refuse_broken(file)
     known = connections.get(file)
@@ -345,10 +345,10 @@ def unconnected(
 def disconnected(
     file: ClientFile, http: HttpSettings, surroundings: Surroundings, connections: ConnectedFiles
 ) -> ClientEdit:
-    """What undoing `connect` changes: everything to the byte, or our edit alone if the file changed since.
+    """Plan how to undo `connect`: restore every byte, or revert only our edit if the file has changed since.
 
     Raises:
-        ConfigurationError: the file is broken and nothing is known of it, or its layout leaves the change to a person.
+        ConfigurationError: the file is broken and has no record, or its layout requires a change by hand.
     """
     known = connections.get(file)
     if known is None:
@@ -387,7 +387,7 @@ def disconnected(
 
 @dataclass(frozen=True, slots=True)
 class _Undone:
-    """A file without our edit: what came back, and what somebody had added anew, with another definition."""
+    """A file without our edit: the restored entries, and entries that were meanwhile added with another definition."""
 
     text: str
     back: tuple[str, ...]
@@ -402,7 +402,7 @@ def _undone(
     surroundings: Surroundings,
     keeps: Collection[str] = (),
 ) -> _Undone:
-    """`file` without our edit, though others changed it since; our own entries `keeps` of `before` come back too."""
+    """Revert our edit of `file` although others changed it; restore also the entries `keeps` of our own in `before`."""
     own = set(_own_now(file, known, http))
     there = [name for name in known.removed if name in file.entries and name not in own]
     back = tuple(name for name in known.removed if name in before.entries and name not in there)
@@ -421,7 +421,7 @@ def _undone(
 
 
 def _is_same(file: ClientFile, before: ClientFile, name: str, surroundings: Surroundings) -> bool:
-    """Whether both say the same of a server, however they write it."""
+    """Return True if both files define a server equally, even if written differently."""
     if file.entries[name] == before.entries.get(name):
         return True
     now, then = (
@@ -434,7 +434,7 @@ def _is_same(file: ClientFile, before: ClientFile, name: str, surroundings: Surr
 
 
 def apply(edit: ClientEdit, connections: ConnectedFiles) -> Path | None:
-    """Write the edit, whole or not at all; returns where the bytes from before are, as long as they are needed.
+    """Write the edit completely or not at all; return the backup of the previous bytes while it is needed.
 
     Raises:
         ConfigurationError: the file changed since it was read, or cannot be written.
@@ -454,7 +454,7 @@ def apply(edit: ClientEdit, connections: ConnectedFiles) -> Path | None:
             backup = connections.back_up(file, edit.before)
             try:
                 if edit.connection is not None and edit.how == "connected":
-                    # Noted first: without the note, what an interrupted run wrote could not be undone.
+                    # Recorded first: without the record, an interrupted run could not be undone.
                     connections.put(file, edit.connection.model_copy(update={"backup": backup}))
                 if edit.after is None:
                     target.unlink()
@@ -475,7 +475,7 @@ def apply(edit: ClientEdit, connections: ConnectedFiles) -> Path | None:
 
 
 def _replace(edit: ClientEdit, target: Path) -> Path | None:
-    """Write what was there before `connect`; a broken file stays beside it, under another name, which is returned."""
+    """Write the text from before `connect`; a broken file is renamed, and its new path returned."""
     aside = None
     mode = _mode(edit.file, target)
     if target.exists():
@@ -497,12 +497,12 @@ def _mode(file: ClientFile, target: Path) -> int:
         return stat.S_IMODE(target.stat().st_mode)
     if file.scope is not Scope.PROJECT:
         return OWNER_ONLY
-    # Files of a project are shared; they hold nothing secret of ours.
+    # Files of a project are shared; our entry in them holds no secret.
     return usual_mode()
 
 
 def _original(file: ClientFile, known: ConnectedFile) -> ClientFile | None:
-    """The file as it was before it was connected; None where its backup is lost."""
+    """Return the file as it was before it was connected; None if its backup is lost."""
     if known.backup is None:
         return replace(file, text="", entries={}, inputs={}, exists=False, problem="")
     try:
@@ -512,14 +512,14 @@ def _original(file: ClientFile, known: ConnectedFile) -> ClientFile | None:
 
 
 def _own_now(file: ClientFile, known: ConnectedFile, http: HttpSettings) -> Iterator[str]:
-    """Our entries in a file: those that lead to this gateway, and the one that was written."""
+    """Yield our entries in a file: those that lead to this gateway, and the one that was written."""
     yield from _own_names(file, http, places_of(known.entry))
     if known.entry_name and file.entries.get(known.entry_name) == known.entry:
         yield known.entry_name
 
 
 def _own_names(file: ClientFile, http: HttpSettings, places: Mapping[str, str] | None = None) -> tuple[str, ...]:
-    """The entries that lead to a gateway, or to the one whose home and configuration lie at `places`."""
+    """Return the entries that lead to any gateway, or only to the one with home and configuration at `places`."""
     own = (name for name, raw in file.entries.items() if own_kind(raw, http))
     return tuple(name for name in own if places is None or places_of(file.entries[name]) == places)
 

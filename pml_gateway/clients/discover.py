@@ -1,4 +1,4 @@
-"""Finds the files of known clients on this machine, their servers, and what each client gets its tools from."""
+"""Discovery of the known clients' files on this machine, of their servers, and of how each client gets its tools."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ from pml_gateway.regular_files import RefusedFileError, read_regular
 from pml_gateway.text import suggestion
 
 MAX_CLIENT_FILE_BYTES = 64 * 1024 * 1024
-"""Claude Code keeps histories beside its servers; files of several megabytes are real."""
+"""Size limit of a client's file; Claude Code keeps histories next to its servers, which take megabytes."""
 
 
 SKIPPED = "skipped"
-"""The last word on a file that no client can read either, such as a pipe; the others are listed as ever."""
+"""The end of the problem text of a file that no client can read either, such as a pipe; other problems are reported."""
 
 PROJECTS = "projects"
-"""The key of a block for each project, as Claude Code has it."""
+"""The key of Claude Code's blocks for each project."""
 
 
 @dataclass(frozen=True, slots=True)
 class ClientFile:
-    """One file of one client; `problem` says why it cannot be read, and its servers are unknown then."""
+    """One file of one client; if it cannot be read, `problem` says why, and its servers are unknown."""
 
     client: KnownClient
     place: FileLocation
@@ -44,48 +44,48 @@ class ClientFile:
     inputs: Mapping[str, str] = field(default_factory=dict, repr=False)
     problem: str = ""
     elsewhere: tuple[str, ...] = ()
-    """Other projects for which this file names servers."""
+    """Other projects for which this file has servers."""
     source: str = ""
-    """The source of a text that is no file of the client: `claude mcp add`, or `pasted`."""
+    """The source of a text that is not a client's file: `claude mcp add`, or `pasted`."""
     is_copy: bool = False
-    """Whether a person named a file that no client reads, and `client` is whose it looks like."""
+    """True if the user named a file that no client reads, and `client` is a guess from its form."""
 
     @property
     def is_skipped(self) -> bool:
-        """Return True if what lies there is not a file to read, such as a pipe, or belongs to another user."""
+        """Return True if the path is not a regular file, such as a pipe, or belongs to another user."""
         return self.problem.endswith(SKIPPED)
 
     @property
     def scope(self) -> Scope:
-        """For whom the file counts."""
+        """Return the scope in which the file applies."""
         return self.place.scope
 
     @property
     def project(self) -> str:
-        """The folder of the project whose block it is, where the file has one for each."""
+        """Return the project that the block is for, if the file has one block for each project."""
         return self.block.path[1] if self.block.path[:1] == (PROJECTS,) else ""
 
     @property
     def origin(self) -> str:
-        """The client, or where else the servers come from."""
+        """Return the client, or another source of the servers."""
         return self.source or self.client.name
 
     @property
     def where(self) -> str:
-        """The path, and the project whose servers it names there: one file can have a block for each."""
+        """Return the path, and the project if the file has one block for each."""
         return f"{self.path}{f' ({self.project})' if self.project else ''}"
 
     @property
     def label(self) -> str:
-        """Client and scope, as messages name them."""
+        """Return client and scope, as messages name them."""
         return f"{self.client.title} ({self.scope}{f', {self.project}' if self.project else ''})"
 
 
 def known_client(name: str) -> KnownClient:
-    """The client of this name.
+    """Return the client of this name.
 
     Raises:
-        UsageError: there is none; names the nearest.
+        UsageError: there is none; suggests the nearest.
     """
     found = next((client for client in CLIENTS if client.name == name), None)
     if found is None:
@@ -95,7 +95,7 @@ def known_client(name: str) -> KnownClient:
 
 
 def client_files(surroundings: Surroundings, names: Collection[str] = CLIENT_NAMES) -> list[ClientFile]:
-    """Every file that one of these clients would read, whether it is there or not; each file once."""
+    """Return every file that one of these clients would read, existing or not, each once."""
     found: list[ClientFile] = []
     seen: set[tuple[str, tuple[str, ...]]] = set()
     for client in CLIENTS:
@@ -109,25 +109,25 @@ def client_files(surroundings: Surroundings, names: Collection[str] = CLIENT_NAM
 
 
 def read_place(client: KnownClient, place: FileLocation, surroundings: Surroundings) -> ClientFile:
-    """The file of `place` as it is now."""
+    """Read the file of `place`."""
     path = surroundings.path(place)
     block = Block(client.file_format, surroundings.block(place))
     return _read(ClientFile(client, place, path, block))
 
 
 def read_named(path: Path, surroundings: Surroundings) -> list[ClientFile]:
-    """A file a person named: the client's whose file it is or looks like; several where it has several blocks.
+    """Read a file that the user named, as one of the client it belongs to or resembles; one result per block.
 
     Raises:
         UsageError: the file does not exist.
-        ConfigurationError: it names no servers in any known way.
+        ConfigurationError: it has no servers in any known form.
     """
     path = path.expanduser().absolute()
     if not path.is_file():
         raise UsageError(f"{path} does not exist or is no regular file", hint="name a client's configuration")
     candidates = [(client, place) for client in CLIENTS for place in client.places]
     exact = [item for item in candidates if surroundings.path(item[1]) == path]
-    # A copy keeps the last part of its path (`mcp.json`, `config.toml`); else the block decides.
+    # A copy keeps the last part of its path (`mcp.json`, `config.toml`); otherwise the block decides.
     alike = [item for item in candidates if Path(item[1].path).name == path.name]
     by_format = [item for item in candidates if (item[0].file_format is FileFormat.TOML) == (path.suffix == ".toml")]
     read: list[ClientFile] = []
@@ -159,14 +159,14 @@ def read_named(path: Path, surroundings: Surroundings) -> list[ClientFile]:
 
 
 def of_project(file: ClientFile, project: str) -> ClientFile:
-    """The same file, with the servers that it names for another project."""
+    """Return the same file with its servers for another project."""
     first, _, last = file.block.path
     other = replace(file, block=Block(file.block.file_format, (first, project, last)))
     return with_text(other, file.text) if file.exists and not file.problem else other
 
 
 def _read(file: ClientFile) -> ClientFile:
-    # Others may have written into a project's folder.
+    # Other users may have written into a project's folder.
     content, problem = _content(file.path, is_own=file.place.scope is Scope.PROJECT)
     if content is None:
         return replace(file, problem=problem, exists=bool(problem))
@@ -180,10 +180,10 @@ def _read(file: ClientFile) -> ClientFile:
 
 
 def with_text(file: ClientFile, text: str) -> ClientFile:
-    """The file if it held `text`.
+    """Return the file as if it contained `text`.
 
     Raises:
-        ClientFileError: the text is broken, or names its servers in no known way.
+        ClientFileError: the text is broken, or has its servers in an unknown form.
     """
     values = file.block.values(text)
     return replace(
@@ -200,7 +200,7 @@ def with_text(file: ClientFile, text: str) -> ClientFile:
 def _content(path: Path, *, is_own: bool) -> tuple[bytes | None, str]:
     try:
         if not path.exists():
-            # A link to what is not there yet is fine.
+            # A link to a file that does not exist yet is fine.
             return None, "is a link that leads back to itself" if Path(os.path.realpath(path)).is_symlink() else ""
         content = read_regular(path, MAX_CLIENT_FILE_BYTES + 1, is_own=is_own)
     except RefusedFileError as exc:
@@ -213,7 +213,7 @@ def _content(path: Path, *, is_own: bool) -> tuple[bytes | None, str]:
 
 
 def asked_inputs(values: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """What VS Code asks a person for, by id."""
+    """Yield the inputs that VS Code asks the user for: id and description."""
     section = values.get("inputs") or _mcp(values).get("inputs")
     for item in section if isinstance(section, list) else ():
         if isinstance(item, dict) and isinstance(item.get("id"), str):
@@ -237,11 +237,11 @@ State = Literal["absent", "empty", "direct", "connected", "both", "broken", "ski
 
 @dataclass(frozen=True, slots=True)
 class ClientStatus:
-    """What one file says.
+    """The state of one file.
 
-    `servers` counts the entries beside the gateway's own; `kind` is how the client reaches the gateway; `is_pinned`
-    whether it loads the gateway's tools at once (None: it always does, or is not connected); `is_alone` whether it
-    starts a gateway that nobody else uses.
+    `servers` counts the entries other than the gateway's own; `kind` is the client's connection to the gateway;
+    `is_pinned` is True if it loads the gateway's tools at once (None: it always does, or is not connected); `is_alone`
+    is True if it starts a gateway that no other client uses.
     """
 
     file: ClientFile
@@ -253,15 +253,15 @@ class ClientStatus:
     is_alone: bool = False
 
     def odd_loading(self, *, pins: bool) -> str:
-        """What it does with the gateway's tools, where that is not what `pml connect` would have it do."""
-        # Who wrote --alone wrote the entry, and knows why.
+        """Describe how the client loads the gateway's tools, if `pml connect` would have it otherwise."""
+        # A user who wrote --alone wrote the entry by hand, on purpose.
         if self.is_pinned is None or self.is_pinned is pins or self.is_alone:
             return ""
         return "defers the gateway's tools" if pins else "loads all of the gateway's tools at once"
 
 
 def client_status(file: ClientFile, http: HttpSettings) -> ClientStatus:
-    """The state of one file."""
+    """Return the state of one file."""
     own = {name: kind for name, raw in file.entries.items() if (kind := own_kind(raw, http))}
     kind = next(iter(own.values()), None)
     servers = len(file.entries) - len(own)

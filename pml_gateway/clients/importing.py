@@ -1,4 +1,4 @@
-"""The plan of an import: which servers of client files are added, under which names, with which secrets."""
+"""The plan of an import: the servers to add from client files, their names, and their secrets."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _UNSAFE = re.compile(r"[^A-Za-z0-9_. -]+")
 
 @dataclass(slots=True)
 class ImportedServer:
-    """One entry of one file and what becomes of it; `name` is its name in the gateway."""
+    """One entry of one file and the outcome of its import; `name` is its name in the gateway."""
 
     file: ClientFile
     entry_name: str
@@ -42,7 +42,7 @@ class ImportedServer:
 
 @dataclass(frozen=True, slots=True)
 class SecretMove:
-    """A credential that was written out: its new variable, who uses it, and whether its value has to be stored."""
+    """A credential that was written as plain text: its new variable, its users, and if its value must be stored."""
 
     variable: str
     used_by: tuple[str, ...]
@@ -51,7 +51,7 @@ class SecretMove:
 
 @dataclass(frozen=True, slots=True)
 class MissingVariable:
-    """A variable that servers need and nobody has set."""
+    """A variable that servers need and that is not set."""
 
     variable: str
     used_by: tuple[str, ...]
@@ -60,24 +60,24 @@ class MissingVariable:
 
 @dataclass(slots=True)
 class ImportPlan:
-    """What an import would do. `values` are the secrets to store, by variable."""
+    """The plan of an import. `values` are the secrets to store, by variable."""
 
     servers: list[ImportedServer] = field(default_factory=list)
     secrets: list[SecretMove] = field(default_factory=list)
     missing: list[MissingVariable] = field(default_factory=list)
     values: dict[str, str] = field(default_factory=dict, repr=False)
     freed: frozenset[str] = frozenset()
-    """Stored variables that only replaced servers read: their values may change."""
+    """Stored variables that only replaced servers read, so that their values may change."""
 
     @property
     def unused(self) -> list[str]:
-        """Stored variables that nothing reads once servers are replaced."""
+        """Return the stored variables that nothing reads once servers are replaced."""
         read = {each.name for text in _texts(self.additions) for each in references(text)}
         return sorted(self.freed - read)
 
     @property
     def additions(self) -> dict[str, dict[str, Any]]:
-        """The entries to add under `servers:`."""
+        """Return the entries to add under `servers:`."""
         return {
             server.name: server.definition
             for server in self.servers
@@ -93,14 +93,14 @@ def plan_import(
     replaced: Collection[str] = (),
     removed: Mapping[str, str] = MappingProxyType({}),
 ) -> ImportPlan:
-    """Plan what importing `files` into `settings` adds.
+    """Plan the import of `files` into `settings`.
 
     Args:
         files: the files to import.
-        settings: the gateway's.
-        surroundings: where clients keep their files.
-        replaced: servers that go, with the values that only they read.
-        removed: identities of servers that stay out, and the name that each had.
+        settings: the gateway's settings.
+        surroundings: the locations of clients' files.
+        replaced: servers to remove, with the stored values that only they read.
+        removed: identities of servers that must not be imported, each with the name it had.
     """
     environ = surroundings.environ
     stored = dict(stored_variables(environ))
@@ -129,7 +129,7 @@ def plan_import(
             found = translated(raw, EntryOrigin(file.client, file.scope, surroundings, file.inputs, entry_name))
             about |= {name: text for name, text in found.variables.items() if text or name not in about}
             plan.servers.append(placing.placed(file, entry_name, found))
-    # The environment's value of a name that others read may differ tomorrow, so that it is not theirs to share.
+    # The environment's value of a name that other servers read may change, so it cannot be reused.
     taken: dict[str, str | None] = {name: value for name, value in environ.items() if value and name not in freed}
     read = {each.name for text in _texts(names) for each in references(text) if each.default is None}
     taken |= dict.fromkeys({*used, *read} - stored.keys())
@@ -146,7 +146,7 @@ def plan_import(
 
 @dataclass(slots=True)
 class _Placing:
-    """Finds the place of one entry after the other among the servers `names`; `before` were there at the start."""
+    """The assignment of entries, one by one, to servers in `names`; those in `before` were there at the start."""
 
     plan: ImportPlan
     names: dict[str, dict[str, Any]]
@@ -154,11 +154,11 @@ class _Placing:
     environ: Mapping[str, str]
     has_workflows: bool
     former: Collection[str] = ()
-    """What servers were called before: names that still mean those."""
+    """Former names of servers, which still refer to them."""
     removed: Mapping[str, str] = field(default_factory=dict)
 
     def placed(self, file: ClientFile, entry_name: str, found: Translation) -> ImportedServer:
-        """What becomes of the entry; it joins `names` where it is new."""
+        """Return the outcome for the entry; add it to `names` if it is new."""
         server = ImportedServer(file, entry_name, "", "skipped", notes=found.notes, problems=found.problems)
         definition = found.definition
         if definition is None:
@@ -180,11 +180,11 @@ class _Placing:
         return server
 
     def _twin(self, file: ClientFile, entry_name: str, definition: Mapping[str, Any]) -> str | None:
-        """The server that the entry is already."""
+        """Return the existing server that the entry is equal to, if any."""
         for name, known in self.names.items():
             if same_server(known, definition, self.environ):
                 return name
-        # One client may say more of a server than another; two entries of one file are two servers.
+        # One client may specify more of a server than another; two entries in one file are two servers.
         own_file = {other.name for other in self.plan.servers if other.file is file}
         for name, known in self.names.items():
             if name in self.before:
@@ -197,7 +197,7 @@ class _Placing:
         return None
 
     def _name(self, server: ImportedServer) -> str:
-        """A name that no other server has, with the reason where it is not the entry's own."""
+        """Return a name that no other server has; note the reason if it is not the entry's own."""
         entry_name = server.entry_name
         wish = safe_name(entry_name)
         if wish != entry_name:
@@ -214,14 +214,14 @@ class _Placing:
 
 
 def _other_key(name: str, known: Mapping[str, Any], keys: Sequence[str]) -> str:
-    """Say that the gateway has another key for a server than its client, and how to take over the client's."""
+    """Describe a key that differs between gateway and client, and how to adopt the client's."""
     stored = dict.fromkeys(each.name for text in _texts(known) for each in references(text) if each.kind == "env")
     remedy = f"pml secrets set {next(iter(stored))}" if len(stored) == 1 else "pml secrets set"
     return f"has another value for {', '.join(keys)} than the gateway, which keeps its own; to change it: {remedy}"
 
 
 def safe_name(entry_name: str) -> str:
-    """A name for a server, without characters that mean something in patterns and the names of tools."""
+    """Return a name for a server without characters that are special in patterns and tool names."""
     return _UNSAFE.sub("-", entry_name).strip("-. ") or "server"
 
 
@@ -235,7 +235,7 @@ def _free(wish: str, taken: Collection[str]) -> str:
 def _take_secrets(
     plan: ImportPlan, names: dict[str, dict[str, Any]], variables: VariableNames, stored: Mapping[str, str]
 ) -> None:
-    """Replace the literals of every added server; variables that hold the same value already are used as they are."""
+    """Replace the literals of every added server; variables that already hold the same value are reused."""
     used: dict[str, list[str]] = {}
     for server in plan.servers:
         if server.outcome != "added":
@@ -278,14 +278,14 @@ def _texts(value: Any) -> Iterator[str]:
 
 
 def _sessions(server: str, definition: Mapping[str, Any]) -> Iterator[str]:
-    """That clients will not share the server, where it is known to keep something for one of them."""
+    """Note that clients will not share the server, if it is known to keep state for one of them."""
     kept = kept_state(definition.get("command") or "", definition.get("args") or ())
     if kept and "sessions" not in definition:
         yield f"keeps {kept}, so every client gets one of its own; servers.{server}.sessions: shared changes that"
 
 
 def _startable(server: str, definition: Mapping[str, Any], environ: Mapping[str, str]) -> Iterator[str]:
-    """Why the command of a definition cannot start here."""
+    """Yield the reasons why the command of a definition cannot start here."""
     command = definition.get("command")
     if not command or references(command) or definition.get("enabled") is False:
         return

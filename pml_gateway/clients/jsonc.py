@@ -1,4 +1,4 @@
-"""JSON with comments: values, the positions of members, and edits that leave the rest of the text as it is.
+"""JSON with comments: parsing, the positions of members, and edits that leave the rest of the text unchanged.
 
 Order, indentation, comments, line endings and trailing commas of everything else stay byte for byte.
 """
@@ -22,7 +22,7 @@ _WORDS = {"true": True, "false": False, "null": None}
 
 
 class JsonTextError(ValueError):
-    """Text that is no JSON, with the position where that shows."""
+    """Text that is not JSON, with the position of the error."""
 
     def __init__(self, message: str, text: str, position: int) -> None:
         self.line = text.count("\n", 0, position) + 1
@@ -40,7 +40,7 @@ class Span:
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """One member of an object: where it starts and ends, its value, and the position of the comma behind it."""
+    """One member of an object: its start, its value, and the position of the comma after it."""
 
     name: str
     start: int
@@ -49,13 +49,13 @@ class Member:
 
 
 def parse(text: str) -> Any:
-    """The value that `text` stands for; the last of two members with one name counts, as in every client.
+    """Parse `text`; if an object has two members of one name, the last counts, as in every client.
 
     Raises:
-        JsonTextError: with line and column.
+        JsonTextError: the text is broken; has line and column.
     """
     try:
-        # Files without comments, by far the most, in C: those of Claude Code can hold megabytes.
+        # Files without comments, by far the most, are parsed in C: those of Claude Code can have megabytes.
         return json.loads(text.removeprefix(BOM), parse_constant=_refuse)
     except RecursionError:
         raise JsonTextError("is nested too deeply", text, 0) from None
@@ -64,7 +64,7 @@ def parse(text: str) -> Any:
 
 
 def is_strict(text: str) -> bool:
-    """Whether text is JSON without comments and trailing commas, which not every reader takes."""
+    """Return True if the text is JSON without comments and trailing commas, which not every parser accepts."""
     try:
         json.loads(text.removeprefix(BOM))
     except ValueError:
@@ -73,12 +73,12 @@ def is_strict(text: str) -> bool:
 
 
 def members(text: str, position: int) -> list[Member]:
-    """The members of the object that starts at `position` of a text that `parse` accepts."""
+    """Return the members of the object that starts at `position` of a text that `parse` accepts."""
     return list(_members(text, position))
 
 
 def locate(text: str, path: Sequence[str]) -> Span | None:
-    """Where the value at `path` stands in a text that `parse` accepts, if it is there."""
+    """Return the span of the value at `path` in a text that `parse` accepts; None if it does not exist."""
     start = _after(text, len(BOM) if text.startswith(BOM) else 0)
     span = Span(start, _end(text, start)) if start < len(text) else None
     for step in path:
@@ -89,7 +89,7 @@ def locate(text: str, path: Sequence[str]) -> Span | None:
 
 
 def trivia_end(text: str, position: int) -> int:
-    """The position behind white space and comments."""
+    """Return the position after white space and comments."""
     return _after(text, position)
 
 
@@ -108,7 +108,7 @@ def _members(text: str, position: int) -> Iterator[Member]:
 
 
 def _end(text: str, position: int) -> int:
-    """The end of the value that starts at `position`."""
+    """Return the end of the value that starts at `position`."""
     if text[position] not in "{[":
         match = _STRING.match(text, position) or _WORD.match(text, position)
         assert match is not None, "the text was parsed before"
@@ -134,7 +134,7 @@ def _refuse(word: str) -> Any:
 
 
 class _Parser:
-    """Reads one text, strictly but for comments, trailing commas and a byte order mark."""
+    """A parser of one text, strict except for comments, trailing commas and a byte order mark."""
 
     def __init__(self, text: str) -> None:
         self._text = text
@@ -230,7 +230,7 @@ _SAME_LINE = re.compile(r"[ \t]*(?:/\*(?:[^*\r\n]|\*(?!/))*\*/[ \t]*)*(?://[^\r\
 
 
 def set_member(text: str, path: Sequence[str], name: str, value: Any) -> str:
-    """`text` with `value` under `name` in the object at `path`; missing objects on the way are made."""
+    """Return `text` with `value` under `name` in the object at `path`; missing objects on the way are created."""
     if not text.removeprefix(BOM).strip():
         bom = BOM if text.startswith(BOM) else ""
         return f"{bom}{json.dumps(_nested([*path, name], value), indent=DEFAULT_INDENT, ensure_ascii=False)}\n"
@@ -251,7 +251,7 @@ def set_member(text: str, path: Sequence[str], name: str, value: Any) -> str:
 
 
 def put_back(text: str, path: Sequence[str], name: str, original: str) -> str:
-    """`text` with the member `name` of the object at `path` as `original` writes it, behind the neighbour it had."""
+    """Return `text` with the member `name` at `path` as `original` writes it, after the same neighbour as there."""
     if locate(text, path) is None:
         text = set_member(text, path[:-1], path[-1], {})
     before, parent = locate(original, path), locate(text, path)
@@ -265,7 +265,7 @@ def put_back(text: str, path: Sequence[str], name: str, original: str) -> str:
 
 
 def remove_members(text: str, path: Sequence[str], names: Collection[str]) -> str:
-    """`text` without the members `names` of the object at `path`; comments around them stay."""
+    """Return `text` without the members `names` of the object at `path`; comments around them stay."""
     parent = locate(text, path)
     if parent is None or text[parent.start] != "{":
         return text
@@ -283,7 +283,7 @@ def _removed(text: str, found: list[Member], position: int) -> str:
     start = member.start
     line_start = max(text.rfind("\n", 0, start), text.rfind("\r", 0, start)) + 1
     if not text[line_start:start].strip() and re.match(r"[ \t]*(?:\r\n|\r|\n)", text[end:]):
-        # The line holds nothing else.
+        # The line contains nothing else.
         start, end = line_start, end + len(re.match(r"[ \t]*(?:\r\n|\r|\n)", text[end:])[0])  # type: ignore[index]
     elif position + 1 < len(found):
         end += len(text[end:]) - len(text[end:].lstrip(" \t"))
@@ -292,17 +292,17 @@ def _removed(text: str, found: list[Member], position: int) -> str:
     text = text[:start] + text[end:]
     before = found[position - 1] if position else None
     if position == len(found) - 1 and before is not None and before.comma is not None and member.comma is None:
-        # What is last now had a comma for the sake of what was last before.
+        # The new last member has a comma, which the former last one did not have.
         text = text[: before.comma] + text[before.comma + 1 :]
     return text
 
 
 Write = Callable[[str, bool], str]
-"""Writes a member by its indentation, and whether it stands on one line with others."""
+"""Writes a member, given its indentation and whether the object is on one line."""
 
 
 def _inserted(text: str, parent: Span, write: Write, behind: Member | None) -> str:
-    """`text` with one member more in the object `parent`: the first one, or `behind` another."""
+    """Return `text` with one more member in the object `parent`: at its beginning, or after the member `behind`."""
     found = members(text, parent.start)
     eol = _eol(text)
     is_compact = _is_compact(text, parent)
@@ -314,7 +314,7 @@ def _inserted(text: str, parent: Span, write: Write, behind: Member | None) -> s
         if is_compact:
             return f"{text[: parent.start + 1]}{written}{inside}{text[parent.end - 1 :]}"
         rest = "" if not inside.strip() else inside.rstrip(" \t\r\n")
-        # A comment on the bracket's own line stays there.
+        # A comment on the line of the opening bracket stays there.
         own_line = _SAME_LINE.match(rest)
         head, rest = (own_line[0].rstrip(), rest[own_line.end() :]) if own_line else ("", rest)
         return f"{text[: parent.start + 1]}{head}{eol}{inner}{written}{rest}{eol}{outer}{text[parent.end - 1 :]}"
@@ -331,7 +331,7 @@ def _inserted(text: str, parent: Span, write: Write, behind: Member | None) -> s
     same_line = _SAME_LINE.match(text, at)
     line_end = same_line.end() if same_line is not None else at
     if text[line_end : line_end + 1] not in ("\r", "\n"):
-        # The bracket, a member or a comment of several lines follows on this line.
+        # The closing bracket, a member or a multi-line comment follows on this line.
         line_end = at
     return f"{text[:at]}{comma}{text[at:line_end]}{eol}{indent}{written}{tail}{text[line_end:]}"
 
@@ -345,7 +345,7 @@ def _written(text: str, value: Any, indent: str, is_compact: bool) -> str:
 
 
 def _is_compact(text: str, parent: Span) -> bool:
-    """Whether the object is written on one line, and a new member belongs there."""
+    """Return True if the object is written on one line, so that a new member belongs there."""
     found = members(text, parent.start)
     if found:
         return "\n" not in text[parent.start : found[-1].start] and "\r" not in text[parent.start : found[-1].start]
@@ -355,7 +355,7 @@ def _is_compact(text: str, parent: Span) -> bool:
 
 
 def _unit(text: str) -> str:
-    """The white space of one level, as the root's first member shows it."""
+    """Return one level of indentation, taken from the root's first member."""
     root = locate(text, ())
     assert root is not None
     start = trivia_end(text, root.start + 1)
@@ -375,7 +375,7 @@ def _eol(text: str) -> str:
 
 
 def _space(text: str) -> str:
-    """What follows a colon: nothing in minified text."""
+    """Return the white space after a colon: none in minified text."""
     root = locate(text, ())
     assert root is not None
     first = next(iter(members(text, root.start)), None) if text[root.start] == "{" else None

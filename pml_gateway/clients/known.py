@@ -1,4 +1,4 @@
-"""The MCP clients whose files `pml` reads and writes, as their documentation describes them (November 2026)."""
+"""The MCP clients whose files `pml` reads and writes, according to their documentation (November 2026)."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ SERVERS = ("mcpServers",)
 
 
 def _home_and_project(file: str) -> tuple[FileLocation, ...]:
-    """The same file below the user's home and below a project."""
+    """Return the locations of the same file in the user's home and in a project."""
     return FileLocation(Scope.USER, f"{{home}}/{file}", SERVERS), FileLocation(
         Scope.PROJECT, f"{{project}}/{file}", SERVERS
     )
@@ -28,7 +28,7 @@ CLIENTS: tuple[KnownClient, ...] = (
         variables=Variables.BRACED,
         defers="loads tools only when it searches for them (tool search), unless a server has `alwaysLoad`",
         pin_key="alwaysLoad",
-        # github.com/anthropics/claude-code/issues/46426: a running session keeps the servers it began with.
+        # github.com/anthropics/claude-code/issues/46426: a running session keeps the servers it started with.
         restart="start a new session, or `claude --continue` the last one; `/mcp` shows its servers",
         # github.com/anthropics/claude-code/issues/2326: "String should have at most 64 characters"
         names=ToolNames("mcp__{server}__", 64, "it gets an error for every request"),
@@ -83,7 +83,7 @@ CLIENTS: tuple[KnownClient, ...] = (
         shape=Shape(http_url="httpUrl", bare_url="sse"),
         variables=Variables.DOLLAR,
         restart="start it again; `/mcp` shows its servers",
-        # "Names longer than 63 characters are truncated with middle replacement", as the same page says.
+        # "Names longer than 63 characters are truncated with middle replacement", according to the same page.
         names=ToolNames("mcp_{server}_", 63, "it cuts them in the middle"),
     ),
     KnownClient(
@@ -109,7 +109,7 @@ CLIENTS: tuple[KnownClient, ...] = (
         # Versions before 0.206 refuse an entry without `source`; later ones ignore it.
         shape=Shape(extra=(("source", "custom"),)),
         restart="it reads the file again by itself",
-        # `MAX_TOOL_NAME_LENGTH` in its crates/agent; the entry's name comes before names of which there are two.
+        # `MAX_TOOL_NAME_LENGTH` in its crates/agent; duplicate names are prefixed with the entry's name.
         names=ToolNames("", 64, "it cuts them"),
     ),
     KnownClient(

@@ -1,4 +1,4 @@
-"""Credentials written out in a client's file, replaced by `${env:NAME}` references."""
+"""Literal credentials in a client's file, replaced by `${env:NAME}` references."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from pml_gateway.secrets.judgement import Keys, Secret, mapped, with_secrets, wr
 from pml_gateway.secrets.names import is_secret_name, own_variable, prefixed
 
 MIN_REPEATED = 8
-"""Characters of a secret that is looked for elsewhere in its definition: shorter ones are parts of plain words."""
+"""Minimum length of a secret that is searched for elsewhere in its definition: shorter ones occur in plain words."""
 
 
 @dataclass(frozen=True, slots=True)
 class Literal:
-    """One value that was written out: the variable it is kept under, and where it stood."""
+    """One literal credential: the variable that stores it, and the key it had."""
 
     variable: str
     key: str
@@ -24,13 +24,13 @@ class Literal:
 
     @property
     def is_missing(self) -> bool:
-        """Whether nothing but a placeholder stood there."""
+        """Return True if the value is only a placeholder."""
         return is_placeholder(self.value)
 
 
 @dataclass(slots=True)
 class VariableNames:
-    """One name for each secret value, which means nothing else.
+    """The assignment of a unique variable name to each secret value.
 
     `stored` are the values of the gateway's secrets file; `taken` are names with another meaning: variables of the
     environment, and those that other servers read.
@@ -60,12 +60,12 @@ class VariableNames:
 def without_literals(
     server: str, definition: Mapping[str, Any], names: VariableNames
 ) -> tuple[dict[str, Any], list[Literal]]:
-    """`definition` with references in place of its credentials, and what they stand for."""
+    """Return `definition` with references in place of its credentials, and the credentials."""
     found: list[Literal] = []
 
     def moved(secret: Secret, at: Keys) -> str:
         if secret.is_default and (names.stored.get(secret.wish) or names.taken.get(secret.wish)):
-            # The variable is set, so that the default counts for nothing.
+            # The variable is set, so the default is not used.
             return f"${{env:{secret.wish}}}"
         wish = secret.wish if secret.is_variable else prefixed(server, secret.wish)
         variable = names.name(server, wish, secret.value)
@@ -75,7 +75,7 @@ def without_literals(
     def change(text: str, find: Callable[[], tuple[Secret, ...]], at: Keys) -> str:
         name = at[-1]
         if not text and at[0] in ("env", "headers") and is_secret_name(name) and "pass" not in name.lower():
-            # A key that is still to be filled in; an empty password may be the password.
+            # A key that is still to be filled in; an empty password may be intended.
             return moved(Secret(0, 0, text, name, is_variable=True), at)
         return with_secrets(text, find(), lambda secret: moved(secret, at))
 
@@ -83,7 +83,7 @@ def without_literals(
 
 
 def _repeated_moved(value: Any, literals: Sequence[Literal]) -> Any:
-    """Replace what is known to be secret where it stands again and neither a name nor its looks say so."""
+    """Replace further occurrences of known secrets that neither their key nor their form would reveal."""
     match value:
         case str():
             for literal in literals:

@@ -1,4 +1,4 @@
-"""What is known of one MCP client: its files, the shape of its entries, its variables."""
+"""The model of an MCP client: its files, the shape of its entries, its variables."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ class TomlEditError(ValueError):
 
 
 class Scope(StrEnum):
-    """For whom a file counts."""
+    """The users and projects that a file applies to."""
 
     USER = "user"
     PROJECT = "project"
@@ -20,7 +20,7 @@ class Scope(StrEnum):
 
 
 class System(StrEnum):
-    """The operating systems that place files differently."""
+    """The operating systems that differ in file locations."""
 
     LINUX = "linux"
     MACOS = "macos"
@@ -28,24 +28,24 @@ class System(StrEnum):
 
 
 class FileFormat(StrEnum):
-    """How a file is written; JSON is read with comments and trailing commas, as most clients do."""
+    """The format of a file; JSON is read with comments and trailing commas, as most clients do."""
 
     JSON = "json"
     TOML = "toml"
 
 
 class Variables(StrEnum):
-    """How a client writes a variable inside a value."""
+    """The syntax of variables in a client's values."""
 
     NONE = "none"
     BRACED = "braced"
     """`${X}` and `${X:-default}`."""
     DOLLAR = "dollar"
-    """As braced, and `$X`."""
+    """Like braced, and also `$X`."""
     PREFIXED = "prefixed"
     """`${env:X}`, `${input:x}`, `${workspaceFolder}`, `${userHome}`."""
     ANY = "any"
-    """All of these but `$X`, and opencode's `{env:X}`: pasted text, of which the client is not known."""
+    """All of these except `$X`, and opencode's `{env:X}`: for pasted text whose client is unknown."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,14 +60,14 @@ class FileLocation:
     path: str
     block: tuple[str, ...]
     read_only: bool = False
-    """An older place that is still read, and never written."""
+    """An older location that is still read, but never written."""
 
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """How a client writes a server.
+    """The form of a client's server entries.
 
-    `bare_url` is the transport of an entry with `url` and no `type`, where that is not left to the URL.
+    `bare_url` is the transport of an entry with `url` and no `type`; None if the URL decides.
     """
 
     http_url: str = "url"
@@ -77,15 +77,15 @@ class Shape:
     headers: str = "headers"
     speaks_http: bool = True
     extra: tuple[tuple[str, str], ...] = ()
-    """Further members of every entry."""
+    """Additional members of every entry."""
 
 
 @dataclass(frozen=True, slots=True)
 class ToolNames:
-    """How a client names tools for its model: `{server}` in `prefix` is the name of the entry.
+    """The way a client names tools for its model: `{server}` in `prefix` is the name of the entry.
 
-    `longest` is for prefix and name together; `otherwise` says what becomes of longer ones. A prefix is cut to
-    `longest_prefix`.
+    `longest` is the maximum length of prefix and name together; `otherwise` describes the client's treatment of longer
+    ones. A prefix is truncated to `longest_prefix`.
     """
 
     prefix: str
@@ -94,11 +94,11 @@ class ToolNames:
     longest_prefix: int | None = None
 
     def room(self, entry: str) -> int:
-        """How long a name may be that the entry's server lists."""
+        """Return the maximum length of the tool names that the entry's server lists."""
         return self.longest - len(self.before(entry))
 
     def before(self, entry: str) -> str:
-        """What the client puts before the names of an entry's server."""
+        """Return the prefix of the tool names of an entry's server."""
         return self.prefix.format(server=entry)[: self.longest_prefix]
 
 
@@ -106,8 +106,8 @@ class ToolNames:
 class KnownClient:
     """An MCP client.
 
-    `defers` says how the client itself keeps tools out of the context, if it does; `pin_key` is the member of an
-    entry that turns this off for one server. `names` says how it names tools, where that is known.
+    `defers` describes how the client itself keeps tools out of the context, if it does; `pin_key` is the member of an
+    entry that turns this off for one server. `names` describes its tool names, if known.
     """
 
     name: str
@@ -119,11 +119,11 @@ class KnownClient:
     defers: str = ""
     pin_key: str = ""
     restart: str = ""
-    """What makes the client read its file again."""
+    """Instructions to make the client read its file again."""
     names: ToolNames | None = None
     announced: str = ""
-    """How the name begins that it tells servers, in small letters and with hyphens; by default `name`."""
+    """The beginning of the name that it sends to servers, in lower case and with hyphens; by default `name`."""
 
     def is_called(self, name: str) -> bool:
-        """Whether a client that introduced itself by this name is one of these."""
+        """Return True if a client that sends this name is one of these."""
         return name.lower().replace(" ", "-").startswith(self.announced or self.name)

@@ -1,4 +1,4 @@
-"""The gateway's own entry in a client's file: what is written there, and how it is known again."""
+"""The gateway's own entry in a client's file: how it is written and recognized."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _PLACES = ("PML_HOME", "PML_CONFIG")
 
 
 def own_kind(raw: object, http: HttpSettings) -> ConnectionKind | None:
-    """How a client's entry leads to this gateway, if it does."""
+    """Return how a client's entry connects to this gateway; None if it does not."""
     if not isinstance(raw, dict):
         return None
     command, words = _command_line(raw)
@@ -38,18 +38,18 @@ def own_kind(raw: object, http: HttpSettings) -> ConnectionKind | None:
 
 
 def serves_alone(raw: Any) -> bool:
-    """Whether an entry of a client starts a gateway for this client alone."""
+    """Return True if a client's entry starts a gateway for this client alone."""
     return "--alone" in _command_line(raw)[1]
 
 
 def own_words(raw: Any) -> list[str]:
-    """The options that somebody gave `pml serve` in an entry that starts it."""
+    """Return the options that the user gave `pml serve` in an entry that starts it."""
     words = _command_line(raw)[1]
     return words[words.index("serve") + 1 :]
 
 
 def _command_line(raw: Any) -> tuple[str | None, list[str]]:
-    """The command of an entry and its arguments, in any of the shapes that clients have for them."""
+    """Return the command of an entry and its arguments, in any client's form."""
     command, args = raw.get("command"), raw.get("args") or ()
     match command:
         case dict(nested):
@@ -77,13 +77,13 @@ def _is_endpoint(url: str, http: HttpSettings) -> bool:
 
 
 def places_of(raw: object) -> dict[str, str]:
-    """Where the gateway of an entry has its home and configuration, where the entry says so."""
+    """Return the home and configuration of an entry's gateway, if the entry specifies them."""
     variables = raw.get("env") if isinstance(raw, Mapping) else None
     return _places(variables) if isinstance(variables, Mapping) else {}
 
 
 def own_places(environ: Mapping[str, str]) -> dict[str, str]:
-    """The same of this gateway: a client does not start servers with the variables of this shell."""
+    """Return this gateway's home and configuration: clients do not start servers with this shell's variables."""
     return {name: str(Path(text).expanduser().absolute()) for name, text in _places(environ).items()}
 
 
@@ -92,33 +92,33 @@ def _places(variables: Mapping[str, Any]) -> dict[str, str]:
 
 
 def pml_command(executable: Path | None = None) -> list[str]:
-    """What starts this very `pml`, wherever a client starts it from."""
+    """Return the command that starts this `pml`, whatever the working directory."""
     python = executable or Path(sys.executable)
     for name in ("pml", "pml.exe"):
         script = python.parent / name
         if script.is_file():
             return [str(script)]
-    # Without -P, modules of the folder that a client works in would be imported.
+    # Without -P, modules in the client's working directory would be imported.
     return [str(python), "-P", "-m", "pml_gateway"]
 
 
 @dataclass(frozen=True, slots=True)
 class OwnEntry:
-    """The entry to write; `secret` is the key it holds in plain, if a person wanted that."""
+    """The entry to write; `secret` is the key in plain text, if the user chose that."""
 
     kind: ConnectionKind
     values: dict[str, Any] = field(repr=False)
     secret: str = field(default="", repr=False)
 
     def keeping(self, before: Any) -> OwnEntry:
-        """The entry with the options of the one that it replaces, where both start the gateway."""
+        """Return the entry with the options of the entry it replaces, if both start the gateway."""
         if self.kind != "stdio" or before is None or "serve" not in _command_line(before)[1]:
             return self
         return replace(self, values={**self.values, "args": [*self.values["args"], *own_words(before)]})
 
 
 def stdio_entry(client: KnownClient, environ: Mapping[str, str] = os.environ, *, pin: bool) -> OwnEntry:
-    """An entry that starts the gateway for the client; `pin` keeps the client from deferring its tools."""
+    """Return an entry that starts the gateway for the client; `pin` keeps the client from deferring its tools."""
     command, *rest = pml_command()
     values: dict[str, Any] = {}
     if client.shape.stdio_type:
@@ -132,10 +132,10 @@ def stdio_entry(client: KnownClient, environ: Mapping[str, str] = os.environ, *,
 def http_entry(
     client: KnownClient, settings: Settings, *, client_key: str | None, write_key: bool, pin: bool
 ) -> OwnEntry:
-    """An entry with the URL of the gateway that runs over HTTP, and its key where it wants one.
+    """Return an entry with the URL of the gateway's HTTP server, and a key if one is required.
 
     Raises:
-        ConfigurationError: the client speaks stdio only, or it is not clear which key it has or how to give it.
+        ConfigurationError: the client supports only stdio, or its key or the way to pass it is ambiguous.
     """
     if not client.shape.speaks_http:
         raise ConfigurationError(
@@ -171,7 +171,7 @@ def _key(settings: Settings, name: str | None) -> str | None:
 
 
 def _put_key(values: dict[str, Any], client: KnownClient, key: str, write_key: bool) -> str:
-    """Add the key; returns it where it had to be written in plain."""
+    """Add the key to `values`; return it if it had to be written in plain text."""
     (reference,) = references(key)
     if write_key:
         secret = resolve(key)

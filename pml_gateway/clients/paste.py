@@ -1,4 +1,4 @@
-"""Servers as people paste them: the block of any client, whole or in part, with what stands around it on a page."""
+"""Pasted servers: the block of any client, whole or in part, with surrounding text of a web page."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from pml_gateway.config.document import parse
 from pml_gateway.errors import ConfigurationError, UsageError
 
 MAX_CHARACTERS = 1_000_000
-"""Of what is pasted; the files of clients that hold more keep other things in them."""
+"""Maximum characters of pasted text; longer client files contain mostly other things."""
 
 _FENCE = re.compile(r"^[ \t]*(?:```|~~~)[^\n]*\n(.*?)(?:^[ \t]*(?:```|~~~)|\Z)", re.MULTILINE | re.DOTALL)
 _TABLE = re.compile(r"^[ \t]*\[[ \t]*mcp_servers\b", re.MULTILINE)
 _URL = re.compile(r"https?://\S+")
 _QUOTES = str.maketrans("\u201c\u201d\u201e\u00a0", '""" ')
-"""What pages and chats make of quotes and spaces."""
+"""Typographic quotes and spaces, as web pages and chats produce them."""
 
 _BLOCKS: Mapping[str, str] = {
     "mcpServers": "",
@@ -39,10 +39,10 @@ _BLOCKS: Mapping[str, str] = {
     "extensions": "",
     "mcp": "",
 }
-"""Keys that hold servers, and the client that calls them so; where several do, their own words decide."""
+"""Keys of server blocks, and the client that uses each; if several do, the entries decide."""
 
 MAX_DEPTH = 4
-"""Levels of keys around the servers, as in the files of Claude Code."""
+"""Maximum number of nested keys around the servers, as in the files of Claude Code."""
 
 _WHAT = frozenset({"command", "cmd", "url", "serverUrl", "httpUrl", "server_url", "uri", "endpoint"})
 _PREFIXED = re.compile(r"\$\{(?:env|input):|\$\{(?:workspaceFolder|userHome)\}")
@@ -51,10 +51,10 @@ _SHAPES = ('{"mcpServers": {...}}', '"NAME": {...}', "[mcp_servers.NAME]", "clau
 
 
 def pasted(text: str, name: str | None = None) -> ClientFile:
-    """What was pasted, as a file of the client that writes servers so; a single server takes the `name`.
+    """Return pasted text as a file of the client with this form; a single server gets the given `name`.
 
     Raises:
-        UsageError: it holds no server, several for one name, or one without a name.
+        UsageError: it has no server, several for one name, or one without a name.
     """
     if len(text) > MAX_CHARACTERS:
         raise UsageError(f"what was pasted is longer than {MAX_CHARACTERS} characters", hint="paste the servers alone")
@@ -80,11 +80,11 @@ def pasted(text: str, name: str | None = None) -> ClientFile:
 
 
 _Found = tuple[dict[str, Any], tuple[str, ...], dict[str, str]]
-"""Servers by name, the keys around them, and what is asked for them."""
+"""Servers by name, the keys around them, and the inputs to ask the user for."""
 
 
 def _read(text: str, name: str | None) -> _Found:
-    """The servers of the first reading that holds some."""
+    """Return the servers of the first reading that has any."""
     if entries := command_line_entries(text):
         return entries, (), {}
     if name is not None and _URL.fullmatch(text.strip()):
@@ -102,7 +102,7 @@ def _read(text: str, name: str | None) -> _Found:
         is_read = True
         if (found := _servers_in(values, name)) is not None:
             return found
-    # What could be read has no server in it, however the other readings of it fail.
+    # If any reading could be parsed but has no server, the errors of the others do not matter.
     raise UsageError(
         f"no server is in what was pasted{'' if is_read else problem}", hint=f"it looks like {' or '.join(_SHAPES)}"
     )
@@ -139,7 +139,7 @@ def _servers_in(values: Any, name: str | None) -> _Found | None:
 
 
 def _sections(values: Mapping[str, Any]) -> Iterator[tuple[tuple[str, ...], Any]]:
-    """Every section, those further out before those inside them."""
+    """Yield every section, outer ones before the sections inside them."""
     level: list[tuple[tuple[str, ...], Any]] = [((), values)]
     for _ in range(MAX_DEPTH):
         yield from level
@@ -152,7 +152,7 @@ def _sections(values: Mapping[str, Any]) -> Iterator[tuple[tuple[str, ...], Any]
 
 
 def _by_name(section: Any) -> dict[str, Any]:
-    """The servers of a section: a mapping, or a list of servers that say their names; empty if there are none."""
+    """Return the servers of a section: a mapping, or a list of servers with names; empty if there are none."""
     if isinstance(section, list):
         named = [(each, each.get("name") or each.get("id")) for each in section if isinstance(each, dict)]
         section = {key: _without_name(each) for each, key in named if isinstance(key, str) and key}
@@ -162,7 +162,7 @@ def _by_name(section: Any) -> dict[str, Any]:
 
 
 def _readings(text: str) -> Iterator[str]:
-    """Texts that may be the block: what a fence is around, what brackets are around, with brackets that are missing."""
+    """Yield candidates for the block: fenced code, text in brackets, and text with missing brackets added."""
     plain = text.removeprefix(jsonc.BOM).replace("\r\n", "\n").strip()
     for whole in dict.fromkeys((plain, plain.translate(_QUOTES))):
         for part in (*_FENCE.findall(whole), whole):
@@ -203,7 +203,7 @@ def _without_name(entry: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _client(block: tuple[str, ...], entries: Mapping[str, Any]) -> KnownClient:
-    """Who writes servers so: by where they stand, then by keys and variables that only some have."""
+    """Return the client that uses this form: by its block, else by its specific keys and variables."""
     known = _BLOCKS.get(block[-1], "") if block else ""
     keys = {key for entry in entries.values() if isinstance(entry, dict) for key in entry}
     if not known:

@@ -1,4 +1,4 @@
-"""Where clients keep their files, by system, environment and working directory."""
+"""Locations of clients' files, by system, environment and working directory."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pml_gateway.regular_files import git_root
 
 
 def current_system() -> System:
-    """The system this process runs on; every other Unix keeps files as Linux does."""
+    """Return the system of this process; every other Unix counts as Linux."""
     match sys.platform:
         case "darwin":
             return System.MACOS
@@ -25,7 +25,7 @@ def current_system() -> System:
 
 @dataclass(frozen=True, slots=True)
 class Surroundings:
-    """Whose files are meant: the user's, and those of the project around the working directory."""
+    """The environment that determines file locations: the user's, and the project around the working directory."""
 
     system: System
     environ: Mapping[str, str]
@@ -35,25 +35,25 @@ class Surroundings:
     def here(
         cls, directory: Path, environ: Mapping[str, str] = os.environ, system: System | None = None
     ) -> Surroundings:
-        """The project is the git root around `directory`, or `directory` itself outside git."""
+        """Return the surroundings of `directory`; the project is its git root, or `directory` itself outside git."""
         start = directory.absolute()
         root = Path(git_root(start) or start)
         return cls(system or current_system(), environ, root)
 
     @property
     def home(self) -> Path:
-        """The user's folder."""
+        """Return the user's home folder."""
         names = ("USERPROFILE", "HOME") if self.system is System.WINDOWS else ("HOME",)
         found = next((self.environ[name] for name in names if self.environ.get(name)), None)
         return Path(found) if found else Path.home()
 
     def path(self, place: FileLocation) -> Path:
-        """Where the file of `place` lies."""
+        """Return the path of a location's file."""
         root, _, rest = place.path.partition("/")
         return self._root(root) / rest
 
     def block(self, place: FileLocation) -> tuple[str, ...]:
-        """The keys that lead to the servers in the file of `place`."""
+        """Return the keys that lead to the servers in the file of `place`."""
         return tuple(str(self.project) if step == "{project}" else step for step in place.block)
 
     def _root(self, root: str) -> Path:

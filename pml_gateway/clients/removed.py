@@ -1,4 +1,4 @@
-"""Servers that were taken out of the gateway, remembered so that `pml init` does not bring them back."""
+"""Servers that were removed from the gateway, recorded so that `pml init` does not import them again."""
 
 from __future__ import annotations
 
@@ -20,23 +20,23 @@ _REFERENCE = re.compile(r"\$\{(?:env|file):[^{}]*\}")
 
 class _Record(BaseModel):
     removed: dict[str, str] = Field(default_factory=dict)
-    """Identities of servers, and the name that each had."""
+    """Identities of removed servers, each with the name it had."""
     definitions: dict[str, dict[str, Any]] = Field(default_factory=dict)
-    """What brings them back where no client has them any more, by identity; earlier versions did not keep it."""
+    """Definitions to restore if no client has the server any more, by identity; earlier versions did not keep them."""
 
 
 class RemovedServers:
-    """The record of removed servers; a damaged one counts as empty, because it only saves a question."""
+    """The record of removed servers; a damaged one counts as empty, since it only saves a question."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
 
     def names(self) -> Mapping[str, str]:
-        """Return the identities of removed servers, and the name that each had."""
+        """Return the identities of removed servers, each with the name it had."""
         return self._read().removed
 
     def definitions(self) -> Mapping[str, Mapping[str, Any]]:
-        """Return the definitions of removed servers, by the name that each had."""
+        """Return the definitions of removed servers, by the name each had."""
         record = self._read()
         return {record.removed[key]: each for key, each in record.definitions.items() if key in record.removed}
 
@@ -47,7 +47,7 @@ class RemovedServers:
             return _Record()
 
     def change(self, *, removed: Mapping[str, Mapping[str, Any]], added: Iterable[Mapping[str, Any]]) -> None:
-        """Forget servers that were `added`, and remember those that were `removed`.
+        """Delete the records of servers that were `added`, and record those that were `removed`.
 
         Raises:
             ConfigurationError: the record cannot be written.
@@ -70,7 +70,7 @@ class RemovedServers:
 
 
 def identity(definition: Mapping[str, Any]) -> str:
-    """Return what names the program or address of a server, whatever its credentials are."""
+    """Return a hash that identifies the program or address of a server, regardless of its credentials."""
     shown = masked({key: definition[key] for key in ("command", "args", "url") if definition.get(key)})
     names = {key: sorted(definition.get(key) or ()) for key in ("env", "headers")}
     text = _REFERENCE.sub(MASK, json.dumps([shown, names], sort_keys=True))

@@ -1,4 +1,4 @@
-"""Diffs of client files that are safe to show: every credential masked where it stands."""
+"""Diffs of client files that are safe to show: every credential is masked."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _WITH_ESCAPES = re.compile(r'"(?=[^"\n]*\\)(?:\\.|[^"\\\n])*"')
 def masked_diff(
     name: str, before: str, after: str, block: Block, secrets: Iterable[str] = (), plain: Collection[str] = ()
 ) -> str:
-    """The change as a unified diff; of `secrets` nothing is shown wherever it stands, and `plain` texts are shown."""
+    """Return the change as a unified diff; `secrets` are masked everywhere, `plain` texts are never masked."""
     text = _diff(name, before, after)
     there = _There(text, _escaped(text), plain)
     found: dict[tuple[str, str], str] = {}
@@ -47,8 +47,8 @@ def masked_diff(
 
 
 def _replaced(text: str, key: str, written: str, masked: str) -> str:
-    """`text` with a value masked where it stands under its key; wherever it stands, if that is not to be seen."""
-    # An item of a list has a number for its key, which is not written.
+    """Return `text` with a value masked under its key; if the key is not visible, mask it everywhere."""
+    # An item of a list has a number as its key, which is not written in the file.
     lead = r"^[ +-][ \t]*|[\[,]\s*" if key.isdecimal() else rf"{re.escape(key)}[\"']?[\s+-]*[:=][\s+-]*"
     there = re.compile(rf"({lead}){re.escape(written)}", re.MULTILINE)
     changed, count = there.subn(lambda match: match[1] + masked, text)
@@ -56,7 +56,7 @@ def _replaced(text: str, key: str, written: str, masked: str) -> str:
 
 
 def _diff(name: str, before: str, after: str) -> str:
-    """A unified diff; what is the same at both ends is not compared, since files can have megabytes of it."""
+    """Return a unified diff; equal lines at both ends are not compared, since files can have megabytes of them."""
     first, second = before.splitlines(), after.splitlines()
     same = 0
     while same < min(len(first), len(second)) and first[same] == second[same]:
@@ -82,14 +82,14 @@ def _moved(match: re.Match[str], lines: int) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _There:
-    """A diff, the texts that stand in it in an unusual way, and those that are known to be no secret."""
+    """A diff, the escaped strings in it, and the texts that are known not to be secret."""
 
     text: str
     escaped: Mapping[str, set[str]]
     plain: Collection[str] = ()
 
     def written(self, text: str, masked: str = "") -> dict[str, str]:
-        """How a text can stand between its quotes in a file, and how what is shown of it then does."""
+        """Return the ways to write a text in quotes, each with its masked form."""
         quoted = json.dumps(masked, ensure_ascii=False)
         unusual = dict.fromkeys(self.escaped.get(text, ()), quoted)
         return unusual | {
@@ -99,12 +99,12 @@ class _There:
         }
 
     def has(self, text: str) -> bool:
-        """Whether a text stands there that may be a secret."""
+        """Return True if the diff contains a text that may be a secret."""
         return text not in self.plain and any(written in self.text for written in [*self.written(text), *_lines(text)])
 
 
 def _lines(text: str) -> list[str]:
-    """The lines of a text that may stand there as they are, as TOML allows."""
+    """Return the lines of a multi-line text, which TOML allows to be written as they are."""
     return [line for line in text.splitlines() if line.strip()] if "\n" in text else []
 
 
@@ -117,7 +117,7 @@ def _without_lines(text: str, secret: list[str]) -> str:
 
 
 def _escaped(text: str) -> dict[str, set[str]]:
-    """The texts with escapes, and how each is written: JSON and TOML allow many ways."""
+    """Return the strings with escapes, and the ways each is written: JSON and TOML allow several."""
     found: dict[str, set[str]] = {}
     for written in set(_WITH_ESCAPES.findall(text)):
         for read in (json.loads, _from_toml):

@@ -1,7 +1,7 @@
-"""Tables of a TOML text are taken out, added or put back as they were; every other byte stays.
+"""Edits of TOML text: tables are removed, added or restored as they were; every other byte stays.
 
-tomlkit reads the layout. The text is changed piece by piece instead of through tomlkit's own edits, which give the
-comment above a header to the table before it and write new tables between others.
+tomlkit parses the layout. The text is edited piece by piece instead of through tomlkit's own edits, which attach the
+comment above a header to the table before it and insert new tables between others.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from pml_gateway.clients.jsonc import BOM
 from pml_gateway.clients.model import TomlEditError
 
 MAX_COMPARED = 4_000
-"""Pieces of a text that is searched for where something stood; difflib takes seconds beyond."""
+"""Maximum number of pieces in a text that is compared; difflib takes seconds beyond that."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Piece:
-    """A header, a pair, a comment or a blank line, to the end of its line, and the path it writes to, if any."""
+    """A header, a pair, a comment or a blank line, with its line ending, and the path it writes to, if any."""
 
     text: str
     path: tuple[str, ...] | None
@@ -34,10 +34,10 @@ class _Piece:
 
 
 def set_table(text: str, path: Sequence[str], name: str, value: Mapping[str, Any]) -> str:
-    """`text` with the table `name` below `path`, in place of what stood there, or at the end.
+    """Return `text` with the table `name` below `path`, replacing an existing one, or at the end.
 
     Raises:
-        TomlEditError: the parent is written on one line, or the layout cannot be read.
+        TomlEditError: the parent is an inline table, or the layout cannot be parsed.
     """
     text = remove_tables(text, path, {name})
     eol = "\r\n" if "\r\n" in text else "\n"
@@ -46,10 +46,10 @@ def set_table(text: str, path: Sequence[str], name: str, value: Mapping[str, Any
 
 
 def remove_tables(text: str, path: Sequence[str], names: Collection[str]) -> str:
-    """`text` without the members `names` of the table at `path`; comments inside them go too, those behind stay.
+    """Return `text` without the members `names` of the table at `path`; comments inside them go, later ones stay.
 
     Raises:
-        TomlEditError: the members stand in a table on one line, or the layout cannot be read.
+        TomlEditError: the parent is an inline table, or the layout cannot be parsed.
     """
     pieces = _pieces(text)
     _refuse_inline(pieces, path)
@@ -58,10 +58,10 @@ def remove_tables(text: str, path: Sequence[str], names: Collection[str]) -> str
 
 
 def written_as(text: str, path: Sequence[str], name: str, other: str) -> str:
-    """`text` with the table `name` written as in `other`, where it stands first; both have it.
+    """Return `text` with the table `name` written as in `other`, at its first position in `text`; both have it.
 
     Raises:
-        TomlEditError: the layout of one of the two cannot be read.
+        TomlEditError: the layout of one of the two cannot be parsed.
     """
     pieces, theirs = _pieces(text), _pieces(other)
     written = "".join(piece.text for run in _runs(theirs, (*path, name)) for piece in theirs[slice(*run)])
@@ -71,10 +71,10 @@ def written_as(text: str, path: Sequence[str], name: str, other: str) -> str:
 
 
 def put_back(text: str, path: Sequence[str], name: str, original: str) -> str:
-    """`text` with the table `name` as `original` has it: its bytes, behind or before the neighbours it had there.
+    """Return `text` with the table `name` as in `original`: its bytes, next to the same neighbours.
 
     Raises:
-        TomlEditError: the layout of one of the two cannot be read, or one is too long.
+        TomlEditError: the layout of one of the two cannot be parsed, or one is too long.
     """
     eol = "\r\n" if "\r\n" in text else "\n"
     before = _pieces(original)
@@ -93,7 +93,7 @@ def put_back(text: str, path: Sequence[str], name: str, original: str) -> str:
 
 
 def _place(pieces: Sequence[_Piece], before: Sequence[_Piece], start: int, end: int) -> int:
-    """Where what stood at `start` to `end` of `before` belongs among the pieces of a later text."""
+    """Return the position in `pieces` for the run from `start` to `end` of `before`."""
     matcher = SequenceMatcher(None, [piece.text for piece in before], [piece.text for piece in pieces], autojunk=False)
     now = {mine + i: other + i for mine, other, size in matcher.get_matching_blocks() for i in range(size)}
     if start - 1 in now:
@@ -114,7 +114,7 @@ def _place(pieces: Sequence[_Piece], before: Sequence[_Piece], start: int, end: 
 
 
 def _runs(pieces: Sequence[_Piece], target: tuple[str, ...]) -> list[tuple[int, int]]:
-    """From where to where `target` is written; comments and blank lines between two of its pieces belong to it."""
+    """Return the ranges that write `target`; comments and blank lines between its pieces belong to them."""
     runs: list[tuple[int, int]] = []
     is_open = False
     for at, piece in enumerate(pieces):
@@ -145,13 +145,13 @@ def _pieces(text: str) -> list[_Piece]:
 
 
 def _in_order(pieces: Sequence[_Piece], text: str) -> Iterator[_Piece]:
-    """The pieces as they follow each other in `text`: tomlkit moves tables of one parent across an array of tables."""
+    """Yield the pieces in their order in `text`: tomlkit moves tables of one parent across an array of tables."""
     if "".join(piece.text for piece in pieces) == text:
         yield from pieces
         return
     starts = [0, *(at for at, piece in enumerate(pieces) if piece.is_header), len(pieces)]
     left = [("".join(piece.text for piece in pieces[start:end]), start, end) for start, end in pairwise(starts)]
-    # Longer ones first: of two elements of an array, one may begin as the other.
+    # Longer ones first: one element of an array may be a prefix of another.
     left.sort(key=lambda section: -len(section[0]))
     at = 0
     while left:
@@ -167,7 +167,7 @@ def _in_order(pieces: Sequence[_Piece], text: str) -> Iterator[_Piece]:
 
 
 def _walk(container: Container, path: tuple[str, ...], dotted: str) -> Iterator[_Piece]:
-    """The pieces in order; `dotted` stands before the keys of pairs such as `a.b = 1`."""
+    """Yield the pieces in order; `dotted` is the prefix of keys in pairs such as `a.b = 1`."""
     for key, item in container.body:
         if key is None:
             yield from (_Piece(line, None) for line in item.as_string().splitlines(keepends=True))

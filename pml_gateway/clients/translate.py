@@ -1,4 +1,4 @@
-"""Servers as clients write them, translated into the gateway's definitions and compared."""
+"""Translation of clients' server entries into the gateway's definitions, and their comparison."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _PLACEHOLDER = re.compile(
     r"(?:insert|paste|your)[-_ ].*|.*[-_ ]here",
     re.IGNORECASE,
 )
-"""Values that stand where a person has to put theirs."""
+"""Placeholders that the user has to replace."""
 
 _TAKEN = frozenset(
     {
@@ -39,7 +39,7 @@ _SIGN_IN = frozenset({"authProviderType", "headersHelper", "targetAudience", "ta
 
 
 def translated(raw: object, origin: EntryOrigin) -> Translation:
-    """The definition that does what `raw` does in its client."""
+    """Return the definition that does what `raw` does in its client."""
     found = Translation()
     if not isinstance(raw, dict):
         found.problems.append('should be the settings of a server, as {"command": ...} or {"url": ...}')
@@ -77,7 +77,7 @@ def translated(raw: object, origin: EntryOrigin) -> Translation:
 
 
 def is_placeholder(text: str) -> bool:
-    """Whether a value only shows where a person has to put theirs."""
+    """Return True if a value is only a placeholder for the user's own."""
     return _PLACEHOLDER.fullmatch(text) is not None
 
 
@@ -97,7 +97,7 @@ def _complaint(item: Any) -> str:
 
 
 def _settle_folder(definition: dict[str, Any], origin: EntryOrigin, found: Translation) -> None:
-    """Give a definition with relative paths the folder they start from: a client runs servers in its project."""
+    """Set the folder that relative paths in a definition start from: a client runs servers in its project."""
     folder = origin.surroundings.project
     given = definition.get("cwd")
     if given and not _is_absolute(given) and origin.scope is not Scope.USER:
@@ -125,9 +125,9 @@ _REFERENCE = re.compile(r"\$\{(?:env|file):[^{}]*\}")
 
 
 def same_server(known: Mapping[str, Any], entry: Mapping[str, Any], environ: Mapping[str, str]) -> bool:
-    """Whether both start the same program or reach the same URL, with the same variables and headers.
+    """Return True if both start the same program or reach the same URL, with the same variables and headers.
 
-    References count as what they stand for, so that an entry with a key written out equals the one imported from it.
+    References are compared by value, so that an entry with a literal key equals the one imported from it.
     """
     return covers(known, entry, environ) and all(
         _keys(known, section) == _keys(entry, section) for section in _SECTIONS
@@ -135,7 +135,7 @@ def same_server(known: Mapping[str, Any], entry: Mapping[str, Any], environ: Map
 
 
 def covers(known: Mapping[str, Any], entry: Mapping[str, Any], environ: Mapping[str, str]) -> bool:
-    """Whether `known` is `entry`, perhaps with more variables or headers."""
+    """Return True if `known` equals `entry`, or equals it with more variables or headers."""
     for key in ("command", "args", "url"):
         if _resolved(known.get(key), environ) != _resolved(entry.get(key), environ):
             return False
@@ -155,7 +155,7 @@ def differing_secrets(
 ) -> list[str] | None:
     """Return the keys whose secrets differ between two definitions of one server; None if they are two servers.
 
-    `known` may have more variables and headers. What is not secret has to be the same.
+    `known` may have more variables and headers. Everything that is not secret must be the same.
     """
     if any(known.get(key) and entry.get(key) and known[key] != entry[key] for key in ("cwd", "env_file")):
         return None
@@ -186,7 +186,7 @@ def _at(definition: Mapping[str, Any], at: tuple[str, ...]) -> Any:
 
 
 def _hides_same(ours: Any, theirs: Any, at: tuple[str, ...]) -> bool:
-    """Return True if two values are the same but for their secrets; a value that is a reference is one."""
+    """Return True if two values are the same except for their secrets; a reference counts as a secret."""
     if isinstance(ours, str) and is_reference(ours):
         return True
     first, second = (masked(mapped(each, lambda text, *_: _REFERENCE.sub(MASK, text)), at) for each in (ours, theirs))
@@ -194,7 +194,7 @@ def _hides_same(ours: Any, theirs: Any, at: tuple[str, ...]) -> bool:
 
 
 def united(first: Mapping[str, Any], second: Mapping[str, Any]) -> dict[str, Any]:
-    """One definition with what either of two equal ones says; it is enabled where one of them is."""
+    """Merge two equal definitions; the result is enabled if either is."""
     merged = {**second, **first}
     for key in _SECTIONS:
         if key in first or key in second:

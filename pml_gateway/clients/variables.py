@@ -1,4 +1,4 @@
-"""Variables in a client's entry, in the syntax of any client, replaced by the gateway's own `${env:NAME}`."""
+"""Variables in a client's entry, in any client's syntax, replaced by the gateway's own `${env:NAME}`."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _STYLES: Mapping[Variables, frozenset[str]] = {
     Variables.ANY: frozenset({"braced", "env", "kind", "word", "curly", "curly_file", "dollar", "percent"}),
 }
 _SHELL_NAME = re.compile(r"[A-Z][A-Z0-9_]{2,}")
-"""A variable of a shell in pasted text: `$x` is part of a script, and `pa$S` of a password."""
+"""A shell variable in pasted text: `$x` is part of a script, and `pa$S` of a password."""
 
 _WORD = re.compile(r"[a-z]+(?:[A-Z][A-Za-z]*)?|/")
 _WORDS = frozenset(
@@ -43,10 +43,10 @@ _OURS = re.compile(r"\$\{(?:(?:env|file):|(?:cwd|workspaceFolder)\})")
 
 @dataclass(slots=True)
 class Translation:
-    """The meaning of one entry.
+    """The translation of one entry.
 
-    `variables` are the environment variables it reads: name, and what a person knows of it. `definition` is None
-    where the entry cannot be used; `problems` then says why.
+    `variables` are the environment variables it reads, each with the user's description of it. `definition` is None if
+    the entry cannot be used; `problems` then says why.
     """
 
     definition: dict[str, Any] | None = field(default=None, repr=False)
@@ -57,7 +57,7 @@ class Translation:
 
 @dataclass(frozen=True, slots=True)
 class EntryOrigin:
-    """Where an entry was found; `inputs` are the file's `inputs`, which VS Code asks a person for."""
+    """The origin of an entry; `inputs` are the file's `inputs`, which VS Code asks the user for."""
 
     client: KnownClient
     scope: Scope
@@ -67,13 +67,13 @@ class EntryOrigin:
 
 
 def expanded(definition: Mapping[str, Any], origin: EntryOrigin, found: Translation) -> dict[str, Any]:
-    """Return `definition` with the variables of its client in the gateway's spelling.
+    """Return `definition` with its client's variables in the gateway's syntax.
 
-    A name in the definition's own `env` means the value there. An argument keeps it as written, because the program
-    expands it; where nothing else would expand it, the value takes its place.
+    A variable defined in the definition's own `env` is kept in arguments, because the program expands it; elsewhere it
+    is replaced by that value.
     """
     if origin.client.file_format is FileFormat.TOML:
-        # Codex names variables in members of their own, which are in our spelling already.
+        # Codex names variables in separate members, which are in our syntax already.
         return dict(definition)
     expansion = _Expansion(definition.get("env") or {}, definition.get("command") or "", origin, found)
     return {key: expansion.mapped(value, (key,)) for key, value in definition.items()}
@@ -108,7 +108,7 @@ class _Expansion:
         return self.origin.client.variables is Variables.ANY
 
     def _text(self, text: str, at: Keys, inside: frozenset[str]) -> str:
-        """Expand `text`; the names `inside` are being defined, so that they mean the client's environment."""
+        """Expand `text`; names in `inside` are being defined, so they refer to the client's environment."""
         return _VARIABLE.sub(lambda match: self._variable(match, at, inside), text)
 
     def _variable(self, match: re.Match[str], at: Keys, inside: frozenset[str]) -> str:
@@ -131,7 +131,7 @@ class _Expansion:
         return self._environment(name, default, inside)
 
     def _is_left_to_program(self, match: re.Match[str], style: str, at: Keys) -> bool:
-        """Return True for `${X}` and `$X` in arguments, unless `X` only passes on the variable of this name."""
+        """Return True for `${X}` and `$X` in arguments, unless `X` only passes on the variable of the same name."""
         is_plain = match["default"] is None and style in ("braced", "dollar", "percent")
         return bool(self.command) and is_plain and at[0] == "args" and not self._passes_on(match[style])
 
@@ -142,7 +142,7 @@ class _Expansion:
         return name in _WORDS if self._is_pasted else _WORD.fullmatch(name) is not None
 
     def _is_variable(self, match: re.Match[str], style: str) -> bool:
-        """Return False for what is no variable in pasted text: names of scripts, and parts of passwords."""
+        """Return False for text that is not a variable in pasted text: names in scripts, and parts of passwords."""
         if not self._is_pasted or style not in ("braced", "dollar", "percent"):
             return True
         if style == "braced":

@@ -1,1 +1,1 @@
-"""Pasted text that is no block of a client: command lines that add servers, and documents of registries."""
+"""Pasted text that is not a client's block: command lines that add servers, and registry documents."""

@@ -24,7 +24,7 @@ _IGNORED = frozenset(
         *("--disable", "--oauth-resource", "-p", "--profile", "--tools"),
     }
 )
-"""Options with a value that mean nothing to a gateway, or are told of elsewhere."""
+"""Options with a value that the gateway ignores, or configures elsewhere."""
 
 _FLAGS = frozenset({"--trust", "--debug", "-d", "--strict", "--no-browser"})
 _VALUES = {
@@ -40,7 +40,7 @@ _VALUES = {
     "--bearer-token-env-var": "bearer_token_env_var",
 }
 _LISTS = {"env": re.compile(r"[A-Za-z_]\w*=.*", re.DOTALL), "headers": re.compile(r"[\w-]+:\s.*", re.DOTALL)}
-"""Options that take several values, and how a further one looks: Claude Code reads on until the next option."""
+"""Options that take several values, and the form of further ones: Claude Code reads until the next option."""
 
 _LOGIN = ("client_id", "client_secret", "callbackPort", "scopes")
 
@@ -49,7 +49,7 @@ def command_line_entries(text: str) -> dict[str, Any]:
     """Return the servers that the command lines in `text` add, by name.
 
     Raises:
-        UsageError: a line cannot be read, or says what is not known.
+        UsageError: a line cannot be parsed, or has an unknown option.
     """
     found: dict[str, Any] = {}
     for match in _LINE.finditer(_CONTINUED.sub(" ", text)):
@@ -77,7 +77,7 @@ def _named(match: re.Match[str]) -> str:
 
 
 def _variable(match: re.Match[str]) -> str:
-    """Return a variable in braces, which mark it wherever it stands."""
+    """Return a variable in braces, which mark it in any context."""
     if match["name"] and match["name"] != "PWD":
         return f"${{{match['name']}}}"
     return match[0] if match[0][0] in "'\\" else "${workspaceFolder}"
@@ -96,7 +96,7 @@ def _of_json(command: str, words: list[str]) -> tuple[str, Any]:
 
 
 class _Reader:
-    """Reads the words behind `mcp add`."""
+    """A parser of the words after `mcp add`."""
 
     def __init__(self, command: str, words: list[str]) -> None:
         self._command, self._words = command, words
@@ -133,7 +133,7 @@ class _Reader:
         if option in _FLAGS:
             return
         if option == "--client-secret":
-            # Claude Code asks for it, or reads this variable.
+            # Claude Code prompts for it, or reads this variable.
             self._given["client_secret"] = "${env:MCP_CLIENT_SECRET}"
             return
         if option not in _VALUES and option not in _IGNORED:

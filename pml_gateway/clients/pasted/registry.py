@@ -1,4 +1,4 @@
-"""A registry's `server.json`: packages and remote addresses of one server, as an entry that starts or reaches it."""
+"""A registry's `server.json`: packages and remote addresses of one server, turned into an entry."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ _RUNNERS: Mapping[str, tuple[str, tuple[str, ...], str]] = {
     "docker": ("docker", ("run", "-i", "--rm"), ":"),
     "nuget": ("dnx", ("--yes",), "@"),
 }
-"""Kinds of packages: what runs them, its arguments where none are given, and what stands before a version."""
+"""Kinds of packages: the command that runs them, its default arguments, and the separator before a version."""
 
 _PLACE = re.compile(r"\{([A-Za-z_][\w-]*)\}")
 
 
 @dataclass(slots=True)
 class RegistryServer:
-    """An entry in VS Code's shape: `${input:X}` is what a person has to give, with its description in `inputs`."""
+    """An entry in VS Code's form: `${input:X}` is a value to ask the user for, with its description in `inputs`."""
 
     name: str
     entry: dict[str, Any] = field(default_factory=dict, repr=False)
@@ -31,13 +31,13 @@ class RegistryServer:
 
 
 def is_registry_document(values: Mapping[str, Any]) -> bool:
-    """Return True for a `server.json`, also inside the answer of a registry."""
+    """Return True for a `server.json`, also inside a registry's response."""
     server = _server(values)
     return isinstance(server.get("name"), str) and any(isinstance(server.get(k), list) for k in ("packages", "remotes"))
 
 
 def registry_server(values: Mapping[str, Any]) -> RegistryServer:
-    """Return the server of a `server.json`: by its first package that can be run here, else by its address.
+    """Return the server of a `server.json`: from its first runnable package, else from its address.
 
     Raises:
         UsageError: it has neither.
@@ -69,7 +69,7 @@ def _mappings(value: object) -> list[Mapping[str, Any]]:
 
 
 def _either(package: Mapping[str, Any], *keys: str) -> Any:
-    """Return the first of `keys` that is there: older documents write them with underscores."""
+    """Return the value of the first of `keys` that exists: older documents use underscores."""
     return next((package[key] for key in keys if package.get(key)), None)
 
 
@@ -107,7 +107,7 @@ def _reach(remote: Mapping[str, Any], found: RegistryServer) -> None:
 
 
 def _named(items: object, found: RegistryServer) -> Iterator[tuple[str, str]]:
-    """Yield variables or headers with their values; those without a value that may be left out are."""
+    """Yield variables or headers with their values; optional ones without a value are left out."""
     for item in _mappings(items):
         name = item.get("name")
         if isinstance(name, str) and (value := _value(item, name, found)) is not None:
@@ -135,7 +135,7 @@ def _value(item: Mapping[str, Any], wish: str, found: RegistryServer) -> str | N
 
 
 def _filled(text: str, item: Mapping[str, Any], found: RegistryServer) -> str:
-    """Return `text` with a value, or a question for one, in place of each `{variable}`."""
+    """Return `text` with each `{variable}` replaced by its value, or by an input to ask for."""
     variables = item.get("variables")
     known = variables if isinstance(variables, Mapping) else {}
 
