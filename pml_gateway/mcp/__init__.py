@@ -1,1 +1,1 @@
-"""The client side of the protocol: transports and sessions to one server; and one adapter of what the SDK hides."""
+"""The client side of the protocol: transports and sessions to one server, and an adapter for the SDK."""

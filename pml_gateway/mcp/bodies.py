@@ -1,4 +1,4 @@
-"""Bodies of HTTP answers, unpacked in small pieces and within limits, without lone surrogates."""
+"""Bodies of HTTP responses, decompressed in small pieces and within limits, without lone surrogates."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import httpx2
 from pml_gateway.foreign_json import SurrogateRepair
 
 ACCEPTED_ENCODING = "gzip"
-"""The one compression that is asked for: every server has it, and it can be unpacked piece by piece."""
+"""The only compression that is requested: every server supports it, and it can be decompressed piece by piece."""
 
 PIECE_BYTES = 256 * 1024
 
@@ -19,11 +19,11 @@ CUT_SHORT = "the connection failed before the end of the answer"
 
 
 class BodyError(httpx2.StreamError):
-    """A body that cannot be taken; the SDK makes an error answer of it, as of any fault in a body."""
+    """A body that cannot be accepted; the SDK turns it into an error answer, like any fault in a body."""
 
 
 class Unpacker:
-    """Undoes the compression of one body, a bounded piece at a time."""
+    """A decompressor of one body that yields bounded pieces."""
 
     def __init__(self, encoding: str) -> None:
         self._inflate = None
@@ -36,10 +36,10 @@ class Unpacker:
                 raise BodyError(f"the answer is packed with {other[:40]!r}, which was not asked for")
 
     def pieces(self, content: bytes) -> Iterator[bytes]:
-        """What `content` unpacks to.
+        """Yield the decompressed pieces of `content`.
 
         Raises:
-            BodyError: it is not what it was said to be.
+            BodyError: the content is not valid in its declared encoding.
         """
         if self._inflate is None:
             yield content
@@ -54,10 +54,10 @@ class Unpacker:
 
 
 async def unpacked(chunks: AsyncIterable[bytes], encoding: str, max_bytes: int | None) -> AsyncIterator[bytes]:
-    """The unpacked and repaired body, of at most `max_bytes` (None: an endless stream).
+    """Yield the decompressed and repaired body, of at most `max_bytes` (None: an endless stream).
 
     Raises:
-        BodyError: there is more of it, or it cannot be unpacked.
+        BodyError: the body is larger, or cannot be decompressed.
     """
     unpacker, repair, size = Unpacker(encoding), SurrogateRepair(), 0
     async for chunk in chunks:
@@ -66,7 +66,7 @@ async def unpacked(chunks: AsyncIterable[bytes], encoding: str, max_bytes: int |
             if max_bytes is not None and size > max_bytes:
                 raise BodyError(f"the answer is larger than {max_bytes} bytes (upstreams.max_message_bytes)")
             if size == len(piece):
-                # Of the first piece: neither JSON nor events begin with a byte order mark.
+                # Only in the first piece: neither JSON nor events begin with a byte order mark.
                 piece = piece.removeprefix(BOM_UTF8)
             if fixed := repair.feed(piece):
                 yield fixed
@@ -75,7 +75,7 @@ async def unpacked(chunks: AsyncIterable[bytes], encoding: str, max_bytes: int |
 
 
 class BoundedStream(httpx2.AsyncByteStream):
-    """A response's stream, unpacked and bounded."""
+    """A response's stream, decompressed and bounded."""
 
     def __init__(self, stream: httpx2.AsyncByteStream, encoding: str, max_bytes: int | None) -> None:
         self._stream = stream
@@ -89,7 +89,7 @@ class BoundedStream(httpx2.AsyncByteStream):
         except httpx2.TransportError as error:
             if self._max_bytes is None:
                 raise
-            # The SDK's client ends the whole session for any other error than a body's.
+            # The SDK's client ends the whole session for any error other than a fault in a body.
             raise BodyError(f"{CUT_SHORT} ({type(error).__name__})") from error
 
     async def aclose(self) -> None:
@@ -98,7 +98,7 @@ class BoundedStream(httpx2.AsyncByteStream):
 
 
 def bound(response: httpx2.Response, max_bytes: int, *, is_endless: bool) -> None:
-    """Bound the body of a response that has not been read; one that `is_endless` has no limit."""
+    """Bound the body of a response that has not been read; an `is_endless` one has no limit."""
     encoding = response.headers.pop("content-encoding", "")
     assert isinstance(response.stream, httpx2.AsyncByteStream)
     response.stream = BoundedStream(response.stream, encoding, None if is_endless else max_bytes)

@@ -1,4 +1,4 @@
-"""A negotiated session over open streams: lists, calls, notices, and whether its peer changed or ended."""
+"""A negotiated session over open streams: listings, calls, notifications, and its end."""
 
 from __future__ import annotations
 
@@ -36,14 +36,14 @@ from pml_gateway.workplace import Workplace
 logger = get_logger(__name__)
 
 LOG_LEVEL_SECONDS = 5.0
-"""How long a server may take to answer `logging/setLevel`; its calls wait for it."""
+"""Time limit in seconds for `logging/setLevel`; calls wait for it."""
 
 PING_SECONDS = 2.0
-"""How long a server may take to answer `ping`; some never do."""
+"""Time limit in seconds for `ping`; some servers never answer."""
 
 
 CallTool = Callable[..., Awaitable[JsonObject]]
-"""(params, on_progress=, call=) to the raw result of `tools/call`."""
+"""(params, on_progress=, call=) -> the raw result of `tools/call`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,26 +58,26 @@ class Connection:
 
     @property
     def pid(self) -> int | None:
-        """The process at its other end, where the gateway started one."""
+        """Return the process id of the server, if the gateway started it."""
         return None if self.http is None else self.http.pid
 
     @property
     def is_over(self) -> bool:
-        """Whether the peer is gone (`lost`) or the connection is to be replaced (`ended`)."""
+        """Return True if the peer is gone (`lost`) or the connection must be replaced (`ended`)."""
         return self.lost.is_set() or self.ended.is_set()
 
     @property
     def era(self) -> str:
-        """The negotiated protocol era."""
+        """Return the negotiated protocol era."""
         return MODERN if self.session.protocol_version in MODERN_PROTOCOL_VERSIONS else HANDSHAKE
 
     @property
     def spoken(self) -> Spoken:
-        """What the next connection to this server is to speak."""
+        """Return the era and version that the next connection to this server should use."""
         return Spoken(self.era, self.session.offered)
 
     async def has_begun(self) -> None:
-        """Return once a handshake over HTTP is over: calls go beside the session, and would overtake its last word."""
+        """Wait until an HTTP handshake is complete: calls bypass the session and could overtake its last message."""
         if self.send_call is None or self.era == MODERN:
             return
         try:
@@ -86,7 +86,7 @@ class Connection:
             logger.debug("ping refused: %s", error)
 
     async def set_log_level(self, level: str | None) -> None:
-        """Tell a handshake upstream how much the client of this session wants to know, unless it knows."""
+        """Set the log level that the client of this session wants at a handshake upstream, unless it is set already."""
         questions, capabilities = self.session.questions, self.session.server_capabilities
         if level is None or level == questions.log_level or capabilities is None or capabilities.logging is None:
             return
@@ -106,7 +106,7 @@ class Connection:
         on_progress: ProgressFnT | None,
         call: OpenCall | None = None,
     ) -> JsonObject:
-        """One request with these params; the result as the upstream sent it. The caller limits its time."""
+        """Send one request and return the result as the upstream sent it. The caller limits its time."""
         with self.session.questions.during(call):
             if self.send_call is not None and method == "tools/call":
                 return await self.send_call(params, on_progress=on_progress, call=call)
@@ -130,7 +130,7 @@ async def open_connection(
 ) -> AsyncIterator[Connection]:
     """Open, negotiate and watch one session; it ends with this context.
 
-    Its peer is told what the clients behind `questions` can be asked.
+    The peer is told the capabilities of the clients behind `questions`.
     """
 
     async def on_message(message: mcp_types.ServerNotification | Exception) -> None:
@@ -174,7 +174,7 @@ async def _calls(
     if definition.resolved_transport is not Transport.HTTP or definition.url is None:
         yield connection
         return
-    # aiohttp takes 0.2 s to import, which gateways with stdio upstreams alone never need.
+    # Importing aiohttp takes 0.2 s, which gateways with only stdio upstreams never need.
     from pml_gateway.mcp.http_calls import open_http_calls
 
     async with open_http_calls(
@@ -209,7 +209,7 @@ async def _session(
 
 
 async def _listen(connection: Connection, on_notice: OnNotice) -> None:
-    """Follow the upstream's change events, for as long as it has a stream for them."""
+    """Listen to the upstream's change events for as long as it has a stream for them."""
     capabilities = connection.session.server_capabilities or mcp_types.ServerCapabilities()
     tools, prompts, resources = (
         bool(given and given.list_changed)
@@ -225,9 +225,9 @@ async def _listen(connection: Connection, on_notice: OnNotice) -> None:
             resources_list_changed=resources,
         ) as subscription:
             async for _ in subscription:
-                # Each event reaches `on_notice` as a notification of its own as well.
+                # Each event also reaches `on_notice` as a separate notification.
                 pass
     except (MCPError, SubscriptionLost, TimeoutError):
         pass
-    # Without the stream a change may have been missed.
+    # Without the stream, a change may have been missed.
     on_notice("notifications/tools/list_changed", {})

@@ -1,4 +1,4 @@
-"""Time limits that stand still while a person is asked, and move where a server reports progress."""
+"""Time limits that pause while a user is asked, and are extended when a server reports progress."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ import anyio
 
 
 class Deadline:
-    """A time limit (`anyio.current_time`): cancels what runs in its context; renewals do not move it past its end.
+    """A time limit (`anyio.current_time`) that cancels its context; renewals cannot extend it past its end.
 
-    Seconds in which a person is asked do not count.
+    Time in which a user is asked does not count.
     """
 
     def __init__(self, deadline: float = math.inf, end: float = math.inf) -> None:
@@ -36,16 +36,16 @@ class Deadline:
 
     @property
     def cancelled_caught(self) -> bool:
-        """Return True if what ran in the context was cancelled by this."""
+        """Return True if the context was cancelled by this deadline."""
         return self._scope.cancelled_caught
 
     @property
     def is_at_end(self) -> bool:
-        """Return True if no renewal can move it any further."""
+        """Return True if no renewal can extend it."""
         return self._scope.deadline >= self._end
 
     def renew(self, seconds: float) -> None:
-        """Leave at least so many seconds from now on, but none past the end."""
+        """Extend the deadline to at least this many seconds from now, but not past the end."""
         self.was_renewed = True
         if self._pauses:
             self._left = max(self._left, min(seconds, self._end - self._paused_at))
@@ -53,12 +53,12 @@ class Deadline:
             self._scope.deadline = max(self._scope.deadline, min(anyio.current_time() + seconds, self._end))
 
     def cancel(self) -> None:
-        """End the scope now."""
+        """Cancel the scope now."""
         self._scope.cancel()
 
     @contextmanager
     def paused(self) -> Iterator[None]:
-        """Let no time pass for the length of this context; contexts may overlap."""
+        """Stop the clock in this context; contexts may overlap."""
         if self._pauses == 0:
             self._paused_at = anyio.current_time()
             self._left = self._scope.deadline - self._paused_at
@@ -78,23 +78,23 @@ _RUNNING: ContextVar[tuple[Deadline, ...]] = ContextVar("pml_gateway_deadlines",
 
 
 def within(seconds: float | None) -> Deadline:
-    """Cancel what runs in this context after so many seconds, not counting those in which a person is asked."""
+    """Return a limit that cancels its context after this many seconds, not counting time in which a user is asked."""
     return Deadline() if seconds is None else Deadline(anyio.current_time() + seconds)
 
 
 def running() -> tuple[Deadline, ...]:
-    """The time limits around the caller, outermost first."""
+    """Return the time limits around the caller, outermost first."""
     return _RUNNING.get()
 
 
 def forget_limits() -> None:
-    """Begin a task that is not bound by the time limits of the one that started it."""
+    """Detach the current task from the time limits of the task that started it."""
     _RUNNING.set(())
 
 
 @contextmanager
 def paused(deadlines: tuple[Deadline, ...]) -> Iterator[None]:
-    """Let no time pass for any of these."""
+    """Stop the clock of all these deadlines in this context."""
     with ExitStack() as stack:
         for deadline in deadlines:
             stack.enter_context(deadline.paused())

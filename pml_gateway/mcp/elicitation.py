@@ -1,4 +1,4 @@
-"""What an upstream asks (elicitation, sampling, roots) or tells during a call, for the client whose call it is."""
+"""Questions (elicitation, sampling, roots) and notifications of an upstream during a call, passed to its client."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ from pml_gateway.signal import Signal
 from pml_gateway.types import JsonObject
 
 WITHDRAW_SECONDS = 2.0
-"""How long the end of a call waits for its open questions to be withdrawn."""
+"""Time limit in seconds for withdrawing a call's open questions when it ends."""
 
 MAX_URLS = 256
-"""Elicitations by URL of one session whose completion is still passed on; the oldest are forgotten."""
+"""Maximum number of URL elicitations per session whose completion is still passed on; the oldest are dropped."""
 
 LOG_LEVELS = ("debug", "info", "notice", "warning", "error", "critical", "alert", "emergency")
 
@@ -34,18 +34,18 @@ TOLD = frozenset({LOG, ELICITATION_COMPLETE})
 """Notifications that belong to the client of a call."""
 
 ROOTS = "roots/list"
-"""A question about the client itself: servers ask it when a session begins or the roots change, and keep the answer."""
+"""The question about the client's roots: servers ask it at the start of a session or after changes, and cache it."""
 
 _ANNOUNCED = {"roots": ("listChanged",), "sampling": ("context", "tools"), "elicitation": ("form", "url")}
 _ASKED = {ROOTS: "roots", "sampling/createMessage": "sampling", "elicitation/create": "elicitation"}
 
 OnAsked = Callable[[str], None]
-"""Is told of each question of a server, by the capability that it needs of a client."""
+"""Called for each question of a server, with the client capability that it requires."""
 
 
 @dataclass(frozen=True, slots=True)
 class Capabilities:
-    """What a client can be asked, in the words of client capabilities; equal ones share upstream sessions."""
+    """The questions a client can be asked, as client capabilities; clients with equal ones share upstream sessions."""
 
     key: str = "{}"
     announced: JsonObject = field(default_factory=dict, compare=False)
@@ -54,14 +54,14 @@ class Capabilities:
         return bool(self.announced)
 
     def refusal(self, method: str, params: Mapping[str, Any]) -> tuple[int, str] | None:
-        """Code and message for a question that this client cannot be asked."""
+        """Return code and message for a question that this client does not support; None if it does."""
         name = _ASKED.get(method)
         if name is None or name not in self.announced:
             return METHOD_NOT_FOUND, f"{method} is not supported by the client of this call"
         detail = self.announced[name]
         if name == "elicitation":
             mode = params.get("mode") or "form"
-            # Clients that name no mode are older than the modes, and show forms.
+            # Clients that declare no mode predate the modes, and show forms.
             if mode not in (detail or {"form": {}}):
                 return (
                     INVALID_PARAMS,
@@ -76,7 +76,7 @@ NO_CAPABILITIES = Capabilities()
 
 
 def capabilities_of(capabilities: mcp_types.ClientCapabilities | None) -> Capabilities:
-    """What of a client's capabilities is relayed to upstreams."""
+    """Return those of a client's capabilities that are relayed to upstreams."""
     if capabilities is None or not (capabilities.roots or capabilities.sampling or capabilities.elicitation):
         return NO_CAPABILITIES
     given = capabilities.model_dump(by_alias=True, mode="json", exclude_none=True)
@@ -89,59 +89,60 @@ def capabilities_of(capabilities: mcp_types.ClientCapabilities | None) -> Capabi
 
 
 class Audience(Protocol):
-    """The client of a call, as far as its upstream may reach it."""
+    """The client of a call, as its upstream can reach it."""
 
     @property
     def client_id(self) -> str:
-        """Who it is; what a session keeps of one client never meets another."""
+        """Return the client's id; session data of one client is never used for another."""
 
     @property
     def share(self) -> str:
-        """Whom what its calls take is counted for."""
+        """Return the share that the resources of its calls are counted for."""
 
     @property
     def is_one_client(self) -> bool:
-        """Whether everybody of this id is the same client; anonymous ones are not."""
+        """Return True if everyone with this id is the same client; anonymous clients are not."""
 
     @property
     def client_capabilities(self) -> Capabilities:
-        """What it can be asked."""
+        """Return the questions it supports."""
 
     @property
     def answers_later(self) -> bool:
-        """Whether questions are a result of its request, and answers come with the next one."""
+        """Return True if questions are a result of its request, and answers come with the next one."""
 
     @property
     def log_level(self) -> str | None:
-        """The least severe log message it wants; None if it has not said."""
+        """Return the least severe log level it wants; None if it has not said."""
 
     async def ask(self, method: str, params: JsonObject, on_progress: ProgressFnT | None) -> JsonObject:
-        """Its answer to one question.
+        """Ask the client one question and return its answer.
 
         Raises:
-            MCPError: it refuses or fails.
+            MCPError: the client refuses or fails.
         """
 
     async def tell(self, method: str, params: JsonObject) -> None:
-        """Pass on one notification, if it is still there."""
+        """Pass on one notification, if the client is still connected."""
 
     async def let_go(self) -> None:
-        """End the stream of its request, as the upstream did with ours; the client comes back for the answer."""
+        """End the stream of its request, as the upstream did with ours; the client reconnects for the answer."""
 
 
 Lend = Callable[[], AbstractAsyncContextManager[None]]
 
 
 Party: TypeAlias = "str | OpenCall"
-"""Whom questions are for where calls of several share a session: a client by its id, or a call."""
+"""The addressee of questions on a session shared by several clients: a client id, or a call."""
 
 
 class OpenCall:
     """One request to an upstream, from before it is sent until it is answered.
 
-    On a session of several clients, one that `is_proven` has never asked before, and one that `was_questioned` may have
-    asked this time; one that `is_repeatable` may be sent again. `party` is whom its questions are for: the client, or
-    this very call of one that is asked by the result of it. `failure` is what the gateway itself ended it with.
+    On a session of several clients, a call `is_proven` if its tool has never asked anything before, and
+    `was_questioned` if it may have asked this time; one that `is_repeatable` may be sent again. `party` is the
+    addressee of its questions: the client, or this call if its client is asked by a result. `failure` is the error with
+    which the gateway itself ended it.
     """
 
     def __init__(self, audience: Audience, question_timeout: float) -> None:
@@ -164,26 +165,26 @@ class OpenCall:
 
     @contextmanager
     def limited(self, deadline: float, end: float, when_asked: Callable[[], None]) -> Iterator[Deadline]:
-        """Give the rest of it until a deadline, renewed at most to `end`; `when_asked` is told of each question."""
+        """Limit the rest of the call to a deadline, renewable up to `end`; `when_asked` is called for each question."""
         with Deadline(deadline, end) as self._limit:
             self._deadlines = running()
             self._when_asked = when_asked
             yield self._limit
 
     def fail(self, error: GatewayError) -> None:
-        """End it with an error, while it is `limited`."""
+        """End the call with an error, while it is `limited`."""
         self.failure = error
         self._limit.cancel()
 
     def held(self) -> AbstractContextManager[None]:
-        """Let no time pass for it."""
+        """Stop the clock of the call's time limits in this context."""
         return paused(self._deadlines)
 
     async def answer(self, method: str, params: JsonObject, on_progress: ProgressFnT | None = None) -> JsonObject:
-        """The client's answer to one question of the upstream.
+        """Ask the client one question of the upstream and return its answer.
 
         Raises:
-            MCPError: the client cannot be asked this, refuses, is silent, or its call is over.
+            MCPError: the client does not support it, refuses, or does not answer, or its call is over.
         """
         if self.has_ended:
             raise too_late()
@@ -206,17 +207,17 @@ class OpenCall:
         raise too_late()
 
     async def ask(self, method: str, params: JsonObject, on_progress: ProgressFnT | None) -> JsonObject:
-        """The answer of its client, whether or not the call goes on.
+        """Ask the client a question, even if the call is over, and return its answer.
 
         Raises:
-            MCPError: the client refuses or is silent.
+            MCPError: the client refuses or does not answer.
         """
         with anyio.move_on_after(self._question_timeout):
             return await self.audience.ask(method, params, on_progress)
         raise MCPError(REQUEST_TIMEOUT, f"no answer within {self._question_timeout:g} s")
 
     async def tell(self, method: str, params: JsonObject) -> None:
-        """Pass on what the upstream tells during the call."""
+        """Pass on a notification that the upstream sends during the call."""
         if self.has_ended or (method == LOG and not wants_log(self.audience.log_level, params)):
             return
         await self.audience.tell(method, params)
@@ -233,7 +234,7 @@ class OpenCall:
 
 
 class Questions:
-    """The open calls of one session, to which its peer's questions and notices are handed."""
+    """The open calls of one session, to which its peer's questions and notifications are assigned."""
 
     def __init__(
         self, client_capabilities: Capabilities = NO_CAPABILITIES, on_asked: OnAsked = lambda _name: None
@@ -246,38 +247,38 @@ class Questions:
         self._urls: FIFOCache[str, Audience] = FIFOCache(MAX_URLS)
 
     def add(self, call: OpenCall) -> None:
-        """Hand what comes from now on to this call, unless it says which it belongs to."""
+        """Assign the peer's following messages to this call, unless they name another."""
         self._calls.append(call)
         self._latest = call
 
     async def remove(self, call: OpenCall) -> None:
-        """The call is over."""
+        """Remove a call that is over."""
         self._calls.remove(call)
         await call.end()
 
     @property
     def wanted_log_level(self) -> str | None:
-        """How much is wanted on the session from its start; None if that comes with the calls."""
+        """Return the log level to set when the session starts; None if it is sent with the calls."""
         return None
 
     def during(self, _call: OpenCall | None) -> AbstractContextManager[None]:
-        """A request runs on the session for the length of this context; only one that clients share takes note."""
+        """Return a context for one request on the session; only sessions shared by clients track it."""
         return nullcontext()
 
     def note_asked(self, method: str) -> None:
-        """The peer asked something."""
+        """Report a question of the peer to `on_asked`."""
         if (name := _ASKED.get(method)) is not None:
             self._tell_asked(name)
 
     def remember_url(self, params: Mapping[str, Any], audience: Audience) -> None:
-        """The end of what happens in a browser is told long after the call."""
+        """Remember the audience of a URL elicitation, whose completion is notified long after the call."""
         if isinstance(elicitation := params.get("elicitationId"), str):
             self._urls[elicitation] = audience
 
     async def answer(
         self, method: str, params: JsonObject, call: OpenCall | None = None, on_progress: ProgressFnT | None = None
     ) -> JsonObject:
-        """The answer to a question; `call` is given where the transport says whose it is."""
+        """Answer a question of the peer; `call` is given if the transport identifies it."""
         self.note_asked(method)
         asked = call or (self._calls[-1] if self._calls else None)
         if asked is not None:
@@ -294,12 +295,12 @@ class Questions:
         raise MCPError(METHOD_NOT_FOUND, f"{method} is not supported")
 
     def _outlives_calls(self, method: str) -> bool:
-        """Whether the client can be asked this between its calls; a stateless one cannot."""
+        """Return True if the client can be asked this between its calls; a stateless one cannot."""
         can_be_asked = method == ROOTS and "roots" in self.client_capabilities.announced
         return can_be_asked and self._latest is not None and not self._latest.audience.answers_later
 
     async def tell(self, method: str, params: JsonObject, call: OpenCall | None = None) -> None:
-        """Pass on a notice; those outside of any call go to nobody."""
+        """Pass on a notification; drop those outside of any call."""
         if method == ELICITATION_COMPLETE:
             audience = self._urls.pop(str(params.get("elicitationId")), None)
             if audience is not None:
@@ -311,7 +312,7 @@ class Questions:
 
 
 def wants_log(level: str | None, params: Mapping[str, Any]) -> bool:
-    """Whether a log message is as severe as the client wants."""
+    """Return True if a log message is as severe as the client wants."""
     given = params.get("level")
     if level is None or given not in LOG_LEVELS:
         return True
@@ -319,5 +320,5 @@ def wants_log(level: str | None, params: Mapping[str, Any]) -> bool:
 
 
 def too_late() -> MCPError:
-    """The refusal of a question whose call nobody waits for any more."""
+    """Return the refusal of a question whose call is already over."""
     return MCPError(INVALID_REQUEST, "the call this question belongs to is over")

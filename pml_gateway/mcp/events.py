@@ -1,4 +1,4 @@
-"""Server-sent events, cut out of a stream of bytes, whichever line ends it uses."""
+"""Server-sent events, parsed from a byte stream with any kind of line ending."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import AsyncIterable, AsyncIterator
 from pml_gateway.mcp.bodies import BodyError
 
 MAX_RETRY_SECONDS = 60.0
-"""The longest pause before a stream is resumed, whatever its server wants."""
+"""Maximum pause in seconds before a stream is resumed, whatever its server asks for."""
 
 
 class Event:
@@ -34,10 +34,10 @@ class Event:
 
 
 async def events(pieces: AsyncIterable[bytes], max_bytes: int) -> AsyncIterator[Event]:
-    """The events of a stream.
+    """Yield the events of a stream.
 
     Raises:
-        BodyError: one is larger than `max_bytes`.
+        BodyError: an event is larger than `max_bytes`.
     """
     buffer = bytearray()
     async for piece in pieces:

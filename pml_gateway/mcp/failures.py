@@ -1,4 +1,4 @@
-"""Errors of transports and of the SDK, translated into the gateway's upstream errors."""
+"""Translation of transport and SDK errors into the gateway's upstream errors."""
 
 from __future__ import annotations
 
@@ -33,14 +33,14 @@ from pml_gateway.secrets.masking import mask_text
 from pml_gateway.text import escaped, shortened
 
 _REDIRECTED = "Redirect to "
-"""What the SDK says of a redirect to another origin."""
+"""The beginning of the SDK's error for a redirect to another origin."""
 
 
 def translate(error: BaseException, upstream_id: str) -> GatewayError:
-    """The gateway's error for a fault at the boundary to `upstream_id`."""
+    """Return the gateway's error for a fault at the boundary to `upstream_id`."""
     cause = innermost(error)
     if isinstance(cause, ConfigurationError):
-        # Whoever calls a tool did nothing wrong, and can do nothing about a secret that is not there.
+        # The calling model did nothing wrong, and cannot fix a missing secret.
         return UpstreamUnusableError(f"{upstream_id}: {cause.message}", hint=cause.hint, details=cause.details)
     if isinstance(cause, GatewayError):
         if not cause.message.startswith(upstream_id):
@@ -75,7 +75,7 @@ def translate(error: BaseException, upstream_id: str) -> GatewayError:
             error = unreachable(cause)
             return UpstreamUnavailableError(f"{upstream_id}: {error.message}", hint=error.hint, details=error.details)
         case httpx2.InvalidURL():
-            # Its text quotes the URL, secrets and all.
+            # Its text quotes the URL, including secrets.
             return UpstreamUnusableError(
                 f"{upstream_id}: the url is not valid", hint=f"check servers.{upstream_id}.url"
             )
@@ -97,14 +97,14 @@ def _closed(upstream_id: str) -> UpstreamUnavailableError:
 
 def _text(error: BaseException) -> str:
     if isinstance(error, OSError) and error.filename is not None:
-        # Its text names the file, whose path may be made of secrets.
+        # Its text names the file, whose path may contain secrets.
         return f"{type(error).__name__}: {error.strerror}"
     text = str(error).splitlines()[0] if str(error) else ""
     return f"{type(error).__name__}: {text}"[:300] if text else type(error).__name__
 
 
 MAX_WORDS = 150
-"""Characters that are quoted of an error."""
+"""Maximum number of characters quoted of an error."""
 
 
 def unreachable(error: BaseException) -> UpstreamUnavailableError:
@@ -150,7 +150,7 @@ def _causes(error: BaseException) -> Iterator[BaseException]:
 
 
 _HOST = re.compile(r"[\w.:-]+")
-"""A host that may be shown; of a URL that is broken, the host may hold a secret of another part."""
+"""A host that may be shown; in a malformed URL, the host may contain a secret from another part."""
 
 
 def _host(error: BaseException) -> str:

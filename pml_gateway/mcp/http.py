@@ -1,4 +1,4 @@
-"""HTTP beside the SDK's message streams: a request's credentials, and what an answer's status and headers say."""
+"""HTTP details next to the SDK's message streams: credentials of requests, and status and headers of responses."""
 
 from __future__ import annotations
 
@@ -23,29 +23,29 @@ CREDENTIALS_REFUSED = (401, 403)
 
 
 class Credentials(Protocol):
-    """What lets requests to one upstream in; the logins of `upstreams.auth` are."""
+    """The credentials for requests to one upstream; implemented by the logins of `upstreams.auth`."""
 
     async def headers(self) -> dict[str, str]:
-        """What a request beside the SDK's client carries."""
+        """Return the headers of a request made outside the SDK's client."""
         ...
 
     async def renewed(self, sent: str | None) -> bool:
-        """Whether it is worth sending a request again that was refused with this header."""
+        """Renew the credentials; return True if a request refused with this header is worth repeating."""
         ...
 
     async def refusal(self, challenge: Challenge) -> GatewayError | None:
-        """The error for an answer that refuses the credentials."""
+        """Return the error for a response that refuses the credentials."""
         ...
 
     def for_httpx(self) -> httpx2.Auth | None:
-        """The same for the SDK's client."""
+        """Return the credentials for the SDK's client."""
         ...
 
 
 class SessionUnknownError(UpstreamUnavailableError):
     """A server refused a request because it no longer knows the session.
 
-    `executed` in the details is `no` where the request may be repeated in a new session.
+    `executed` in the details is `no` if the request may be repeated in a new session.
     """
 
     @classmethod
@@ -57,11 +57,11 @@ class SessionUnknownError(UpstreamUnavailableError):
 
 @dataclass(slots=True)
 class HttpSide:
-    """What a transport is told and says beside the message streams; of HTTP, what the SDK keeps to itself.
+    """State shared with a transport next to the message streams, including HTTP details that the SDK does not expose.
 
-    `max_bytes` is the size of the largest message that is taken; `pid` the process that was started, and `was_read` is
-    False if it ended without reading anything. `has_stream` says that the server gives a stream of its notifications;
-    once that ended and cannot be opened again, `look_after` finds out whether the session goes on.
+    `max_bytes` is the maximum size of a message; `pid` the process that was started, and `was_read` is False if it
+    ended without reading anything. `has_stream` is True if the server offers a notification stream; once that has ended
+    and cannot be reopened, `look_after` checks if the session is still alive.
     """
 
     max_bytes: int = 64 * 1024**2
@@ -74,28 +74,28 @@ class HttpSide:
     look_after: Callable[[], Awaitable[bool]] | None = None
 
     async def headers(self) -> dict[str, str]:
-        """What a request beside the SDK's client carries to be let in."""
+        """Return the authorization headers of a request made outside the SDK's client."""
         return await self.authorization.headers() if self.authorization is not None else {}
 
     async def renewed(self, sent: str | None) -> bool:
-        """Whether it is worth sending a request again that was refused with this header."""
+        """Renew the credentials; return True if a request refused with this header is worth repeating."""
         return self.authorization is not None and await self.authorization.renewed(sent)
 
     async def refusal(self, status: int, challenge: str, said: str) -> GatewayError | None:
-        """The error for an answer that refuses the credentials; None for every other answer."""
+        """Return the error for a response that refuses the credentials; None for any other response."""
         if status in CREDENTIALS_REFUSED and self.authorization is not None:
             return await self.authorization.refusal(Challenge(status, challenge, said))
         return None
 
     async def note(self, response: httpx2.Response) -> None:
-        """Keep what an answer to the SDK's client says beside its message, and tell the sender of the request."""
+        """Record status and headers of a response to the SDK's client, and report a refusal to the sender."""
         status, headers = response.status_code, response.headers
         content_type = headers.get("content-type", "").partition(";")[0].strip().lower()
         is_refusal = status >= FIRST_REFUSAL
         bound(
             response, MAX_READ if is_refusal else self.max_bytes, is_endless=not is_refusal and content_type == EVENTS
         )
-        # Balancers keep a session at one machine by a cookie.
+        # Load balancers use a cookie to keep a session on one machine.
         self.cookies.update(dict(response.cookies))
         method = response.request.method
         if not is_refusal:
@@ -115,7 +115,7 @@ EVENTS = "text/event-stream"
 
 
 async def read_refusal(response: httpx2.Response) -> Refusal:
-    """Read an answer that is an error or no message; its body is bounded, and may be missing."""
+    """Read a response that is an error or not a message; its body is bounded, and may be missing."""
     try:
         body = await response.aread()
     except (httpx2.StreamError, httpx2.TransportError):
@@ -128,10 +128,10 @@ async def read_refusal(response: httpx2.Response) -> Refusal:
 
 
 class Answered:
-    """What one request of the SDK's client was answered with, beside the message.
+    """The outcome of one request of the SDK's client, apart from the message.
 
-    `refusal` is set where the answer is not a message, `failure` where the connection failed. `names_request` is False
-    once the error in a message carries another id, and `has_begun` is True once a part of the answer has come.
+    `refusal` is set if the response is not a message, `failure` if the connection failed. `names_request` is False once
+    the error in a message carries another id, and `has_begun` is True once part of the answer has arrived.
     """
 
     def __init__(self) -> None:
@@ -146,8 +146,10 @@ _answered: ContextVar[Answered | None] = ContextVar("answered", default=None)
 
 @contextmanager
 def noting_answer() -> Iterator[Answered]:
-    """Learn how the request sent in this block was answered: the SDK turns statuses into errors that do not say so,
-    and runs what it sends in its sender's context."""
+    """Yield the outcome of the request sent in this block.
+
+    The SDK turns statuses into errors that do not contain them, and runs what it sends in the sender's context.
+    """
     answered = Answered()
     token = _answered.set(answered)
     try:
@@ -157,7 +159,7 @@ def noting_answer() -> Iterator[Answered]:
 
 
 def answer_in_context() -> Answered | None:
-    """Return what the request of this context is answered with so far."""
+    """Return the outcome so far of the request of this context."""
     return _answered.get()
 
 
@@ -168,7 +170,7 @@ MAX_TEXT = 200
 
 
 def plain(text: str) -> str:
-    """What a server said, short and without characters that a terminal obeys."""
+    """Return a server's text, shortened and without control characters."""
     return "".join(character for character in text if character.isprintable())[:MAX_TEXT]
 
 
@@ -182,12 +184,12 @@ class Challenge:
 
     @property
     def is_bearer(self) -> bool:
-        """Whether the server wants a token as OAuth gives them."""
+        """Return True if the server wants an OAuth bearer token."""
         return re.search(r"(?:^|,\s*)bearer\b", self.header, re.IGNORECASE) is not None
 
     @property
     def missing_scope(self) -> str | None:
-        """The scope that the token lacks, which may be unnamed; None where that is not the reason."""
+        """Return the scope that the token lacks, possibly empty; None if that is not the reason."""
         if self.status != 403 or self._parameter("error") != "insufficient_scope":
             return None
         scope = self._parameter("scope") or ""

@@ -1,6 +1,6 @@
-"""Tool calls to an HTTP upstream, each one POST beside the SDK's session, which takes four times the CPU for it.
+"""Tool calls to an HTTP upstream, each a POST outside the SDK's session, which would take four times the CPU.
 
-The session still negotiates, lists, listens and closes. Calls carry its protocol version, session id and headers.
+The session still negotiates, lists, listens and closes. Calls use its protocol version, session id and headers.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ Respond = Callable[[JsonObject], Awaitable[None]]
 
 
 class CallStream:
-    """Takes the messages of one call's stream; while entered, questions are answered beside it."""
+    """A consumer of the messages on one call's stream; in its context, questions are answered concurrently."""
 
     def __init__(
         self,
@@ -76,7 +76,7 @@ class CallStream:
             await tasks.__aexit__(None, None, None)
 
     async def take(self, message: JsonObject) -> JsonObject | None:
-        """The message if it is the answer to the call."""
+        """Handle a message; return it if it is the answer to the call."""
         if "method" in message:
             self.has_begun = True
         match message:
@@ -108,7 +108,7 @@ class CallStream:
         return None
 
     async def ended_early(self) -> None:
-        """The server ended the stream before the answer, which it will be asked for again."""
+        """Disconnect the client after the server ended the stream early; the client reconnects for the answer."""
         if self._call is not None:
             await self._call.audience.let_go()
 
@@ -122,7 +122,7 @@ class CallStream:
                     body = {"error": error.error.model_dump(exclude_none=True)}
                 await self._respond({"id": request_id, **body})
             except (aiohttp.ClientError, OSError) as error:
-                # The call's own stream ends as well, or its deadline does.
+                # The call's own stream ends as well, or its deadline expires.
                 logger.warning("an answer did not reach its server: %s", type(error).__name__)
             finally:
                 del self._asked[scope]
@@ -131,13 +131,13 @@ class CallStream:
 MAX_RESUMPTIONS = 20
 CANCEL_SECONDS = 2.0
 _REDIRECTS = (307, 308)
-"""The two that say that nothing was done; after any other, the request is not to be made again."""
+"""The redirects that imply that nothing was executed; after any other, the request must not be repeated."""
 
 _ids = itertools.count(1)
 
 
 class HttpCalls:
-    """Calls tools of one connected HTTP upstream."""
+    """Tool calls to one connected HTTP upstream."""
 
     def __init__(
         self,
@@ -160,12 +160,12 @@ class HttpCalls:
         on_progress: ProgressFnT | None,
         call: OpenCall | None = None,
     ) -> JsonObject:
-        """The raw result of one `tools/call`; cancelling the caller cancels the request at the server.
+        """Return the raw result of one `tools/call`; cancelling the caller cancels the request at the server.
 
         Raises:
             MCPError: the server's error.
             SessionUnknownError: the server refused the session.
-            UpstreamUnavailableError: the connection failed; whether the call was executed is in the details.
+            UpstreamUnavailableError: the connection failed; the details say if the call was executed.
         """
         request_id = f"pml-{next(_ids)}"
         body, headers = self._session.stamped("tools/call", params, call)
@@ -174,7 +174,7 @@ class HttpCalls:
             body["params"]["_meta"] = {**body["params"].get("_meta", {}), "progressToken": request_id}
         stream = CallStream(self._respond, self._session.questions, on_progress, self._on_notice, call, request_id)
         try:
-            # Some servers report on the stream that belongs to the session.
+            # Some servers report progress on the session's stream.
             with self._session.reporting(request_id, on_progress):
                 message = await self._post(body, headers, stream)
         except anyio.get_cancelled_exc_class():
@@ -188,7 +188,7 @@ class HttpCalls:
             reason = f"the connection failed during the call ({type(exc).__name__})"
             raise UpstreamUnavailableError(reason, details={"executed": "unknown"}) from exc
         if message is None:
-            # Redirects are the SDK's business; nothing was executed.
+            # The SDK follows redirects; nothing was executed.
             return await self._session.send_raw("tools/call", params, timeout=None, on_progress=on_progress, call=call)
         if (error := sound_error(message.get("error"))) is not None:
             failure = MCPError(error["code"], error["message"], error["data"])
@@ -206,7 +206,7 @@ class HttpCalls:
         async with self._client.post(self._url, data=content, headers=sent, allow_redirects=False) as response:
             if response.status >= FIRST_REFUSAL:
                 refusal = await _refusal(response, body["id"])
-                # A server that wants another token executed nothing.
+                # A server that requires a new token executed nothing.
                 is_ended = response.status == CREDENTIALS_ENDED and not is_repeated
                 if is_ended and await self._http.renewed(sent.get("authorization")):
                     return await self._post(body, headers, stream, is_repeated=True)
@@ -230,7 +230,7 @@ class HttpCalls:
     async def _from_events(
         self, response: aiohttp.ClientResponse, request_id: str, headers: Mapping[str, str], stream: CallStream
     ) -> JsonObject:
-        """The answer among the events; a server may end the stream and have the rest fetched by event id."""
+        """Read the answer from the events; a server may end the stream and have the rest fetched by event id."""
         last_id, pause = "", 1.0
         try:
             for _ in range(MAX_RESUMPTIONS):
@@ -251,7 +251,7 @@ class HttpCalls:
                     refusal = replace(await _refusal(response, request_id), has_begun=True)
                     await self._session.raise_if_forgotten(refusal, "tools/call")
                 if response.status != 200:
-                    # Whatever refuses the rest says nothing of the call, which began before.
+                    # A refusal of the rest says nothing about the call, which was already running.
                     raise UpstreamUnavailableError(
                         f"the stream ended before the answer, and its rest was refused with HTTP {response.status}",
                         details={"http_status": response.status, "executed": "unknown"},
@@ -267,7 +267,7 @@ class HttpCalls:
             return
 
     async def _cancel(self, request_id: str) -> None:
-        """Tell a handshake server; for the modern protocol, closing the request was the signal."""
+        """Cancel a request at a handshake server; in the modern protocol, closing the request is the signal."""
         if self._session.protocol_version in MODERN_PROTOCOL_VERSIONS:
             return
         params = {"requestId": request_id, "reason": "cancelled by the client"}
@@ -314,7 +314,7 @@ async def _value(content: bytes) -> Any:
 
 
 def _is_for_another(answer: JsonObject, request_id: str) -> bool:
-    """Whether it is the result of another request; of errors, servers often do not know which they answer."""
+    """Return True if it is the result of another request; errors often carry no or a wrong id."""
     return "result" in answer and answer.get("id") not in (None, request_id)
 
 
@@ -345,13 +345,13 @@ async def open_http_calls(
     connect_timeout: float,
     on_notice: OnNotice,
 ) -> AsyncIterator[Callable[..., Awaitable[JsonObject]]]:
-    """The way to call tools of an HTTP upstream: directly, or through the session where a proxy is configured."""
+    """Yield the function that calls tools of an HTTP upstream: directly, or through the session if there is a proxy."""
     if network.has_proxy:
         yield lambda params, *, on_progress, call=None: session.send_raw(
             "tools/call", params, timeout=None, on_progress=on_progress, call=call
         )
         return
-    # The same certificate authorities as the SDK's client.
+    # The same certificate authorities as in the SDK's client.
     connector = aiohttp.TCPConnector(ssl=network.ssl_context(), limit=0)
     timeout = aiohttp.ClientTimeout(total=None, sock_connect=connect_timeout)
     async with aiohttp.ClientSession(

@@ -1,4 +1,4 @@
-"""What an upstream lists (tools, prompts, resources), and what some clients get more or less of."""
+"""The listings of an upstream (tools, prompts, resources), and their differences between clients."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ import anyio.lowlevel
 from pml_gateway.types import JsonObject
 
 COMPARED_AT_ONCE = 10
-"""Tools compared with those listed before between two turns of everybody else, about 0.2 ms."""
+"""Tools compared with the previous listing before other tasks get a turn, about 0.2 ms."""
 
 
 class ListKind(StrEnum):
-    """A list that an upstream gives and says the changes of; that of resources comes with their templates."""
+    """A list that an upstream serves and announces changes of; that of resources includes the templates."""
 
     TOOLS = "tools"
     PROMPTS = "prompts"
@@ -27,7 +27,7 @@ class ListKind(StrEnum):
 
 
 def announced_kind(method: str) -> ListKind | None:
-    """The list that a notification says has changed."""
+    """Return the list that a notification announces a change of; None for other notifications."""
     for kind in ListKind:
         if method == f"notifications/{kind}/list_changed":
             return kind
@@ -36,7 +36,7 @@ def announced_kind(method: str) -> ListKind | None:
 
 @dataclass(frozen=True, slots=True)
 class Offers:
-    """What an upstream offers beside tools, in its own words, and what it says it can do with it."""
+    """An upstream's offers other than tools, unchanged, and its capabilities."""
 
     prompts: tuple[JsonObject, ...] = ()
     resources: tuple[JsonObject, ...] = ()
@@ -50,12 +50,11 @@ class Offers:
 
 @dataclass(frozen=True, slots=True)
 class Listed:
-    """One answer to every list, with what the manifest remembers of the peer.
+    """One answer to every list request, with what the manifest stores about the peer.
 
-    `asks` are the capabilities of clients for which it has ever asked. A `polled` one was asked for because it was time
-    to, and nothing says that anything changed. `faults` say of lists that are not complete why, and what was wrong with
-    others. `announced` are the lists whose change the peer announced since the
-    answer before, each with whether it lists other things now.
+    `asks` are the client capabilities that it has ever asked for. A `polled` listing was requested by a timer, without
+    an announced change. `faults` are the reasons why lists are incomplete, and errors in others. `announced` are the
+    lists whose change the peer has announced since the previous answer, each with True if its content did change.
     """
 
     tools: tuple[JsonObject, ...]
@@ -74,9 +73,9 @@ class Listed:
 
 @dataclass(frozen=True, slots=True)
 class Remembered:
-    """What an earlier connection found out: the protocol era, what was listed, and what clients have been asked.
+    """Findings of an earlier connection: the protocol era, the listing, and the questions asked of clients.
 
-    `version` is the older protocol version that the server took when the latest was refused.
+    `version` is the older protocol version that the server accepted after refusing the latest.
     """
 
     era: str = ""
@@ -87,12 +86,12 @@ class Remembered:
 
 
 async def known_again(tools: tuple[JsonObject, ...], before: tuple[JsonObject, ...]) -> tuple[JsonObject, ...]:
-    """A listing in which what is word for word as before is the very same object: each tool, and the whole of them."""
+    """Return the listing with unchanged tools replaced by the previous objects; if all are, the previous tuple."""
     known = {str(tool.get("name")): tool for tool in before}
     kept: list[JsonObject] = []
     for start in range(0, len(tools), COMPARED_AT_ONCE):
         kept += [_same(tool, known.get(str(tool.get("name")))) for tool in tools[start : start + COMPARED_AT_ONCE]]
-        # In pieces rather than in a thread: all upstreams may list at once, and each thread takes its time to start.
+        # In batches rather than in a thread: all upstreams may list at once, and threads are slow to start.
         await anyio.lowlevel.checkpoint()
     is_same = len(kept) == len(before) and all(now is then for now, then in zip(kept, before, strict=True))
     return before if is_same else tuple(kept)
@@ -100,7 +99,7 @@ async def known_again(tools: tuple[JsonObject, ...], before: tuple[JsonObject, .
 
 def _same(tool: JsonObject, before: JsonObject | None) -> JsonObject:
     try:
-        # Python holds 1, 1.0 and true for equal; JSON does not.
+        # Python considers 1, 1.0 and true equal; JSON does not.
         is_same = before is not None and tool == before and json.dumps(tool) == json.dumps(before)
     except RecursionError:
         return tool
@@ -108,32 +107,31 @@ def _same(tool: JsonObject, before: JsonObject | None) -> JsonObject:
 
 
 class Due:
-    """The lists that are to be asked for again; announcements that come in bursts are answered by one listing.
+    """The lists to request again; a burst of announcements is answered by one listing.
 
-    A list that its upstream gave against the protocol rests: it would be as faulty a moment later, however often the
-    upstream announces it.
+    A list that was malformed is paused: it would be just as faulty a moment later, however often it is announced.
     """
 
     def __init__(self) -> None:
         self._kinds: set[ListKind] = set()
         self._rests_until: dict[ListKind, float] = {}
         self.is_requested = False
-        """Whether they were asked for by the gateway itself since they were taken; whoever did waits for that."""
+        """True if the gateway itself has requested lists since the last `take`; the requester waits for them."""
         self.event = anyio.Event()
 
     @property
     def is_any(self) -> bool:
-        """Whether a list is to be asked for now."""
+        """Return True if a list is due now."""
         return any(map(self._is_awake, self._kinds))
 
     @property
     def rest_seconds(self) -> float:
-        """Seconds until the next rest is over; infinite where none is."""
+        """Return the seconds until the next pause ends; infinite if there is none."""
         now = anyio.current_time()
         return min((until - now for until in self._rests_until.values() if until > now), default=math.inf)
 
     def add(self, kinds: Iterable[ListKind] = tuple(ListKind)) -> None:
-        """Ask for these lists again, soon, also where they rest."""
+        """Request these lists again soon, even if they are paused."""
         for kind in kinds:
             self._rests_until.pop(kind, None)
             self._kinds.add(kind)
@@ -141,25 +139,25 @@ class Due:
         self.event.set()
 
     def announce(self, kinds: Iterable[ListKind] = tuple(ListKind)) -> None:
-        """Ask for these lists again as the upstream wishes: soon, or once they have rested."""
+        """Request these lists again after an announcement: soon, or when their pause ends."""
         self._kinds.update(kinds)
         if self.is_any:
             self.event.set()
 
     def rest(self, kinds: Iterable[ListKind], seconds: float) -> None:
-        """Ask for these lists again after so many seconds only."""
+        """Request these lists again only after this many seconds."""
         self._kinds.update(kinds)
         self._rests_until |= dict.fromkeys(kinds, anyio.current_time() + seconds)
 
     def quiet(self, kinds: Iterable[ListKind], seconds: float) -> None:
-        """Ask for these lists, where they are announced, after so many seconds at the earliest."""
+        """Delay announced requests of these lists by at least this many seconds."""
         until = anyio.current_time() + seconds
         for kind in kinds:
-            # A longer rest goes on.
+            # A longer pause stays in effect.
             self._rests_until[kind] = max(self._rests_until.get(kind, until), until)
 
     def take(self, polled: frozenset[ListKind] = frozenset()) -> frozenset[ListKind]:
-        """What is due or `polled`, which from now on is due no longer."""
+        """Return the lists that are due or `polled`, and mark them as no longer due."""
         taken = frozenset(filter(self._is_awake, self._kinds | polled))
         self._kinds -= taken
         self.is_requested = False
@@ -172,17 +170,17 @@ class Due:
 
 TOOLS = "tools"
 NAMED_BY: Mapping[str, str] = {TOOLS: "name", "prompts": "name", "resources": "uri", "templates": "uriTemplate"}
-"""Where a definition of each kind names itself."""
+"""The field that identifies a definition of each kind."""
 
 _FLAGS = ("has_prompts", "has_resources", "completes", "subscribes")
 
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """What an upstream lists for clients that can be asked something, beside what it lists for everybody.
+    """The difference between an upstream's lists for clients with certain capabilities and those for all clients.
 
-    `tools` and `offers` are what there is more; `missing` names what there is less, as (kind, name). Definitions of
-    what both have are those for everybody.
+    `tools` and `offers` are the additional entries; `missing` names the absent ones, as (kind, name). Definitions that
+    both have are those for all clients.
     """
 
     tools: tuple[JsonObject, ...] = ()
@@ -193,13 +191,13 @@ class Difference:
         return self != Difference()
 
     def more(self) -> Iterable[tuple[str, str]]:
-        """Kind and name of what there is more."""
+        """Yield kind and name of the additional entries."""
         for kind in NAMED_BY:
             yield from ((kind, name) for name in _named(kind, self.tools, self.offers))
 
 
 def difference(tools: Sequence[JsonObject], offers: Offers, *, base: tuple[Sequence[JsonObject], Offers]) -> Difference:
-    """What these lists have more and less than those for everybody."""
+    """Return the entries added to and missing from these lists, compared with those for all clients."""
     everybody = {kind: _named(kind, *base) for kind in NAMED_BY}
     given = {kind: _named(kind, tools, offers) for kind in NAMED_BY}
     added = {
@@ -215,7 +213,7 @@ def difference(tools: Sequence[JsonObject], offers: Offers, *, base: tuple[Seque
 def with_more(
     tools: Sequence[JsonObject], offers: Offers, differences: Iterable[Difference]
 ) -> tuple[tuple[JsonObject, ...], Offers]:
-    """The lists for everybody, followed by what any of the others has more; of equal names the first counts."""
+    """Return the lists for all clients, followed by the additional entries; the first of equal names counts."""
     known = {kind: dict(_named(kind, tools, offers)) for kind in NAMED_BY}
     added: dict[str, list[JsonObject]] = {kind: [] for kind in NAMED_BY}
     for each in differences:
@@ -233,17 +231,17 @@ def with_more(
 
 
 def with_gained(offers: Offers, more: Offers) -> Offers:
-    """What a server said of itself, and what it can do beyond that for clients that can be asked something."""
+    """Return a server's capabilities, extended by those it has only for clients with certain capabilities."""
     return replace(offers, **{flag: getattr(offers, flag) or getattr(more, flag) for flag in _FLAGS})
 
 
 def gains(more: Offers) -> bool:
-    """Whether a server can do more for some clients than it says to everybody."""
+    """Return True if a server can do more for some clients than for all."""
     return any(getattr(more, flag) for flag in _FLAGS)
 
 
 def names(tools: Sequence[JsonObject], offers: Offers) -> frozenset[tuple[str, str]]:
-    """Kind and name of everything in these lists."""
+    """Return kind and name of everything in these lists."""
     return frozenset((kind, name) for kind in NAMED_BY for name in _named(kind, tools, offers))
 
 

@@ -1,8 +1,8 @@
-"""Lost sessions over HTTP: tell a refusal of the session from an answer, whatever words the server has for it.
+"""Lost HTTP sessions: distinguishing a refusal of the session from an error answer, whatever its wording.
 
-The specification has one answer for a session that the server does not know: HTTP 404. Servers give any other. A
-refusal that may be one is checked: a harmless request in the same session is refused in the same way if the session is
-lost, and answered if it is not. The words of the refusal count only where that check says nothing.
+The specification has one answer for an unknown session: HTTP 404. Servers give many others. A refusal that may be one
+is checked: a harmless request in the same session is refused in the same way if the session is lost, and answered if it
+is not. The wording of the refusal is only used if that check is inconclusive.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from mcp_types.jsonrpc import INVALID_REQUEST
 from pml_gateway.mcp.refusals import Refusal
 
 GONE = (404, 410)
-"""Statuses that say of themselves that the session, or the address, does not exist."""
+"""Statuses that mean that the session, or the address, does not exist."""
 
 _UNRELATED = (402, 405, 406, 407, 408, 411, 413, 414, 415, 417, 429, 431, 451)
-"""Statuses of 400 to 499 that have a meaning which is not about sessions."""
+"""Statuses from 400 to 499 with a meaning unrelated to sessions."""
 
 _INTERNAL = 500
 _SERVER_CODES = range(-32099, -31999)
-"""JSON-RPC codes that servers define; those of sessions are among them, beside that of an invalid request."""
+"""Server-defined JSON-RPC codes; servers use these, or "invalid request", for unknown sessions."""
 
 _ABOUT_SESSIONS = re.compile(r"session|initiali[sz]|handshake", re.IGNORECASE)
 _ABOUT_OURS = re.compile(
@@ -33,23 +33,23 @@ _ABOUT_OURS = re.compile(
 )
 
 CHECK_SECONDS = 5.0
-"""How long the check may take; without an answer, the refusal is taken for the server's answer."""
+"""Time limit in seconds of the check; without an answer, the refusal counts as the server's answer."""
 
 Ask = Callable[[str], Awaitable[Refusal | None]]
-"""Makes a harmless request in the session, where this method was refused; returns how it is refused, if it is.
+"""Makes a harmless request in the session after this method was refused; returns its refusal, if any.
 
-It raises `TimeoutError` where there is no answer.
+It raises `TimeoutError` if there is no answer.
 """
 
 
 class SessionCheck:
-    """The state of one session, checked when a request is refused; all requests of the session share the finding."""
+    """The state of one session, checked when a request is refused; all requests of the session share the result."""
 
     def __init__(self, session_id: Callable[[], str | None], ask: Ask) -> None:
         """Check one session.
 
         Args:
-            session_id: returns the id that requests carry; None where the server gave none.
+            session_id: returns the id that requests carry; None if the server gave none.
             ask: makes a harmless request in the session.
         """
         self._session_id = session_id
@@ -58,7 +58,7 @@ class SessionCheck:
         self._has_found_lost = False
 
     async def is_lost(self, refusal: Refusal, method: str) -> bool:
-        """Return True if the refusal says that the server does not know the session."""
+        """Return True if the refusal means that the server does not know the session."""
         session_id = self._session_id()
         if session_id is None or not _may_concern_session(refusal):
             return False
@@ -90,7 +90,7 @@ def _may_concern_session(refusal: Refusal) -> bool:
             code = refusal.code
             return code is not None and (speaks or code == INVALID_REQUEST or code in _SERVER_CODES)
         case 401 | 403 if refusal.challenge:
-            # It asks for credentials, which is another matter.
+            # It requires credentials, which is a different problem.
             return speaks and "invalid_token" not in refusal.challenge
         case status if 400 <= status < _INTERNAL:
             return status not in _UNRELATED
@@ -101,11 +101,11 @@ def _may_concern_session(refusal: Refusal) -> bool:
 def _are_alike(one: Refusal, other: Refusal) -> bool:
     if (one.status, one.code) != (other.status, other.code):
         return False
-    # In an answer of status 200, one code stands for many errors.
+    # With status 200, one code stands for many errors.
     return one.status != 200 or _general(one) == _general(other)
 
 
 def _general(refusal: Refusal) -> str:
-    """Return the words without what differs from request to request."""
+    """Return the error text without parts that differ between requests."""
     text = str(refusal.error["message"]) if refusal.error is not None else refusal.body
     return re.sub(r"\d+", "0", text)

@@ -1,4 +1,4 @@
-"""The protocol version of a connection: offered, refused, offered again in an older one, and settled."""
+"""The protocol version of a connection: offered, refused, offered again as an older one, and agreed."""
 
 from __future__ import annotations
 
@@ -27,24 +27,24 @@ MODERN = "modern"
 HANDSHAKE = "handshake"
 
 OLDER_VERSIONS = ("2025-06-18", "2024-11-05", "2025-03-26")
-"""Offered in this order to servers that refuse the latest version and do not say which they take: most servers that
-know a single version know one of the first two."""
+"""Versions offered, in this order, to servers that refuse the latest and do not name a supported one. Most servers that
+support a single version support one of the first two."""
 
 DISCOVER_SHARE = 0.3
 DISCOVER_SECONDS = 10.0
-"""How long a server may take to answer `server/discover`: this share of the time to connect, and no longer than that;
-some old servers never answer what they do not know."""
+"""Time limit for `server/discover`: this share of the connect timeout, but at most this many seconds; some old servers
+never answer unknown requests."""
 
 _NOT_ABOUT_VERSIONS = frozenset({401, 402, 403, 404, 405, 407, 408, 410, 429, 502, 503, 504})
-"""Statuses that say nothing of the version: of credentials, the address, the proxy or the load."""
+"""Statuses unrelated to the version: they concern credentials, the address, the proxy or the load."""
 
 
 class WrongEraError(Exception):
-    """The process answered that it does not speak the handshake; it is started again for the modern protocol."""
+    """The process does not support the handshake; it must be restarted with the modern protocol."""
 
 
 class ClosedAtVersionError(Exception):
-    """The server ended the connection when it was offered a version.
+    """The server ended the connection after it was offered a version.
 
     The argument is the version to offer on the next connection; empty if none is left.
     """
@@ -52,19 +52,20 @@ class ClosedAtVersionError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Spoken:
-    """What a server is known to speak: its era and, of the handshake, the version that it took; empty if unknown."""
+    """The known protocol of a server: its era and, for the handshake, the version it accepted; empty if unknown."""
 
     era: str = ""
     version: str = ""
 
 
 async def negotiate(session: PassthroughSession, transport: Transport, spoken: Spoken, connect_timeout: float) -> None:
-    """Settle the era and the version, without the SDK's probe: some stdio servers exit on it, and silent ones answer
-    it never.
+    """Negotiate the era and the version.
+
+    The SDK's probe is not used: some stdio servers exit on it, and others never answer it.
 
     Raises:
-        WrongEraError: the process speaks the modern protocol only.
-        ClosedAtVersionError: the server ended the connection.
+        WrongEraError: the process supports only the modern protocol.
+        ClosedAtVersionError: the server closed the connection.
         GatewayError, MCPError: the server refused every version, or the connection failed.
     """
     if transport is Transport.STDIO and spoken.era != MODERN:
@@ -88,7 +89,7 @@ async def negotiate(session: PassthroughSession, transport: Transport, spoken: S
 
 
 async def _initialize(session: PassthroughSession, version: str, *, is_one_stream: bool) -> None:
-    """Offer a version, then older ones for as long as the server refuses them; a stream that fails once is over."""
+    """Offer a version, then older ones while the server refuses them; give up if a single stream fails."""
     offered: list[str] = []
     offer = version if version in HANDSHAKE_PROTOCOL_VERSIONS else LATEST_HANDSHAKE_VERSION
     refusal: Exception | None = None
@@ -103,7 +104,7 @@ async def _initialize(session: PassthroughSession, version: str, *, is_one_strea
             is_closed = isinstance(error, MCPError) and (error.code, error.message) == CLOSED
             if is_closed or (is_one_stream and isinstance(error, httpx2.TransportError)):
                 raise ClosedAtVersionError(_on_next_connection(offered)) from error
-            # The first refusal says most: it is of the version that people expect.
+            # The first refusal says most: it concerns the expected version.
             refusal = refusal or error
             offer = _next(error, offered)
     assert refusal is not None
@@ -111,8 +112,10 @@ async def _initialize(session: PassthroughSession, version: str, *, is_one_strea
 
 
 def _on_next_connection(offered: Sequence[str]) -> str:
-    """Return the version to offer after this connection, which ended; the last one that was offered may not have
-    reached the server, where it had refused another one before."""
+    """Return the version to offer on the next connection after this one ended.
+
+    If the server had refused a version before, the last one offered may not have reached it, so it is offered again.
+    """
     return offered[-1] if len(offered) > 1 else _older_than(offered[0])
 
 
@@ -125,7 +128,7 @@ def _rest_after(version: str) -> Sequence[str]:
 
 
 def _next(error: Exception, offered: Sequence[str]) -> str:
-    """Return the version to offer after a refusal; empty if it is about another matter, or none is left."""
+    """Return the version to offer after a refusal; empty if the refusal has another reason, or none is left."""
     named: set[str] = set()
     match error:
         case httpx2.ConnectError() | httpx2.ConnectTimeout() | httpx2.ProxyError():
@@ -146,7 +149,7 @@ def _next(error: Exception, offered: Sequence[str]) -> str:
 
 
 def versions_in(message: str, data: object) -> set[str]:
-    """Return the known versions that a refusal names, in its data (`supported`) or else in words."""
+    """Return the known versions named in a refusal, in its data (`supported`) or else in its text."""
     supported = data.get("supported") if isinstance(data, dict) else None
     text = json.dumps(supported or [message, data], default=str)
     return {each for each in KNOWN_PROTOCOL_VERSIONS if each in text}

@@ -1,6 +1,6 @@
-"""The network as a client's variables describe it: the proxies for its requests, and the authorities that they trust.
+"""The network settings in a client's environment: the proxies for its requests, and its certificate authorities.
 
-One process serves clients of different variables, so that no request to a server goes by those of the process.
+One process serves clients with different environments, so requests to servers never use those of the process.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ _PROXIED = ("http", "https", "all")
 
 @dataclass(frozen=True, slots=True)
 class Network:
-    """How requests of one client leave this machine.
+    """The network settings for requests of one client.
 
-    `proxies` are by the pattern of the URLs that they are for, None where those need none. `certificates` names the
-    variable of the authorities, and the file or folder that it is about; None where they are the system's.
+    `proxies` are by URL pattern; None for URLs that bypass the proxy. `certificates` holds the name of the variable,
+    and the file or folder in it; None if the system's authorities are used.
     """
 
     proxies: Mapping[str, str | None] = field(repr=False)
@@ -34,18 +34,18 @@ class Network:
 
     @classmethod
     def of(cls, workplace: Workplace) -> Network:
-        """As the variables of a client say."""
+        """Return the network settings in the environment of a client."""
         named = ((name, workplace.environ.get(name)) for name in CERTIFICATES)
         found = next(((name, str(workplace.path(value))) for name, value in named if value), None)
         return cls(_by_pattern(_configured(workplace.environ)), found)
 
     @property
     def has_proxy(self) -> bool:
-        """Whether any request goes through one."""
+        """Return True if any request goes through a proxy."""
         return any(self.proxies.values())
 
     def ssl_context(self) -> ssl.SSLContext:
-        """What connections are encrypted with.
+        """Return the TLS context for connections.
 
         Raises:
             OSError: the certificates cannot be read.
@@ -59,7 +59,7 @@ class Network:
                 return httpx2.create_ssl_context(trust_env=False)
 
     def client_options(self) -> dict[str, Any]:
-        """What a client of httpx is made with, so that it asks this network and not the process's variables."""
+        """Return options for an httpx client that uses these settings instead of the process's environment."""
         context = self.ssl_context()
         mounts = {
             pattern: None
@@ -71,9 +71,9 @@ class Network:
 
 
 def _configured(environ: Mapping[str, str]) -> dict[str, str]:
-    """The proxies by scheme, and under `no` what needs none, as `urllib` finds them; the system's where none is set."""
+    """Return the proxies by scheme, and the exceptions under `no`, like `urllib`; the system's if none is set."""
     found: dict[str, str] = {}
-    # In small letters they go before the others, and take them away where they are empty.
+    # Lower-case variables take precedence, and remove the others if they are empty.
     for name, value in sorted(environ.items(), key=lambda item: item[0].endswith("_proxy")):
         scheme, _, is_proxy = name.lower().rpartition("_")
         if is_proxy != "proxy":
@@ -89,7 +89,7 @@ def _configured(environ: Mapping[str, str]) -> dict[str, str]:
 
 
 def _by_pattern(configured: Mapping[str, str]) -> dict[str, str | None]:
-    """The same by the patterns of httpx, as it would make them of the process's variables."""
+    """Return the proxies by URL pattern of httpx, as it would derive them from the process's environment."""
     found: dict[str, str | None] = {}
     for scheme in _PROXIED:
         if proxy := configured.get(scheme):

@@ -1,4 +1,4 @@
-"""Answers that are errors: their HTTP status, their JSON-RPC error, their words, and the gateway's error for them."""
+"""Responses that are errors: their HTTP status, JSON-RPC error and text, and the gateway's error for them."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from pml_gateway.text import escaped, shortened
 from pml_gateway.types import JsonObject
 
 MAX_SHOWN = 300
-"""Characters of a body that an error quotes."""
+"""Maximum number of characters of a body that an error quotes."""
 
 MAX_READ = 64 * 1024
-"""Bytes of an error's body that are read: proxies and frameworks write less."""
+"""Maximum number of bytes read of an error's body: proxies and frameworks write less."""
 
 MAX_RETRY_AFTER = 24 * 3600.0
-"""Seconds that a server may ask the gateway to wait; the rest of a longer pause is asked for again."""
+"""Maximum seconds that a server may ask the gateway to wait; after a longer pause, it can ask again."""
 
 _OK = 200
 _EXECUTION_UNKNOWN_FROM = 500
@@ -34,10 +34,10 @@ _TAGS = re.compile(r"<(script|style)\b.*?</\1\s*>|<!--.*?-->|<[^>]*>", re.IGNORE
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """One answer that is an error.
+    """One response that is an error.
 
-    `error` is its JSON-RPC error, and `names_request` says that this carries the id of the request. `has_begun` says
-    that the server had answered a part of the request before. `challenge` is the `WWW-Authenticate` header.
+    `error` is its JSON-RPC error, and `names_request` is True if that carries the id of the request. `has_begun` is
+    True if the server had already sent a part of the answer. `challenge` is the `WWW-Authenticate` header.
     """
 
     status: int = _OK
@@ -51,13 +51,13 @@ class Refusal:
 
     @classmethod
     def of_error(cls, error: MCPError, *, names_request: bool = True, has_begun: bool = False) -> Refusal:
-        """Return the refusal that a JSON-RPC error in an HTTP answer of status 200 is."""
+        """Return the refusal for a JSON-RPC error in an HTTP response of status 200."""
         content = {"code": error.code, "message": error.message, "data": error.error.data}
         return cls(error=content, names_request=names_request, has_begun=has_begun)
 
     @classmethod
     def of_answer(cls, status: int, headers: Mapping[str, str], body: bytes, request_id: object) -> Refusal:
-        """Read an HTTP answer; `headers` are looked up by lower-case names."""
+        """Parse an HTTP response; `headers` must have lower-case names."""
         message = _message(body)
         error = message.get("error")
         is_message = "jsonrpc" in message or (isinstance(error, dict) and "code" in error)
@@ -73,12 +73,12 @@ class Refusal:
 
     @property
     def code(self) -> int | None:
-        """The code of the JSON-RPC error."""
+        """Return the code of the JSON-RPC error."""
         return None if self.error is None else int(self.error["code"])
 
     @property
     def text(self) -> str:
-        """All that the server says in words."""
+        """Return the full text of the server's error."""
         if self.error is None:
             return self.body
         data = self.error.get("data")
@@ -86,7 +86,7 @@ class Refusal:
 
     @property
     def said(self) -> str:
-        """The start of what the server says, for people."""
+        """Return the start of the server's error, for display."""
         return shown(str(self.error["message"]) if self.error is not None else self.body, self.content_type)
 
     @property
@@ -137,7 +137,7 @@ _HINTS = {
 
 
 def shown(body: str, content_type: str = "") -> str:
-    """Return the start of a body for people: without tags, secrets and characters that a terminal obeys."""
+    """Return the start of a body for display: without tags, secrets and control characters."""
     text = body[:MAX_READ]
     if "html" in content_type or text.lstrip()[:1] == "<":
         text = _TAGS.sub(" ", text)

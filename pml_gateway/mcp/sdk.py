@@ -1,4 +1,4 @@
-"""Every use of the MCP SDK's private parts, each with its reason: the one place to look at when the SDK is updated."""
+"""Every use of the MCP SDK's private parts, each with its reason: the one module to check when the SDK is updated."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from pml_gateway.processes.messages import read_message
 from pml_gateway.types import JsonObject
 
 if TYPE_CHECKING:
-    # The first takes its time to import, which gateways with stdio upstreams alone never need.
+    # Importing the first is slow, and gateways with only stdio upstreams never need it.
     from mcp.client.auth import OAuthClientProvider
     from mcp.client.streamable_http import RequestContext
     from mcp.server.streamable_http import EventStore, StreamableHTTPServerTransport
@@ -60,27 +60,27 @@ __all__ = [
     "sse_within_origin",
     "stream_within_origin",
 ]
-"""Taken over as they are: the type of a transport's streams, those of stdio and how they are made, the middleware that
-opens a request's span, and requests that are redirected within one origin only."""
+"""Re-exported unchanged: the type of a transport's streams, those of stdio and their constructor, the middleware that
+opens a request's span, and requests that follow redirects within one origin only."""
 
 
 def connection_of(ctx: ServerRequestContext[Any, Any]) -> Connection:
-    """The connection of a handshake session, which lives on after the request; there is no public way to it."""
+    """Return the connection of a handshake session, which outlives the request; there is no public access to it."""
     return ctx.session._connection
 
 
 def request_channel(ctx: ServerRequestContext[Any, Any]) -> DispatchContext[TransportContext]:
-    """The way back to the client in one request; the public methods rebuild what they send and get."""
+    """Return the channel to the client in one request; the public methods rebuild what they send and receive."""
     return ctx.session._request_outbound
 
 
 def live_sessions(manager: StreamableHTTPSessionManager) -> dict[str, Any]:
-    """The open sessions by id: nothing public tells of a session's end."""
+    """Return the open sessions by id: the public API does not report the end of a session."""
     return manager._server_instances
 
 
 def on_session_end(manager: StreamableHTTPSessionManager, tell: Callable[[str, EventStore | None], None]) -> None:
-    """Have the end of each session told, with its events, whichever way it ends; some ends are told twice."""
+    """Call `tell` at the end of each session, with its events, however it ends; some ends are reported twice."""
     discard = manager._discard_session
 
     async def told(session_id: str, transport: StreamableHTTPServerTransport) -> None:
@@ -91,9 +91,9 @@ def on_session_end(manager: StreamableHTTPSessionManager, tell: Callable[[str, E
 
 
 class TappedReceive(ContextReceiveStream[SessionMessage | Exception]):
-    """What a client sends, told to `note` as it is read: the same stream, seen through another wrapper.
+    """A stream of the messages from a client that passes each to `note`: the same stream in another wrapper.
 
-    At its end, the reader goes on waiting for as long as `until_over` does.
+    At its end, the reader keeps waiting until `until_over` returns.
     """
 
     __slots__ = ("_note", "_until_over")
@@ -115,7 +115,7 @@ class TappedReceive(ContextReceiveStream[SessionMessage | Exception]):
         return self
 
     async def receive(self) -> SessionMessage | Exception:
-        """The next message."""
+        """Receive the next message."""
         try:
             item = await super().receive()
         except anyio.EndOfStream:
@@ -126,7 +126,7 @@ class TappedReceive(ContextReceiveStream[SessionMessage | Exception]):
 
 
 class TappedSend(ContextSendStream[SessionMessage]):
-    """What a client is sent, told to `note` as it is taken."""
+    """A stream of the messages to a client that passes each to `note` once it is accepted."""
 
     __slots__ = ("_note",)
 
@@ -144,31 +144,31 @@ class TappedSend(ContextSendStream[SessionMessage]):
 
 
 class OpenDispatcher(JSONRPCDispatcher[TransportContext]):
-    """A dispatcher that can hold up what arrives, or refuse it, before the SDK begins a task for it.
+    """A dispatcher that can delay or refuse incoming messages before the SDK starts a task for each.
 
-    `open_requests` are those of the peer of which the answer is not written yet.
+    `open_requests` counts requests of the peer whose answer is not written yet.
     """
 
     open_requests = 0
 
     async def arrived(self, item: SessionMessage | Exception) -> None:
-        """Called with each item of the connection; the next one waits for it."""
+        """Handle each item of the connection; the next one waits for it."""
 
     def refusal(self) -> ErrorData | None:
-        """Why one more request of the peer is not taken, if it is not."""
+        """Return the reason to refuse one more request of the peer; None to accept it."""
 
     async def _dispatch(self, item: SessionMessage | Exception, *rest: Any) -> None:
         await self.arrived(item)
         await super()._dispatch(item, *rest)
         if isinstance(item, SessionMessage) and isinstance(item.message, JSONRPCResponse):
-            # Whoever waits for the result has it; the SDK keeps the message until the next one arrives.
+            # The caller has the result by now; the SDK would keep the message until the next one arrives.
             item.message.result = {}
 
     async def _dispatch_request(self, req: JSONRPCRequest, *rest: Any) -> None:
         if (refusal := self.refusal()) is None:
             await super()._dispatch_request(req, *rest)
         else:
-            # Whoever does not read what it is answered is not read any further.
+            # A peer that does not read its answers is not read any further.
             await self._write_error(req.id, refusal)
 
     async def _handle_request(self, *request: Any) -> None:
@@ -180,31 +180,31 @@ class OpenDispatcher(JSONRPCDispatcher[TransportContext]):
 
 
 class OpenSession(ClientSession):
-    """A client session that passes plain JSON: its public methods know requests and results as models only."""
+    """A client session that passes plain JSON: its public methods only accept and return models."""
 
     def stamp(self, data: JsonObject, options: CallOptions) -> None:
-        """Write what the negotiated version wants into a request and its HTTP headers."""
+        """Add what the negotiated version requires to a request and its HTTP headers."""
         self._stamp(data, options)
 
     def adopt_handshake(self, result: InitializeResult, said: str) -> None:
-        """Take over the answer to `initialize`; requests name the version in the server's own words, `said`."""
+        """Apply the answer to `initialize`; requests carry the version in the server's own notation, `said`."""
         self.adopt(result)
         self._stamp = _make_handshake_stamp(said)
 
     def capabilities(self) -> ClientCapabilities:
-        """What the session announces that it can be asked."""
+        """Return the client capabilities that the session announces."""
         raise NotImplementedError
 
     async def asked(self, ctx: DispatchContext[TransportContext], method: str, params: JsonObject) -> JsonObject:
-        """The answer to one request of the server."""
+        """Return the answer to one request of the server."""
         raise NotImplementedError
 
     async def is_told(self, method: str, params: JsonObject) -> bool:
-        """Take one notification of the server, or leave it to the SDK."""
+        """Handle one notification of the server; return False to leave it to the SDK."""
         raise NotImplementedError
 
     def param_headers(self, name: str, arguments: Mapping[str, Any]) -> dict[str, str]:
-        """The `Mcp-Param-*` headers of a call; the SDK knows those of tools only that it has listed itself."""
+        """Return the `Mcp-Param-*` headers of a call; the SDK only knows those of tools that it has listed itself."""
         raise NotImplementedError
 
     def _build_capabilities(self, version: str) -> ClientCapabilities:
@@ -226,15 +226,15 @@ class OpenSession(ClientSession):
 
 
 class OpenOAuthFlow:
-    """Put before the SDK's provider, it hands each answer of a flow to `answered` before the flow reads it."""
+    """A mixin placed before the SDK's provider; passes each response of a flow to `answered` first."""
 
     def answered(self, response: httpx2.Response) -> httpx2.Response:
-        """Return an answer as the flow is to read it."""
+        """Return a response as the flow should read it."""
         raise NotImplementedError
 
     @property
     def expected_issuer(self) -> str:
-        """The issuer that the metadata of the authorization server must name."""
+        """Return the issuer that the metadata of the authorization server must name."""
         issuer: str = self._expected_issuer()  # type: ignore[attr-defined]  # the provider's, which is the next base
         return issuer
 
@@ -255,29 +255,29 @@ class OpenOAuthFlow:
 
 
 async def refresh_request(provider: OAuthClientProvider) -> httpx2.Request:
-    """The request for new tokens, which the SDK makes only within its own flow."""
+    """Return the request for new tokens, which the SDK makes only within its own flow."""
     return await provider._refresh_token()
 
 
 NEGOTIATION = ("initialize", "server/discover")
 
 REOPEN_SECONDS = 5.0
-"""Pause before a session is asked whether it goes on, and its stream of notifications opened again."""
+"""Pause in seconds before the session is checked and its notification stream reopened."""
 
 
 @asynccontextmanager
 async def http_streams(url: str, client: httpx2.AsyncClient, http: HttpSide) -> AsyncIterator[TransportStreams]:
-    """As `mcp.client.streamable_http.streamable_http_client`, with four differences.
+    """Open streams like `mcp.client.streamable_http.streamable_http_client`, with four differences.
 
-    Large messages are read in turns; an error answers the request that it came for, whatever its id; a connection that
-    fails while the version is negotiated costs this request alone; and a stream of notifications that ended is opened
-    again for as long as the session goes on.
+    Large messages are parsed in pieces; an error answers the request it was sent for, whatever its id; a connection
+    that fails during negotiation fails only that request; and a notification stream that ended is reopened while the
+    session is alive.
     """
-    # It takes 0.1 s to import, which gateways with stdio upstreams alone never need.
+    # Importing it takes 0.1 s, which gateways with only stdio upstreams never need.
     from mcp.client.streamable_http import StreamableHTTPTransport
 
     class Transport(StreamableHTTPTransport):
-        """The SDK's transport, which reads a message in one go."""
+        """The SDK's transport, which would parse a message in one go."""
 
         async def _handle_post_request(self, ctx: RequestContext) -> None:
             message = ctx.session_message.message
@@ -348,11 +348,11 @@ async def http_streams(url: str, client: httpx2.AsyncClient, http: HttpSide) -> 
                 await anyio.sleep(REOPEN_SECONDS)
                 try:
                     if not await http.look_after():
-                        # Not now; the next time tells.
+                        # Not now; try again later.
                         http.has_stream = True
                         continue
                 except GatewayError:
-                    # The session is over, and with it this connection soon.
+                    # The session is over, and soon the connection.
                     return
                 await transport.handle_get_stream(client, arriving)
 
@@ -370,18 +370,18 @@ async def http_streams(url: str, client: httpx2.AsyncClient, http: HttpSide) -> 
 
 
 def _name_request(message: JSONRPCResponse | JSONRPCError, request_id: RequestId) -> None:
-    """Have a message answer this request; servers often do not know which request an error answers."""
+    """Set the id of a message to this request; servers often do not know which request an error answers."""
     if (answered := answer_in_context()) is not None:
         answered.names_request = message.id == request_id
     message.id = request_id
 
 
 UNREADABLE = "Failed to parse JSON response: "
-"""How the SDK begins what it says of a body that is no message; the reason follows."""
+"""The beginning of the SDK's error for a body that is not a message; the reason follows."""
 
 
 def _error_in(content: bytes | str) -> JsonObject | None:
-    """Return the error in an answer that is not JSON-RPC otherwise."""
+    """Return the error in a response that is not JSON-RPC otherwise."""
     try:
         message = json.loads(content) if len(content) < LARGE else None
     except (ValueError, RecursionError):

@@ -1,4 +1,4 @@
-"""An MCP client session that passes requests and results through as plain JSON, at a bounded pace."""
+"""An MCP client session that passes requests and results through as plain JSON, at a bounded rate."""
 
 from __future__ import annotations
 
@@ -60,10 +60,10 @@ logger = get_logger(__name__)
 IMPLEMENTATION = Implementation(name="pml-gateway", version=__version__)
 
 MESSAGES_A_SECOND = 1000
-"""Notifications and requests of one connection; the rest wait in its pipe, and a full pipe holds up who fills it."""
+"""Maximum messages per second of one connection; more wait in its pipe, which blocks the sender if full."""
 
 MAX_OPEN_REQUESTS = 100
-"""Requests of one connection that wait for their answers: no person is asked more at a time, and each takes memory."""
+"""Maximum open requests of one connection: no user answers more at a time, and each takes memory."""
 
 PROGRESS = "notifications/progress"
 
@@ -71,7 +71,7 @@ _TENTH = 0.1
 
 
 class RateLimiter:
-    """Counts what is taken in a tenth of a second, and waits for the next where it is too much."""
+    """A rate limiter that counts messages per tenth of a second, and waits for the next tenth if there are too many."""
 
     def __init__(self, a_second: int = MESSAGES_A_SECOND) -> None:
         self._allowed = max(a_second // 10, 1)
@@ -79,7 +79,7 @@ class RateLimiter:
         self._since = 0.0
 
     async def keep(self) -> None:
-        """Take one more, now or in a moment."""
+        """Count one more message; wait if there were too many."""
         now = anyio.current_time()
         if now - self._since >= _TENTH:
             self._since, self._taken = now, 0
@@ -89,18 +89,18 @@ class RateLimiter:
 
 
 def too_many() -> ErrorData:
-    """The refusal of a request of a peer that has as many open as it may."""
+    """Return the error for a peer that has the maximum number of requests open."""
     return ErrorData(
         code=INTERNAL_ERROR, message=f"{MAX_OPEN_REQUESTS} of your requests wait for their answers already"
     )
 
 
 CLOSED = (CONNECTION_CLOSED, "Connection closed")
-"""The error that the SDK raises when a connection ends; servers use the same code for errors of their own."""
+"""The error that the SDK raises when a connection ends; servers use the same code for their own errors."""
 
 
 async def report_progress(progress: JsonObject, on_progress: ProgressFnT) -> None:
-    """Hand on the params of a progress notification, if they say how far the request is."""
+    """Pass on the params of a progress notification, if they contain the progress."""
     done, total, text = progress.get("progress"), progress.get("total"), progress.get("message")
     if isinstance(done, int | float):
         known = total if isinstance(total, int | float) else None
@@ -108,29 +108,28 @@ async def report_progress(progress: JsonObject, on_progress: ProgressFnT) -> Non
 
 
 OnNotice = Callable[[str, JsonObject], None]
-"""Takes a notification of the upstream: its method and params."""
+"""Called for a notification of the upstream, with its method and params."""
 
 HeaderMaps = Callable[[str], Mapping[tuple[str, ...], str]]
-"""Upstream tool name to its `x-mcp-header` annotations (property path to header token)."""
+"""Maps an upstream tool name to its `x-mcp-header` annotations (property path to header token)."""
 
 
 class WatchedDispatcher(OpenDispatcher):
-    """A dispatcher that says when its connection has ended, which the SDK's session keeps to itself.
+    """A dispatcher that sets an event when its connection has ended, which the SDK's session does not expose.
 
-    What the peer sends unasked is taken at a bounded pace, and its requests up to a bounded number: the SDK begins a
-    task for each.
+    Unsolicited messages of the peer are limited in rate, and its requests in number: the SDK starts a task for each.
     """
 
     lost: anyio.Event
     pace: RateLimiter
 
     async def arrived(self, item: SessionMessage | Exception) -> None:
-        """Wait where the peer sends too much."""
+        """Wait if the peer sends too fast."""
         if isinstance(item, SessionMessage) and isinstance(item.message, JSONRPCNotification | JSONRPCRequest):
             await self.pace.keep()
 
     def refusal(self) -> ErrorData | None:
-        """Refuse what is asked beside too much."""
+        """Return an error if the peer has too many open requests."""
         return too_many() if self.open_requests >= MAX_OPEN_REQUESTS else None
 
     async def run(
@@ -149,12 +148,12 @@ class WatchedDispatcher(OpenDispatcher):
 
 
 class PassthroughSession(OpenSession):
-    """`ClientSession` with raw requests.
+    """A `ClientSession` with raw requests.
 
     `ClientSession.call_tool` re-lists upstream before it trusts a tool, raises on an output schema mismatch and omits
     `Mcp-Param-*` headers of tools it has not listed; `list_tools` fails as a whole for one malformed schema. A gateway
-    needs none of this: it repairs listings itself and results belong to the client. What the peer asks and tells
-    during calls goes to `questions` as it came.
+    needs none of this: it repairs listings itself and results belong to the client. The peer's questions and
+    notifications during calls go to `questions` unchanged.
     """
 
     def __init__(
@@ -172,8 +171,8 @@ class PassthroughSession(OpenSession):
         self.questions = questions
         self._reported: dict[str, ProgressFnT] = {}
         self._check = SessionCheck(lambda: http.session_id, self._ask_harmless)
-        self.offered = ""  # the older version that the peer took when it was offered; empty for the latest
-        self.ended = anyio.Event()  # set once the session is to be replaced
+        self.offered = ""  # the older version that the peer accepted; empty for the latest
+        self.ended = anyio.Event()  # set once the session must be replaced
 
     async def send_raw(
         self,
@@ -184,13 +183,13 @@ class PassthroughSession(OpenSession):
         on_progress: ProgressFnT | None = None,
         call: OpenCall | None = None,
     ) -> JsonObject:
-        """Send one request, stamped for the negotiated version, and return the result as it came.
+        """Send one request, stamped for the negotiated version, and return the unmodified result.
 
         Raises:
             MCPError: the peer's error, REQUEST_TIMEOUT after `timeout` seconds, or CONNECTION_CLOSED.
             SessionUnknownError: the peer refused the session.
             UpstreamAuthError: the peer refused the credentials.
-            UpstreamUnavailableError, UpstreamProtocolError: it answered with an HTTP error, or with no message.
+            UpstreamUnavailableError, UpstreamProtocolError: the response is an HTTP error, or not a message.
         """
         options: CallOptions = {}
         data = self._stamped(method, params, options, call)
@@ -206,7 +205,7 @@ class PassthroughSession(OpenSession):
                 raise failure from failure.__cause__
 
     async def _failure(self, method: str, error: MCPError, answered: Answered) -> Exception:
-        """Return what is to be raised: the SDK's error knows nothing of credentials, statuses and connections.
+        """Return the exception to raise: the SDK's error lacks credentials, statuses and connection faults.
 
         Raises:
             SessionUnknownError: the peer refused the session.
@@ -220,20 +219,20 @@ class PassthroughSession(OpenSession):
         return await self._http.refusal(refusal.status, refusal.challenge, refusal.said) or refusal.as_error()
 
     async def raise_if_forgotten(self, refusal: Refusal, method: str) -> None:
-        """Check whether a refused request says that the server has forgotten the session.
+        """Check if a refused request means that the server no longer knows the session.
 
         Raises:
-            SessionUnknownError: it has.
+            SessionUnknownError: it no longer knows the session.
         """
         if await self._check.is_lost(refusal, method):
             self.ended.set()
             raise SessionUnknownError.of(refusal) from refusal.as_error()
 
     async def look_after(self) -> bool:
-        """Ask the peer whether the session goes on; return False while it cannot be asked.
+        """Check that the session is still alive; return False if the peer cannot be reached now.
 
         Raises:
-            SessionUnknownError: it does not.
+            SessionUnknownError: the session is lost.
         """
         try:
             with anyio.fail_after(CHECK_SECONDS):
@@ -245,10 +244,10 @@ class PassthroughSession(OpenSession):
         return True
 
     async def _ask_harmless(self, refused: str) -> Refusal | None:
-        """Make a request that changes nothing and needs the session as much as the method that was refused.
+        """Make a request that changes nothing and requires the session like the refused method.
 
         Returns:
-            How it is refused, if it is.
+            The refusal, if it is refused.
 
         Raises:
             TimeoutError: the connection failed before an answer.
@@ -273,7 +272,7 @@ class PassthroughSession(OpenSession):
         """Open the session with a handshake that offers this version.
 
         Raises:
-            MCPError, UpstreamError: the peer refused, or its answer is not valid.
+            MCPError, UpstreamError: the peer refused, or its answer is invalid.
             httpx2.TransportError: the connection failed.
         """
         params = {
@@ -292,11 +291,11 @@ class PassthroughSession(OpenSession):
         self.offered = "" if version == LATEST_HANDSHAKE_VERSION else version
 
     async def discover_within(self, seconds: float) -> None:
-        """Ask which modern version the peer speaks, and adopt it.
+        """Ask the peer for its modern protocol versions, and adopt one.
 
         Raises:
             MCPError, UpstreamError: the peer refused, or did not answer in time.
-            ValidationError, RuntimeError: its answer is not valid, or names no version that is known.
+            ValidationError, RuntimeError: its answer is invalid, or names no known version.
             httpx2.TransportError: the connection failed.
         """
         version = LATEST_MODERN_VERSION
@@ -306,7 +305,7 @@ class PassthroughSession(OpenSession):
             CLIENT_CAPABILITIES_META_KEY: self.capabilities().model_dump(by_alias=True, mode="json", exclude_none=True),
         }
         headers = {MCP_PROTOCOL_VERSION_HEADER: version, MCP_METHOD_HEADER: "server/discover"}
-        # Given up, the request is closed: a server that hangs on it may take one connection at a time.
+        # On timeout, the request is closed: a server that hangs on it may accept only one connection at a time.
         options: CallOptions = {"timeout": seconds, "headers": headers}
         raw = await self._negotiate("server/discover", {"_meta": meta}, options)
         if isinstance(ttl := raw.get("ttlMs"), int | float) and ttl < 0:
@@ -328,14 +327,14 @@ class PassthroughSession(OpenSession):
     def stamped(
         self, method: str, params: JsonObject, call: OpenCall | None = None
     ) -> tuple[JsonObject, dict[str, str]]:
-        """A request's method and params, and its HTTP headers, as the negotiated version wants them."""
+        """Return a request's method and params, and its HTTP headers, as the negotiated version requires them."""
         options: CallOptions = {}
         data = self._stamped(method, params, options, call)
         return data, options.get("headers", {})
 
     @contextmanager
     def reporting(self, token: str, on_progress: ProgressFnT | None) -> Iterator[None]:
-        """Hand on progress of a request beside this session that arrives in it, for the length of this context."""
+        """Pass on progress that arrives in this session for a request sent outside it, in this context."""
         if on_progress is not None:
             self._reported[token] = on_progress
         try:
@@ -352,7 +351,7 @@ class PassthroughSession(OpenSession):
     ) -> JsonObject:
         data: JsonObject = {"method": method, "params": dict(params or {})}
         if "_meta" in data["params"]:
-            # The stamp writes into it, and it is the caller's.
+            # The stamp modifies it, and it belongs to the caller.
             data["params"]["_meta"] = dict(data["params"]["_meta"])
         self.stamp(data, options)
         if call is not None and self.protocol_version in MODERN_PROTOCOL_VERSIONS:
@@ -364,18 +363,18 @@ class PassthroughSession(OpenSession):
         return data
 
     def capabilities(self) -> ClientCapabilities:
-        """What clients can be asked through this session."""
+        """Return the capabilities of the clients of this session."""
         return ClientCapabilities.model_validate(self.questions.client_capabilities.announced)
 
     async def asked(self, ctx: DispatchContext[TransportContext], method: str, params: JsonObject) -> JsonObject:
-        """The client's answer to a question of the peer."""
+        """Return the client's answer to a question of the peer."""
         if method == "ping":
             return {}
         wants_progress = "progressToken" in (params.get("_meta") or {})
         return await self.questions.answer(method, params, on_progress=ctx.progress if wants_progress else None)
 
     async def is_told(self, method: str, params: JsonObject) -> bool:
-        """Pass on what clients are told, and progress of requests that were not sent through this session."""
+        """Pass on notifications for clients, and progress of requests that were not sent through this session."""
         if method == PROGRESS and (on_progress := self._reported.get(str(params.get("progressToken")))) is not None:
             await report_progress(params, on_progress)
             return True
@@ -385,12 +384,12 @@ class PassthroughSession(OpenSession):
         return True
 
     def param_headers(self, name: str, arguments: Mapping[str, Any]) -> dict[str, str]:
-        """The headers of a call, by what the catalog knows of the tool."""
+        """Return the headers of a call, according to the catalog's definition of the tool."""
         return mcp_param_headers(self._header_maps(name), arguments)
 
 
 def _refusal(error: MCPError, answered: Answered) -> Refusal:
-    """Return how the request of this error was refused."""
+    """Return the refusal of the request that raised this error."""
     if answered.refusal is not None:
         return answered.refusal
     return Refusal.of_error(error, names_request=answered.names_request, has_begun=answered.has_begun)
@@ -400,10 +399,10 @@ _DATE = re.compile(r"\d{4}-\d{2}-\d{2}")
 
 
 def _initialized(raw: JsonObject, offered: str) -> tuple[InitializeResult, str]:
-    """Read the answer to `initialize`.
+    """Parse the answer to `initialize`.
 
     Returns:
-        The answer with the version whose rules it is read by, and the version in the server's own words.
+        The answer with the version whose rules apply to it, and the version as the server wrote it.
 
     Raises:
         UpstreamProtocolError: a field is missing or wrong; the message names it.
@@ -420,7 +419,7 @@ def _initialized(raw: JsonObject, offered: str) -> tuple[InitializeResult, str]:
 
 
 def _nearest_version(said: str, offered: str) -> str:
-    """Return the version by whose rules a server is read: its own, or the last known one before it."""
+    """Return the version whose rules apply to a server: its own, or the latest known one before it."""
     if said in HANDSHAKE_PROTOCOL_VERSIONS:
         return said
     if _DATE.match(said) is None:

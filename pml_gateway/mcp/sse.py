@@ -1,6 +1,6 @@
-"""The transport of the first protocol version: events come on one stream, and requests go to an address it names.
+"""The transport of the first protocol version: events arrive on one stream, and requests go to an address it names.
 
-The SDK's own ends with the first request that is refused, without a word to the sender.
+The SDK's own implementation ends at the first refused request, without informing the sender.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ Incoming = ContextSendStream[SessionMessage | Exception]
 
 @asynccontextmanager
 async def sse_streams(url: str, client: httpx2.AsyncClient, http: HttpSide) -> AsyncIterator[TransportStreams]:
-    """Open the stream of events, and send messages to the address that it names.
+    """Open the event stream, and send messages to the address that it names.
 
     Raises:
         GatewayError: the server refused the stream, or named an address on another origin.
@@ -63,7 +63,7 @@ def _is_stream(response: httpx2.Response) -> bool:
 async def _receive(
     url: str, source: httpx2.EventSource, arriving: Incoming, *, task_status: anyio.abc.TaskStatus[str]
 ) -> None:
-    """Pass on what the server sends, for as long as the stream lasts."""
+    """Pass on the server's messages while the stream lasts."""
     address = ""
     async with arriving:
         try:
@@ -101,7 +101,7 @@ def _origin(url: httpx2.URL) -> str:
 async def _send(
     address: str, client: httpx2.AsyncClient, leaving: ContextReceiveStream[SessionMessage], arriving: Incoming
 ) -> None:
-    """Send messages in the order in which they come, each in its sender's context."""
+    """Send messages in order, each in its sender's context."""
 
     async def post(item: SessionMessage) -> None:
         message = item.message
@@ -110,7 +110,7 @@ async def _send(
             async with stream_within_origin(client, "POST", address, json=content) as response:
                 if response.status_code < FIRST_REFUSAL and response.next_request is None:
                     return
-                # What the answer says, `HttpSide.note` has told the sender.
+                # `HttpSide.note` has already reported the response to the sender.
                 reason = f"HTTP {response.status_code}"
         except httpx2.TransportError as error:
             answered = answer_in_context()
@@ -120,7 +120,7 @@ async def _send(
         logger.debug("a message did not arrive: %s", reason)
         if isinstance(message, JSONRPCRequest):
             refused = ErrorData(code=INTERNAL_ERROR, message=reason)
-            # A stream that is over has ended its requests itself.
+            # A stream that has ended has already ended its requests.
             with suppress(anyio.ClosedResourceError, anyio.BrokenResourceError):
                 await arriving.send(SessionMessage(JSONRPCError(jsonrpc="2.0", id=message.id, error=refused)))
 

@@ -1,4 +1,4 @@
-"""Opens the transport that a server's definition names: a child process, streamable HTTP or SSE."""
+"""Opening the transport in a server's definition: a child process, streamable HTTP or SSE."""
 
 from __future__ import annotations
 
@@ -80,18 +80,18 @@ ALLOWED = frozenset(
 
 
 def child_environment(environ: Mapping[str, str], configured: Mapping[str, str]) -> dict[str, str]:
-    """The environment of a child process; nothing else of the gateway's reaches it."""
+    """Return the environment of a child process; it inherits nothing else from the gateway."""
     inherited = {key: value for key, value in environ.items() if key in ALLOWED or key.startswith("LC_")}
     return inherited | dict(configured)
 
 
 _NOTIFICATION = b'"method":"notifications/'
 NOTIFICATION_STARTS = 200
-"""Bytes of a message among which its method stands, as the SDK writes them."""
+"""Bytes at the start of a message that contain its method, in the SDK's format."""
 
 
 class OpenStreams(Protocol):
-    """Opens one upstream's transport. Tests put servers in memory here."""
+    """A function that opens one upstream's transport; tests substitute in-memory servers."""
 
     def __call__(
         self,
@@ -116,9 +116,10 @@ async def open_streams(
     http: HttpSide,
     children: Children | None = None,
 ) -> AsyncIterator[TransportStreams]:
-    """Open the transport; secrets are resolved here, as `workplace` has them, and live no longer than the connection.
+    """Open the transport; secrets are resolved here, in `workplace`, and live no longer than the connection.
 
-    No message of more than `http.max_bytes` is taken. Processes are told to `children`, which one gateway shares.
+    Messages larger than `http.max_bytes` are refused. Processes are registered with `children`, which one gateway
+    shares.
 
     Raises:
         SecretError: a reference in the definition cannot be resolved.
@@ -173,7 +174,7 @@ async def _open_stdio(
             f"{upstream_id}: command {without_defaults(definition.command or '')!r} cannot be started: {exc.strerror}",
             hint=f"install it or correct servers.{upstream_id}.command",
         ) from exc
-    # Whatever the connection ended with: the server's last words may say more.
+    # However the connection ended, the server's last output may explain it better.
     except Exception as exc:
         broken = npx_cache.broken(upstream_id, last_words(log_file, begun), run)
         if broken is None:
@@ -182,7 +183,7 @@ async def _open_stdio(
 
 
 def process_parameters(upstream_id: str, definition: UpstreamDefinition, workplace: Workplace) -> StdioServerParameters:
-    """How the process of a stdio server is started from a workplace, with its secrets; the command as it is found.
+    """Return how to start a stdio server's process from a workplace, with secrets and command resolved.
 
     Raises:
         SecretError: a reference in the definition cannot be resolved.
@@ -220,7 +221,7 @@ def process_parameters(upstream_id: str, definition: UpstreamDefinition, workpla
 
 
 def _of_env_file(client: Client, base: Path) -> dict[str, str]:
-    """The variables of a server's file; those that say what code runs only where its project is approved."""
+    """Return the variables of a server's file; those that affect which code runs only if its project is approved."""
     definition, workplace = client.definition, client.workplace
     file = replace(workplace, folder=base).path(resolve_in(definition.env_file or "", workplace))
     written = without_defaults(str(Path(definition.cwd or "") / (definition.env_file or "")))
@@ -240,12 +241,12 @@ def _of_env_file(client: Client, base: Path) -> dict[str, str]:
 
 
 def _usable(folder: Path) -> Path:
-    """A client's folder, or `/` where it is gone by now or closed to us: no server is refused its start for that."""
+    """Return a client's folder, or `/` if it is gone or inaccessible, so that servers can start anyway."""
     return folder if is_there(folder) and folder.is_dir() and os.access(folder, os.X_OK) else Path(folder.anchor)
 
 
 def surroundings(upstream_id: str, definition: UpstreamDefinition, workplace: Workplace) -> str:
-    """A hash of what a start depends on here: where the command lies, and what references stand for."""
+    """Return a hash of what a start depends on: the location of the command, and the values of references."""
     try:
         if definition.resolved_transport is Transport.STDIO:
             parameters = process_parameters(upstream_id, definition, workplace)
@@ -261,14 +262,14 @@ def _http_client(
     definition: UpstreamDefinition, workplace: Workplace, connect_timeout: float, http: HttpSide
 ) -> httpx2.AsyncClient:
     async def limit(request: httpx2.Request) -> None:
-        # What the SDK sends without a deadline of its own; a server that never answers it would hold up the rest.
+        # The SDK sends these without a deadline; a server that never answers would block the rest.
         if request.method == "DELETE" or _NOTIFICATION in _start(request):
             request.extensions["timeout"] = httpx2.Timeout(connect_timeout).as_dict()
 
     return httpx2.AsyncClient(
         headers={"accept-encoding": ACCEPTED_ENCODING, **resolved_headers(definition, workplace)},
         auth=http.authorization.for_httpx() if http.authorization is not None else None,
-        # Reading has no limit of its own: every request has a deadline, and the notification stream stays open.
+        # Reading has no timeout: every request has a deadline, and the notification stream stays open.
         timeout=httpx2.Timeout(connect_timeout, read=None),
         event_hooks={"request": [limit], "response": [http.note]},
         **Network.of(workplace).client_options(),
@@ -279,15 +280,16 @@ def _start(request: httpx2.Request) -> bytes:
     try:
         return request.content[:NOTIFICATION_STARTS]
     except httpx2.RequestNotRead:
-        # A request that is redirected; the first one had its limit.
+        # A redirected request; the original one was limited.
         return b""
 
 
 def resolved_headers(definition: UpstreamDefinition, workplace: Workplace) -> dict[str, str]:
-    """The configured headers with their secrets, as `workplace` has them.
+    """Return the configured headers with their secrets resolved in `workplace`.
 
     Raises:
-        SecretError: a value has characters no header may have; HTTP libraries would quote the value in their error.
+        SecretError: a value has characters that headers may not have; HTTP libraries would quote the value in their
+            error.
     """
     headers = {key: resolve_in(value, workplace) for key, value in definition.headers.items()}
     for key, value in headers.items():
