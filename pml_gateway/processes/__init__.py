@@ -1,1 +1,1 @@
-"""Child processes: servers, read within limits and logged; workers for what may take too long; all end for certain."""
+"""Child processes: servers with bounded and logged output, and workers for slow tasks; all are sure to end."""

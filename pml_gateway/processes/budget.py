@@ -1,4 +1,4 @@
-"""What one request may take of the gateway for what others wrote: schemas of servers, expressions of clients."""
+"""The budget of one request for work on foreign input: schemas of servers, expressions of clients."""
 
 from __future__ import annotations
 
@@ -20,21 +20,21 @@ from pml_gateway.shares import OWN
 Result = TypeVar("Result")
 
 CHARACTERS_PER_PART = 64
-"""Of a text that is built: they take the memory of one part."""
+"""Characters of a built text that count as one part, since they take as much memory."""
 
 
 @dataclass(slots=True)
 class RequestBudget:
-    """What is left for one request, with everything in it: each call of a batch and each step of a workflow.
+    """The remaining budget of one request, including all calls of a batch and all steps of a workflow.
 
     Args:
-        limits: what it began with.
-        workers: where work goes that may take long; without any, to a thread.
-        exceeded: the schemas that took too much before.
-        share: whose request it is; places beside the event loop are shared fairly.
-        steps: evaluations of nodes of expressions that are left; a keyword of a schema counts as five.
-        parts: items, members and values that may still be built.
-        turn: held by what is done beside the event loop, so that a request of many calls takes one place there.
+        limits: the initial budget.
+        workers: where slow work runs; None to use a thread.
+        exceeded: the schemas that exceeded a limit before.
+        share: the share of the client; worker places are shared fairly.
+        steps: remaining evaluations of expression nodes; a keyword of a schema counts as five.
+        parts: remaining items, members and values to build.
+        turn: lock for work outside the event loop, so that a request with many calls takes only one place.
     """
 
     limits: LimitSettings = field(default_factory=LimitSettings)
@@ -49,18 +49,18 @@ class RequestBudget:
         self.steps, self.parts = self.limits.request_steps, self.limits.request_parts
 
     async def in_thread(self, function: Callable[..., Result], *arguments: Any) -> Result:
-        """The result of a function that ends by itself before long, made beside the event loop."""
+        """Run a function that is certain to end soon in a thread, and return its result."""
         if self.workers is None:
             return await anyio.to_thread.run_sync(function, *arguments)
         return await self.workers.in_thread(function, *arguments, share=self.share)
 
     def spend(self, steps: int, parts: int = 0) -> None:
-        """Take note of what was used."""
+        """Deduct what was used."""
         self.steps -= steps
         self.parts -= parts
 
     def require(self) -> None:
-        """Say so if nothing is left.
+        """Check that some budget is left.
 
         Raises:
             BudgetExceededError: names what ran out, and its setting.
@@ -83,13 +83,13 @@ _CURRENT: ContextVar[RequestBudget | None] = ContextVar("pml_gateway_request_bud
 
 
 def current_budget() -> RequestBudget:
-    """That of the request which is being answered; outside of any, one that nothing else is spent of."""
+    """Return the budget of the current request; outside of a request, a new one."""
     return _CURRENT.get() or RequestBudget()
 
 
 @contextmanager
 def spending(budget: RequestBudget) -> Iterator[None]:
-    """Everything in this context, and in the tasks and threads begun in it, is spent of one budget."""
+    """Spend one budget for everything in this context, including tasks and threads started in it."""
     token = _CURRENT.set(budget)
     try:
         yield

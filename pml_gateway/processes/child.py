@@ -1,7 +1,7 @@
-"""Starts child processes, and exchanges bytes with them, without the event loop's own way to do so.
+"""Child processes and their pipes, without the event loop's own implementation.
 
-uvloop forks, which takes 6 ms and more for a gateway with a model in memory, and all of them while nothing else runs;
-`subprocess` starts a child in half a millisecond, without copying the tables of the gateway's memory.
+uvloop forks, which takes at least 6 ms in a gateway with a model in memory, and blocks everything else; `subprocess`
+starts a child in half a millisecond, without copying the page tables of the gateway.
 """
 
 from __future__ import annotations
@@ -25,25 +25,25 @@ if sys.platform != "win32":
     import termios
 
 CHUNK = 64 * 1024
-"""A pipe of Linux holds as much."""
+"""Bytes read at once: the capacity of a Linux pipe."""
 
 POLL_SECONDS = 0.01
-"""How often it is looked whether a child has ended; nothing that all systems have says so."""
+"""Seconds between checks if a child has ended; no notification is available on all systems."""
 
 
 async def start_child(
     command: Sequence[str], *, env: Mapping[str, str] | None, folder: Path | str | None
 ) -> anyio.abc.Process:
-    """A child that leads a session of its own, with pipes to all of its streams.
+    """Start a child that leads its own session, with pipes to all of its streams.
 
     Raises:
         OSError: it cannot be started.
     """
     if sys.platform == "win32":
-        # Only the event loop can wait for pipes there.
+        # On Windows, only the event loop can wait for pipes.
         return await anyio.open_process(command, env=env, cwd=folder)
     return Child(
-        # It takes as long as a `fork` of a small process, for which no thread is worth its while.
+        # As fast as a `fork` of a small process, so a thread is not worthwhile.
         subprocess.Popen(  # noqa: ASYNC220
             command,
             bufsize=0,
@@ -58,7 +58,7 @@ async def start_child(
 
 
 class Child(anyio.abc.Process):
-    """A child process and the pipes to its streams, each for one task at a time."""
+    """A child process and the pipes to its streams, each for use by one task at a time."""
 
     def __init__(self, process: subprocess.Popen[bytes]) -> None:
         assert process.stdin is not None
@@ -104,7 +104,7 @@ class Child(anyio.abc.Process):
         self._process.kill()
 
     async def aclose(self) -> None:
-        """Close the pipes, and end a child that still runs."""
+        """Close the pipes, and kill a child that still runs."""
         for pipe in (self._stdin, self._stdout, self._stderr):
             pipe.close()
         if self.returncode is None:
@@ -113,10 +113,10 @@ class Child(anyio.abc.Process):
                 await self.wait()
 
     def leave(self) -> None:
-        """Let it run on, without pipes to it, for others to end."""
+        """Close the pipes and let the process run on; another process will end it."""
         for pipe in (self._stdin, self._stdout, self._stderr):
             pipe.close()
-        # Whoever ends it, it stays in the system's table until its parent has asked how.
+        # Until its parent has waited for it, an ended child stays in the process table.
         threading.Thread(target=self._process.wait, daemon=True).start()
 
 
@@ -146,7 +146,7 @@ class _Pipe:
 class _Output(_Pipe, anyio.abc.ByteReceiveStream):
     async def receive(self, max_bytes: int = CHUNK) -> bytes:
         while True:
-            # Waited for also where something is there: who writes without end must not keep all others waiting.
+            # Wait even if data is available, so that a child that writes endlessly does not starve other tasks.
             await anyio.wait_readable(self._opened())
             try:
                 content = os.read(self._opened().fileno(), max_bytes)
@@ -164,7 +164,7 @@ class _Input(_Pipe, anyio.abc.ByteSendStream):
 
     @property
     def is_read(self) -> bool:
-        """Return False if the child has not read a byte of what was sent; True also if that cannot be known."""
+        """Return False if the child has not read a byte of what was sent; True also if that is unknown."""
         unread = array("i", [0])
         try:
             fcntl.ioctl(self._opened().fileno(), termios.FIONREAD, unread)

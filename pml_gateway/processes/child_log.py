@@ -1,4 +1,4 @@
-"""What a child writes to stderr: kept in a file of bounded size, and shown without its secrets."""
+"""A child's stderr: kept in a file of bounded size, and shown without its secrets."""
 
 from __future__ import annotations
 
@@ -23,18 +23,18 @@ from pml_gateway.secrets.references import references, resolve, resolve_in
 from pml_gateway.workplace import Workplace
 
 MAX_LOG_BYTES = 1024 * 1024
-"""Size at which a log becomes the old log, and a new one is begun: between one and two of these are kept."""
+"""Size at which a log is rotated: between one and two times this size is kept."""
 
 
 class ChildLog:
-    """One log, which other gateways may write and rotate as well."""
+    """One log, which other gateways may also write and rotate."""
 
     def __init__(self, path: Path, descriptor: int) -> None:
         self._path = path
         self._descriptor = descriptor
 
     def write(self, content: bytes) -> None:
-        """Append; a log that cannot be written is done without, for no child may fail for it."""
+        """Append to the log; failures are ignored, since no child may fail because of its log."""
         try:
             for start in range(0, len(content), MAX_LOG_BYTES):
                 part = content[start : start + MAX_LOG_BYTES]
@@ -44,7 +44,7 @@ class ChildLog:
             do_without(LOGS, self._path.parent, error)
 
     def note(self, text: str) -> None:
-        """Append a line of the gateway's own."""
+        """Append a line from the gateway."""
         self.write(f"[pml] {text}\n".encode("utf-8", "replace"))
 
     def close(self) -> None:
@@ -56,7 +56,7 @@ class ChildLog:
         if os.fstat(self._descriptor).st_size + size <= MAX_LOG_BYTES:
             return
         fcntl.flock(self._descriptor, fcntl.LOCK_EX)
-        # Whoever waited for the lock finds the file rotated already.
+        # After waiting for the lock, the file may already have been rotated.
         if self._is_current():
             self._path.replace(old_log(self._path))
         self._follow()
@@ -76,9 +76,9 @@ class ChildLog:
 
 @contextmanager
 def open_child_log(path: Path) -> Iterator[ChildLog]:
-    """The log at `path`, made if need be; readable by its owner only, for servers write secrets.
+    """Open the log at `path`, creating it if needed; readable by its owner only, since servers write secrets.
 
-    Where it cannot be made, what is written is kept nowhere until it can.
+    If it cannot be created, output is discarded until it can.
     """
     try:
         make_private(path.parent)
@@ -93,27 +93,27 @@ def open_child_log(path: Path) -> Iterator[ChildLog]:
 
 
 def log_path(logs_dir: Path, upstream_id: str) -> Path:
-    """Where the log of an upstream lies."""
+    """Return the path of an upstream's log."""
     name = "".join(character if character.isalnum() or character in "-_." else "_" for character in upstream_id)
     return logs_dir / f"{name}.log"
 
 
 def old_log(path: Path) -> Path:
-    """Where what came before the log at `path` lies."""
+    """Return the path of the rotated log of `path`."""
     return path.with_name(f"{path.name}.1")
 
 
 MAX_LAST = 8192
-"""Bytes of a log that tell why a child ended."""
+"""Maximum bytes from the end of a log that may show why a child ended."""
 
 
 def log_size(path: Path) -> int:
-    """How much the log at `path` holds now."""
+    """Return the current size of the log at `path`."""
     return path.stat().st_size if is_there(path) else 0
 
 
 def last_words(path: Path, since: int) -> bytes:
-    """The end of what was written to a log of `since` bytes; all of it where the log was begun anew."""
+    """Return the end of what was written after a log had `since` bytes; all of it if the log was rotated."""
     content = _content(path)
     return content[since if len(content) >= since else 0 :][-MAX_LAST:]
 
@@ -123,13 +123,13 @@ def _open(path: Path) -> int:
 
 
 MIN_SECRET = 4
-"""Characters of the shortest text that is masked wherever it stands; shorter ones would mask half of the log."""
+"""Minimum length of a text that is masked everywhere; shorter ones would mask half of the log."""
 
 MAX_LINE = 4000
 
 
 class LogReader:
-    """Reads one upstream's log from its end, and on as it grows."""
+    """A reader of one upstream's log, from its end and as it grows."""
 
     def __init__(self, path: Path, definition: UpstreamDefinition) -> None:
         self._path = path
@@ -140,7 +140,7 @@ class LogReader:
         self._rest = b""
 
     def last(self, count: int) -> list[str]:
-        """The last `count` lines of both files."""
+        """Return the last `count` lines of both files."""
         old = _content(old_log(self._path)) if is_there(self._path) else b""
         self._inode = self._path.stat().st_ino if is_there(self._path) else 0
         content = _content(self._path)
@@ -149,7 +149,7 @@ class LogReader:
         return list(self._shown(whole[-count:])) if count else []
 
     def more(self) -> Iterator[str]:
-        """The lines written since; after a rotation, those of both files."""
+        """Yield the lines written since the last read; after a rotation, those of both files."""
         if not is_there(self._path):
             return
         found = self._path.stat()
@@ -164,10 +164,10 @@ class LogReader:
         yield from self._shown(lines)
 
     def _shown(self, lines: Sequence[bytes]) -> Iterator[str]:
-        """Mask lines together with the one before, since a secret may go over the end of a line."""
+        """Mask lines together with the previous one, since a secret may span lines."""
         if not lines:
             return
-        # A secret that is cut is known no more.
+        # A truncated secret is no longer recognized.
         bound = MAX_LINE + 2 * self._secrets.longest
         whole = (line[:bound].decode("utf-8", "replace").rstrip("\r") for line in (self._before, *lines))
         self._before = lines[-1]
@@ -176,7 +176,7 @@ class LogReader:
 
 
 def secrets_of(definition: UpstreamDefinition) -> list[str]:
-    """What this upstream was given that nobody should read in a log, the longest first."""
+    """Return the secrets of an upstream's definition that a log must not show, the longest first."""
     texts = [definition.url or "", definition.command or "", definition.cwd or "", definition.env_file or ""]
     texts += definition.args
     texts += [*definition.env.values(), *definition.headers.values()]
@@ -189,7 +189,7 @@ def secrets_of(definition: UpstreamDefinition) -> list[str]:
 
 
 def _of_env_file(definition: UpstreamDefinition) -> dict[str, str]:
-    """The variables that the server was given from its file, as far as that can be read now."""
+    """Return the variables from the server's env file, if it can be read now."""
     if not definition.env_file:
         return {}
     try:
@@ -209,7 +209,7 @@ def _referenced(text: str) -> Iterator[str]:
 
 
 def _words(text: str) -> set[str]:
-    """A value and, of `Bearer x` and the like, its last part; references are resolved."""
+    """Return a value and, for `Bearer x` and the like, its last part; references are resolved."""
     try:
         value = resolve_in(text, Workplace.here())
     except SecretError:

@@ -1,4 +1,4 @@
-"""Tells the orphan reaper about child processes, so that they end even when the gateway is killed."""
+"""Registration of child processes with the orphan reaper, so that they end even if the gateway is killed."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from pml_gateway.log import get_logger
 logger = get_logger(__name__)
 
 COMMAND = [sys.executable, "-I", "-S", str(Path(__file__).with_name("orphan_reaper.py"))]
-"""The orphan reaper; isolated and without site-packages, it starts in 12 ms and takes 9 MB."""
+"""The command of the orphan reaper; isolated and without site-packages, it starts in 12 ms and takes 9 MB."""
 
 CLOSING_SECONDS = 2.0
 
 
 class Children:
-    """The children of one gateway. Made by `open_children`; without any child there is no second process either."""
+    """The children of one gateway. Created by `open_children`; the reaper is started with the first child."""
 
     def __init__(self) -> None:
         self._reaper: subprocess.Popen[bytes] | None = None
@@ -34,22 +34,22 @@ class Children:
         self._turns = threading.Lock()
 
     def began(self, pid: int, *, may_install: bool = False) -> None:
-        """The group that the child `pid` leads is not to outlive the gateway, until it has `ended`.
+        """Register the process group of the child `pid`, to be ended with the gateway.
 
-        One that may be installing something outlives it by the time it takes to take that back.
+        A child that may be installing something is given the time for a rollback first.
         """
         self._tell("~" if may_install else "+", pid)
 
     def answered(self, pid: int) -> None:
-        """The child is installing nothing any more."""
+        """Record that the child is no longer installing anything."""
         self._tell("+", pid)
 
     def ended(self, pid: int) -> None:
-        """The child and its group are gone, or left to another process."""
+        """Unregister a child whose group has ended, or is left to another process."""
         self._tell("-", pid)
 
     def leave(self, pid: int, pipes: Sequence[int]) -> None:
-        """Have a child that may be installing something ended by a process of its own, which reads these pipes."""
+        """Leave a child that may be installing something to a separate process, which reads these pipes and ends it."""
         subprocess.run(
             [*COMMAND, "background", *map(str, pipes)],
             input=f"~{pid}\n".encode(),
@@ -63,7 +63,7 @@ class Children:
         )
 
     def close(self) -> None:
-        """End the second process; it is waited for where it has nothing left to do."""
+        """Close the reaper's stdin, which ends it; wait for it if it has no children left."""
         with self._turns:
             reaper, self._reaper = self._reaper, None
         if reaper is not None:
@@ -79,7 +79,7 @@ class Children:
         else:
             self._signs[pid] = sign
         if os.name != "posix":
-            # Where there are no process groups, children end with the console or job of the gateway.
+            # Without process groups, children end with the gateway's console or job.
             return
         with self._turns:
             if self._reaper is not None:
@@ -89,7 +89,7 @@ class Children:
             self._begin()
 
     def _begin(self) -> None:
-        """Start a reaper and tell it of all groups: the first, or one in place of another that was killed."""
+        """Start a reaper and tell it all groups: the first one, or a replacement for one that was killed."""
         if self._reaper is not None:
             _stdin(self._reaper).close()
         try:
@@ -101,9 +101,9 @@ class Children:
         threading.Thread(target=self._replace, args=(reaper,), name="orphan reaper", daemon=True).start()
 
     def _replace(self, reaper: subprocess.Popen[bytes]) -> None:
-        """Wait for the end of a reaper, which nobody else hears of before there is something to tell it.
+        """Wait until a reaper ends, which could otherwise go unnoticed; replace it if it was killed.
 
-        One that was not killed cannot run here, and would end again and again.
+        A reaper that ended otherwise cannot run here, and would end again and again.
         """
         was_killed = reaper.wait() == -signal.SIGKILL
         with self._turns:
@@ -114,7 +114,7 @@ class Children:
 
 @contextmanager
 def open_children() -> Iterator[Children]:
-    """The children of a gateway; they are to end before this context does."""
+    """Yield the children of a gateway; they must end before this context does."""
     children = Children()
     try:
         yield children
@@ -130,7 +130,7 @@ def _start() -> subprocess.Popen[bytes]:
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
         env={},
-        # No signal meant for the gateway's terminal reaches it.
+        # Signals meant for the gateway's terminal must not reach it.
         start_new_session=True,
     )
 
@@ -141,10 +141,10 @@ def _stdin(process: subprocess.Popen[bytes]) -> IO[bytes]:
 
 
 async def terminate_tree(process: anyio.abc.Process, seconds: float) -> None:
-    """End a child that leads a group, and its descendants: asked to, and killed after so many seconds."""
+    """End a child that leads a group, and its descendants: terminate, then kill after this many seconds."""
     if sys.platform == "win32":
         with suppress(ProcessLookupError):
             process.kill()
     else:
-        # Also after the child itself has ended: its own children are not to outlive it.
+        # Even if the child itself has ended: its own children must not outlive it.
         await terminate_posix_process_tree(process, seconds)

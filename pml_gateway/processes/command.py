@@ -1,4 +1,4 @@
-"""Runs a command to its end: a text in, a text out, within limits of time and size."""
+"""Running a command to its end: text in, text out, with limits of time and size."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from pml_gateway.processes.child import start_child
 from pml_gateway.processes.children import Children, terminate_tree
 
 MAX_LAST_WORDS = 4_000
-"""Bytes of stderr that are kept: its end, where the reason stands."""
+"""Maximum bytes of stderr that are kept: its end, where the reason usually is."""
 
 LEAVE_SECONDS = 1.0
-"""What a command is given after SIGTERM, before it is killed."""
+"""Seconds between SIGTERM and SIGKILL."""
 
 
 @dataclass(frozen=True, slots=True)
 class Finished:
-    """How a command ended, what it printed, and the end of what it wrote to stderr."""
+    """The result of a command: exit code, output, and the end of stderr."""
 
     exit_code: int
     output: str
@@ -30,7 +30,7 @@ class Finished:
 
 
 class OutputTooLongError(Exception):
-    """A command printed more than it may."""
+    """A command printed more than the limit."""
 
 
 async def run_command(
@@ -42,7 +42,7 @@ async def run_command(
     max_bytes: int,
     children: Children,
 ) -> Finished:
-    """Run a command with a text on its stdin; it and its descendants end with this call, also where it is cancelled.
+    """Run a command with a text on its stdin; it and its descendants end with this call, even if cancelled.
 
     Raises:
         OSError: it cannot be started.
@@ -63,7 +63,7 @@ async def run_command(
             tasks.start_soon(_read_end, process, last_words)
             tasks.start_soon(read)
             await process.wait()
-            # A descendant may hold the pipes open; what the command itself wrote is there.
+            # A descendant may hold the pipes open; the output of the command itself has arrived.
             tasks.cancel_scope.deadline = anyio.current_time() + LEAVE_SECONDS
         if len(output) > max_bytes:
             raise OutputTooLongError
@@ -77,14 +77,14 @@ async def run_command(
 
 async def _write(process: anyio.abc.Process, given: bytes) -> None:
     assert process.stdin is not None
-    # One that does not read all may answer all the same.
+    # A command that does not read all of its input may still answer.
     with suppress(anyio.BrokenResourceError, anyio.ClosedResourceError, OSError):
         await process.stdin.send(given)
         await process.stdin.aclose()
 
 
 async def _read(process: anyio.abc.Process, output: bytearray, max_bytes: int) -> None:
-    """Keep what is printed, until it is too much."""
+    """Read the output until it exceeds the limit."""
     assert process.stdout is not None
     with suppress(anyio.EndOfStream, anyio.BrokenResourceError, anyio.ClosedResourceError):
         while len(output) <= max_bytes:
@@ -100,7 +100,7 @@ async def _read_end(process: anyio.abc.Process, last_words: bytearray) -> None:
 
 
 async def _end(process: anyio.abc.Process) -> None:
-    """End the command and all it started; every wait is bounded."""
+    """End the command and its descendants; every wait is bounded."""
     await terminate_tree(process, LEAVE_SECONDS)
     with anyio.move_on_after(LEAVE_SECONDS):
         await process.wait()

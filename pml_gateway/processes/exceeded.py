@@ -1,4 +1,4 @@
-"""Which schemas took too much when they were checked with: remembered by their hash, for every gateway on this home."""
+"""Schemas whose validation exceeded a limit: remembered by their hash, for all gateways on this home."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ logger = get_logger(__name__)
 FORMAT = 1
 SAVE_SECONDS = 1.0
 MAX_REMEMBERED = 1000
-"""Hashes kept; those found longest ago go first."""
+"""Maximum number of hashes kept; the oldest are dropped first."""
 
 
 class Exceeded:
-    """Hashes of what exceeded a limit, each with what it ran into; kept in a file if it has one."""
+    """Hashes of schemas that exceeded a limit, each with the limit; saved to a file if one is given."""
 
     def __init__(self, path: Path | None = None) -> None:
         self._path = path
@@ -34,17 +34,17 @@ class Exceeded:
 
     @property
     def known(self) -> Mapping[str, str]:
-        """Each hash with what it ran into."""
+        """Return each hash with the limit that was exceeded."""
         return self._found
 
     def add(self, digest: str, why: str) -> None:
-        """Remember one from now on."""
+        """Remember a hash."""
         if digest not in self._found:
             self._found[digest] = why
             self._unsaved.ask()
 
     async def run(self) -> None:
-        """Load what is on disk, then save after changes, for as long as the owner's task group lives."""
+        """Load the hashes from disk, then save them after changes until cancelled."""
         try:
             self._found = {**await anyio.to_thread.run_sync(self.on_disk), **self._found}
             await self._unsaved.run(self._save)
@@ -54,7 +54,7 @@ class Exceeded:
                     await self._save()
 
     def on_disk(self) -> dict[str, str]:
-        """Each hash in the file with what it ran into."""
+        """Return each hash in the file with the limit that was exceeded."""
         if self._path is None:
             return {}
         try:

@@ -1,11 +1,11 @@
-"""Starts a package runner for the first time and sees it through; a small program of its own, for POSIX systems.
+"""The first start of a package runner, seen through to its end; a standalone program for POSIX systems.
 
     python -I -S first_start.py < REQUEST
 
-What the request names is started and asked to `initialize`. Once it answers, everything is fetched; the server is
-ended, and what came of it is written down for whoever waits. It goes on when the gateway or command that began it has
-ended, for a runner that is killed while it installs may leave something behind that never works again. It holds the
-lock that it inherited, and ends by itself at its limit. It needs the standard library alone.
+The requested server is started and asked to `initialize`. Once it answers, everything is installed; the server is
+ended, and the outcome written to a file. This process continues if the gateway or command that started it ends, because
+a runner that is killed during an installation may leave it broken for good. It holds the lock that it inherited, and
+ends at its time limit. It needs only the standard library.
 """
 
 from __future__ import annotations
@@ -34,30 +34,30 @@ INITIALIZE = {
 }
 
 END_SECONDS = 2.0
-"""What a server that answered is given to end once its stdin is closed."""
+"""Seconds for a server that answered to end after its stdin is closed."""
 
 ROLLBACK_SECONDS = 15.0
-"""What a runner is given after SIGTERM: npm takes back what it had begun, which takes seconds."""
+"""Seconds for a runner to end after SIGTERM: npm rolls back what it began, which takes seconds."""
 
 POLL_SECONDS = 0.1
 READ_BYTES = 65536
 MAX_LINE = 1024 * 1024
 MAX_LOGGED = 1024 * 1024
-"""Bytes of stderr that one first start adds to the server's log."""
+"""Maximum bytes of stderr that one first start adds to the server's log."""
 
 MAX_SAID = 8192
-"""Bytes of stderr, its last ones, that are written down with the outcome."""
+"""Maximum bytes from the end of stderr that are saved with the outcome."""
 
 
 class _StoppedError(Exception):
-    """Somebody wants this process to end."""
+    """A request to this process to end, by SIGTERM."""
 
 
 def main() -> None:
-    """Read the request, let whoever sent it go on, and see the start through."""
+    """Read the request, release the caller by forking, and see the start through."""
     request = json.load(sys.stdin)
     if os.fork():
-        # Whoever started this waits for it; the rest is nobody's child.
+        # The caller waits for this process; the fork continues without a parent.
         os._exit(0)
     for ignored in (signal.SIGINT, signal.SIGHUP):
         signal.signal(ignored, signal.SIG_IGN)
@@ -80,7 +80,7 @@ def _stop(*_: object) -> None:
 
 
 def _start(request: dict[str, Any]) -> tuple[str, int | None, bytes]:
-    """`installed`, `ended` or `late`, with the exit code of a runner that ended by itself, and its last words."""
+    """Return `installed`, `ended` or `late`, the runner's exit code if it ended by itself, and its last stderr."""
     said = bytearray()
     try:
         process = subprocess.Popen(
@@ -105,7 +105,7 @@ def _start(request: dict[str, Any]) -> tuple[str, int | None, bytes]:
 
 
 def _watch(process: subprocess.Popen[bytes], request: dict[str, Any], said: bytearray) -> str:
-    """Follow the process until it answers, ends, or reaches its limit."""
+    """Follow the process until it answers, ends, or reaches its time limit."""
     deadline = time.monotonic() + request["seconds"]
     with contextlib.suppress(OSError):
         stdin = _pipe(process.stdin)
@@ -138,14 +138,14 @@ def _watch(process: subprocess.Popen[bytes], request: dict[str, Any], said: byte
 
 
 def _has_answer(received: bytearray) -> bool:
-    """Whether a whole line is a message; runners may write what they do to stdout as well."""
+    """Return True if a complete line is a message; runners may also write progress to stdout."""
     *lines, rest = received.split(b"\n")
     received[:] = rest[-MAX_LINE:]
     return any(line.lstrip().startswith(b"{") and b'"jsonrpc"' in line for line in lines)
 
 
 def _end(process: subprocess.Popen[bytes], patience: float) -> None:
-    """End the process and its descendants: stdin, then SIGTERM with time to take back what was begun, then SIGKILL."""
+    """End the process and its descendants: close stdin, then SIGTERM with time for a rollback, then SIGKILL."""
     with contextlib.suppress(OSError):
         _pipe(process.stdin).close()
     steps = ((None, patience), (signal.SIGTERM, ROLLBACK_SECONDS), (signal.SIGKILL, END_SECONDS))
@@ -162,7 +162,7 @@ def _end(process: subprocess.Popen[bytes], patience: float) -> None:
 
 
 def _drain(process: subprocess.Popen[bytes]) -> None:
-    """Read what still comes: a runner could not end with a full pipe."""
+    """Read pending output: a runner could not end with a full pipe."""
     with selectors.DefaultSelector() as selector:
         for stream in (_pipe(process.stdout), _pipe(process.stderr)):
             selector.register(stream, selectors.EVENT_READ)
@@ -172,13 +172,13 @@ def _drain(process: subprocess.Popen[bytes]) -> None:
 
 
 def _signal(group: int, sent: signal.Signals | None) -> bool:
-    """Signal a process group, or only look; whether it is there."""
+    """Signal a process group, or only check it if `sent` is None; return True if it exists."""
     try:
         os.killpg(group, sent or 0)
     except ProcessLookupError:
         return False
     except PermissionError:
-        pass  # members of another user, or macOS and a member that nobody waited for yet
+        pass  # members of another user, or on macOS an unreaped member
     return True
 
 

@@ -1,4 +1,4 @@
-"""Messages on a child's stdout, one a line, with bounded memory; what cannot be read becomes an error answer."""
+"""Messages on a child's stdout, one per line, with bounded memory; unreadable ones become error answers."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from pml_gateway.json_text.reading import TooDeepError, TooManyListedError, repa
 from pml_gateway.processes.messages import Sent, found_on, is_utf16, read_message
 
 LOOKED_AT = 512
-"""Bytes at each end of a message among which its id is looked for: nothing but the result itself is longer."""
+"""Bytes at each end of a message that are searched for its id: only the result itself is longer."""
 
 _ID = rb'"id"\s*:\s*(?:(?P<number>\d{1,18})|"(?P<text>[^"\\]{1,100})")'
 _VERSION = rb'"jsonrpc"\s*:\s*"2\.0"'
@@ -23,15 +23,15 @@ _AT_START = re.compile(rb"\s*\{\s*(?:" + _VERSION + rb"\s*,\s*)?" + _ID + rb"\s*
 _AT_END = re.compile(rb"[,{]\s*(?:" + _VERSION + rb"\s*,\s*)?" + _ID + rb"(?:\s*,\s*" + _VERSION + rb")?\s*\}\s*\Z")
 _IS_REQUEST = re.compile(rb'"method"\s*:')
 _IS_ANSWER = re.compile(rb'"(?:jsonrpc|result|error)"\s*:')
-"""What an answer has and a log line in JSON has not, though it may have an id."""
+"""Keys that distinguish an answer from a JSON log line with an id."""
 
 SHOWN = 200
-"""Bytes of a line that are logged where it is no message."""
+"""Maximum bytes of a line that are logged if it is not a message."""
 
 
 @dataclass(frozen=True, slots=True)
 class AnswerFault:
-    """Why an answer was not taken. It travels as the data of an error, where no peer can put such an object."""
+    """The reason why an answer was rejected. It travels as the data of an error, as a type that no peer can send."""
 
     reason: str
     hint: str = ""
@@ -45,7 +45,7 @@ UTF16 = AnswerFault(
 
 
 def error_answer(head: bytes, tail: bytes, fault: AnswerFault) -> JSONRPCError | None:
-    """The error that answers the request whose answer starts with `head` and ends with `tail`, if that can be told."""
+    """Return an error answer for the request whose answer starts with `head` and ends with `tail`; None if unknown."""
     request_id = _request_id(head[:LOOKED_AT], tail[-LOOKED_AT:])
     if request_id is None:
         return None
@@ -66,7 +66,7 @@ def _request_id(head: bytes, tail: bytes) -> int | str | None:
 
 @dataclass(frozen=True, slots=True)
 class Oversized:
-    """Both ends of a line that was not kept, and how long it was."""
+    """Both ends of an oversized line that was dropped, and its length."""
 
     head: bytes
     tail: bytes
@@ -75,14 +75,14 @@ class Oversized:
 
 @dataclass(frozen=True, slots=True)
 class Skipped:
-    """A line that is no message and answers nothing."""
+    """A line that is not a message and answers nothing."""
 
     start: bytes
     reason: str
 
 
 class Lines:
-    """Cuts a stream of bytes into lines; of one longer than `max_bytes`, both ends are kept."""
+    """A splitter of a byte stream into lines; of a line longer than `max_bytes`, only both ends are kept."""
 
     def __init__(self, max_bytes: int) -> None:
         self.max_bytes = max_bytes
@@ -93,7 +93,7 @@ class Lines:
         self._dropped = 0
 
     def feed(self, chunk: bytes) -> Iterator[bytes | Oversized]:
-        """The lines that `chunk` completes."""
+        """Yield the lines that `chunk` completes."""
         start = 0
         while (end := chunk.find(b"\n", start)) >= 0:
             self._keep(chunk[start:end])
@@ -104,7 +104,7 @@ class Lines:
             self._drop()
 
     def _keep(self, content: bytes) -> None:
-        """Add to the line; a long one is kept in parts, so that it is copied once."""
+        """Add to the line; a long one is kept in parts, so that it is copied only once."""
         self._buffer += content
         self._size += len(content)
         if len(self._buffer) >= PIECE:
@@ -126,7 +126,7 @@ class Lines:
         return line
 
     def _drop(self) -> None:
-        """Forget the line so far but for its ends."""
+        """Drop the line read so far, except for its ends."""
         line = self._take()
         self._head = self._head or line[:LOOKED_AT]
         self._dropped += max(len(line) - LOOKED_AT, 0)
@@ -134,9 +134,9 @@ class Lines:
 
 
 async def read_line(line: bytes | Oversized, max_bytes: int, sent: Sent) -> list[JSONRPCMessage | Skipped]:
-    """The messages of one line, and what on it is none; a faulty answer becomes an error answer.
+    """Return the messages and other text on one line; a faulty answer becomes an error answer.
 
-    `sent` are the messages that the child was sent.
+    `sent` are the messages that were sent to the child.
     """
     if isinstance(line, Oversized):
         fault = AnswerFault(

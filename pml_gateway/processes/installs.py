@@ -1,4 +1,4 @@
-"""First starts of package runners: seen through by a process of its own, one at a time for each package."""
+"""First starts of package runners: each runs in a separate process, one at a time for each package."""
 
 from __future__ import annotations
 
@@ -24,21 +24,21 @@ from pml_gateway.processes.npx_cache import has_whole
 FIRST_START = Path(__file__).with_name("first_start.py")
 
 POLL_SECONDS = 0.1
-"""How often it is looked whether an installation is over, which may run for another gateway."""
+"""Seconds between checks if an installation, perhaps of another gateway, is over."""
 
 SPAWN_SECONDS = 10.0
 GRACE_SECONDS = 20.0
-"""What the process may take beyond its limit, in which it ends what it started."""
+"""Seconds that the process may take beyond its limit to end the server it started."""
 
 LEFT_SECONDS = 16.0
-"""How long a start that was given up may still be at taking back what it had begun (orphan_reaper.py)."""
+"""Maximum seconds that an abandoned start may still take for its rollback (orphan_reaper.py)."""
 
 AT_ONCE = max(4, os.cpu_count() or 1)
-"""Installations of one gateway side by side: twenty at once on a small machine would all reach their limit."""
+"""Maximum concurrent installations of one gateway: twenty at once on a small machine would all time out."""
 
 
 class Outcome(StrEnum):
-    """What came of a first start."""
+    """The outcome of a first start."""
 
     INSTALLED = "installed"
     ENDED = "ended"
@@ -47,9 +47,9 @@ class Outcome(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class FirstStarted:
-    """How a first start ended, and when; `said` is the end of what was written to stderr.
+    """The result and time of a first start; `said` is the end of its stderr.
 
-    Before `free_at`, another process may still be at it.
+    Until `free_at`, another process may still be working on it.
     """
 
     outcome: Outcome
@@ -60,7 +60,7 @@ class FirstStarted:
 
     @property
     def has_run(self) -> bool:
-        """Whether there was a process at all: one that ended by itself has an exit code."""
+        """Return True if a process was started: one that ended by itself has an exit code."""
         return self.outcome is not Outcome.ENDED or self.exit_code is not None
 
 
@@ -68,14 +68,14 @@ INSTALLED = FirstStarted(Outcome.INSTALLED)
 
 
 class Installs:
-    """What of the package runners is installed, remembered in a folder that every gateway on this home shares."""
+    """The installed packages of package runners, recorded in a folder that all gateways on this home share."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._places = anyio.Semaphore(AT_ONCE)
 
     async def is_installed(self, run: PackageRun, parameters: StdioServerParameters) -> bool:
-        """Whether a start has nothing to install, as far as is known."""
+        """Return True if a start has nothing to install, as far as is known."""
         return await anyio.to_thread.run_sync(self._is_installed, run, parameters)
 
     async def see_through(
@@ -86,13 +86,13 @@ class Installs:
         log_file: Path,
         seconds: float,
     ) -> FirstStarted:
-        """Wait until it is installed, by whomever, or that failed; what installs it goes on when this is cancelled.
+        """Wait until the package is installed by any process, or that failed; a cancellation does not stop it.
 
         Args:
-            run: what is installed.
-            parameters: how the server is started.
-            log_file: takes its stderr.
-            seconds: what it may take, once its turn has come.
+            run: the package to install.
+            parameters: how to start the server.
+            log_file: the log for its stderr.
+            seconds: time limit, not counting the wait for a place.
         """
         request = {
             "command": parameters.command,
@@ -114,12 +114,12 @@ class Installs:
         return FirstStarted(Outcome.LATE)
 
     async def said_last(self, run: PackageRun, parameters: StdioServerParameters) -> bytes:
-        """The last words of the start before, where one failed."""
+        """Return the end of stderr of the previous start, if it failed."""
         last = await anyio.to_thread.run_sync(_read, self._file(run, parameters))
         return b"" if last is None or last.outcome is not Outcome.ENDED else last.said
 
     async def doubt(self, run: PackageRun, parameters: StdioServerParameters) -> None:
-        """Take the next start for a first one: this one took too long for a server that was only to start."""
+        """Treat the next start as a first one, because this start took too long for an installed server."""
         now = time.time()
         late = json.dumps({"outcome": Outcome.LATE, "at": now, "free_at": now + LEFT_SECONDS})
         with suppress(OSError):
@@ -132,7 +132,7 @@ class Installs:
     def _step(
         self, run: PackageRun, parameters: StdioServerParameters, request: str, began: float
     ) -> FirstStarted | None:
-        """Look how far it is, and begin it if nobody does; None while it goes on."""
+        """Check the progress, and start the installation if no process does; return None while it continues."""
         file = self._file(run, parameters)
         try:
             lock = take_lock(file)
@@ -156,11 +156,11 @@ class Installs:
         return None
 
     def _settled(self, last: FirstStarted, file: Path, is_whole: bool) -> FirstStarted:
-        """What came of it; where npx's own cache says that it is there, that is asked from now on."""
+        """Return the outcome; if npx's cache has the package, drop the record, since the cache is authoritative."""
         if not is_whole or last.outcome is Outcome.LATE:
             return last
         file.unlink(missing_ok=True)
-        # A server may end at once for want of a key, installed or not: the start that follows says so.
+        # A server may end at once because of a missing key even if installed: the next start reports that.
         return INSTALLED
 
     def _file(self, run: PackageRun, parameters: StdioServerParameters) -> Path:
@@ -168,9 +168,9 @@ class Installs:
 
 
 def _spawn(request: str, lock: int) -> None:
-    """Begin a first start, in a process that keeps the lock and belongs to nobody."""
+    """Start a first start in a detached process that keeps the lock."""
     subprocess.run(
-        # Isolated and without site-packages, as it needs neither; it forks once it has read the request.
+        # Isolated and without site-packages, since it needs neither; it forks once it has read the request.
         [sys.executable, "-I", "-S", str(FIRST_START)],
         input=request.encode(),
         stdout=subprocess.DEVNULL,

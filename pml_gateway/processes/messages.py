@@ -1,8 +1,8 @@
-"""JSON-RPC messages of servers, read with the faults that servers in use have.
+"""JSON-RPC messages of servers, parsed despite the faults that real servers have.
 
-A message without faults is read by the SDK's model at once. Only where that fails, the rest of this module looks for
-what was meant: another encoding, ids written as `1.0`, a result that is no object, several messages on one line, or
-text that was printed in front of a message.
+A valid message is parsed by the SDK's model at once. Only if that fails, the rest of this module tries to repair it:
+another encoding, ids written as `1.0`, a result that is not an object, several messages on one line, or text printed
+before a message.
 """
 
 from __future__ import annotations
@@ -25,30 +25,30 @@ from pml_gateway.json_text.reading import MAX_DEPTH, TooDeepError, TooManyListed
 from pml_gateway.types import JsonObject
 
 MAX_TRIED = 32
-"""Places on one line at which a message is looked for: each costs reading the rest of the line."""
+"""Maximum positions on one line at which a message is searched for: each requires parsing the rest of the line."""
 
 MAX_REMEMBERED = 512
-"""Messages to a server that are known again where it logs them to stdout."""
+"""Maximum messages to a server that are remembered, to recognize them if it logs them to stdout."""
 
 _AROUND = " \t\r\n\0\ufeff"
 _COLOUR = re.compile(r"\x1b\[[0-9;?]*[a-zA-Z]")
 _START = re.compile(r'\{\s*"(?:jsonrpc|id|result|error|method|params)"\s*:')
 _NUL_SHARE = 4
-"""In UTF-16, about every second byte of a message is 0; one in so many is taken for it."""
+"""The reciprocal of the minimum share of zero bytes in UTF-16, where about every second byte is 0."""
 
 _DECODER = json.JSONDecoder(strict=False)
 
 
 async def read_message(content: bytes | str, asked: RequestId | None = None) -> JSONRPCMessage:
-    """A JSON-RPC message of a server, as far as it can be understood.
+    """Parse a JSON-RPC message of a server, with tolerance for faults.
 
     Args:
         content: the message.
-        asked: the request that it answers, where the transport says so; used if it has no id.
+        asked: the request that it answers, if the transport identifies it; used if the message has no id.
 
     Raises:
         TooDeepError, TooManyListedError: it is nested too deeply, or lists more than any server has.
-        ValueError: it is no message.
+        ValueError: it is not a message.
     """
     if len(content) < LARGE:
         with suppress(ValueError):
@@ -62,11 +62,11 @@ async def read_message(content: bytes | str, asked: RequestId | None = None) -> 
 
 
 async def read_value(content: bytes | str) -> Any:
-    """The value of JSON of a server; in a short one, control characters inside of strings are read as they are.
+    """Parse a server's JSON; in a short text, control characters inside strings are accepted.
 
     Raises:
         TooDeepError, TooManyListedError: it is nested too deeply, or lists more than any server has.
-        ValueError: it is no JSON.
+        ValueError: it is not JSON.
     """
     if isinstance(content, bytes) and len(content) >= LARGE:
         return await read_json(content, errors="replace")
@@ -82,7 +82,7 @@ async def read_value(content: bytes | str) -> Any:
 
 
 def answer_in(value: Any) -> Any:
-    """The one answer of a batch; any other value as it is."""
+    """Return the only answer in a batch; any other value unchanged."""
     if not isinstance(value, list):
         return value
     answers = [each for each in value if isinstance(each, dict) and ("result" in each or "error" in each)]
@@ -90,7 +90,7 @@ def answer_in(value: Any) -> Any:
 
 
 def understood(value: Any) -> JsonObject | None:
-    """The JSON-RPC message that a value is meant to be; None if it is none."""
+    """Return the JSON-RPC message that a value is meant to be; None if it is not one."""
     if not isinstance(value, dict):
         return None
     message: JsonObject = {**value, "jsonrpc": "2.0"}
@@ -110,7 +110,7 @@ def understood(value: Any) -> JsonObject | None:
     message.pop("error", None)
     result = value["result"]
     if not isinstance(result, dict):
-        # The field is that of tool results before content blocks; whoever reads the result finds it there.
+        # The field of tool results before content blocks existed, where consumers look for it.
         message["result"] = {} if result is None else {"toolResult": result}
     return message
 
@@ -127,7 +127,7 @@ def _error(error: Any) -> JsonObject:
 
 
 class Sent:
-    """The latest messages to a server: one that logs them to stdout does not send them."""
+    """The latest messages to a server, to recognize them if the server logs them to stdout."""
 
     def __init__(self) -> None:
         self._known: deque[tuple[object, object]] = deque(maxlen=MAX_REMEMBERED)
@@ -146,17 +146,17 @@ def _identity(message: JSONRPCMessage) -> tuple[object, object]:
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """What stands on one line that is not just a message: messages, and text that is none."""
+    """The content of one line that is more than a message: messages, and other text."""
 
     messages: tuple[JSONRPCMessage, ...] = ()
     text: str = ""
 
 
 async def found_on(line: bytes, sent: Sent) -> Found:
-    """The messages on a line that could not be read as one.
+    """Return the messages on a line that could not be parsed as one.
 
-    Of text in front of a message, only answers and notifications are taken, and only those that end the line and were
-    not sent to the server before: logs of a server quote messages in the middle of a line, and repeat what it gets.
+    After other text, only answers and notifications are accepted, and only those that end the line and were not sent to
+    the server before: logs of a server quote messages in the middle of a line, and repeat its input.
     """
     text = line.decode("utf-8", "replace")
     pieces = _pieces(text) if len(text) < LARGE else await anyio.to_thread.run_sync(_pieces, text)
@@ -175,7 +175,7 @@ async def found_on(line: bytes, sent: Sent) -> Found:
 
 
 def is_utf16(line: bytes) -> bool:
-    """Return True if a line is text in UTF-16, as Windows programs write it."""
+    """Return True if a line is UTF-16 text, as written by Windows programs."""
     start = line[:LARGE]
     return start.startswith((b"\xff\xfe", b"\xfe\xff")) or start.count(0) * _NUL_SHARE > len(start)
 
@@ -191,9 +191,9 @@ def _valid(value: Any) -> JSONRPCMessage | None:
 
 
 def _pieces(text: str) -> list[tuple[str, Any]]:
-    """The JSON values on a line, each with the text before it; text at the end stands before None.
+    """Return the JSON values on a line, each with the text before it; text at the end comes with None.
 
-    A value that other text follows, and does not stand at the start, is part of that text.
+    A value that is preceded and followed by other text is part of that text.
     """
     return list(_cut(_COLOUR.sub("", text).strip(_AROUND)))
 

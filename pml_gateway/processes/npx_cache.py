@@ -1,4 +1,4 @@
-"""The folders in which npx keeps what it installed: whether one is whole, and one that an interruption broke."""
+"""The folders in which npx keeps installed packages: detecting complete ones and ones broken by an interruption."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ _BROKEN = re.compile(rb"ERR_MODULE_NOT_FOUND|MODULE_NOT_FOUND|Cannot find (?:pac
 _FOLDER = re.compile(rb"[^\s'\"]*/_npx/(?P<name>[0-9a-f]{16})(?=[/'\"\s]|$)")
 
 BELONGS = ("node_modules", "package.json", "package-lock.json", "concurrency.lock")
-"""What npx puts into a folder; one without any of it is none of its folders."""
+"""Files that npx puts into a folder; a folder with none of them is not npx's."""
 
 LOCK_SECONDS = 60.0
-"""Age at which npx itself takes its lock on a folder for left behind."""
+"""Age in seconds at which npx itself considers its lock on a folder stale."""
 
 
 def folder_name(run: PackageRun) -> str:
-    """The name that npx gives the folder of these packages."""
+    """Return npx's name for the folder of these packages."""
     return hashlib.sha512("\n".join(sorted(run.packages, key=str.casefold)).encode()).hexdigest()[:16]
 
 
 def has_whole(run: PackageRun, environ: Mapping[str, str]) -> bool:
-    """Whether npx's own cache has the packages: it writes their names down after it has installed them."""
+    """Return True if npx's cache has the packages: npx records their names after the installation."""
     if run.family != "npm":
         return False
     given = next((value for name, value in environ.items() if name.lower() == "npm_config_cache" and value), None)
@@ -44,11 +44,11 @@ def has_whole(run: PackageRun, environ: Mapping[str, str]) -> bool:
 
 
 BROKEN_FOLDER = "npx_folder"
-"""The detail of an error that names the folder to remove."""
+"""The key of an error's details for the folder to remove."""
 
 
 def broken(upstream_id: str, said: bytes, run: PackageRun | None) -> UpstreamUnusableError | None:
-    """The error for a server whose last words tell that npx's folder of its packages is incomplete, if they do."""
+    """Return the error for a server whose stderr shows that npx's folder of its packages is incomplete, else None."""
     folder = _broken_folder(said, run)
     if folder is None:
         return None
@@ -60,7 +60,7 @@ def broken(upstream_id: str, said: bytes, run: PackageRun | None) -> UpstreamUnu
 
 
 def _broken_folder(said: bytes, run: PackageRun | None) -> Path | None:
-    """The folder of these packages that a child said to be incomplete; none of the others that it may name."""
+    """Return the folder of these packages that the output reports as incomplete; other folders in it are ignored."""
     if run is None or run.family != "npm" or not _BROKEN.search(said):
         return None
     wanted = folder_name(run)
@@ -72,10 +72,10 @@ def _broken_folder(said: bytes, run: PackageRun | None) -> Path | None:
 
 
 def remove(folder: Path) -> None:
-    """Remove one folder of npx's cache, and nothing that is no such folder; it may be gone already.
+    """Remove one folder of npx's cache, and nothing else; it may already be gone.
 
     Raises:
-        OSError: it is none, npx works in it, or it cannot be removed.
+        OSError: it is not such a folder, npx is using it, or it cannot be removed.
     """
     if not folder.exists():
         return

@@ -1,11 +1,11 @@
-"""Ends the children of a gateway that ended without doing so itself; a small program of its own, for POSIX systems.
+"""The reaper of children whose gateway ended without ending them; a standalone program for POSIX systems.
 
     python -I -S orphan_reaper.py [background PIPE...]
 
 Each line of stdin is a sign and a process group: `+`, the gateway started it; `~`, it may be installing something; `-`,
-the gateway saw it end. When stdin ends, the gateway has ended, however it came to that, or has left these groups here.
-Those that are still there are given a moment to notice the end of their own stdin, then terminated, then killed. In the
-background, it also reads what they write to these pipes. It needs the standard library alone.
+the gateway saw it end. When stdin ends, the gateway has ended, for whatever reason, or has left these groups here.
+Those that still exist get a moment to notice the end of their own stdin, then are terminated, then killed. In the
+background, this process also reads the given pipes, to which they write. It needs only the standard library.
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ import sys
 import time
 
 LEAVE_SECONDS, TERMINATE_SECONDS, KILL_SECONDS = 0.6, 0.4, 1.0
-"""What is given to the end of stdin, to SIGTERM and to SIGKILL: as the gateway itself does at an orderly end."""
+"""Seconds after the end of stdin, after SIGTERM and after SIGKILL: as in an orderly end of the gateway."""
 
 ROLLBACK_SECONDS = 15.0
-"""What a package runner is given after SIGTERM: npm takes back what it had begun, which takes seconds."""
+"""Seconds for a package runner after SIGTERM: npm rolls back what it began, which takes seconds."""
 
 READ_BYTES = 65536
 POLL_SECONDS = 0.05
 
 
 def main() -> None:
-    """Follow the gateway's children until it ends, then end them."""
-    # Whoever signals every process of a container means the gateway; the end of stdin says when that is gone.
+    """Follow the gateway's children until the gateway ends, then end them."""
+    # A signal to all processes of a container is meant for the gateway; the end of stdin shows that it is gone.
     for ignored in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(ignored, signal.SIG_IGN)
     groups: dict[int, bool] = {}
@@ -38,7 +38,7 @@ def main() -> None:
             groups[int(line[1:])] = line[0] == "~"
     pipes = [int(pipe) for pipe in sys.argv[2:]]
     if len(sys.argv) > 1 and os.fork():
-        # Who started this waits for it; the rest is nobody's child.
+        # The caller waits for this process; the fork continues without a parent.
         os._exit(0)
     installing = {group for group, is_installing in groups.items() if is_installing}
     left = _ended({*groups}, None, LEAVE_SECONDS, pipes)
@@ -51,18 +51,18 @@ def main() -> None:
 
 
 def _ended(groups: set[int], sent: signal.Signals | None, seconds: float, pipes: list[int]) -> set[int]:
-    """Signal the groups, or only look, and wait for their end; those that are still there."""
+    """Signal the groups, or only check them if `sent` is None, and wait; return those that still exist."""
     left = {group for group in groups if _signal(group, sent)}
     deadline = time.monotonic() + seconds
     while left and time.monotonic() < deadline:
         _read(pipes)
-        # One that is gone is never signalled again: its number may be given to others.
+        # A group that is gone is never signalled again: its number may be reused.
         left = {group for group in left if _signal(group, None)}
     return left
 
 
 def _read(pipes: list[int]) -> None:
-    """Wait a moment, and read what came: a runner that cannot write ends with its work half done."""
+    """Wait a moment, and read pending output: a runner that cannot write would stop half done."""
     time.sleep(POLL_SECONDS)
     for pipe in select.select(pipes, [], [], 0)[0]:
         try:
@@ -74,13 +74,13 @@ def _read(pipes: list[int]) -> None:
 
 
 def _signal(group: int, sent: signal.Signals | None) -> bool:
-    """Signal a process group, or only look; whether it is there."""
+    """Signal a process group, or only check it if `sent` is None; return True if it exists."""
     try:
         os.killpg(group, sent or 0)
     except ProcessLookupError:
         return False
     except PermissionError:
-        pass  # members of another user, or macOS and a member that nobody waited for yet
+        pass  # members of another user, or on macOS an unreaped member
     return True
 
 

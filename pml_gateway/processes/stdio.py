@@ -1,4 +1,4 @@
-"""Starts a stdio server as a child process, and reads and writes its messages within limits that the SDK has not."""
+"""Stdio servers as child processes, and their messages, within limits that the SDK lacks."""
 
 from __future__ import annotations
 
@@ -24,19 +24,19 @@ from pml_gateway.processes.messages import Sent
 logger = get_logger(__name__)
 
 LEAVE_SECONDS = 0.6
-"""What a child is given to end by itself once its stdin is closed: one that heeds it needs half of that at most."""
+"""Seconds for a child to end after its stdin is closed: one that notices needs at most half of that."""
 
 TERMINATE_SECONDS = 0.4
-"""What it is given after SIGTERM, before it is killed: with all else, a gateway is to stop within two seconds."""
+"""Seconds between SIGTERM and SIGKILL: with everything else, a gateway should stop within two seconds."""
 
 FLUSH_SECONDS = 0.5
-"""What is waited for messages on their way in, and for the last words on stderr."""
+"""Seconds to wait for messages on their way in, and for the last output on stderr."""
 
 LOG_BYTES_A_SECOND = 8 * 1024 * 1024
-"""How fast a child may write to stderr: one that writes faster is slowed rather than the gateway."""
+"""Maximum bytes per second that a child may write to stderr: a faster one is slowed, not the gateway."""
 
 MAX_NOTED = 20
-"""Lines on stdout that are no messages and are shown in the log, for each connection; the rest are counted."""
+"""Maximum non-message lines on stdout that are shown in the log per connection; the rest are counted."""
 
 _BROKEN = (anyio.EndOfStream, anyio.ClosedResourceError, anyio.BrokenResourceError, OSError)
 
@@ -57,8 +57,8 @@ async def open_child(
 ]:
     """Start the process and exchange messages with it; it and its descendants end with this context.
 
-    One that may install something at its start is not killed before it has answered: it is left to a process that gives
-    it time to take back what it has begun. `on_start` is told its process id; `on_unread` is called if the process ends
+    A process that may be installing something is not killed before it has answered: it is left to another process that
+    gives it time for a rollback. `on_start` is called with its process id; `on_unread` is called if the process ends
     its output, or closes its input, without having read anything.
 
     Raises:
@@ -66,11 +66,11 @@ async def open_child(
     """
     with open_child_log(log_file) as log:
         process = await start_child([parameters.command, *parameters.args], env=parameters.env, folder=parameters.cwd)
-        # No await until the task group is entered, or a cancellation in between would leave the process behind.
+        # No await before the task group is entered: a cancellation in between would leave the process behind.
         incoming, received = anyio.create_memory_object_stream[SessionMessage | Exception](0)
         sent, outgoing = anyio.create_memory_object_stream[SessionMessage](0)
         written, logged = anyio.Event(), anyio.Event()
-        # Also while everything is cancelled: a server says why it ends on its way out.
+        # Even while everything is cancelled: a server reports why it ends on its way out.
         listening = anyio.CancelScope(shield=True)
         answered = anyio.Event()
 
@@ -100,7 +100,7 @@ async def open_child(
                         for pipe in (process.stdin, process.stdout, process.stderr):
                             assert pipe is not None
                             await pipe.aclose()
-                    # Not where an event loop that is torn down broke off the waits above.
+                    # Not reached if an event loop that is torn down interrupts the waits above.
                     children.ended(process.pid)
                     for stream in (received, sent, incoming, outgoing):
                         stream.close()
@@ -118,7 +118,7 @@ async def _read(
     on_answer: Callable[[], None],
     on_unread: Callable[[], None],
 ) -> None:
-    """Hand on the messages on stdout until the child closes it; `on_answer` is called at the first one."""
+    """Pass on the messages on stdout until the child closes it; `on_answer` is called at the first one."""
     assert process.stdout is not None
     lines, skipped, is_first = Lines(max_bytes), 0, True
     async with incoming:
@@ -134,7 +134,7 @@ async def _read(
                             is_first = False
                             on_answer()
                         await incoming.send(SessionMessage(found))
-                        # They would be kept until the next line arrives.
+                        # It would be kept until the next line arrives.
                         del found
                     del line
         if isinstance(process, Child) and not process.stdin.is_read:
@@ -172,7 +172,7 @@ async def _write(
     except _BROKEN:
         if isinstance(process, Child) and not process.stdin.is_read:
             on_unread()
-        # The child may live on; without this end, requests would wait for it until their deadlines.
+        # The child may live on; without closing this, requests would wait for it until their deadlines.
         await incoming.aclose()
     finally:
         written.set()
@@ -195,7 +195,7 @@ async def _keep_log(
 
 
 async def _left(process: anyio.abc.Process, children: Children) -> bool:
-    """Leave a child that may be installing to a process that gives it more time than is here; whether that was done."""
+    """Leave a child that may be installing to a process that gives it more time; return True if that succeeded."""
     if not isinstance(process, Child) or process.returncode is not None:
         return False
     process.stdin.close()
@@ -208,7 +208,7 @@ async def _left(process: anyio.abc.Process, children: Children) -> bool:
 
 
 async def _stop(upstream_id: str, process: anyio.abc.Process) -> None:
-    """End the child as the protocol says: close stdin, wait, then signal it and its descendants."""
+    """End the child as the protocol specifies: close stdin, wait, then signal it and its descendants."""
     assert process.stdin is not None
     assert process.stdout is not None
     with suppress(*_BROKEN):
@@ -222,9 +222,9 @@ async def _stop(upstream_id: str, process: anyio.abc.Process) -> None:
 
 
 async def _exited(process: anyio.abc.Process, seconds: float) -> bool:
-    """Whether the process ends in time."""
+    """Return True if the process ends in time."""
     with anyio.move_on_after(seconds):
-        # Not its `wait`, which may also wait for whoever inherited its pipes.
+        # Not its `wait`, which may also wait for processes that inherited its pipes.
         while process.returncode is None:  # noqa: ASYNC110
             await anyio.sleep(POLL_SECONDS)
     return process.returncode is not None

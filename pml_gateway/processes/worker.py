@@ -1,11 +1,11 @@
-"""Does work that could take too long or too much memory, within limits that end it; a small program of its own.
+"""A worker for tasks that could take too much time or memory, with limits that end it; a standalone program.
 
     python -I -S worker.py BYTES FOLDER...
 
-BYTES is how much memory it may take, and the folders are where modules are found. It is asked over stdin and answers
-over stdout, in pickles of plain values: a question names a function, its arguments and the seconds of processor time it
-may take. One that takes more ends the process, also when the gateway was killed meanwhile; so do the end of stdin and a
-long silence.
+BYTES is its memory limit, and the folders are the search path for modules. It reads questions from stdin and writes
+answers to stdout, as pickles of plain values: a question names a function, its arguments and its limit in seconds of
+processor time. Exceeding that ends the process, even if the gateway was killed meanwhile; so do the end of stdin and a
+long idle time.
 """
 
 from __future__ import annotations
@@ -17,25 +17,25 @@ import sys
 from importlib import import_module
 
 IDLE_SECONDS = 120
-"""How long one that is not asked anything stays: a start takes a fifth of a second, and it holds 30 MB."""
+"""Seconds after which an idle worker ends: a start takes a fifth of a second, and a worker holds 30 MB."""
 
 NICENESS = 5
 
 OUT_OF_MEMORY = 3
-"""Its exit status then: what is left of its memory could not be relied on."""
+"""Its exit status when out of memory, since its state is then unreliable."""
 
 
 def main() -> None:
-    """Answer until the gateway ends, or asks nothing for a while."""
+    """Answer until the gateway ends, or sends no question for a while."""
     questions, answers = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "wb")
     nothing = os.open(os.devnull, os.O_RDWR)
-    # What is imported may print; the answers are not the place.
+    # Imported modules may print, which must not end up among the answers.
     for descriptor in (0, 1):
         os.dup2(nothing, descriptor)
     sys.path[:] = sys.argv[2:]
     _limit_memory(int(sys.argv[1]))
     if sys.platform != "win32":
-        # Whoever is answered meanwhile goes first.
+        # Processes that serve clients meanwhile take precedence.
         os.nice(NICENESS)
     try:
         while _is_asked(questions.fileno()):
@@ -48,13 +48,13 @@ def main() -> None:
     except EOFError:
         return
     except MemoryError:
-        # Without any more of Python: even an exception may need memory.
+        # Without running more Python: even an exception may need memory.
         os._exit(OUT_OF_MEMORY)
 
 
 def _limit_memory(size: int) -> None:
     if sys.platform in ("win32", "darwin"):
-        # Not there, or not kept; the time is limited all the same.
+        # Not available, or not enforced; the time is limited anyway.
         return
     import resource
 
@@ -63,7 +63,7 @@ def _limit_memory(size: int) -> None:
 
 
 def _limit_time(seconds: float) -> None:
-    """End this process once it has used `seconds` of processor time from now; 0 lifts that."""
+    """End this process once it has used `seconds` more of processor time; 0 removes the limit."""
     if sys.platform != "win32":
         signal.setitimer(signal.ITIMER_PROF, seconds)
 

@@ -1,4 +1,4 @@
-"""Work beside the event loop: in a few threads, or in worker processes that are ended when they take too much."""
+"""Work outside the event loop: in a few threads, or in worker processes that are terminated if they exceed a limit."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from pml_gateway.shares import OWN, FairPlaces
 
 WORKER = Path(__file__).with_name("worker.py")
 MAX_WORKERS = 2
-"""Processes at most, and threads: hostile work waits here rather than in front of all threads, each client's apart."""
+"""Maximum worker processes, and threads: hostile work queues here, per client, instead of blocking all threads."""
 
 MEMORY_BYTES = 512 * 1024**2
-"""Address space of one process; with all it needs it takes 60 MB of it before the first question."""
+"""Address space of one process; it needs 60 MB of it before the first question."""
 
 WAIT_SECONDS = 15.0
-"""What one answer may take by the clock, however much else the machine does, and what is waited for a place before."""
+"""Seconds of wall-clock time for one answer on a busy machine, and for the wait for a place before it."""
 
 ENDING_SECONDS = 2.0
 
@@ -35,16 +35,16 @@ Result = TypeVar("Result")
 
 
 class Limit(StrEnum):
-    """What a worker ran into."""
+    """The limit that a worker exceeded."""
 
     TIME = "time"
     MEMORY = "memory"
     MACHINE = "machine"
-    """It did not get to an answer, for reasons that may be the machine's."""
+    """There was no answer in time, perhaps because the machine is busy."""
 
 
 class WorkerLimitError(Exception):
-    """The work was ended."""
+    """The work was terminated."""
 
     def __init__(self, limit: Limit) -> None:
         super().__init__(limit.value)
@@ -52,14 +52,14 @@ class WorkerLimitError(Exception):
 
 
 def out_of_turn(what: str) -> OverloadedError:
-    """What is told where the machine let work come to no answer; `what` says so of the work."""
+    """Return the error for work that got no answer in time; `what` describes the work that was not done."""
     return OverloadedError(
         f"{what} within {WAIT_SECONDS:g} s, for the machine has too much to do", hint="try again in a moment"
     )
 
 
 class Workers:
-    """The worker processes of one gateway, started when they are first needed. Made by `open_workers`."""
+    """The worker processes of one gateway, started when first needed. Created by `open_workers`."""
 
     def __init__(self) -> None:
         self._is_open = True
@@ -71,11 +71,11 @@ class Workers:
 
     @property
     def pids(self) -> list[int]:
-        """The processes there are now."""
+        """Return the ids of the current processes."""
         return sorted(process.pid for process in (*self._idle, *self._running) if process.poll() is None)
 
     async def in_thread(self, function: Callable[..., Result], *arguments: Any, share: str = OWN) -> Result:
-        """The result of a function that ends by itself before long, for the client of this share."""
+        """Run a function that is certain to end soon in a thread, for this share, and return its result."""
         await self._threads.wait(share)
         try:
             return await anyio.to_thread.run_sync(function, *arguments)
@@ -85,16 +85,16 @@ class Workers:
     async def in_process(
         self, function: Callable[..., Result], *arguments: Any, seconds: float, share: str = OWN
     ) -> Result:
-        """The result of a function of a module, made in another process; arguments and result are plain values.
+        """Run a module-level function in another process and return its result; arguments and result are plain values.
 
         Args:
-            function: what to call there; its module is imported there.
+            function: the function to call; its module is imported in the process.
             arguments: for the function.
-            seconds: of processor time.
-            share: whom the work is for; that of the client which has fewest under way is done next.
+            seconds: limit of processor time.
+            share: the share of the client; the client with the fewest running tasks is served next.
 
         Raises:
-            WorkerLimitError: it took too much, and its process is gone.
+            WorkerLimitError: a limit was exceeded, and the process was terminated.
         """
         question = (function.__module__, function.__name__, arguments, seconds)
         async with self._place(share):
@@ -119,10 +119,10 @@ class Workers:
                     return result
                 if answer.status != 0 or is_fresh:
                     raise WorkerLimitError(_LIMITS.get(answer.status, Limit.MACHINE))
-                # It had been idle for so long that it ended just now.
+                # The process had been idle for so long that it has just ended: try another.
 
     async def close(self) -> None:
-        """End every process."""
+        """Terminate every process."""
         self._is_open = False
         for process in (*self._idle, *self._running):
             await self._end(process)
@@ -155,7 +155,7 @@ class Workers:
 
 @asynccontextmanager
 async def open_workers() -> AsyncIterator[Workers]:
-    """The workers of a gateway; their processes end with this context."""
+    """Yield the workers of a gateway; their processes end with this context."""
     workers = Workers()
     try:
         yield workers
@@ -170,14 +170,14 @@ if sys.platform != "win32":
 
 
 class _Ended:
-    """Instead of an answer: the process ended, with this status."""
+    """Returned instead of an answer if the process ended, with its exit status."""
 
     def __init__(self, status: int) -> None:
         self.status = status
 
 
 class _PlainValues(pickle.Unpickler):
-    """Reads answers, which never hold anything that would run here."""
+    """An unpickler of answers that refuses everything but plain values, so that no code runs here."""
 
     def find_class(self, module_name: str, global_name: str, /) -> Any:
         raise pickle.UnpicklingError(f"{module_name}.{global_name} is no plain value")
@@ -190,14 +190,14 @@ def _start() -> subprocess.Popen[bytes]:
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
-        # Nothing of what the gateway knows; and no signal meant for its terminal.
+        # No variables of the gateway, and no signals meant for its terminal.
         env={},
         start_new_session=True,
     )
 
 
 def _exchange(process: subprocess.Popen[bytes], question: tuple[Any, ...]) -> Any:
-    """Ask and wait; the end of the process ends this as well."""
+    """Ask a question and wait for the answer, or for the end of the process."""
     try:
         _say(process, question)
         return _PlainValues(_pipe(process.stdout)).load()
@@ -207,13 +207,13 @@ def _exchange(process: subprocess.Popen[bytes], question: tuple[Any, ...]) -> An
 
 def _say(process: subprocess.Popen[bytes], value: object) -> None:
     stdin = _pipe(process.stdin)
-    # Written piece by piece, so that other threads get their turn even where the value is large.
+    # Written in pieces, so that other threads can run even if the value is large.
     pickle.dump(value, stdin, protocol=pickle.HIGHEST_PROTOCOL)
     stdin.flush()
 
 
 def _reap(process: subprocess.Popen[bytes]) -> int:
-    """The exit status of a process that ends now; its pipes are closed."""
+    """Close the pipes of a process that is ending, and return its exit status."""
     for pipe in (process.stdin, process.stdout):
         with suppress(OSError):
             _pipe(pipe).close()

@@ -1,1 +1,1 @@
-"""Confinement: servers take no program from the folder of the client that they are started for."""
+"""Confinement: servers must not run programs from the folder of the client that they are started for."""

@@ -1,4 +1,4 @@
-"""Variables that decide which code a program runs, or whom it trusts with what it knows."""
+"""Variables that affect which code a program runs, or which hosts it trusts."""
 
 from __future__ import annotations
 
@@ -41,10 +41,10 @@ _ENDINGS = re.compile(
     r"(?:OPTIONS|OPTS|_FLAGS|PRELOAD|LIBRARY_PATH|EXECUTABLE(?:_PATH)?|_PROXY|_HOME|_CA_BUNDLE|_CA_CERTS|_PLUGINS?"
     r"|_PLUGIN_PATH|_LOADER|_INTERPRETER)\Z"
 )
-"""Names by which further programs take options, programs, libraries and proxies."""
+"""Endings of names by which other programs take options, programs, libraries and proxies."""
 
 _PLAIN_NAME = re.compile(r"\w[\w.-]*")
-"""Shells inherit functions by variables of other names."""
+"""Names without special characters; shells inherit functions through variables of other names."""
 
 
 def is_loader_variable(name: str) -> bool:

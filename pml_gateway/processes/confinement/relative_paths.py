@@ -1,7 +1,7 @@
-"""Paths in the texts of a server's definition that begin in the client's folder: found, and made absolute.
+"""Relative paths in a server's definition, which start in the client's folder: finding them and making them absolute.
 
-They are judged by how they are written, so that the answer stays the same when a file is made later. Only for words
-that may mean anything does it matter what is there.
+They are recognized by their form, so that the result does not change when a file is created later. Only for ambiguous
+words, existing files matter.
 """
 
 from __future__ import annotations
@@ -28,17 +28,17 @@ _ENDINGS = _set(
     py pyi js mjs cjs jsx ts mts cts tsx sh bash zsh ps1 bat rb php go lua jar whl tgz gz zip
     """
 )
-"""Of files with data, settings or programs; none of a domain that many hosts are in, and no version ends like this."""
+"""Extensions of data, settings and program files; none is a common top-level domain, or the end of a version."""
 
 _ARCHIVES = frozenset({"whl", "tgz", "gz", "zip"})
-"""Of files that package runners install from; `chart.js` is a package."""
+"""Extensions of files that package runners install from; `chart.js` is a package."""
 
 SUBCOMMANDS = _set("mcp serve server start run stdio http sse launch dev")
-"""Words that servers are told to start with, also beside a folder of that name."""
+"""Words that servers are commonly started with, even if a folder has that name."""
 
 _URL = re.compile(r"(?P<scheme>[A-Za-z][\w+.-]*)://(?P<rest>[^\s,;\"']*)")
 _IN_FILES = re.compile(r"(?:sqlite|duckdb)\d?(?:\+\w+)?", re.IGNORECASE)
-"""Databases whose address is a path behind `///`, relative unless that begins with a slash itself."""
+"""Databases whose address has a path after `///`, which is relative unless it starts with another slash."""
 
 _ON_DRIVE = re.compile(r"(?<![\w.])[A-Za-z]:[\\/][^\s:,=;\"']*")
 _WORDS = re.compile(r"[\s;\"'`<>|&()]+")
@@ -47,34 +47,34 @@ _SEPARATORS = re.compile(f"({_PARTS.pattern})")
 _CURRENT = re.compile(r"\$\{?(?:OLD)?PWD\b|%CD%", re.IGNORECASE)
 
 _NO_FOLDERS = re.compile(
-    # time zones, types of media, versions and networks, programs by name and version, and what lies on a host
+    # time zones, media types, versions and networks, programs by name and version, and paths on a host
     r"(?:Africa|America|Antarctica|Arctic|Asia|Atlantic|Australia|Europe|Indian|Pacific|Etc|US|Canada)/[\w/+-]+|"
     r"(?:application|audio|font|image|message|multipart|text|video|\*)/[\w.+*-]+|"
     r"[\d./]+|[A-Za-z]+/\d[\d.]*|"
     r"(?:[\w-]+\.)+(?:com|org|net|io|dev|ai|app|co|cloud|internal|local)/.*"
 )
-"""Words with a slash that everybody writes and that are no paths."""
+"""Common words with a slash that are not paths."""
 
 _OWNED = re.compile(r"[^/]+/[^/]+")
-"""A repository and its owner, a model and its maker."""
+"""A repository with its owner, or a model with its maker."""
 
 _OF_PLACES = re.compile(r"path|dir|folder|file|root|home|data|db|stor|config|cache|workspace", re.IGNORECASE)
-"""In the name of a variable whose value may well be a folder; in others, `dev` and `docs` are no folders."""
+"""Parts of names of variables whose value may be a folder; elsewhere, `dev` and `docs` are not folders."""
 
 
 def is_relative(path: str) -> bool:
-    """Return True if a path, if it is one, begins in the folder."""
+    """Return True if a text, taken as a path, is relative."""
     return not (path.startswith("~") or Path(path).is_absolute() or PureWindowsPath(path).is_absolute())
 
 
 def is_plainly_relative(text: str) -> bool:
-    """Return True if only a path that begins in the folder is written like this."""
+    """Return True if a text can only be a relative path."""
     return text in (".", "..") or text.startswith(("./", "../", ".\\", "..\\"))
 
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """A text with its paths made absolute; one that may be a path or a word stays, and makes it `unclear`."""
+    """A text with its relative paths made absolute; ambiguous words stay as they are, and set `is_unclear`."""
 
     text: str
     names_path: bool = False
@@ -82,17 +82,17 @@ class Reading:
 
     @property
     def may_name_path(self) -> bool:
-        """Return True if the text names a path that begins in the folder, or may do so."""
+        """Return True if the text contains, or may contain, a relative path."""
         return self.names_path or self.is_unclear
 
 
 @dataclass(frozen=True, slots=True)
 class PathReader:
-    """Reads texts from the folder in which relative paths begin.
+    """A reader of texts relative to the folder in which relative paths start.
 
-    `packages` are words that name packages and are paths only if they name an archive. `is_installed` is True for
-    programs that are given repositories and models more often than folders. `elsewhere` are further folders in which
-    plain words are looked up.
+    `packages` are names of packages, which are paths only if they name an archive. `is_installed` is True for programs
+    whose arguments are more often repositories and models than folders. `elsewhere` are further folders in which plain
+    words are looked up.
     """
 
     folder: Path
@@ -101,23 +101,23 @@ class PathReader:
     is_installed: bool = False
 
     def argument(self, text: str, before: str = "") -> Reading:
-        """Read an argument; the one `before` it may be an option of which it is the value."""
+        """Read an argument, which may be the value of the option `before` it."""
         if text in SUBCOMMANDS and not before.startswith("-"):
             return Reading(text)
         return self._read(text, is_installed=self.is_installed, looks_up=True)
 
     def variable(self, name: str, value: str) -> Reading:
-        """Read a variable; its name says whether plain words are looked up, and tells secrets."""
+        """Read a variable; its name decides if plain words are looked up, and if it is a secret."""
         is_installed = self.is_installed or is_secret_name(name)
         return self._read(value, is_installed=is_installed, looks_up=_OF_PLACES.search(name) is not None)
 
     def has_module(self, module: str) -> bool:
-        """Return True if a Python module, as `-m` takes it, lies in the folder."""
+        """Return True if a Python module, as given to `-m`, is in the folder."""
         names = [f"{module.replace('.', '/')}{ending}" for ending in ("", ".py")]
         return any(self._has(name) for name in (module, *names))
 
     def absolute(self, path: str) -> str:
-        """Return a relative path from the folder; links count where it leads upwards, as they do to the system."""
+        """Return the absolute form of a relative path; links are resolved if it leads upwards, as the system does."""
         folder = self.folder.resolve() if ".." in Path(path).parts else self.folder
         return os.path.normpath(folder / path)
 
@@ -133,11 +133,11 @@ class PathReader:
         without_addresses = _ON_DRIVE.sub("", _URL.sub(_path_of_address, text))
         words = _WORDS.split(without_addresses)
         read = [self._read_word(word, is_installed=is_installed, looks_up=looks_up) for word in words]
-        # Of several words, or with an address in it, it stays as it is.
+        # A text of several words, or one that contains an address, stays as it is.
         found = read[0] if words == [text] else Reading(text, is_unclear=any(each.may_name_path for each in read))
         if found.may_name_path or not (looks_up and text not in self.packages and is_relative(text)):
             return found
-        # Spaces are in names of files as well.
+        # File names may contain spaces.
         return Reading(text, is_unclear=self._has(text))
 
     def _read_word(self, word: str, *, is_installed: bool, looks_up: bool) -> Reading:
@@ -167,14 +167,14 @@ class PathReader:
 
 
 def _option(first: str) -> tuple[str, str]:
-    """Split what an option is called from a value that is written without a space behind it."""
+    """Split an option from a value attached to it without a space."""
     if first.startswith("--"):
         return first, ""
     return (first[:2], first[2:]) if first.startswith("-") else ("", first)
 
 
 def _path_of_address(match: re.Match[str]) -> str:
-    """Return the path that an address means, if it begins in the folder."""
+    """Return the path in an address, if it is relative."""
     path = match["rest"]
     if _IN_FILES.fullmatch(match["scheme"]):
         path = path.removeprefix("/")

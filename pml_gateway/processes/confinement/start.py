@@ -1,8 +1,8 @@
-"""Starts of stdio servers that take no program from the client's folder.
+"""Starting stdio servers without programs from the client's folder.
 
-What runs packages, scripts and projects looks for them in the folder it runs in, where a repository may have put others
-of the same name. So it runs in the home directory, with the paths among its arguments made absolute, unless the owner
-wrote `sessions: per_folder` or approved the project. A start that would need the folder for more is refused.
+Programs that run packages, scripts and projects look for them in the working directory, where a repository may have put
+others of the same name. They are therefore run in the home directory, with paths in their arguments made absolute,
+unless the owner set `sessions: per_folder` or approved the project. A start that needs the folder for more is refused.
 """
 
 from __future__ import annotations
@@ -42,18 +42,18 @@ from pml_gateway.text import escaped, shortened
 from pml_gateway.workplace import Workplace
 
 MAX_SHOWN = 60
-"""Characters of an argument in a reason."""
+"""Maximum characters of an argument in a reason."""
 
 _SHEBANG_BYTES = 200
 _MOUNT_SOURCES = ("source", "src")
 
 
 class ProgramOfFolderError(UpstreamUnusableError):
-    """The client's folder would decide which program a server is."""
+    """The client's folder would determine which program a server runs."""
 
     @classmethod
     def of(cls, upstream_id: str, reason: str, remedy: str) -> ProgramOfFolderError:
-        """Return the error for a server, with the ways to start it all the same."""
+        """Return the error for a server, with the ways to start it anyway."""
         remedy = f"{remedy.replace('NAME', upstream_id)}; " if remedy else ""
         return cls(
             f"{upstream_id}: {reason}; a repository could choose what runs with this server's secrets",
@@ -64,16 +64,16 @@ class ProgramOfFolderError(UpstreamUnusableError):
 
     @property
     def reason(self) -> str:
-        """By what the folder would decide."""
+        """Return the reason why the folder would decide."""
         return str(self.details["reason"])
 
 
 @dataclass(frozen=True, slots=True)
 class Confinement:
-    """A start that does not look around in the client's folder.
+    """A start that does not search the client's folder.
 
-    `reasons` say what of it names that folder nonetheless. `runs_elsewhere` is False for programs that may run in the
-    folder, since they take no program from there.
+    `reasons` list the parts of it that refer to that folder nonetheless. `runs_elsewhere` is False for programs that
+    may run in the folder, since they take no programs from there.
     """
 
     args: tuple[str, ...]
@@ -84,7 +84,7 @@ class Confinement:
 
 @dataclass(frozen=True)
 class Client:
-    """A client's folder, and what the owner allows it to decide about one server."""
+    """A client's folder, and the owner's permissions for it to decide about one server."""
 
     upstream_id: str
     definition: UpstreamDefinition
@@ -92,36 +92,36 @@ class Client:
 
     @cached_property
     def is_project_approved(self) -> bool:
-        """True if the folder is the owner's own, or of a project that is approved as it is now. Reads the disk."""
+        """Return True if the folder is the owner's own, or its project is approved as it is now. Reads the disk."""
         return is_owners(self.workplace) or _is_approved(self.workplace, self.workplace.folder)
 
     @property
     def decides(self) -> bool:
-        """True if the folder may decide which program runs. Reads the disk."""
+        """Return True if the folder may decide which program runs. Reads the disk."""
         return self.definition.sessions == "per_folder" or self.is_project_approved
 
     @cached_property
     def cwd(self) -> str:
-        """The folder that the definition names, with references resolved; empty if it names none."""
+        """Return the folder in the definition, with references resolved; empty if it has none."""
         return resolve_in(self.definition.cwd, self.workplace) if self.definition.cwd else ""
 
     @property
     def base(self) -> Path:
-        """The folder in which the relative paths of the definition begin."""
+        """Return the folder in which the definition's relative paths start."""
         return self.workplace.path(self.cwd) if self.cwd else self.workplace.folder
 
     @property
     def cwd_depends(self) -> bool:
-        """True if the definition names a folder that depends on the client's."""
+        """Return True if the definition has a folder that depends on the client's."""
         return bool(self.cwd) and (is_relative(self.cwd) or self.names_folder(self.definition.cwd or ""))
 
     @property
     def begins_in_folder(self) -> bool:
-        """True if relative paths begin in the client's folder, or in one that depends on it."""
+        """Return True if relative paths start in the client's folder, or in one that depends on it."""
         return not self.cwd or self.cwd_depends
 
     def names_folder(self, written: str) -> bool:
-        """Return True if a text names the client's folder by a reference."""
+        """Return True if a text refers to the client's folder by a reference."""
         if folder_reference(written) is not None:
             return True
         values = [self.workplace.environ.get(each.name, "") for each in references(written) if each.kind == "env"]
@@ -129,7 +129,7 @@ class Client:
 
 
 def is_owners(workplace: Workplace) -> bool:
-    """Return True if a client's folder is the home directory, or one above it that only the system writes to."""
+    """Return True if a client's folder is the home directory, or an ancestor that only the system can write to."""
     folder, home = workplace.folder, workplace.home
     if folder == home:
         return True
@@ -149,10 +149,10 @@ def _is_approved(workplace: Workplace, folder: Path) -> bool:
 
 
 def confinement(client: Client) -> Confinement | None:
-    """Return how a server is started without a program of the client's folder; None if that folder may decide.
+    """Return how to start a server without programs from the client's folder; None if that folder may decide.
 
     Raises:
-        ProgramOfFolderError: the folder would decide which program it is, or that cannot be told.
+        ProgramOfFolderError: the folder would decide which program runs, or that is unclear.
         SecretError: a reference in the definition cannot be resolved.
     """
     try:
@@ -165,7 +165,7 @@ def confinement(client: Client) -> Confinement | None:
 
 
 class _NeedsFolderError(Exception):
-    """A start that needs the client's folder; `remedy` says how to write it without that."""
+    """A start that needs the client's folder; `remedy` says how to avoid that."""
 
     def __init__(self, reason: str, remedy: str = "") -> None:
         super().__init__(reason)
@@ -191,7 +191,7 @@ def _confined(client: Client) -> Confinement:
     if client.begins_in_folder and not words.line.moves and not words.takes_words_as_they_are:
         paths = PathReader(client.base, is_installed=True)
         for name, value in env.items():
-            # What a container is given means something inside of it.
+            # Values for a container are interpreted inside it.
             if is_loader_variable(name) or words.line.is_container:
                 continue
             read = paths.variable(name, value)
@@ -207,7 +207,7 @@ _IF_PATH = "write ./ before it if it is one, and servers.NAME.sessions: shared i
 
 
 def _check_variables(client: Client, env: Mapping[str, str]) -> None:
-    """Refuse variables that say what code runs and name the client's folder."""
+    """Refuse variables that affect which code runs and refer to the client's folder."""
     for name, value in env.items():
         is_relative_one = client.begins_in_folder and _names_relative(name, value)
         if is_loader_variable(name) and (is_relative_one or client.names_folder(client.definition.env[name])):
@@ -217,7 +217,7 @@ def _check_variables(client: Client, env: Mapping[str, str]) -> None:
 
 
 class _Words:
-    """The words of a command line: as they are `written`, with references `resolved`, and told apart."""
+    """The words of a command line: as `written`, with references `resolved`, and classified."""
 
     def __init__(self, client: Client, written: Sequence[str], resolved: Sequence[str]) -> None:
         self.resolved = resolved
@@ -234,16 +234,16 @@ class _Words:
 
     @property
     def takes_words_as_they_are(self) -> bool:
-        """True if the owner says that no word is a path of a client's folder, whatever it looks like."""
+        """Return True if the owner declared that no word is a path in a client's folder, whatever its form."""
         return self._client.definition.sessions == "shared" and not self._client.definition.cwd
 
     @property
     def _reads_paths(self) -> bool:
-        """True if relative paths among the program's own arguments begin in the client's folder."""
+        """Return True if relative paths in the program's own arguments start in the client's folder."""
         return self._client.begins_in_folder and not (self.takes_words_as_they_are or self.line.moves)
 
     def check(self) -> None:
-        """Refuse words that say what runs, and name the client's folder."""
+        """Refuse words that determine what runs and refer to the client's folder."""
         command = self.resolved[0]
         is_file = "/" in command or os.sep in command
         if self._client.names_folder(self._written[0]) or (
@@ -291,14 +291,14 @@ class _Words:
         if at in self.line.paths:
             return is_relative(word) and word != "-"
         if self.line.moves:
-            # Other words begin in the folder that it moves to.
+            # Other words are relative to the folder that it changes to.
             option, equals, value = word.partition("=")
             moved_to = value if equals and option in _NAMES_PLACE else word if before in _NAMES_PLACE else "/"
             return is_relative(moved_to)
         if is_module_option(before):
             return is_plainly_relative(word)
         read = self._paths.argument(word)
-        # In a word of several words, nothing is made absolute.
+        # In an argument of several words, nothing is made absolute.
         return read.names_path or (read.is_unclear and " " in word)
 
     def _argument(self, at: int) -> str:
@@ -327,7 +327,7 @@ class _Words:
         return read.text
 
     def _whole_line(self, at: int) -> str:
-        """Read a whole command line, as a shell is given it."""
+        """Check a whole command line, as passed to a shell."""
         line, names_folder = self.resolved[at], self._client.names_folder(self._written[at])
         words = _simple_words(line)
         if words:
@@ -349,7 +349,7 @@ class _Words:
         return line
 
     def _mount(self, at: int) -> str:
-        """Make the source of a mount absolute."""
+        """Return a mount with its source made absolute."""
         word = self.resolved[at]
         if not self._reads_paths:
             return word
@@ -362,12 +362,12 @@ class _Words:
         return mount
 
     def _check_container(self, words: Sequence[str]) -> None:
-        """Refuse a container that runs what lies in the client's folder."""
+        """Refuse a container that runs code from the client's folder."""
         targets = [
             target
             for at in self.line.mounts
             for source, target in [_mounted(words[at])]
-            # One that is written out is the same for every client.
+            # A source that is written out is the same for every client.
             if is_inside(source, self._client.workplace.folder) and source not in self._written[at]
         ]
         if not targets:
@@ -400,7 +400,7 @@ _NAMES_PLACE = frozenset(
     | {"--manifest", "--file", "--justfile", "--taskfile"}
 )
 _PLACES_OF_CODE = frozenset({"/app", "/code", "/usr", "/bin", "/sbin", "/lib", "/lib64", "/opt", "/etc", "/root"})
-"""Folders of containers in which images mostly have their programs."""
+"""Folders of containers that usually contain the image's programs."""
 
 _PATH_LISTS = frozenset({"PATH", "PYTHONPATH", "NODE_PATH", "CLASSPATH", "LD_LIBRARY_PATH", "PERL5LIB", "RUBYLIB"})
 _LOADS_BY_NAME = re.compile(
@@ -409,12 +409,12 @@ _LOADS_BY_NAME = re.compile(
 
 
 def _loads_by_name(env: Mapping[str, str]) -> bool:
-    """Return True if Node.js is told to load a module that it looks for in the folder it runs in."""
+    """Return True if Node.js would load a module that it searches for in its working directory."""
     return any(name.upper() == "NODE_OPTIONS" and _LOADS_BY_NAME.search(value) for name, value in env.items())
 
 
 def _names_relative(name: str, value: str) -> bool:
-    """Return True if a variable that says what code runs has a relative path; an empty entry is the folder itself."""
+    """Return True if a variable that affects which code runs has a relative path; an empty entry is one."""
     if name.upper() in _PATH_LISTS:
         return any(is_relative(each) for each in value.split(os.pathsep))
     words = re.split(r"[\s=:,]+", value)
@@ -422,13 +422,13 @@ def _names_relative(name: str, value: str) -> bool:
 
 
 def _is_executable(text: str) -> bool:
-    """Return True if a path, alone or behind an option, is a file that can be run."""
+    """Return True if a path, alone or after an option, is an executable file."""
     path = text.partition("=")[2] or text
     return Path(path).is_file() and os.access(path, os.X_OK)
 
 
 def _simple_words(line: str) -> list[str]:
-    """Return the words of a line that only starts a command; none if it does more."""
+    """Return the words of a line that only starts a command; empty if it does more."""
     try:
         return shlex.split(line) if is_simple_line(line) else []
     except ValueError:
@@ -436,7 +436,7 @@ def _simple_words(line: str) -> list[str]:
 
 
 def _starts_others(command: str, client: Client) -> bool:
-    """Return True if a command is a script of a shell, or a link to what looks for a program. Reads its start."""
+    """Return True if a command is a shell script, or a link to a shim that looks for a program. Reads its start."""
     path = client.definition.env.get("PATH") or client.workplace.environ.get("PATH", os.defpath)
     found = found_command(command, replace(client.workplace, folder=client.base), path)
     if is_shim(os.path.realpath(found)):
@@ -464,14 +464,14 @@ def _absolute_mount(text: str, paths: PathReader) -> str:
             for key, equals, value in parts
         )
     source, colon, rest = text.partition(":")
-    # A name without a slash is a volume.
+    # A source without a slash is the name of a volume.
     if colon and is_relative(source) and (is_plainly_relative(source) or "/" in source):
         return f"{paths.absolute(source)}{colon}{rest}"
     return text
 
 
 def _mounted(word: str) -> tuple[str, str]:
-    """The source and target of a mount; empty where it has none."""
+    """Return the source and target of a mount; empty if it has none."""
     text = word.removeprefix("-v").removeprefix("=") if word.startswith("-v") else word
     text = text.partition("=")[2] if text.startswith("--") else text
     if "=" in text and ":" not in text.partition("=")[0]:
@@ -483,9 +483,9 @@ def _mounted(word: str) -> tuple[str, str]:
 
 
 def search_path(path: str, client: Client) -> str:
-    """Return the folders of a `PATH` in which programs are looked up, without those that the client's folder fills.
+    """Return a `PATH` without the folders that the client's folder controls.
 
-    These are relative ones, the empty one, and those of the packages that npm and its kind put before all others.
+    These are relative ones, the empty one, and the package folders that npm and the like put first.
     """
     folder = client.workplace.folder
     entries = path.split(os.pathsep)
@@ -498,9 +498,9 @@ def search_path(path: str, client: Client) -> str:
 
 
 def found_command(command: str, workplace: Workplace, path: str) -> str:
-    """Return the file that a command is, by a `PATH`; the command itself if there is none, which its start then says.
+    """Return the file of a command, looked up in a `PATH`; the command itself if not found, so that its start fails.
 
-    Programs are looked up by the variables of their own, which are not those of this process.
+    Servers have variables of their own, so the `PATH` of this process is not used.
     """
     if "/" in command or os.sep in command or command.startswith("~"):
         return str(workplace.path(command))
@@ -509,7 +509,7 @@ def found_command(command: str, workplace: Workplace, path: str) -> str:
 
 
 def is_foreign(file: Path, client: Client) -> bool:
-    """Return True if a file lies in a project that is not approved. Reads the disk."""
+    """Return True if a file is in a project that is not approved. Reads the disk."""
     workplace = client.workplace
     root = git_root(file.parent)
     places = {workplace.folder} if is_inside(file, workplace.folder) else set()
@@ -524,5 +524,5 @@ def is_foreign(file: Path, client: Client) -> bool:
 
 
 def _shown(text: str) -> str:
-    """Return a text of a definition for people, on one line and without what may be secret."""
+    """Return a text of a definition for display, on one line and without secrets."""
     return repr(shortened(escaped(mask_text(text)), MAX_SHOWN))
