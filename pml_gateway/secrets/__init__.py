@@ -1,1 +1,1 @@
-"""Secrets: references to them, files and values that hold them, and masking what must not be shown."""
+"""Secrets: references to them, files and values that contain them, and masking for display."""

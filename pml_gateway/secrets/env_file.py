@@ -31,11 +31,11 @@ _FORMER_HEAD = """\
 
 
 def read_env_file(path: Path, written: str = "", *, is_own: bool = False) -> dict[str, str]:
-    """The variables of `path`, which errors call by what is `written` in the configuration, where it has references.
+    """Return the variables in `path`; errors show the path as `written` in the configuration, with its references.
 
     Raises:
-        SecretError: the file cannot be read, is no regular file, is too large, or is no text; with `is_own`, also
-            where it belongs to another user.
+        SecretError: the file cannot be read, is not a regular file, is too large, or is not text; with `is_own`, also
+            if it belongs to another user.
     """
     shown = written or str(path)
     details = {"file": shown}
@@ -51,7 +51,7 @@ def read_env_file(path: Path, written: str = "", *, is_own: bool = False) -> dic
 
 
 def parse_env_text(text: str) -> dict[str, str]:
-    """The variables of a text of `NAME=value` lines; `$` is a character like any other."""
+    """Return the variables in a text of `NAME=value` lines; `$` has no special meaning."""
     return dict(_parsed(text))
 
 
@@ -63,10 +63,10 @@ def _parsed(text: str) -> Mapping[str, str]:
 
 
 def stored_variables(environ: Mapping[str, str] = os.environ, folder: Path | None = None) -> dict[str, str]:
-    """What the gateway's own secrets file holds; nothing where there is none. A relative home begins in `folder`.
+    """Return the gateway's own stored secrets; empty if there is no file. A relative home starts in `folder`.
 
     Raises:
-        SecretError: the file is there and cannot be read.
+        SecretError: the file exists but cannot be read.
     """
     if not (environ.get("PML_HOME") or environ.get("HOME") or environ.get("USERPROFILE")):
         return {}
@@ -74,18 +74,18 @@ def stored_variables(environ: Mapping[str, str] = os.environ, folder: Path | Non
     try:
         is_there = path.exists()
     except OSError:
-        # In a folder that we may not enter nothing of it is ours.
+        # If we may not enter the folder, it holds none of our files.
         is_there = False
     return read_env_file(path) if is_there else {}
 
 
 def store_variables(path: Path, values: Mapping[str, str | None], replaceable: Collection[str] = ()) -> None:
-    """Set `values` in the secrets file, which only its owner can read, or remove those that are None.
+    """Set `values` in the secrets file, which only its owner can read; remove those that are None.
 
-    Lines of other names stay as they are. Only the `replaceable` names may have another value before.
+    Lines of other names stay as they are. Only the `replaceable` names may already have another value.
 
     Raises:
-        ConfigurationError: the file cannot be read or written, or holds another value of one of these names.
+        ConfigurationError: the file cannot be read or written, or has another value for one of these names.
     """
     if not values:
         return
@@ -96,7 +96,7 @@ def store_variables(path: Path, values: Mapping[str, str | None], replaceable: C
             known = parse_env_text(text)
             for name, value in values.items():
                 if name not in replaceable and known.get(name, value) != value:
-                    # A concurrent run stored it: a server would get the credential of another one.
+                    # A concurrent run stored it: one server would get the credential of another.
                     raise ConfigurationError(f"{path} has another value of {name} by now", hint="run it again")
             write_atomically(path, _with_values(text, values))
     except OSError as exc:
@@ -120,5 +120,5 @@ def _text(content: bytes, shown: str) -> str:
     try:
         return content.decode("utf-8-sig")
     except UnicodeDecodeError:
-        # Without the cause: its text quotes the bytes of a secret.
+        # Without the cause: its text would quote the bytes of a secret.
         raise SecretError(f"{shown} is not UTF-8 text", hint="save it as UTF-8", details={"file": shown}) from None

@@ -1,4 +1,4 @@
-"""Known secrets in text, in whatever form others write them: escaped, encoded, in base64, over several lines."""
+"""Known secrets in text, in any form in which they may be written: escaped, encoded, in base64, on several lines."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 ROUNDS = 3
-"""Escapes inside escapes that are read: JSON in JSON in a URL."""
+"""Levels of nested escapes that are decoded: JSON in JSON in a URL."""
 
 MIN_LINE = 12
-"""Characters of a line of a secret of several lines that is looked for by itself."""
+"""Minimum length of a line of a multi-line secret that is also searched for by itself."""
 
 MIN_EDGE = 8
-"""Characters of a secret that are masked where the text is cut within it."""
+"""Minimum length of the start of a secret that is masked at the end of a truncated text."""
 
 _ESCAPE = re.compile(
     r"(?P<percent>(?:%[0-9A-Fa-f]{2})+)"
@@ -26,18 +26,18 @@ _ESCAPE = re.compile(
 )
 _LETTERS = {"b": "\b", "f": "\f", "n": "\n", "r": "\r", "t": "\t"}
 _BREAKS = (re.compile(r"\r?\n"), re.compile(r"[ \t]*\r?\n[ \t]*"))
-"""Line breaks alone, and with the indentation of what goes on."""
+"""Line breaks alone, and with indentation around them."""
 
 _BASE64 = re.compile(r"[A-Za-z0-9+/_=-]+")
 _URL_SAFE = str.maketrans("+/", "-_")
 
 _Piece = tuple[str, int, int]
-"""A character, and where in its escape it is written."""
+"""A character, and its start and end within its escape."""
 
 
 @dataclass(frozen=True, slots=True)
 class SecretForms:
-    """Secrets of at least `shortest` characters, indexed by how each of their forms begins."""
+    """Secrets of at least `shortest` characters, indexed by the beginnings of their forms."""
 
     shortest: int
     longest: int
@@ -56,7 +56,7 @@ class SecretForms:
         return cls(shortest, longest, _index(plain, shortest), _index(encoded, shortest))
 
     def masked(self, text: str, mask: str) -> str:
-        """Return `text` with `mask` in place of every secret, on each of its lines; takes time by the text's length."""
+        """Return `text` with `mask` for every secret, on each of its lines; takes time proportional to the length."""
         if not self.plain:
             return text
         parts: list[str] = []
@@ -70,7 +70,7 @@ class SecretForms:
         return "".join([*parts, text[end:]])
 
     def _spans(self, text: str) -> Iterator[tuple[int, int]]:
-        """Yield where secrets stand in `text`, as it is written and as each reading of it says."""
+        """Yield the positions of secrets in `text`, as written and in each decoding of it."""
         reading: _Reading | None = _Reading(text)
         for _ in range(ROUNDS + 1):
             if reading is None:
@@ -91,7 +91,7 @@ class SecretForms:
             else:
                 at += 1
         for run in _BASE64.finditer(text) if self.base64 else ():
-            # The whole run: what stands around a secret in it tells of its ends.
+            # Mask the whole run: the characters around a secret would reveal its ends.
             if self._is_in(run[0]):
                 yield run.span()
         for at in range(max(0, len(text) - self.longest), len(text) - MIN_EDGE + 1):
@@ -108,7 +108,7 @@ class SecretForms:
 
 
 def _parts(secret: str) -> Iterator[str]:
-    """Yield a secret, and of one of several lines also its lines, which are logged one by one."""
+    """Yield a secret and, if it has several lines, also its lines, which may be logged one by one."""
     yield secret.strip()
     if "\n" in secret:
         yield _BREAKS[0].sub("", secret.strip())
@@ -116,7 +116,7 @@ def _parts(secret: str) -> Iterator[str]:
 
 
 def _inner_base64(data: bytes) -> Iterator[str]:
-    """Yield what base64 makes of `data` behind zero, one and two bytes, without characters that others have part in."""
+    """Yield the base64 of `data` at each offset, without characters that also encode neighbouring bytes."""
     for lead, first in ((0, 0), (1, 2), (2, 3)):
         encoded = b64encode(b"\0" * lead + data).decode()
         yield encoded[first : 8 * (lead + len(data)) // 6]
@@ -124,7 +124,7 @@ def _inner_base64(data: bytes) -> Iterator[str]:
 
 def _index(forms: Iterable[str], length: int) -> dict[str, tuple[str, ...]]:
     found: dict[str, list[str]] = {}
-    # A secret may be the beginning of another; the whole goes first.
+    # A secret may be a prefix of another; the longer one comes first.
     for form in sorted(forms, key=len, reverse=True):
         if len(form) >= length:
             found.setdefault(form[:length], []).append(form)
@@ -133,17 +133,17 @@ def _index(forms: Iterable[str], length: int) -> dict[str, tuple[str, ...]]:
 
 @dataclass(frozen=True, slots=True)
 class _Reading:
-    """A text with escapes replaced, and for each character where it is written; `None` for the text itself."""
+    """A text with escapes decoded, and each character's position in the original; `None` for the original itself."""
 
     text: str
     places: Sequence[tuple[int, int]] | None = None
 
     def origin(self, start: int, end: int) -> tuple[int, int]:
-        """Return where characters of this reading are written."""
+        """Return the original positions of characters of this reading."""
         return (start, end) if self.places is None else (self.places[start][0], self.places[end - 1][1])
 
     def decoded(self, pattern: re.Pattern[str], decode: Callable[[re.Match[str]], Iterable[_Piece]]) -> _Reading | None:
-        """Return the reading with what `decode` makes of each match, or None if nothing matches."""
+        """Return the reading with each match replaced by `decode`, or None if nothing matches."""
         characters: list[str] = []
         places: list[tuple[int, int]] = []
         end = 0

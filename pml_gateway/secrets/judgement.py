@@ -1,7 +1,7 @@
-"""Which parts of a server's definition are secret: one judgement for what is moved out of a file and what is masked.
+"""The judgement of what is secret in a server's definition, shared by masking and by moving secrets out of files.
 
-A value is judged by its name and by its looks, where it stands: as a variable, a header, an argument, an address.
-References (`${env:NAME}`) and the variables of clients are no secrets; their literal defaults are judged like values.
+A value is judged by its name and its form, depending on its place: a variable, a header, an argument, an address.
+References (`${env:NAME}`) and variables of clients are not secret; their literal defaults are judged like values.
 """
 
 from __future__ import annotations
@@ -18,44 +18,44 @@ from pml_gateway.secrets.names import WEBHOOK, Says, is_secret_name, said_by
 MASK = "***"
 
 Keys = tuple[str, ...]
-"""The keys under which a value of a tree stands; the items of a list stand under its keys."""
+"""The keys that lead to a value in a tree; items of a list share the list's keys."""
 
 HEADER_FLAGS = frozenset({"-H", "--header", "--headers"})
 ENV_FLAGS = frozenset({"-e", "--env"})
 LOGIN_FLAGS = frozenset({"-u", "--user"})
 _HEADER_SECTIONS = frozenset({"headers", "http_headers"})
 _NAMES_OF_VARIABLES = frozenset({"env_http_headers", "env_vars"})
-"""Members of Codex that hold no values, only the names of variables."""
+"""Members of Codex entries that contain only names of variables, no values."""
 _LOGIN_SECTIONS = frozenset({"auth", "oauth"})
-"""Sections about logging in, of which only the secret is one: the rest has to stand there as it is."""
+"""Sections about logging in, in which only the secret is replaced: everything else must stay as it is."""
 
 KNOWN_CREDENTIAL = re.compile(
     r"(?<![A-Za-z0-9])(?:"
     r"(?:gh[pousr]_|github_pat_|glpat-|sk[-_]|rk_(?:live|test)_|xox[a-z]-|xapp-|AKIA|ASIA|AIza|ya29\.|hf_|npm_|pypi-|"
     r"dop_v1_|lin_(?:api|oauth)_|ntn_|figd_|tvly-|gsk_|r8_|SG\.|eyJ|shp(?:at|ss)_|sntry[su]_|dckr_pat_|ATATT|"
     r"atlasv1\.|EAA|sbp_|glsa_|GOCSPX-|hvs\.|pplx-|whsec_)(?=[A-Za-z_\-./+=]*\d)[A-Za-z0-9_\-./+=]{8,}|"
-    # These begin other words as well: what follows has to look like a key.
+    # These also begin other words: the rest must look like a key.
     r"(?:fc-|key-|secret_|pat-|pat_)(?=[A-Za-z_\-./+=]*\d)(?=[A-Za-z0-9_\-]{0,8}[A-Za-z0-9]{16})[A-Za-z0-9_\-./+=]{8,})"
 )
 RANDOM = re.compile(
     r"(?<![A-Za-z0-9])(?:(?=[A-Za-z]*\d)(?=\d*[A-Za-z])[A-Za-z0-9]{16,}|"
     r"[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12})(?![A-Za-z0-9])"
 )
-"""Words of package and tool names are shorter or have no digits; keys and identifiers in URLs look like this."""
+"""Words in package and tool names are shorter or have no digits; keys and identifiers in URLs have this form."""
 
 SCHEME = re.compile(r"(?:Bearer|Basic|Token|ApiKey)\s+", re.IGNORECASE)
 FLAG = re.compile(r"--?[A-Za-z][\w.-]*\Z")
 
 _REFERENCE = re.compile(r"(?<!\$)\$\{(?:(?:env|file):[^{}]*|[A-Z_][A-Z0-9_]*)\}")
-"""A reference, or the variable of a program that expands it itself."""
+"""A reference, or a variable that the program itself expands."""
 
 _DEFAULT = re.compile(r"(?<!\$)\$\{(?:env:)?(?P<name>[A-Za-z_]\w*):-(?P<value>[^{}]+)\}")
 _VARIABLE = re.compile(r"\$\{[^{}]*\}|\$[A-Z_][A-Z0-9_]*|%[A-Z_][A-Z0-9_]*%|\$\(.*\)?|`.*`?", re.DOTALL)
-"""What a client or a shell puts something else in place of."""
+"""Variables and substitutions that a client or a shell expands."""
 
 _ESCAPED = re.compile(r"\$(?=\$\{(?:env|file):)")
 _BLANK = "\ufffc"
-"""Stands in place of references while a text is looked at; no pattern of a credential has it."""
+"""A placeholder for references while a text is examined; no credential pattern contains it."""
 
 _SWITCH = re.compile(r"true|false|yes|no|on|off|none|null|enabled?|disabled?", re.IGNORECASE)
 _NUMBER = re.compile(r"-?\d{1,9}(?:\.\d+)?")
@@ -82,22 +82,23 @@ _ASSIGNMENT = re.compile(
     r"(?:\"(?P<double>(?:[^\"\\]|\\.)*)\"|'(?P<single>[^']*)'|(?P<plain>[^\s,;&\"'{}\[\]]+))"
 )
 _CODE = re.compile(r"[A-Za-z_]+(?:\.[A-Za-z_]+)+|lambda\b|None\b")
-"""Lines of programs assign as well: `token = os.environ["TOKEN"]`."""
+"""Code contains assignments too: `token = os.environ["TOKEN"]`."""
 _OPTION = re.compile(r"(?P<name>--?[A-Za-z][\w.-]*|[A-Za-z_]\w*)=(?P<value>(?!=*\Z).*)", re.DOTALL)
-"""One that has a value: base64 ends with `=` as well."""
+"""Requires a value, since base64 also ends with `=`."""
 _WITH_SCHEME = re.compile(r"(?:Bearer|Basic|ApiKey|Token)\s+(?P<value>[^\s\"',;]{8,})", re.IGNORECASE)
 _TOKEN = re.compile(r"[A-Za-z0-9_\-+/=.~%]{20,}")
 _KIND = re.compile(r"(?P<lower>[a-z])|(?P<upper>[A-Z])|(?P<digit>\d)")
 MIN_JUMBLED, CHANGES = 24, 0.3
-"""Base64 changes between small and capital letters, digits and signs at more than half of its characters."""
+"""Base64 changes between lower case, upper case, digits and signs at more than half of its characters."""
 
 
 @dataclass(frozen=True, slots=True)
 class Secret:
-    """A part of a text that is secret.
+    """A secret part of a text.
 
-    `wish` is the name of a variable for it, behind the server's own unless `is_variable` says that it is one already;
-    `shown` is what a preview has in its place. Of a reference with a secret default, it is the whole reference.
+    `wish` is the name of a variable for it, to be prefixed with the server's unless `is_variable` is True because it
+    already is one; `shown` replaces it in a preview. For a reference with a secret default, the part is the whole
+    reference.
     """
 
     start: int
@@ -109,16 +110,16 @@ class Secret:
 
     @property
     def is_default(self) -> bool:
-        """Whether it is the default of a reference."""
+        """Return True if it is the default of a reference."""
         return self.shown != MASK
 
 
 Change = Callable[[str, Callable[[], tuple["Secret", ...]], Keys], str]
-"""What stands in place of a text, given what finds its secrets, and its keys; an item of a list has its number last."""
+"""Returns the replacement for a text, given a finder of its secrets and its keys; a list item's index comes last."""
 
 
 def secrets_of(text: str, at: Keys) -> tuple[Secret, ...]:
-    """The secret parts of the text that stands under the keys `at` of a server's definition, in order."""
+    """Return the secret parts of the text under the keys `at` of a server's definition, in order."""
     name = at[-1] if at else ""
     section = at[-2] if len(at) > 1 else ""
     if section in _NAMES_OF_VARIABLES or (section in _LOGIN_SECTIONS and not is_secret_name(name)):
@@ -130,12 +131,12 @@ def secrets_of(text: str, at: Keys) -> tuple[Secret, ...]:
 
 
 def secrets_of_argument(argument: str, before: str = "") -> tuple[Secret, ...]:
-    """The secret parts of an argument of a command line, which stands behind another."""
+    """Return the secret parts of a command-line argument, which follows the argument `before`."""
     return _settled(argument, _of_argument(argument, before))
 
 
 def mapped(value: Any, change: Change, at: Keys = ()) -> Any:
-    """The same tree with every text in it changed."""
+    """Return the tree with every text in it changed."""
     match value:
         case str():
             return change(value, lambda: secrets_of(value, at), at)
@@ -158,7 +159,7 @@ def mapped(value: Any, change: Change, at: Keys = ()) -> Any:
 
 
 def keys_of_secrets(tree: Any) -> list[str]:
-    """Where in a tree secrets stand, written as `env.NAME` and `args[0]`."""
+    """Return the keys of all secrets in a tree, in the form `env.NAME` and `args[0]`."""
     keys: list[str] = []
 
     def note(text: str, find: Callable[[], tuple[Secret, ...]], at: Keys) -> str:
@@ -170,22 +171,22 @@ def keys_of_secrets(tree: Any) -> list[str]:
 
 
 def written_key(at: Keys) -> str:
-    """The keys of a value as people write them."""
+    """Format the keys of a value for display."""
     return "".join(f"[{key}]" if key.isdecimal() else f".{key}" for key in at).lstrip(".")
 
 
 def masked(value: Any, at: Keys = ()) -> Any:
-    """The same tree as it may be shown."""
+    """Return the tree with its secrets masked."""
     return mapped(value, lambda text, find, _: shown(text, find()), at)
 
 
 def shown(text: str, secrets: Sequence[Secret]) -> str:
-    """`text` as it may be shown."""
+    """Return `text` with its secrets masked."""
     return with_secrets(text, secrets, lambda secret: secret.shown)
 
 
 def with_secrets(text: str, secrets: Sequence[Secret], put: Callable[[Secret], str]) -> str:
-    """`text` with what `put` gives in place of its `secrets`."""
+    """Return `text` with each of its `secrets` replaced by the result of `put`."""
     parts: list[str] = []
     end = 0
     for secret in secrets:
@@ -196,25 +197,25 @@ def with_secrets(text: str, secrets: Sequence[Secret], put: Callable[[Secret], s
 
 @dataclass(frozen=True, slots=True)
 class _Wish:
-    """How variables for the secrets of a value are called."""
+    """The names of variables for the secrets of a value."""
 
     name: str = ""
     is_variable: bool = False
 
     def of(self, part: str = "") -> tuple[str, bool]:
-        """For a part of the value, or for all of it."""
+        """Return the name for a part of the value, or for all of it."""
         if self.is_variable and self.name:
             return (f"{self.name}_{part}" if part else self.name), True
         return part or self.name or "key", False
 
     def at(self, span: tuple[int, int], text: str, part: str = "key") -> tuple[str, bool]:
-        """For what stands at `span`: the name of a variable means all of its value wherever else it is read."""
+        """Return the name for the secret at `span`; a variable's own name is only used for its whole value."""
         return self.of(part if self.is_variable and span != (0, len(text)) else "")
 
 
 @dataclass(frozen=True, slots=True)
 class _Part:
-    """A part of a text that may be secret, before references are taken out of it."""
+    """A part of a text that may be secret, before references are removed from it."""
 
     start: int
     end: int
@@ -222,7 +223,7 @@ class _Part:
 
 
 def _settled(text: str, parts: Iterator[_Part]) -> tuple[Secret, ...]:
-    """The parts in order, none over another, without references; with the defaults of references that are secret."""
+    """Return the parts in order, without overlaps and references, and with secret defaults of references."""
     found: list[Secret] = [*_defaults(text)]
     for part in sorted(parts, key=lambda part: (part.start, -part.end)):
         end = part.start
@@ -244,7 +245,7 @@ def _says_something(text: str) -> bool:
 
 
 def _secret(text: str, start: int, end: int, wish: tuple[str, bool]) -> Secret:
-    # `$` before a reference would make a literal of it.
+    # A `$` before a reference would make it a literal.
     while start > 0 and end > start and text[start - 1] == "$":
         start -= 1
     return Secret(start, end, _ESCAPED.sub("", text[start:end]), *wish)
@@ -253,7 +254,7 @@ def _secret(text: str, start: int, end: int, wish: tuple[str, bool]) -> Secret:
 def _defaults(text: str) -> Iterator[Secret]:
     for match in _DEFAULT.finditer(text):
         name, value = match["name"], match["value"]
-        # Who wrote a reference had a secret in mind more often than not.
+        # A user who writes a reference usually means a secret.
         is_unsaid = said_by(name) is Says.NOTHING and not _is_harmless(value)
         if is_unsaid or any(_of_named(name, value, _Wish())):
             shown = f"{text[match.start() : match.start('value')]}{MASK}}}"
@@ -270,7 +271,7 @@ def _of_argument(argument: str, before: str) -> Iterator[_Part]:
     is_value = FLAG.match(before) is not None and FLAG.match(argument) is None
     option = None if is_value and is_secret_name(before.lstrip("-")) else _OPTION.fullmatch(argument)
     if option and (before == "-c" or option["value"][:1] in ("'", '"')):
-        # A line for a shell, which has more than this assignment.
+        # A shell command line, which contains more than this assignment.
         option = None
     flag = option["name"] if option else before
     start = option.start("value") if option else 0
@@ -299,7 +300,7 @@ def _moved(parts: Iterator[_Part], by: int) -> Iterator[_Part]:
 
 
 def _of_named(name: str, text: str, wish: _Wish) -> Iterator[_Part]:
-    """The secret parts of a value by its name, or else by its looks."""
+    """Yield the secret parts of a value by its name, or else by its form."""
     says = said_by(name)
     scheme = SCHEME.match(text)
     start = scheme.end() if scheme else 0
@@ -316,7 +317,7 @@ def _of_named(name: str, text: str, wish: _Wish) -> Iterator[_Part]:
 
 
 def is_plain(value: str, name: str) -> bool:
-    """Whether a value is no secret, though its name says so."""
+    """Return True if a value is not secret despite its name."""
     if not value.strip() or _SWITCH.fullmatch(value) or _VARIABLE.fullmatch(value):
         return True
     if said_by(name) is Says.PERHAPS and _is_harmless(value):
@@ -327,7 +328,7 @@ def is_plain(value: str, name: str) -> bool:
 
 
 def _is_harmless(value: str) -> bool:
-    """Whether a value looks like a word, a number, a path or the address of a site."""
+    """Return True if a value looks like a word, a number, a path or a site's address."""
     is_site = _ADDRESS.fullmatch(value) is not None and "/" not in value.partition("://")[2].rstrip("/")
     is_word = len(value) <= MAX_WORD and _WORD.fullmatch(value) is not None
     return is_site or is_word or _NUMBER.fullmatch(value) is not None or _is_path(value)
@@ -338,7 +339,7 @@ def _is_path(value: str) -> bool:
 
 
 def _of_text(text: str, says: Says, wish: _Wish, *, has_name: bool) -> Iterator[_Part]:
-    """The secret parts of a value by its looks."""
+    """Yield the secret parts of a value by its form."""
     shadow = _REFERENCE.sub(lambda match: _BLANK * len(match[0]), text)
     yield from (_Part(*match.span(), wish.at(match.span(), text)) for match in _PRIVATE_KEY.finditer(shadow))
     for match in _URL.finditer(shadow):
@@ -350,7 +351,7 @@ def _of_text(text: str, says: Says, wish: _Wish, *, has_name: bool) -> Iterator[
         yield _Part(*scheme.span("value"), wish.at(scheme.span("value"), text, "token"))
     if says is Says.NOTHING and _TOKEN.fullmatch(shadow) and _PATH.fullmatch(shadow) is None:
         key = RANDOM.search(shadow)
-        # A UUID under some name is as likely to be an id.
+        # A UUID with a name is just as likely to be an id.
         if (key and not (has_name and "-" in key[0])) or is_jumbled(shadow):
             yield _Part(0, len(text), wish.of())
 
@@ -359,7 +360,7 @@ def _of_url(match: re.Match[str], text: str, wish: _Wish) -> Iterator[_Part]:
     scheme, is_web = match["scheme"].lower(), match["scheme"].lower() in ("http", "https")
     login: re.Match[str] | None = match
     if match["user"] is None and not is_web and "@" in text[match.start("host") :]:
-        # A password of a database may hold what ends an address.
+        # A database password may contain characters that would end an address.
         login = _LOOSE_LOGIN.match(text, match.start("host"))
     if login is not None and login["password"]:
         yield _Part(*login.span("password"), wish.of("password"))
@@ -393,7 +394,7 @@ def _assigned(text: str, wish: _Wish) -> Iterator[_Part]:
 
 
 def looks_like_a_key(text: str) -> bool:
-    """Whether a part of an address is one that nobody could guess."""
+    """Return True if a part of an address looks impossible to guess."""
     return (
         KNOWN_CREDENTIAL.search(text) is not None
         or RANDOM.search(text) is not None
@@ -402,7 +403,7 @@ def looks_like_a_key(text: str) -> bool:
 
 
 def is_jumbled(text: str) -> bool:
-    """Whether small and capital letters and digits follow each other as in no word."""
+    """Return True if lower case, upper case and digits alternate as in no word."""
     kinds = [match.lastgroup for match in _KIND.finditer(text)]
     if len(kinds) < MIN_JUMBLED or len(set(kinds)) < len(_KIND.groupindex):
         return False

@@ -1,4 +1,4 @@
-"""Secret values used in this process, so that no text that leaves it for a log carries one."""
+"""The secret values used in this process, so that they can be masked in every text that leaves it for a log."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ from pml_gateway.secrets.judgement import MASK, Keys
 from pml_gateway.secrets.masking import mask_text, mask_tree
 
 MIN_LENGTH = 6
-"""Characters of the shortest value that is looked for; shorter ones are parts of common words."""
+"""Minimum length of a value that is masked; shorter ones are parts of common words."""
 
 MAX_KNOWN = 2000
-"""Values remembered; refreshed tokens would grow the list without end, so that the oldest go first."""
+"""Maximum number of values; the oldest are dropped, since refreshed tokens would grow the list without limit."""
 
 
 class KnownSecrets:
-    """Values to be masked wherever they stand and however they are encoded."""
+    """Values to mask in any place and encoding."""
 
     def __init__(self) -> None:
         self._values: dict[str, None] = {}
         self._forms: SecretForms | None = None
 
     def remember(self, value: str) -> None:
-        """Mask `value` from now on; the path of something that exists is no secret."""
+        """Mask `value` from now on, unless it is the path of an existing file."""
         text = value.strip()
         if text in self._values or len(text) < MIN_LENGTH or _is_path(text):
             return
@@ -35,19 +35,19 @@ class KnownSecrets:
         self._forms = None
 
     def remember_all(self, values: Iterable[str]) -> None:
-        """Mask every one of `values` from now on."""
+        """Mask all of `values` from now on."""
         for value in values:
             self.remember(value)
 
     def forget(self) -> None:
-        """Mask none of the values any longer."""
+        """Stop masking all values."""
         self._values, self._forms = {}, None
 
     def masked(self, text: str, mask: str) -> str:
-        """`text` with `mask` in place of every known secret."""
+        """Return `text` with every known secret replaced by `mask`."""
         forms = self._forms
         if forms is None:
-            # Threads may do so twice, with the same result.
+            # Several threads may do this at once, with the same result.
             forms = self._forms = SecretForms.of(tuple(self._values), MIN_LENGTH)
         return forms.masked(text, mask)
 
@@ -60,16 +60,16 @@ def _is_path(text: str) -> bool:
 
 
 KNOWN_SECRETS = KnownSecrets()
-"""Of this process; `config.secrets.resolve` adds every value it gives out."""
+"""The secrets of this process; `secrets.references` adds every value it resolves."""
 
 
 def without_secrets(text: str, plain: Container[str] = ()) -> str:
-    """`text` without the known secrets and what looks like one; the names in `plain` are none, as in `mask_text`."""
+    """Return `text` with known and likely secrets masked; the names in `plain` are exempt, as in `mask_text`."""
     return mask_text(KNOWN_SECRETS.masked(text, MASK), plain)
 
 
 def without_known_secrets(value: Any) -> Any:
-    """The same tree of values with a mask for every secret that was resolved in this process."""
+    """Return the tree with every secret that was resolved in this process masked."""
     return mask_tree(value, _without_known)
 
 

@@ -1,6 +1,6 @@
-"""Masks credentials in text that others wrote, as log lines, and in trees of values; references stay as they are.
+"""Masking of credentials in foreign text, such as log lines, and in trees of values; references are kept.
 
-Here more is masked than `secrets/judgement.py` would: of foreign text nobody knows what stands where.
+More is masked than in `secrets/judgement.py`, because the structure of foreign text is unknown.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from pml_gateway.secrets.names import is_secret_name
 _REFERENCE = re.compile(r"\$\{(?:env|file):[^{}]*\}")
 _DEFAULT = re.compile(r"(\$\{env:[^{}:]*):-(?!default\})[^{}]*\}")
 PLACEHOLDER = "..."
-"""What a remedy writes where a value belongs; it writes `default` where a default does."""
+"""The placeholder for a value in remedies; they use `default` for defaults."""
 
 _URL = re.compile(
     r"(?P<scheme>[a-z][a-z0-9+.-]{0,30}://)(?P<user>[^/?#\s]*@)?(?P<rest>[^?#\s]*)"
@@ -23,27 +23,27 @@ _URL = re.compile(
     re.IGNORECASE,
 )
 _ASSIGNMENT = re.compile(
-    # Not where the value is an object with names of its own.
+    # Not if the value is an object with names of its own.
     r"(?<![A-Za-z0-9_.-])(?P<name>[A-Za-z0-9_.-]+)(?P<sign>[\"']?\s*[=:]\s*)(?![\[{]+[\"']?[\w.-]+[\"']?\s*[=:])(?P<value>\"[^\"]*\"|'[^']*'|[^\s,;&\"']+)"
 )
 
 _FILE_PATH = re.compile(
-    # Requests over HTTP have paths as well, which may hold keys.
+    # HTTP requests have paths too, which may contain keys.
     r"(?:(?<=file://)|(?<![\w.~/\\-]))(?<!GET )(?<!PUT )(?<!POST )(?<!HEAD )(?<!PATCH )(?<!DELETE )"
     r"(?:(?:/(?:home|root|Users|private|Volumes|Library|tmp|var|opt|usr|nix|mnt|srv)|~\w*|[A-Za-z]:)(?=[/\\])"
     r"|(?:[\w.@+-]+[/\\])*(?:_npx|\.npm|node_modules|\.pnpm|\.cache|archive-v\d+|site-packages)(?=[/\\]))"
     r"(?:[/\\]+[^/\\\s\"'`<>|:*?&=#;,()]+)*"
 )
-"""A file of this machine by its path: package managers name folders by hashes, which look like keys and are none."""
+"""A path of a local file: package managers name folders by hashes, which look like keys but are not."""
 
 _AS_IT_IS = re.compile(f"{_REFERENCE.pattern}|{_FILE_PATH.pattern}")
 
 Judge = Callable[[Any, Keys], Any]
-"""What of a value may be shown: a text or the texts of a list masked, anything else as it is or a mask for it."""
+"""Returns the displayable form of a value: a text or a list's texts masked, anything else unchanged or masked."""
 
 
 def mask_secret(text: str) -> str:
-    """`text` where it is a reference (after `Bearer ` or the like too), else the mask."""
+    """Return `text` if it is a reference (also after `Bearer ` or the like), else the mask."""
     scheme = SCHEME.match(text)
     start = scheme.end() if scheme else 0
     if _REFERENCE.fullmatch(text, start):
@@ -52,9 +52,9 @@ def mask_secret(text: str) -> str:
 
 
 def mask_text(text: str, plain: Container[str] = ()) -> str:
-    """`text` without URL credentials, assigned secrets and anything with the look of a key.
+    """Return `text` with URL credentials, assigned secrets and anything that looks like a key masked.
 
-    What one of the `plain` names, or a tool of it, is said to do (`secrets: cannot connect`) is no assigned secret.
+    A sentence about one of the `plain` names, or one of its tools, is not an assignment (`secrets: cannot connect`).
     """
     text = without_defaults(text)
     text = _URL.sub(_masked_url, text)
@@ -63,7 +63,7 @@ def mask_text(text: str, plain: Container[str] = ()) -> str:
 
 
 def by_name(value: Any, at: Keys) -> Any:
-    """A text is masked whole where its key names a secret, else where it looks like one."""
+    """Mask a text completely if its key names a secret, else the parts that look like one."""
     match value:
         case str():
             return mask_secret(value) if at and is_secret_name(at[-1]) else mask_text(value)
@@ -74,7 +74,7 @@ def by_name(value: Any, at: Keys) -> Any:
 
 
 def mask_tree(value: Any, judge: Judge = by_name, at: Keys = ()) -> Any:
-    """The same tree as it may be shown: `judge` is asked for every value in it."""
+    """Return the tree for display: `judge` is called for every value in it."""
     match judge(value, at):
         case Mapping() as members:
             return {key: mask_tree(item, judge, (*at, str(key))) for key, item in members.items()}
@@ -105,7 +105,7 @@ def _is_prose(match: re.Match[str], plain: Container[str]) -> bool:
 def _masked_assignment(match: re.Match[str]) -> str:
     if _is_secret(match):
         return _assigned(match)
-    # `error: token=abc`, where what is said of one name is an assignment to another
+    # `error: token=abc`: the text after one name is an assignment to another
     value = _ASSIGNMENT.sub(lambda found: _assigned(found) if _is_secret(found) else found[0], match["value"])
     return f"{match['name']}{match['sign']}{value}"
 
@@ -120,7 +120,7 @@ def _is_secret(match: re.Match[str]) -> bool:
 
 
 def mask_keys(text: str) -> str:
-    """`text` without anything that has the look of a key, whatever it is called; references and paths of files stay."""
+    """Return `text` with anything that looks like a key masked; references and file paths are kept."""
     parts: list[str] = []
     end = 0
     for match in _AS_IT_IS.finditer(text):
@@ -134,5 +134,5 @@ def _without_keys(text: str) -> str:
 
 
 def without_defaults(text: str) -> str:
-    """The text with its references as they are written, but for their defaults, which may be secret."""
+    """Return the text with the defaults of its references masked, since they may be secret."""
     return _DEFAULT.sub(rf"\1:-{MASK}}}", text)

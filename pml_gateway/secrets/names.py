@@ -1,4 +1,4 @@
-"""What a name says of the value under it: names are read as words, of which the last says what the value is."""
+"""The meaning of names for their values: names are split into words, and the last one decides."""
 
 from __future__ import annotations
 
@@ -10,23 +10,23 @@ from itertools import pairwise
 
 
 class Says(Enum):
-    """What the name of a variable, header, option or key says of its value."""
+    """The meaning of the name of a variable, header, option or key for its value."""
 
     SECRET = "secret"
-    """It is one, whatever it looks like."""
+    """The value is secret, whatever its form."""
 
     PERHAPS = "perhaps"
-    """It is one unless it is a plain word, a number or a path: a `session` may be a token or a name."""
+    """The value is secret unless it is a plain word, a number or a path: a `session` may be a token or a name."""
 
     PLAIN = "plain"
-    """It is something else: a path, an id, a mode."""
+    """The value is not secret: a path, an id, a mode."""
 
     NOTHING = "nothing"
 
 
 _WORDS = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+")
 _GLUED = re.compile(
-    # PGPASSWORD, apikey, smtppass, clientid; and not monkey, compass or tokenizer.
+    # PGPASSWORD, apikey, smtppass, clientid; but not monkey, compass or tokenizer.
     r"(?P<first>.+?)(?P<last>passw(?:or)?ds?|passphrase|passcode|secrets?|tokens?|apikeys?|credentials?|creds|pwd|"
     r"sess(?:ion)?id|connectionstring)|"
     r"(?P<owner>api|auth|access|secret|private|public|master|signing|encryption|licen[cs]e|app|admin|account|user|"
@@ -48,7 +48,7 @@ _SECRETS = _set(
     mnemonic passwort kennwort contrasena senha
     """
 )
-"""Words that make a secret of whatever they stand in, unless its last word says something else."""
+"""Words that make a name secret anywhere in it, unless its last word says otherwise."""
 
 _LAST_SECRETS = _set(
     """
@@ -56,7 +56,7 @@ _LAST_SECRETS = _set(
     cred
     """
 )
-"""Words that do so as the last one: not in PIN_MEMORY or KEY_PREFIX."""
+"""Words that make a name secret as its last word only: not in PIN_MEMORY or KEY_PREFIX."""
 
 _LAST_PERHAPS = _set(
     """
@@ -85,14 +85,14 @@ _OF_NO_SECRET = _set(
     shortcut hot registry idempotency row column map bind
     """
 )
-"""What stands before `key` where it is none that opens something."""
+"""Words before `key` that make it a key of something other than access."""
 
 _ADDED = _set(
     """
     value values string str data json b64 base64 raw text pem header prod dev test live default
     """
 )
-"""Words behind a secret that say no more than how it is written, or which one it is."""
+"""Words after a secret that only describe its format or variant."""
 
 _OTHERWISE = _set(
     """
@@ -109,7 +109,7 @@ _OTHERWISE = _set(
     certificate certificates
     """
 )
-"""Last words that say what the value is, and it is no secret."""
+"""Last words that describe a value that is not secret."""
 
 _COUNTED = _set(
     """
@@ -117,7 +117,7 @@ _COUNTED = _set(
     chunk context overlap reasoning
     """
 )
-"""What stands beside `tokens` where those are counted."""
+"""Words next to `tokens` if tokens are counted."""
 
 _ASKS = _set(
     """
@@ -127,12 +127,12 @@ _ASKS = _set(
 """First words of names whose values are yes or no."""
 
 WEBHOOK = re.compile(r"webhooks?(?:[-_ ]?ur[li])?\Z", re.IGNORECASE)
-"""Names of addresses that are secret as a whole: whoever knows one may post."""
+"""Names of addresses that are secret as a whole: anyone who knows one can post to it."""
 
 
 @lru_cache(maxsize=4096)
 def said_by(name: str) -> Says:
-    """What `name` says."""
+    """Return the meaning of `name`."""
     words = tuple(_words(name))
     if not words or words[0] in _ASKS:
         return Says.PLAIN if words else Says.NOTHING
@@ -144,7 +144,7 @@ def said_by(name: str) -> Says:
     if last in _OTHERWISE or (last in ("token", "tokens") and not _COUNTED.isdisjoint(words)):
         return Says.PLAIN
     if not _SECRETS.isdisjoint(words) or not _PAIRS.isdisjoint(pairwise(words)):
-        # AUTH_TOKEN_HEADER names a header, or is one.
+        # AUTH_TOKEN_HEADER is the name of a header, or the header itself.
         return Says.PERHAPS if last == "header" else Says.SECRET
     while len(words) > 1 and words[-1] in _ADDED:
         words = words[:-1]
@@ -156,7 +156,7 @@ def said_by(name: str) -> Says:
 
 
 def is_secret_name(name: str) -> bool:
-    """Whether a variable, header, option or key of this name usually holds a credential."""
+    """Return True if a variable, header, option or key of this name usually holds a credential."""
     return said_by(name) in (Says.SECRET, Says.PERHAPS)
 
 
@@ -178,11 +178,11 @@ _OWNERLESS = _set(
     workspace
     """
 )
-"""Words that do not say whose a value is: other programs on this machine use names made of these alone."""
+"""Words that do not identify an owner: other programs on this machine use names made of these alone."""
 
 
 def own_variable(server: str, wish: str) -> str:
-    """Return a variable for `wish`, with the server in front if the wish does not say whose it is."""
+    """Return a variable for `wish`, prefixed with the server if the wish alone is too generic."""
     variable = _variable(wish)
     words = (part for word in variable.split("_") for part in _parts(word.lower()))
     is_ownerless = all(word in _OWNERLESS or word.isdigit() for word in words)
@@ -190,7 +190,7 @@ def own_variable(server: str, wish: str) -> str:
 
 
 def prefixed(server: str, variable: str) -> str:
-    """Return `variable` with the server in front, unless it begins so."""
+    """Return `variable` prefixed with the server, unless it already is."""
     prefix, variable = _variable(server), _variable(variable)
     return variable if variable.startswith(f"{prefix}_") else f"{prefix}_{variable}"
 

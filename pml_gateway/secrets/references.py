@@ -1,7 +1,7 @@
-"""References to secrets in the configuration: `${env:NAME}` and `${file:PATH}`, and the text they stand for.
+"""References to secrets in the configuration: `${env:NAME}` and `${file:PATH}`, and their resolution.
 
-A value in the gateway's own secrets file comes before the environment's, which another project may have set. In the
-definitions of servers, `${cwd}` and `${workspaceFolder}` stand for the folder that the client works in.
+The gateway's own secrets file takes precedence over the environment, which another project may have set. In the
+definitions of servers, `${cwd}` and `${workspaceFolder}` stand for the client's working directory.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from pml_gateway.secrets.known import KNOWN_SECRETS
 from pml_gateway.workplace import Workplace
 
 MAX_SECRET_BYTES = 64 * 1024
-"""Keys and certificates are far smaller; a larger file is a mistaken path."""
+"""Maximum size of a secret's file; keys and certificates are far smaller, so a larger file is a mistaken path."""
 
 _REFERENCE = re.compile(r"(?P<escape>\$)?\$\{(?P<kind>env|file):(?P<body>[^{}]*)(?P<close>\})?")
 _FOLDER = re.compile(r"(?P<kept>\$)?(?P<folder>\$\{(?:cwd|workspaceFolder)\})")
@@ -38,36 +38,36 @@ class SecretReference:
 
     @property
     def label(self) -> str:
-        """The reference as written, without its default (which may be a secret)."""
+        """Return the reference as written, without its default (which may be a secret)."""
         return f"${{{self.kind}:{self.name}}}"
 
 
 def references(text: str) -> tuple[SecretReference, ...]:
-    """The references in `text`, in order; `$${env:NAME}` is none, it is a literal."""
+    """Return the references in `text`, in order; `$${env:NAME}` is a literal, not a reference."""
     return tuple(_reference(match) for match in _REFERENCE.finditer(text) if not match["escape"])
 
 
 def is_reference(text: str) -> bool:
-    """Whether `text` is exactly one reference and carries no literal default."""
+    """Return True if `text` is exactly one reference without a literal default."""
     match = _REFERENCE.fullmatch(text)
     return match is not None and not match["escape"] and bool(match["close"]) and not _reference(match).default
 
 
 def resolve(text: str, environ: Mapping[str, str] = os.environ) -> str:
-    """Replace every reference in `text`; what is put in is never scanned again, and masked in logs from then on.
+    """Replace every reference in `text`; inserted values are not scanned again, and are masked in logs from then on.
 
     Raises:
-        SecretError: names the variable or file that is missing, and never its value.
+        SecretError: a variable or file is missing; names it, but never its value.
     """
     workplace = Workplace.here(environ)
     return _REFERENCE.sub(lambda match: _remembered(match, workplace), text)
 
 
 def resolve_in(text: str, workplace: Workplace) -> str:
-    """As `resolve`, in the definition of a server: by the variables of a workplace, and with its folder.
+    """Resolve a text of a server's definition like `resolve`, but with a workplace's variables and folder.
 
     Raises:
-        SecretError: as there.
+        SecretError: see `resolve`.
     """
 
     def value(match: re.Match[str]) -> str:
@@ -79,7 +79,7 @@ def resolve_in(text: str, workplace: Workplace) -> str:
 
 
 def folder_reference(text: str) -> str | None:
-    """The first `${cwd}` or `${workspaceFolder}` in `text` that stands for the folder."""
+    """Return the first `${cwd}` or `${workspaceFolder}` in `text` that is not escaped."""
     return next((match["folder"] for match in _FOLDER.finditer(text) if not match["kept"]), None)
 
 
@@ -147,7 +147,7 @@ def _file(reference: SecretReference, workplace: Workplace) -> str:
             f"secret file {path} cannot be read: {exc.strerror}", hint="check its owner and mode", details=details
         ) from exc
     except UnicodeDecodeError:
-        # Without the cause: its text quotes the bytes of the secret.
+        # Without the cause: its text would quote the bytes of the secret.
         raise SecretError(
             f"secret file {path} is not UTF-8 text", hint="store the secret as text", details=details
         ) from None
