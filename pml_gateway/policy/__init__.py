@@ -1,1 +1,1 @@
-"""Policy: who asks decides which tools exist for it, at every entry point."""
+"""Policy: the client decides which tools exist for it, at every entry point."""

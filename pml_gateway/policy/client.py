@@ -1,4 +1,4 @@
-"""Who asks: the client of a request, by where it comes from and its key, never by what it calls itself."""
+"""The client of a request, identified by its origin and key, never by the name that it gives."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ from pml_gateway.workplace import Workplace
 
 _CONFIGURED = "client:"
 MIN_KEY_LENGTH = 16
-"""Characters of the shortest key accepted: shorter ones can be guessed over HTTP."""
+"""Minimum length of a key: shorter ones can be guessed over HTTP."""
 
 
 @dataclass(frozen=True, slots=True)
 class Client:
-    """A principal: what it may see and call, and the mode and intent its owner set for it.
+    """A principal: its permissions, and the mode and intent that its owner set for it.
 
-    `client_capabilities` is what it can be asked, by which some servers choose what they offer. `address` is the share
-    of everybody at its address, where it has no key.
+    `client_capabilities` are the questions that it supports, by which some servers choose their offers. `address` is
+    the share of all clients at its address if it has no key.
     """
 
     id: str
@@ -39,28 +39,28 @@ class Client:
 
     @property
     def share(self) -> str:
-        """Whom what it holds is counted for: itself, or whoever is at its address."""
+        """Return the share that its resources are counted for: its own, or that of its address."""
         return self.address or self.id
 
     @property
     def rules(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
-        """What decides visibility; clients with equal rules share one view."""
+        """Return the rules that decide visibility; clients with equal rules share one view."""
         return (self.allow, self.deny)
 
     @property
     def sees_everything(self) -> bool:
-        """Whether no rule of its own hides a tool from it."""
+        """Return True if no rule of its own hides a tool from it."""
         return "*" in self.allow and not self.deny
 
 
 LOCAL = Client("local")
-"""Whoever started the gateway as a stdio process."""
+"""The client that started the gateway as a stdio process."""
 
 _ATTACHED = f"{LOCAL.id}:"
 
 
 def local_client(name: str) -> Client:
-    """One of several local clients, with the rights of `LOCAL`."""
+    """Return one of several local clients, with the rights of `LOCAL`."""
     return replace(LOCAL, id=_ATTACHED + name)
 
 
@@ -68,23 +68,23 @@ OWNER = Client("owner")
 """The gateway's owner, who runs commands."""
 
 ANONYMOUS = Client("anonymous")
-"""Every HTTP request without a key, where no keys are configured."""
+"""All HTTP requests without a key, if no keys are configured."""
 
 
 @lru_cache(4096)
 def anonymous_at(address: str) -> Client:
-    """Whoever has no key and connects from an address."""
+    """Return the client for requests without a key from this address."""
     return replace(ANONYMOUS, address=share_of_address(address))
 
 
 class ClientKeys:
-    """The configured bearer keys, kept as hashes and compared in constant time."""
+    """The configured bearer keys, stored as hashes and compared in constant time."""
 
     def __init__(self, clients: Mapping[str, ClientSettings], environ: Mapping[str, str] | None = None) -> None:
-        """Resolve the keys by `environ`, or by the variables of this process.
+        """Resolve the keys with `environ`, or with the variables of this process.
 
         Raises:
-            ConfigurationError: one cannot be resolved, is too short, or is that of two clients.
+            ConfigurationError: a key cannot be resolved, is too short, or belongs to two clients.
         """
         given = Workplace.here().environ if environ is None else environ
         self._clients = [
@@ -95,16 +95,16 @@ class ClientKeys:
             raise ConfigurationError("two clients have the same key", hint="give every entry of `clients:` its own")
 
     def __bool__(self) -> bool:
-        """Whether any key is configured, so that every request needs one."""
+        """Return True if any key is configured, so that every request requires one."""
         return bool(self._clients)
 
     @property
     def shares(self) -> frozenset[str]:
-        """The shares of the clients that have a key."""
+        """Return the shares of the clients that have a key."""
         return frozenset(client.share for _, client in self._clients)
 
     def find(self, key: str) -> Client | None:
-        """The client this key belongs to; every key is compared, whichever matches."""
+        """Return the client of this key; all keys are compared, to take constant time."""
         digest = _digest(key)
         found: Client | None = None
         for known, client in self._clients:
@@ -124,12 +124,12 @@ def _key(name: str, entry: ClientSettings, environ: Mapping[str, str]) -> str:
 
 
 def configured_client(name: str, entry: ClientSettings) -> Client:
-    """The principal that requests with this client's key act as."""
+    """Return the principal for requests with this client's key."""
     return Client(f"{_CONFIGURED}{name}", allow=entry.allow, deny=entry.deny, mode=entry.mode, intent=entry.intent)
 
 
 def current_client(client: Client, clients: Mapping[str, ClientSettings]) -> Client | None:
-    """The client by the settings of now, for what outlives a request; None if its key is gone."""
+    """Return the client according to the current settings, for long-lived state; None if its key was removed."""
     if not client.id.startswith(_CONFIGURED):
         return None if clients and not is_local(client) else client
     name = client.id.removeprefix(_CONFIGURED)
@@ -142,17 +142,17 @@ def current_client(client: Client, clients: Mapping[str, ClientSettings]) -> Cli
 
 
 def is_local(client: Client) -> bool:
-    """Whether it reached this gateway over stdio, as a process of its owner's."""
+    """Return True if the client is connected over stdio, as a process of the gateway's owner."""
     return client.id == LOCAL.id or client.id.startswith(_ATTACHED)
 
 
 def _digest(key: str) -> bytes:
-    # Environment variables and headers may carry bytes that are no UTF-8.
+    # Environment variables and headers may contain bytes that are not UTF-8.
     return hashlib.sha256(key.encode("utf-8", "surrogatepass")).digest()
 
 
 def check_exposure(host: str, clients: Mapping[str, ClientSettings]) -> None:
-    """Refuse a public address without keys: whoever reaches it could call every tool.
+    """Refuse a public address without keys, since anyone could call every tool.
 
     Raises:
         ConfigurationError: the address is not loopback and `clients:` is empty.
@@ -165,7 +165,7 @@ def check_exposure(host: str, clients: Mapping[str, ClientSettings]) -> None:
 
 
 def is_loopback(host: str) -> bool:
-    """Whether only this machine reaches the address."""
+    """Return True if the address is reachable only from this machine."""
     try:
         return ipaddress.ip_address(host.strip("[]")).is_loopback
     except ValueError:

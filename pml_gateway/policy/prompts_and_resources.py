@@ -1,4 +1,4 @@
-"""Which prompts and resources a client may list, get, read, complete and follow."""
+"""The prompts and resources that a client may list, get, read, complete and follow."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _GLOB = re.compile(rf"\*|\?|(?!{_ADDRESS})\[!?\]?[^\]]*\]", re.IGNORECASE)
 """A wildcard in a rule; an IPv6 address in brackets is not one."""
 
 _FIRST_MASK = 0xF0000
-"""Where characters begin that nobody uses, for globs in a URI that is being read."""
+"""The first of a range of unassigned characters that stand for globs while a URI is parsed."""
 
 _SCHEME = re.compile(r"[a-z][a-z0-9+.-]*:(?!\s*$)", re.IGNORECASE)
 _OPEN_HOST = re.compile(r"file://[^/\\*?\[]*(?=[*?\[])", re.IGNORECASE)
@@ -27,9 +27,9 @@ _OPEN_HOST = re.compile(r"file://[^/\\*?\[]*(?=[*?\[])", re.IGNORECASE)
 class OfferView:
     """The prompts, resources and templates of one client.
 
-    Rules name them as `server:name` and `server:uri`; `server__*` covers them with the tools of a server. A URI is
-    allowed by its canonical form, and denied by anything that a reader may take it for; what a rule takes away is
-    matched by the bare name as well. What is `absent` is there for other clients only.
+    Rules name them as `server:name` and `server:uri`; `server__*` covers them together with a server's tools. A URI is
+    allowed by its canonical form, and denied by any form that a reader may take it for; denying rules also match the
+    bare name. Those in `absent` exist only for other clients.
     """
 
     def __init__(
@@ -49,11 +49,11 @@ class OfferView:
 
     @property
     def hides_any(self) -> bool:
-        """Whether a rule may hide something from the client."""
+        """Return True if a rule may hide something from the client."""
         return not self._allow.matches_all or bool(self._absent) or any(patterns.names_any for patterns in self._denied)
 
     def permits(self, upstream_id: str, name: str) -> bool:
-        """Whether the client may use what an upstream calls `name`, listed or not."""
+        """Return True if the client may use an upstream's `name`, listed or not."""
         if not self.hides_any:
             return True
         taken_for = readings(name)
@@ -65,32 +65,32 @@ class OfferView:
         )
 
     def may_permit(self, upstream_id: str) -> bool:
-        """Whether the client may see anything of an upstream of which nothing is known yet."""
+        """Return True if the client may see anything of an upstream whose listing is not known yet."""
         starts = [f"{each}{separator}" for each in self._ids_of(upstream_id) for separator in (":", "__")]
         is_denied = any(patterns.matches_any(starts) for patterns in self._denied)
         return not is_denied and self._allow.may_admit(upstream_id)
 
     def listed(self, kind: OfferKind) -> tuple[Offer, ...]:
-        """The visible offers of one kind, in catalog order."""
+        """Return the visible offers of one kind, in catalog order."""
         return self._listed[kind]
 
     def find(self, kind: OfferKind, public: str) -> Offer | None:
-        """The visible offer of this name or URI."""
+        """Return the visible offer with this name or URI; None if there is none."""
         offer = self._table.find(kind, public)
         return offer if offer is not None and self.permits(offer.upstream_id, offer.name) else None
 
     def routes(self, uri: str) -> list[Route]:
-        """The upstreams that may have a resource for this client, the likeliest first."""
+        """Return the upstreams that may have a resource for this client, the likeliest first."""
         return [] if unusable(uri) else self._table.routes(uri, self.permits)
 
     @cached_property
     def upstream_ids(self) -> frozenset[str]:
-        """The upstreams that have anything to offer to this client."""
+        """Return the upstreams that offer anything to this client."""
         return frozenset[str]().union(*self.upstreams_of.values())
 
     @cached_property
     def upstreams_of(self) -> dict[OfferKind, frozenset[str]]:
-        """The upstreams that have something of a kind on this client's list."""
+        """Return the upstreams with something of each kind in this client's lists."""
         return {kind: frozenset(offer.upstream_id for offer in offers) for kind, offers in self._listed.items()}
 
     @cached_property
@@ -103,7 +103,7 @@ class OfferView:
     def _is_absent(self, upstream_id: str, uri: str, taken_for: frozenset[str]) -> bool:
         if (upstream_id, uri) in self._absent:
             return True
-        # One that is listed beside an absent one is another resource, however alike they are.
+        # One that is listed next to an absent one is another resource, however similar they are.
         return not self._table.is_listed(upstream_id, uri) and any(
             (upstream_id, each) in self._absent_readings for each in taken_for
         )
@@ -114,7 +114,7 @@ class OfferView:
 
 
 def _addressed(taken_for: Iterable[str]) -> Iterator[str]:
-    """What a gateway behind this one would ask a server of its own for."""
+    """Yield the URIs that a gateway behind this one would request from its own servers."""
     for reading in taken_for:
         _, own = split_public_uri(reading)
         for _ in range(MAX_GATEWAYS):
@@ -125,29 +125,29 @@ def _addressed(taken_for: Iterable[str]) -> Iterator[str]:
 
 
 MAX_GATEWAYS = 8
-"""Gateways one behind the other; a URI that leads through more is asked for as it is."""
+"""Maximum number of chained gateways; a URI that leads through more is requested as it is."""
 
 
 IdsOf = Callable[[str], Sequence[str]]
-"""What a server is called, and was."""
+"""The current and former ids of a server."""
 
 
 class Rules(Protocol):
-    """Entries that give or take away."""
+    """Entries that allow or deny."""
 
     def about(self, upstream_id: str, /) -> Iterator[str]:
-        """The entries that may be about this server."""
+        """Yield the entries that may concern this server."""
         ...
 
     def fit(self, upstream_id: str, names: Iterable[str], /) -> bool:
-        """Whether any entry fits what this server has under any of these names."""
+        """Return True if any entry matches something of this server under any of these names."""
         ...
 
 
 class UriRules:
     """Rules about URIs, each in canonical form however it was written.
 
-    A rule that names one of several lookalikes as its server lists it is about that one.
+    A rule that matches one of several lookalikes exactly as its server lists it applies only to that one.
     """
 
     def __init__(
@@ -160,12 +160,12 @@ class UriRules:
         self._of_upstream: dict[str, tuple[frozenset[str], ToolPatterns]] = {}
 
     def cover(self, upstream_id: str, uri: str) -> bool:
-        """Whether a URI is covered in canonical form, as everything that this may still be taken for."""
+        """Return True if a URI is covered in canonical form, in every reading of it."""
         exact, _ = self._of(upstream_id)
         return uri in exact or all(self.fits(upstream_id, each) for each in readings(canonical(uri)))
 
     def fits(self, upstream_id: str, reading: str) -> bool:
-        """Whether a rule fits what a URI may be taken for; a folder is meant with what a rule says of all in it."""
+        """Return True if a rule matches a reading of a URI; rules about a folder's content also match the folder."""
         exact, patterns = self._of(upstream_id)
         forms = (reading, f"{reading}/")
         if reading in exact or patterns.matches_any(forms):
@@ -179,7 +179,7 @@ class UriRules:
         return self._rules.fit(upstream_id, names)
 
     def _of(self, upstream_id: str) -> tuple[frozenset[str], ToolPatterns]:
-        """The rules about one upstream: URIs as they were written, and patterns of readings."""
+        """Return the rules about one upstream: URIs as they were written, and patterns of readings."""
         known = self._of_upstream.get(upstream_id)
         if known is None:
             written = frozenset(self._about(upstream_id))
@@ -188,7 +188,7 @@ class UriRules:
         return known
 
     def _about(self, upstream_id: str) -> Iterator[str]:
-        """What entries say of an upstream's URIs, without its name."""
+        """Yield the parts of entries about an upstream's URIs, without its name."""
         ids = self._ids_of(upstream_id)
         for entry in self._rules.about(upstream_id):
             if self._takes_bare or entry.startswith("*"):
@@ -202,7 +202,7 @@ class UriRules:
 
 
 def is_about_offers(entry: str, rules: Rules, table: OfferTable, upstream_ids: Iterable[str]) -> bool:
-    """Whether an entry, compiled as `rules`, is about a listed prompt, resource or template, or any server's URIs.
+    """Return True if an entry, compiled as `rules`, is about a listed offer or any server's URIs.
 
     A server may have resources that it does not list.
     """
@@ -229,7 +229,7 @@ def _compiled(rules: Sequence[str]) -> ToolPatterns:
         if not wildcards:
             exact |= readings(canonical(rule))
             continue
-        # A wildcard for the host may stand for the path below it as well.
+        # A wildcard for the host may also match the path after it.
         for form in {rule, _OPEN_HOST.sub("file:///", rule, count=1)}:
             masked = _masked(form)
             globs += [fnmatch.translate(_unmasked(each, wildcards)) for each in readings(canonical(masked))]
@@ -242,7 +242,7 @@ def _masked(pattern: str) -> str:
 
 
 def _unmasked(reading: str, wildcards: Sequence[str]) -> str:
-    """A pattern in which the masks are wildcards again, and what looks like one is a character."""
+    """Return a pattern with the masks turned back into wildcards, and other wildcard characters escaped."""
     return "".join(
         wildcards[ord(each) - _FIRST_MASK]
         if 0 <= ord(each) - _FIRST_MASK < len(wildcards)

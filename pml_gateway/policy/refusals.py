@@ -1,4 +1,4 @@
-"""What keeps a configuration from being served: asked before it is served, by `pml config validate` and by doctor."""
+"""Reasons to refuse a configuration: checked before it is served, by `pml config validate` and by doctor."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from pml_gateway.state.backend import check_store
 
 
 def refusals(settings: Settings, environ: Mapping[str, str], *hosts: str) -> Iterator[tuple[str, ConfigurationError]]:
-    """Each key with what is wrong with it.
+    """Yield each faulty key with its error.
 
     Args:
-        settings: what is to be served.
-        environ: where references are looked up.
-        hosts: addresses that are listened on, beside the one in the settings.
+        settings: the settings to be served.
+        environ: the variables for resolving references.
+        hosts: addresses to listen on in addition to the one in the settings.
     """
     checks: dict[str, Callable[[], object]] = {
         f"clients.{name}.key": partial(ClientKeys, {name: entry}, environ) for name, entry in settings.clients.items()
@@ -50,10 +50,10 @@ def _failure(check: Callable[[], object]) -> ConfigurationError | None:
 
 
 def metrics_key(settings: Settings, environ: Mapping[str, str]) -> str | None:
-    """The key that opens `/metrics`, if one is configured.
+    """Return the key for `/metrics`, if one is configured.
 
     Raises:
-        ConfigurationError: it is too short, or missing although clients need keys.
+        ConfigurationError: it is too short, or missing although clients require keys.
     """
     http = settings.http
     if not http.metrics:
@@ -75,7 +75,7 @@ def metrics_key(settings: Settings, environ: Mapping[str, str]) -> str | None:
 
 
 def _check_telemetry(settings: Settings, environ: Mapping[str, str]) -> None:
-    """Refuse an endpoint for telemetry that nothing here can send to."""
+    """Refuse a telemetry endpoint if the OpenTelemetry SDK is not installed."""
     if otlp_target(settings.telemetry, environ) is None:
         return
     if find_spec("opentelemetry.sdk") is None or find_spec("opentelemetry.exporter") is None:

@@ -1,4 +1,4 @@
-"""What exists for one client: its view of the catalog, the one place that says so."""
+"""The view of one client on the catalog, which alone decides what exists for it."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ from pml_gateway.policy.prompts_and_resources import OfferView
 from pml_gateway.text import LIKENESS, folded, likenesses, words_of
 
 BARE_LIKENESS = 0.75
-"""A name without its server's is shorter, and more alike by chance."""
+"""Minimum likeness of names without their server, which are shorter, and more alike by chance."""
 
 
 class View:
-    """What one client may see and call.
+    """The tools that one client may see and call.
 
-    Listing, search, schema, call, closest names and counts all ask this object, so that a hidden tool cannot be told
-    from one that does not exist. `inside` a composite tool, the tools that are hidden for it exist as well. What a
-    server offers only to clients that can be asked something else does not exist for this one, and neither does a
-    composite tool that could come to a step which this client may not make.
+    Listing, search, schema, call, closest names and counts all use this object, so that a hidden tool cannot be
+    distinguished from one that does not exist. `inside` a composite tool, its hidden tools exist as well. Offers of a
+    server that require other client capabilities do not exist for this client, and neither do composite tools that
+    could reach a step which it may not call.
     """
 
     def __init__(self, catalog: Catalog, client: Client, blacklist: Sequence[str], *, inside: bool = False) -> None:
@@ -52,7 +52,7 @@ class View:
         self._is_whole = allow.matches_all and not (deny.names_any or denied.names_any or self._unlisted)
 
     def shows(self, tool: CatalogTool) -> bool:
-        """Whether a tool of the catalog exists for this client."""
+        """Return True if a tool of the catalog exists for this client."""
         if tool.hidden and not self.inside:
             return False
         if self._is_whole:
@@ -66,7 +66,7 @@ class View:
         return next(self.withheld(tool), None) is None if tool.reach else self._admits(tool)
 
     def withheld(self, tool: CatalogTool) -> Iterator[CatalogTool]:
-        """Yield what this client may not use of a tool, and of the tools that it could come to."""
+        """Yield the tools that this client may not use, among a tool and those that it could reach."""
         yield from (each for each in (tool, *self._called(tool.reach)) if not self._admits(each))
 
     def _admits(self, tool: CatalogTool) -> bool:
@@ -77,48 +77,48 @@ class View:
         return (tool for name in sorted(names) if (tool := self.catalog.by_name(name)) is not None)
 
     def has_meta_tool(self, name: str) -> bool:
-        """Whether the meta-tool of this name, with its aliases, exists for this client, if there is one."""
+        """Return True if this client may use the meta-tool of this name and its aliases, if there is one."""
         return not self._denied_meta_tools.matches_any((name,))
 
     @cached_property
     def tools(self) -> tuple[CatalogTool, ...]:
-        """The visible tools, in catalog order. Looks at each of them, so that one that is called is not looked for."""
+        """Return the visible tools, in catalog order. Checks every tool, so resolving a single name does not use it."""
         return tuple(tool for tool in self.catalog.tools if self.shows(tool))
 
     @cached_property
     def names(self) -> frozenset[str]:
-        """The qualified names of the visible tools."""
+        """Return the qualified names of the visible tools."""
         return frozenset(tool.qualified_name for tool in self.tools)
 
     @cached_property
     def searchable(self) -> tuple[CatalogTool, ...]:
-        """The visible tools that a search may find; those that only run as tasks could not be called."""
+        """Return the visible tools that a search may find; those that only run as tasks could not be called."""
         return tuple(tool for tool in self.tools if not tool.task_only)
 
     @cached_property
     def mask(self) -> npt.NDArray[np.bool_]:
-        """Boolean mask of the searchable tools over catalog positions, shape (tools,), for the search index."""
+        """Return the mask of searchable tools over catalog positions, shape (tools,), for the search index."""
         mask = np.zeros(len(self.catalog.tools), dtype=np.bool_)
         mask[[self.catalog.positions[tool.qualified_name] for tool in self.searchable]] = True
         return mask
 
     @cached_property
     def servers(self) -> dict[str, int]:
-        """Visible tools per upstream, in configuration order; an upstream without any is absent."""
+        """Return the number of visible tools per upstream, in configuration order, without upstreams that have none."""
         counts: dict[str, int] = {}
         for tool in self.tools:
             counts[tool.upstream_id] = counts.get(tool.upstream_id, 0) + 1
         return counts
 
     def sees_all_of(self, upstream_id: str) -> bool:
-        """Whether no rule hides anything of an upstream: for others, even its name is none of theirs until it lists."""
+        """Return True if no rule hides anything of an upstream; otherwise even its name is hidden until it lists."""
         if not self._allow.gives_all_of(upstream_id):
             return False
         rules = (self._deny, self._blacklist)
         return not any(patterns.may_be_about(upstream_id, self.catalog.ownership) for patterns in rules)
 
     def sees_any_of(self, upstream_id: str) -> bool:
-        """Whether the client sees anything of an upstream, or would of one that has nothing."""
+        """Return True if the client sees anything of an upstream, or would if the upstream had anything."""
         if upstream_id in self.servers or upstream_id in self.offers.upstream_ids:
             return True
         own = [(upstream_id, TOOLS, tool.name) for tool in self.catalog.tools if tool.upstream_id == upstream_id]
@@ -133,7 +133,7 @@ class View:
 
     @cached_property
     def instructions(self) -> dict[str, str]:
-        """What the servers of which the client sees anything say how to use them, in their order."""
+        """Return the instructions of the servers of which the client sees anything, in order."""
         texts = {server: visible(said.instructions).strip() for server, said in self.said.items() if said is not None}
         return {server: text for server, text in texts.items() if text and self.sees_any_of(server)}
 
@@ -142,27 +142,27 @@ class View:
         return self._held is not None and self._held.resolve(name) is not None
 
     def resolve(self, name: str) -> CatalogTool | None:
-        """The visible tool of this name: qualified, `server:tool` and its spellings, or bare when unambiguous.
+        """Return the visible tool of this name: qualified, `server:tool` and its spellings, or bare when unambiguous.
 
-        Neither a slash before it makes a difference (`/server/tool`), nor what clients put before names of tools
-        (`mcp__pml__server__tool`), nor case and separators, where one tool is meant for certain.
+        A slash before it is ignored (`/server/tool`), and so are prefixes that clients add to tool names
+        (`mcp__pml__server__tool`), and case and separators if only one tool can be meant.
 
-        A name that begins with a configured server's id means a tool of that server, or none.
+        A name that begins with a configured server's id refers to a tool of that server, or none.
         """
         tool = self._named(name)
         if tool is None and name.startswith("/"):
             tool = self._named(name[1:])
         if tool is None and self.catalog.ownership.claim(name) is None:
-            # The name that its client gave the gateway is nobody's here.
+            # The name that the client gave the gateway is not a server's here.
             _, separator, behind = name.removeprefix(CLIENT_PREFIX).partition("__")
             tool = self._named(behind) if separator and name.startswith(CLIENT_PREFIX) else None
         return tool or self._respelled(name)
 
     def _respelled(self, name: str) -> CatalogTool | None:
-        """The one visible tool that has this name in another case or with other separators (`listIssues`).
+        """Return the only visible tool with this name in another case or with other separators (`listIssues`).
 
-        Compared word by word, so that no server can call a tool to be taken for another's: what begins with the words
-        of a configured server's id is of that server.
+        Names are compared word by word, so that no server can name a tool to be mistaken for another's: a name that
+        begins with the words of a configured server's id belongs to that server.
         """
         words, ownership = words_of(name), self.catalog.ownership
         if not words or "_".join(words) in RESERVED:
@@ -194,7 +194,7 @@ class View:
         return None
 
     def closest(self, name: str, limit: int = 3) -> list[str]:
-        """The visible names most like `name`, best first."""
+        """Return the visible names most similar to `name`, best first."""
         asked = folded(name)
         scored: dict[str, float] = {}
         for spellings, likeness in ((self._qualified_spellings, LIKENESS), (self._bare_spellings, BARE_LIKENESS)):
@@ -204,7 +204,7 @@ class View:
 
     @cached_property
     def _suggested(self) -> tuple[CatalogTool, ...]:
-        """Visible tools, but for those called as if they were another server's: a slip must not lead to them."""
+        """Return the visible tools, except those named like another server's: a typo must not lead to them."""
         allows = self.catalog.ownership.allows
         return tuple(tool for tool in self.tools if allows(tool.name, tool.upstream_id))
 
