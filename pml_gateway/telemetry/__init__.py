@@ -1,1 +1,1 @@
-"""What operators see of the gateway: one stream of events, and the log lines, spans and metrics made of it."""
+"""Telemetry for operators: one stream of events, and the log lines, spans and metrics derived from it."""

@@ -1,4 +1,4 @@
-"""What happens to requests, as one stream of events: log lines, spans, metrics and recorded usage subscribe to it."""
+"""The events of requests, as one stream: log lines, spans, metrics and recorded usage subscribe to it."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ TOOL_ERROR = "TOOL_ERROR"
 """The tool itself answered with `isError`."""
 
 INPUT_REQUIRED = "INPUT_REQUIRED"
-"""The upstream asked something before it goes on."""
+"""The upstream asked a question before it continues."""
 
 PROTOCOL_ERROR = "PROTOCOL_ERROR"
-"""A JSON-RPC error instead of a result."""
+"""The answer is a JSON-RPC error instead of a result."""
 
 OUTCOMES = frozenset({OK, TOOL_ERROR, INPUT_REQUIRED, PROTOCOL_ERROR, *(code.value for code in ErrorCode)})
 
 
 def outcome_of(result: object) -> str:
-    """How an answer counts."""
+    """Return the outcome of an answer."""
     if not isinstance(result, dict):
         return OK
     if result.get("isError") is True:
@@ -35,7 +35,7 @@ def outcome_of(result: object) -> str:
 
 
 def code_of(error: BaseException) -> str:
-    """How a step counts that ended with an exception; what is no error is a cancellation."""
+    """Return the outcome of a step that ended with an exception; anything but an `Exception` is a cancellation."""
     if isinstance(error, GatewayError):
         return error.code.value
     return (ErrorCode.INTERNAL if isinstance(error, Exception) else ErrorCode.CANCELLED).value
@@ -43,7 +43,7 @@ def code_of(error: BaseException) -> str:
 
 @dataclass(frozen=True, slots=True)
 class RequestEnded:
-    """A client's request was answered, or failed."""
+    """The end of a client's request, with an answer or an error."""
 
     method: str
     client: str
@@ -53,7 +53,7 @@ class RequestEnded:
 
 @dataclass(frozen=True, slots=True)
 class UpstreamAnswered:
-    """An upstream answered a request, or did not; `target` is the tool or prompt it names."""
+    """The end of a request to an upstream; `target` is the tool or prompt in it."""
 
     upstream_id: str
     method: str
@@ -64,14 +64,14 @@ class UpstreamAnswered:
 
 @dataclass(frozen=True, slots=True)
 class IndexSearched:
-    """The search index was asked."""
+    """A query of the search index."""
 
     seconds: float
 
 
 @dataclass(frozen=True, slots=True)
 class ListsCounted:
-    """`count` clients were given a list of that many tools and tokens, which spared each of them `saved` tokens."""
+    """A list with this many tools and tokens, given to `count` clients; it saved each of them `saved` tokens."""
 
     mode: str
     count: int
@@ -82,11 +82,11 @@ class ListsCounted:
 
 @dataclass(frozen=True, slots=True)
 class DefinitionsDecided:
-    """What became of definitions that a server listed, or of those that its owner decided about.
+    """The decision about definitions that a server listed, or about which its owner decided.
 
-    `outcome` is accepted, varies (a further form of what differs at every connection), held_back (the accepted text
-    stays), quarantined, new_server, flagged (accepted with a new server, and risky), approved or rejected;
-    `definitions` has kind, own name and hash of each, `classes` what the lint found.
+    `outcome` is accepted, varies (one more variant of a definition that differs on every connection), held_back (the
+    accepted text stays), quarantined, new_server, flagged (accepted with a new server, and risky), approved or
+    rejected; `definitions` has kind, own name and hash of each, `classes` the findings of the lint.
     """
 
     upstream_id: str
@@ -99,25 +99,25 @@ EventT = TypeVar("EventT")
 
 
 class Events:
-    """Hands each event to the subscribers of its class, at once and in their order."""
+    """A dispatcher that delivers each event to the subscribers of its class, at once and in order."""
 
     def __init__(self) -> None:
         self._subscribers: dict[type, list[Callable[[Any], None]]] = {}
 
     def subscribe(self, kind: type[EventT], take: Callable[[EventT], None]) -> None:
-        """Have `take` called with every event of a class; it must be quick, since requests wait for it."""
+        """Call `take` with every event of a class; it must be fast, since requests wait for it."""
         self._subscribers.setdefault(kind, []).append(take)
 
     def reach(self, kind: type) -> bool:
-        """Whether anybody subscribed; where nobody did, an event need not be made."""
+        """Return True if there are subscribers; if not, an event need not be created."""
         return kind in self._subscribers
 
     def publish(self, event: object) -> None:
-        """Tell the subscribers; a fault of one ends neither the request nor the others."""
+        """Call the subscribers; an error in one ends neither the request nor the others."""
         for take in self._subscribers.get(type(event), ()):
             try:
                 take(event)
-            # What watches a request must not break it, and the fault's text may quote what was sent.
+            # An observer must not break a request, and the error's text may quote request data.
             except Exception as fault:
                 shown = logger.isEnabledFor(logging.DEBUG)
                 logger.error("%s in a subscriber of %s", type(fault).__name__, type(event).__name__, exc_info=shown)

@@ -1,4 +1,4 @@
-"""Labels of metrics: values of requests, bounded in number."""
+"""Labels of metrics: values from requests, limited in number."""
 
 from __future__ import annotations
 
@@ -28,24 +28,24 @@ METHODS = frozenset(
 
 
 def known_method(method: str) -> str:
-    """A method of the protocol; clients can send any text as one."""
+    """Return a method of the protocol, or `other`; clients can send any text as a method."""
     return method if method in METHODS else OTHER
 
 
 def known_outcome(code: str) -> str:
-    """An outcome of the published codes."""
+    """Return one of the published outcomes."""
     return code if code in OUTCOMES else PROTOCOL_ERROR
 
 
 class BoundedTools:
-    """Lets the first tools that are called have labels of their own."""
+    """The tools with labels of their own: the first ones called, up to a limit."""
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
         self._known: set[tuple[str, str]] = set()
 
     def label(self, upstream: str, tool: str) -> str:
-        """The tool's name, or `other` once there are too many."""
+        """Return the tool's name, or `other` once there are too many."""
         if not tool or (upstream, tool) in self._known:
             return tool
         if len(self._known) >= self._limit:

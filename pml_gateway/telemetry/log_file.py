@@ -1,4 +1,4 @@
-"""The log as a file of bounded size: rotated while it is written, and without lines that others repeat at will."""
+"""The log as a file of bounded size: rotated while it is written, and with repeated lines suppressed."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from pathlib import Path
 from cachetools import FIFOCache
 
 MAX_BYTES = 5 * 1024 * 1024
-"""Size at which a log becomes the first of the old logs."""
+"""Size in bytes at which a log is rotated."""
 
 OLD_LOGS = 3
 
 MINUTE = 60.0
 LINES_OF_ONE_PLACE = 60
-"""Lines that one place in the code writes in a minute at most: more than servers there are, fewer than a flood has."""
+"""Maximum lines per minute from one place in the code: more than there are servers, fewer than in a flood."""
 
 MAX_REMEMBERED = 1000
 
 
 class LogFile:
-    """The file that this process's stderr is, at a path where other processes may rotate it too."""
+    """The file that receives this process's stderr, at a path where other processes may also rotate it."""
 
     def __init__(self, path: Path, max_bytes: int = MAX_BYTES) -> None:
         self._path = path
@@ -32,7 +32,7 @@ class LogFile:
         self._is_ours = _is_same(path)
 
     def __call__(self, record: logging.LogRecord) -> bool:
-        """Make room for one more line, as a filter of the handler that writes it."""
+        """Rotate the file if needed, as a filter of the handler that writes it."""
         try:
             if self._is_ours:
                 self._make_room()
@@ -59,7 +59,7 @@ class LogFile:
 
 
 def old_log(path: Path, number: int) -> Path:
-    """Return where an old log lies; 1 is the newest."""
+    """Return the path of a rotated log; 1 is the newest."""
     return path.with_name(f"{path.name}.{number}")
 
 
@@ -71,9 +71,9 @@ def _is_same(path: Path) -> bool:
 
 
 class Repeats:
-    """Leaves out warnings that were written within the last minute, and what one place writes past a number of lines.
+    """A filter for warnings repeated within a minute, and for too many lines from one place in the code.
 
-    The next line says how many there were. Lines about how a request ended are all written.
+    The next line reports how many were suppressed. Lines about the end of a request are all written.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
@@ -83,14 +83,14 @@ class Repeats:
         self._left_out: dict[tuple[str, int], int] = {}
 
     def __call__(self, record: logging.LogRecord) -> bool:
-        """Return whether a record is written, as a filter of the handler that writes it."""
+        """Return True if a record should be written, as a filter of the handler that writes it."""
         if hasattr(record, "code"):
             return True
         now, place = self._clock(), (record.pathname, record.lineno)
         try:
             text = record.getMessage()
         except (TypeError, ValueError):
-            # The handler says what is wrong with it.
+            # The handler reports what is wrong with it.
             return True
         is_told = record.levelno >= logging.WARNING and now - self._warnings.get(text, -MINUTE) < MINUTE
         lines = [at for at in self._places.get(place, ()) if now - at < MINUTE]

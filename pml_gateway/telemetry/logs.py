@@ -1,4 +1,4 @@
-"""Log lines on stderr, as text or JSON, that name the request and never carry a secret."""
+"""Log lines on stderr, as text or JSON, that identify the request and never contain a secret."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ from pml_gateway.telemetry.trace import CURRENT_TRACE
 from pml_gateway.text import escaped, escaped_json
 
 FIELDS = ("request_id", "trace_id", "client", "upstream", "tool", "code", "seconds")
-"""What a line carries beside time, level, logger and message, where it is known."""
+"""Fields of a line in addition to time, level, logger and message, if known."""
 
 MAX_MESSAGE = 8000
-"""Characters of a message; what a server wrote must not fill the log."""
+"""Maximum characters of a message, so that a server's text cannot fill the log."""
 
 _LIBRARY_LEVELS = {
-    # The SDK logs whole tracebacks, results and URLs for faults that reach the gateway as errors anyway.
+    # The SDK logs whole tracebacks, results and URLs for errors that the gateway receives anyway.
     "mcp": logging.CRITICAL,
     "client": logging.CRITICAL,
     "httpx2": logging.CRITICAL,
-    # The transport's faults reach callers as errors as well; what is left is worth a line.
+    # Transport errors reach callers as well; anything else is worth a line.
     "aiohttp": logging.ERROR,
     "asyncio": logging.ERROR,
     "uvicorn": logging.WARNING,
@@ -45,9 +45,9 @@ def configure(
     colour: bool = True,
     servers: Collection[str] = (),
 ) -> None:
-    """Send all records to stderr: the gateway's from the level on, libraries' only what an operator can use.
+    """Send all records to stderr: the gateway's from the level on, libraries' only if they are useful to an operator.
 
-    What is said of `servers` is not taken for the value of a secret, whatever they are called.
+    Text about `servers` is not taken for the value of a secret, whatever their names are.
     """
     given = settings or LogSettings()
     target = stream or sys.stderr
@@ -74,13 +74,13 @@ _log_file: LogFile | None = None
 
 
 def rotate(path: Path) -> None:
-    """Keep the log at `path` small from the next `configure` on, where this process writes it as its stderr."""
+    """Rotate the log at `path` from the next `configure` on, if it is this process's stderr."""
     global _log_file
     _log_file = LogFile(path)
 
 
 def note_request(record: logging.LogRecord) -> bool:
-    """Add the current request to a record; a handler's filter sees records of every library, too."""
+    """Add the current request to a record; as a handler's filter, this also sees records of libraries."""
     trace = CURRENT_TRACE.get()
     if trace is not None and not hasattr(record, "request_id"):
         record.request_id = trace.request_id
@@ -90,14 +90,14 @@ def note_request(record: logging.LogRecord) -> bool:
 
 
 class JsonFormatter(logging.Formatter):
-    """One JSON object a line."""
+    """A formatter that writes one JSON object per line."""
 
     def __init__(self, plain: Collection[str] = ()) -> None:
         super().__init__()
         self._plain = plain
 
     def format(self, record: logging.LogRecord) -> str:
-        """The record as JSON: ts, level, logger, message, then the fields that are known."""
+        """Format the record as JSON: ts, level, logger, message, then the known fields."""
         line: dict[str, object] = {
             "ts": _timestamp(record.created),
             "level": record.levelname.lower(),
@@ -111,7 +111,7 @@ class JsonFormatter(logging.Formatter):
 
 
 class TextFormatter(logging.Formatter):
-    """One line for people; a traceback follows on lines of its own."""
+    """A formatter for people that writes one line; a traceback follows on separate lines."""
 
     def __init__(self, plain: Collection[str] = (), *, colour: bool) -> None:
         super().__init__()
@@ -119,7 +119,7 @@ class TextFormatter(logging.Formatter):
         self._colour = colour
 
     def format(self, record: logging.LogRecord) -> str:
-        """The record as `time level logger: message key=value`."""
+        """Format the record as `time level logger: message key=value`."""
         clock = time.strftime("%H:%M:%S", time.localtime(record.created))
         level, code = record.levelname, _COLOURS.get(record.levelno)
         shown = f"\x1b[{code}m{level}\x1b[0m" if self._colour and code else level
@@ -142,7 +142,7 @@ def _message(record: logging.LogRecord, plain: Collection[str]) -> str:
     try:
         text = record.getMessage()
     except (TypeError, ValueError):
-        # A library's message and arguments do not fit; the line is still worth more than none.
+        # A library's message and arguments do not match; the line is still worth writing.
         text = str(record.msg)
     return _safe(text[:MAX_MESSAGE], plain) + ("…" if len(text) > MAX_MESSAGE else "")
 
@@ -152,7 +152,7 @@ def _exception(record: logging.LogRecord, plain: Collection[str]) -> str:
 
 
 def _safe(text: str, plain: Collection[str]) -> str:
-    """The last line of defence: whatever a message was made of, no credential leaves the process."""
+    """Mask secrets as a last line of defence: however a message was built, no credential may leave the process."""
     return without_secrets(text, plain)
 
 

@@ -1,4 +1,4 @@
-"""Steps of a request that are watched wherever they happen: an upstream's answer, a search of the index."""
+"""Observation of steps of a request wherever they happen: an upstream's answer, a search of the index."""
 
 from __future__ import annotations
 
@@ -37,9 +37,9 @@ _WORTH_A_WARNING = frozenset(
 
 
 def logged_events(decisions: DecisionsLog | None = None) -> Events:
-    """A stream of which the log tells how upstreams answered, and what became of definitions.
+    """Return a stream whose upstream answers and decisions about definitions are logged.
 
-    Gateways of one process have their `decisions` in common.
+    Gateways in one process share their `decisions`.
     """
     events = Events()
     events.subscribe(UpstreamAnswered, _log_answer)
@@ -60,7 +60,7 @@ def _log_answer(event: UpstreamAnswered) -> None:
 
 
 MAX_NAMED = 5
-"""Definitions that one line names."""
+"""Maximum number of definitions named in one line."""
 
 _SAID = {
     "accepted": "new or changed, and served; what changed: pml trust",
@@ -74,19 +74,19 @@ _SAID = {
 }
 _WAITING, _BY_THE_OWNER = ("held_back", "quarantined"), ("approved", "rejected")
 _OVERTAKEN = {**dict.fromkeys(_WAITING, _BY_THE_OWNER), **dict.fromkeys(_BY_THE_OWNER, _WAITING)}
-"""What may come to be said again after an outcome."""
+"""The outcomes that may be logged again after a given outcome."""
 
 _FOR_THE_OWNER = frozenset({"held_back", "quarantined", "flagged"})
 
 
 class DecisionsLog:
-    """What became of definitions, for the log: what several gateways decide alike is written once."""
+    """The log of decisions about definitions: equal decisions of several gateways are written once."""
 
     def __init__(self) -> None:
         self._last: dict[tuple[str, str], DefinitionsDecided] = {}
 
     def decided(self, event: DefinitionsDecided) -> None:
-        """Write it, unless the same was written last of that server, and nothing has overtaken it."""
+        """Log a decision, unless it equals the last one of this server and no later one has superseded it."""
         if self._last.get((event.upstream_id, event.outcome)) != event:
             self._last[event.upstream_id, event.outcome] = event
             for outcome in _OVERTAKEN.get(event.outcome, ()):
@@ -105,7 +105,7 @@ def _log_definitions(event: DefinitionsDecided) -> None:
 
 
 _UNTRACED = logged_events()
-"""For what no client's request caused."""
+"""The stream for events not caused by a client's request."""
 
 
 class _Named(Protocol):
@@ -119,7 +119,7 @@ Request = Callable[Concatenate[UpstreamT, str, JsonObject, P], Awaitable[JsonObj
 
 
 def observed(send: Request[UpstreamT, P]) -> Request[UpstreamT, P]:
-    """Watch an upstream's `(method, params)` requests: how long they take and how they end, never what they carry."""
+    """Observe an upstream's `(method, params)` requests: their duration and outcome, never their content."""
 
     @functools.wraps(send)
     async def request(
@@ -150,14 +150,14 @@ def _stream(trace: Trace | None) -> Events:
 
 
 def _target_of(method: str, params: JsonObject) -> str:
-    """The tool or prompt a request names; URIs stay out, since they may carry values."""
+    """Return the tool or prompt in a request; URIs are left out, since they may contain values."""
     name = params.get("name") if method in ("tools/call", "prompts/get") else None
     return name if isinstance(name, str) else ""
 
 
 @contextmanager
 def searching() -> Iterator[None]:
-    """Watch one search of the index."""
+    """Observe one search of the index."""
     trace = CURRENT_TRACE.get()
     events = _stream(trace)
     spans = None if trace is None else trace.spans

@@ -1,4 +1,4 @@
-"""Spans and metrics sent to an OpenTelemetry collector; loaded only where that is configured."""
+"""Spans and metrics sent to an OpenTelemetry collector; only imported if that is configured."""
 
 from __future__ import annotations
 
@@ -40,11 +40,11 @@ except ImportError as missing:
     ) from missing
 
 EXPORT_SECONDS = 5.0
-"""What one export may take; a collector that is away must not hold up the end of the process."""
+"""Time limit in seconds for one export; an unreachable collector must not delay the end of the process."""
 
 
 class OtelMetrics:
-    """Measurements by the semantic conventions for MCP, and the gateway's own."""
+    """Measurements according to the semantic conventions for MCP, and the gateway's own."""
 
     def __init__(self, max_tools: int) -> None:
         self._tools = BoundedTools(max_tools)
@@ -61,7 +61,7 @@ class OtelMetrics:
         )
 
     def subscribe_to(self, events: Events) -> None:
-        """Measure what happens from now on."""
+        """Measure the following events."""
         events.subscribe(RequestEnded, self.request_ended)
         events.subscribe(UpstreamAnswered, self.upstream_answered)
         events.subscribe(IndexSearched, self.index_searched)
@@ -69,29 +69,29 @@ class OtelMetrics:
         events.subscribe(DefinitionsDecided, self.definitions_decided)
 
     def request_ended(self, event: RequestEnded) -> None:
-        """A client's request was answered."""
+        """Record the duration of a client's request."""
         attributes = {"mcp.method.name": known_method(event.method), "pml.client": event.client}
         self._server.record(event.seconds, {**attributes, **_error(event.code)})
 
     def upstream_answered(self, event: UpstreamAnswered) -> None:
-        """An upstream answered a request, or did not."""
+        """Record the duration of a request to an upstream."""
         name = self._tools.label(event.upstream_id, event.target)
         attributes = {"mcp.method.name": known_method(event.method), "pml.upstream": event.upstream_id}
         attributes |= _error(event.code)
         self._client.record(event.seconds, {**attributes, "gen_ai.tool.name": name} if name else attributes)
 
     def index_searched(self, event: IndexSearched) -> None:
-        """The catalog was searched."""
+        """Record the duration of a search."""
         self._search.record(event.seconds)
 
     def lists_counted(self, event: ListsCounted) -> None:
-        """Clients were given lists."""
+        """Count lists given to clients, and their tokens."""
         self._lists.add(event.count, {"pml.mode": event.mode})
         self._tokens.add(event.count * event.tokens, {"pml.mode": event.mode})
         self._saved.add(event.count * event.saved, {"pml.mode": event.mode})
 
     def definitions_decided(self, event: DefinitionsDecided) -> None:
-        """Definitions were accepted, held back or decided about."""
+        """Count definitions that were accepted, held back or decided about."""
         attributes = {"pml.upstream": event.upstream_id, "pml.outcome": event.outcome}
         self._definitions.add(len(event.definitions), attributes)
 
@@ -102,8 +102,8 @@ def _error(code: str) -> dict[str, str]:
 
 @asynccontextmanager
 async def open_otel(target: OtlpTarget) -> AsyncIterator[None]:
-    """Providers for this process; a program that has set its own keeps them, and what is recorded goes there."""
-    # The variables of the environment win over what the gateway calls itself.
+    """Set OpenTelemetry providers for this process, unless the host program has set its own, which are then used."""
+    # Environment variables take precedence over the gateway's own names.
     own = Resource.create({"service.name": "pml-gateway", "service.version": __version__})
     resource = own.merge(OTELResourceDetector().detect())
     async with AsyncExitStack() as stack:
@@ -123,7 +123,7 @@ async def open_otel(target: OtlpTarget) -> AsyncIterator[None]:
 
 
 async def _shut_down(shutdown: Callable[[], None]) -> None:
-    """Send what is left, if the collector takes it in time."""
+    """Send remaining data, if the collector accepts it in time."""
     with anyio.move_on_after(EXPORT_SECONDS, shield=True):
         await anyio.to_thread.run_sync(shutdown, abandon_on_cancel=True)
 

@@ -19,13 +19,13 @@ from pml_gateway.telemetry.events import (
 from pml_gateway.telemetry.labels import BoundedTools, known_method, known_outcome
 
 _SECONDS = (0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
-"""From the gateway's own share of a call to the default deadline."""
+"""From the gateway's own overhead of a call to the default timeout."""
 
 _SEARCH_SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0)
 
 
 class PrometheusMetrics:
-    """What `/metrics` shows. Tools beyond the limit count as `other`; values that clients invent are never labels."""
+    """The metrics at `/metrics`. Tools beyond the limit count as `other`; values from clients are never labels."""
 
     def __init__(self, max_tools: int) -> None:
         self.registry = CollectorRegistry()
@@ -75,11 +75,11 @@ class PrometheusMetrics:
         )
 
     def add(self, collector: Collector) -> None:
-        """Also show what `collector` finds at the moment of a scrape."""
+        """Also expose what `collector` returns at the time of a scrape."""
         self.registry.register(collector)
 
     def subscribe_to(self, events: Events) -> None:
-        """Count what happens from now on."""
+        """Count the following events."""
         events.subscribe(RequestEnded, self.request_ended)
         events.subscribe(UpstreamAnswered, self.upstream_answered)
         events.subscribe(IndexSearched, self.index_searched)
@@ -87,7 +87,7 @@ class PrometheusMetrics:
         events.subscribe(DefinitionsDecided, self.definitions_decided)
 
     def request_ended(self, event: RequestEnded) -> None:
-        """A client's request was answered."""
+        """Count a client's request, and record its duration."""
         shown, outcome = known_method(event.method), known_outcome(event.code)
         self._requests.labels(shown, event.client, outcome).inc()
         self._request_seconds.labels(shown).observe(event.seconds)
@@ -95,28 +95,28 @@ class PrometheusMetrics:
             self._errors.labels(outcome).inc()
 
     def upstream_answered(self, event: UpstreamAnswered) -> None:
-        """An upstream answered a request, or did not."""
+        """Count a request to an upstream, and record its duration."""
         tool = self._tools.label(event.upstream_id, event.target)
         labels = (event.upstream_id, known_method(event.method), tool)
         self._calls.labels(*labels, known_outcome(event.code)).inc()
         self._call_seconds.labels(*labels).observe(event.seconds)
 
     def index_searched(self, event: IndexSearched) -> None:
-        """The catalog was searched."""
+        """Record the duration of a search."""
         self._search_seconds.observe(event.seconds)
 
     def lists_counted(self, event: ListsCounted) -> None:
-        """Clients were given lists."""
+        """Count lists given to clients, and their tools and tokens."""
         self._lists.labels(event.mode).inc(event.count)
         self._list_tools.labels(event.mode).inc(event.count * event.tools)
         self._list_tokens.labels(event.mode).inc(event.count * event.tokens)
         self._list_tokens_saved.labels(event.mode).inc(event.count * event.saved)
 
     def definitions_decided(self, event: DefinitionsDecided) -> None:
-        """Definitions were accepted, held back or decided about."""
+        """Count definitions that were accepted, held back or decided about."""
         self._definitions.labels(event.upstream_id, event.outcome).inc(len(event.definitions))
 
     def exposed(self, accept: str) -> tuple[bytes, str]:
-        """The page for a scraper that accepts `accept`, and its content type."""
+        """Return the page for a scraper that accepts `accept`, and its content type."""
         encode, content_type = choose_encoder(accept)
         return encode(self.registry), content_type

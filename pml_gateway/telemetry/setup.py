@@ -1,4 +1,4 @@
-"""What watches a gateway by its settings: the log alone, or Prometheus and OpenTelemetry too."""
+"""The observation of a gateway according to its settings: the log alone, or also Prometheus and OpenTelemetry."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Watching:
-    """What watches one gateway's requests: the stream of their events, and spans and metrics where they are wanted."""
+    """The observers of one gateway's requests: the stream of events, and spans and metrics if they are enabled."""
 
     events: Events
     spans: Spans | None = None
@@ -31,12 +31,12 @@ class Watching:
 async def open_watching(
     settings: Settings, environ: Mapping[str, str] = os.environ, decisions: DecisionsLog | None = None
 ) -> AsyncIterator[Watching]:
-    """Whatever the settings ask for; spans and measurements still in memory are sent when this context ends.
+    """Open the observers that the settings enable; spans and measurements in memory are sent when this context ends.
 
-    Gateways of one process have the log of their `decisions` in common.
+    Gateways in one process share the log of their `decisions`.
 
     Raises:
-        ConfigurationError: OpenTelemetry is configured and not installed.
+        ConfigurationError: OpenTelemetry is configured but not installed.
     """
     target = otlp_target(settings.telemetry, environ)
     events = logged_events(decisions)
@@ -44,7 +44,7 @@ async def open_watching(
     prometheus: PrometheusMetrics | None = None
     async with AsyncExitStack() as stack:
         if settings.http.metrics:
-            # Each of these libraries takes some 0.1 s to import, which gateways without them never need.
+            # Importing each of these libraries takes some 0.1 s, which gateways without them never need.
             from pml_gateway.telemetry.prometheus import PrometheusMetrics
 
             prometheus = PrometheusMetrics(settings.telemetry.max_tools)

@@ -17,15 +17,15 @@ _FINE = (OK, INPUT_REQUIRED)
 
 
 class Spans:
-    """Spans of one gateway, by the semantic conventions for MCP; they carry names, never arguments or results."""
+    """The spans of one gateway, by the semantic conventions for MCP; with names, but no arguments or results."""
 
     def __init__(self) -> None:
-        # The API finds the provider that the process has set.
+        # The API finds the provider of the process.
         self._tracer: Tracer = get_tracer("pml-gateway", __version__)
 
     @contextmanager
     def upstream(self, upstream_id: str, method: str, target: str) -> Iterator[None]:
-        """One request to an upstream, with its wait for a place and a connection."""
+        """Open a span for one request to an upstream, including the wait for a place and a connection."""
         attributes = {"mcp.method.name": method, "pml.upstream": upstream_id}
         if method == "tools/call":
             attributes |= {"gen_ai.operation.name": "execute_tool", "gen_ai.tool.name": target}
@@ -35,7 +35,7 @@ class Spans:
             f"{method} {target}".rstrip(),
             kind=SpanKind.CLIENT,
             attributes=attributes,
-            # An error's text may quote arguments; its code is told by `upstream_answered`.
+            # An error's text may quote arguments; `upstream_answered` sets its code.
             record_exception=False,
             set_status_on_exception=False,
         ):
@@ -43,27 +43,27 @@ class Spans:
 
     @contextmanager
     def search(self) -> Iterator[None]:
-        """One search of the catalog."""
+        """Open a span for one search of the catalog."""
         with self._tracer.start_as_current_span("search tools", record_exception=False):
             yield
 
     def upstream_answered(self, event: UpstreamAnswered) -> None:
-        """Say how the request to an upstream ended whose span is the current one."""
+        """Set the outcome of a request to an upstream on its span, which is the current one."""
         if event.code not in _FINE:
             span = get_current_span()
             span.set_attribute("error.type", event.code)
             span.set_status(Status(StatusCode.ERROR))
 
     def about_request(self, request_id: str, client: str) -> None:
-        """Tell the request's own span, which the SDK opened, whose it is."""
+        """Set request id and client on the request's own span, which the SDK opened."""
         get_current_span().set_attributes({"pml.request_id": request_id, "pml.client": client})
 
     def failed_with(self, code: str) -> None:
-        """Tell the request's own span which published code its error result has; the SDK says `tool_error` of all."""
+        """Set the published code of an error result on the request's own span; the SDK only sets `tool_error`."""
         get_current_span().set_attribute("pml.code", code)
 
     def carried(self) -> dict[str, str]:
-        """The current span as W3C trace context."""
+        """Return the current span as W3C trace context."""
         carrier: dict[str, str] = {}
         _PROPAGATOR.inject(carrier)
         return carrier
@@ -71,7 +71,7 @@ class Spans:
 
 @contextmanager
 def continuing(parent: tuple[tuple[str, str], ...]) -> Iterator[None]:
-    """Let spans that begin in here belong to the client's trace."""
+    """Make spans that start in this context part of the client's trace."""
     token = otel_context.attach(_PROPAGATOR.extract(dict(parent)))
     try:
         yield

@@ -1,4 +1,4 @@
-"""The id of a client's request, which follows it into log lines, errors, answers and to upstreams."""
+"""The id of a client's request, which is passed on to log lines, errors, answers and upstreams."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ MAX_TRACE_STATE = 512
 
 @dataclass(slots=True)
 class Trace:
-    """One client request, as far as operators need to tell it from others.
+    """The identity of one client request for operators.
 
-    `parent` is the trace context the client sent; `events` takes what happens to the request, and `spans` its steps,
-    where an operator wants them.
+    `parent` is the trace context that the client sent; `events` receives the events of the request, and `spans` its
+    steps, if they are enabled.
     """
 
     request_id: str
@@ -42,7 +42,7 @@ class Trace:
 
     @property
     def trace_id(self) -> str:
-        """The trace the client's request belongs to, or nothing."""
+        """Return the trace id of the client's request; empty if there is none."""
         return next((value.split("-")[1] for name, value in self.parent if name == "traceparent"), "")
 
 
@@ -50,17 +50,17 @@ CURRENT_TRACE: ContextVar[Trace | None] = ContextVar("pml_gateway_trace", defaul
 
 
 def new_request_id() -> str:
-    """An id that no other request has."""
+    """Return a unique id for a request."""
     return os.urandom(16).hex()
 
 
 def request_id_from(given: str | None) -> str:
-    """The id a client sent if it is well-formed, else a new one."""
+    """Return the id that a client sent if it is well-formed, else a new one."""
     return given if given is not None and _REQUEST_ID.fullmatch(given) else new_request_id()
 
 
 def trace_parent(carrier: Mapping[str, object] | None) -> tuple[tuple[str, str], ...]:
-    """The well-formed trace context in headers or `_meta`; nothing where there is none."""
+    """Return the well-formed trace context in headers or `_meta`; empty if there is none."""
     if not carrier:
         return ()
     parent = carrier.get("traceparent")
@@ -73,7 +73,7 @@ def trace_parent(carrier: Mapping[str, object] | None) -> tuple[tuple[str, str],
 
 
 def stamp_request(params: JsonObject, headers: dict[str, str]) -> None:
-    """Put the current request's id and trace context into one request to an upstream."""
+    """Add the current request's id and trace context to a request to an upstream."""
     trace = CURRENT_TRACE.get()
     if trace is None:
         return
