@@ -1,1 +1,1 @@
-"""JSON text: large messages are read and written in turns with everything else."""
+"""JSON text: large messages are parsed and written in pieces, so that other tasks can run."""

@@ -1,6 +1,6 @@
-"""JSON in pieces of bounded size: of values as they came, and of values as they are.
+"""JSON in pieces of bounded size: the source of values as they arrived, and the encoding of other values.
 
-A C function that writes 30 MB holds the interpreter for a tenth of a second, in a thread as well. Between pieces, other
+A C function that writes 30 MB holds the interpreter for a tenth of a second, even in a thread. Between pieces, other
 tasks and threads run.
 """
 
@@ -14,10 +14,10 @@ from typing import Any
 from pml_gateway.garbage import PutOff
 
 LARGE = 256 * 1024
-"""Length from which a message is read in turns; a smaller one takes a few milliseconds at most."""
+"""Length from which a message is parsed in pieces; a smaller one takes a few milliseconds at most."""
 
 PIECE = 256 * 1024
-"""Length of what is only copied or decoded in one turn."""
+"""Length of one piece that is only copied or decoded."""
 
 
 _ENCODER = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"))
@@ -25,7 +25,7 @@ _ENCODER = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"))
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """The JSON of a value, as a part of the message that it was read from."""
+    """The JSON source of a value, as a part of the message that contained it."""
 
     content: bytes
     start: int
@@ -33,33 +33,33 @@ class Source:
 
     @property
     def size(self) -> int:
-        """Its length in bytes."""
+        """Return its length in bytes."""
         return self.end - self.start
 
     def __iter__(self) -> Iterator[bytes]:
-        """The JSON in UTF-8 on one line, in pieces of bounded size."""
+        """Yield the JSON in UTF-8 on one line, in pieces of bounded size."""
         for start in range(self.start, self.end, PIECE):
             piece = self.content[start : min(start + PIECE, self.end)]
-            # Line breaks are allowed between values only, and end a message on every transport.
+            # Line breaks only occur between values, and would end a message on every transport.
             yield piece.replace(b"\n", b" ").replace(b"\r", b" ")
 
 
 class SourcedObject(dict[str, Any]):
-    """An object that knows its source, if it is large. To be replaced rather than changed."""
+    """An object with its source, if it is large. Must be replaced rather than changed."""
 
     source: Source | None = None
     put_off: PutOff | None = None
 
 
 class SourcedList(list[Any]):
-    """A list that knows its source, if it is large. To be replaced rather than changed."""
+    """A list with its source, if it is large. Must be replaced rather than changed."""
 
     source: Source | None = None
     put_off: PutOff | None = None
 
 
 def pieces_of(value: Any, errors: str = "replace") -> Iterator[bytes]:
-    """The value as compact JSON in UTF-8, in pieces of bounded size; `errors` says what becomes of lone surrogates."""
+    """Yield the value as compact JSON in UTF-8, in pieces of bounded size; `errors` handles lone surrogates."""
     if isinstance(value, str) and len(value) > PIECE:
         yield b'"'
         for start in range(0, len(value), PIECE):
@@ -75,7 +75,7 @@ def pieces_of(value: Any, errors: str = "replace") -> Iterator[bytes]:
 
 
 def _members(items: Iterable[tuple[bytes, Any]], opening: bytes, closing: bytes, errors: str) -> Iterator[bytes]:
-    """The members of an object or list, each with the JSON in front of it; small ones together."""
+    """Yield the members of an object or list, each after its given JSON prefix; small ones together."""
     gathered, comma = bytearray(opening), b""
     for begin, item in items:
         gathered += comma + begin
@@ -89,12 +89,12 @@ def _members(items: Iterable[tuple[bytes, Any]], opening: bytes, closing: bytes,
 
 
 def exceeds(value: Any, limit: int) -> bool:
-    """Return True if JSON holds more than `limit` characters; looks no further than that."""
+    """Return True if a value's JSON has more than `limit` characters; stops counting there."""
     return measure(value, limit) > limit
 
 
 def measure(value: Any, limit: int) -> int:
-    """About how many characters of JSON a value takes; counting ends once it is more than `limit`."""
+    """Return the approximate length of a value's JSON; stop counting once it is more than `limit`."""
     size = 0
     pending = [value]
     while pending and size <= limit:

@@ -1,8 +1,8 @@
-"""Large JSON, read in turns with the event loop.
+"""Large JSON, parsed in turns with the event loop.
 
-A C function that reads 30 MB holds the interpreter for a third of a second, in a thread as well. Here no step takes
-more than about `TURN` characters: other tasks run in between. Members of results keep their source, so that they are
-passed on as they came.
+A C function that parses 30 MB holds the interpreter for a third of a second, even in a thread. Here no step handles
+more than about `TURN` characters, and other tasks run in between. Members of results keep their source, so that they
+are passed on unchanged.
 """
 
 from __future__ import annotations
@@ -24,28 +24,28 @@ from pml_gateway.garbage import PutOff
 from pml_gateway.json_text.pieces import LARGE, PIECE, Source, SourcedList, SourcedObject
 
 TURN = 32 * 1024
-"""Length after which other tasks have a turn, about 0.3 ms."""
+"""Number of bytes after which other tasks get a turn, about 0.3 ms."""
 
 PUT_OFF_SECONDS = 5.0
-"""How long no garbage is collected for values that were read, at most: most are passed on and gone in one second."""
+"""Maximum time without garbage collection for parsed values: most are passed on and freed within one second."""
 
 MAX_LISTED = 100_000
-"""More than the largest known server lists by an order of magnitude; beyond, a list is taken for a fault."""
+"""Maximum length of a list; ten times more than the largest known server lists, so a longer one is a fault."""
 
 MAX_DEPTH = 200
-"""Nesting that pydantic reads, and a little less than it writes: what is deeper cannot be passed on."""
+"""Maximum nesting, as pydantic parses it and slightly less than it writes: deeper values cannot be passed on."""
 
 RELEASED = 200
-"""Entries of a refused list that are let go of between two turns."""
+"""Entries of a refused list that are freed between two turns."""
 
 _LISTS = {"tools": b"name", "prompts": b"name", "resources": b"uri", "resourceTemplates": b"uriTemplate"}
-"""The lists of servers, and the member by which their entries are known."""
+"""The lists of servers, and the member that identifies their entries."""
 
 MAX_NAME = 200
-"""Characters of the name of an entry that is left out."""
+"""Maximum characters of the name of an entry that is left out."""
 
 _PASSED_ON = ("content", "structuredContent", "contents", "messages")
-"""Members of results that keep their source: nothing keeps these for long, and the source with them."""
+"""Members of results that keep their source: they are short-lived, and the source with them."""
 
 _MEMBER = 2
 """The level of the members of a result; a message is level 0."""
@@ -54,27 +54,27 @@ _DEEP_FROM = 3
 """The level from which nesting is counted."""
 
 CUTS_TRIED = 4
-"""Places at which a turn's worth of members may end; most commas of a value are not inside of its members."""
+"""Positions tried as the end of a batch of members; most commas of a value are not inside its members."""
 
 _ENDS = b'}]"'
 _SPACES = " \t\n\r"
 _SPACE = re.compile(rb"[ \t\n\r]*")
 _MARK = re.compile(rb'"(?:[^"\\]|\\.)*+"|[][{}]', re.DOTALL)
-"""A text, or where an object or list begins or ends."""
+"""A text, or the beginning or end of an object or list."""
 _HIGH_SURROGATE = re.compile(rb"\\u[dD][89abAB][0-9a-fA-F]{2}\Z")
 _UTF8 = ("utf-8", "utf-8-sig")
 _LONGEST_ESCAPE = 6
 _EXPONENT = 3
-"""Characters, as `e+1`, by which a number is known to end before them."""
+"""Characters, as in `e+1`, that must follow a number for it to be known to end there."""
 _DECODER = json.JSONDecoder()
 
 
 class TooDeepError(ValueError):
-    """A value is nested deeper than a message may be."""
+    """A value is nested more deeply than a message may be."""
 
 
 class ShortList(list[Any]):
-    """A list of a server without the entries that are nested too deeply; `left_out` has their names."""
+    """A server's list without the entries that are nested too deeply; `left_out` has their names."""
 
     def __init__(self, items: Iterable[Any], left_out: Iterable[str]) -> None:
         super().__init__(items)
@@ -82,16 +82,16 @@ class ShortList(list[Any]):
 
 
 class TooManyListedError(ValueError):
-    """A list has more entries than any server has."""
+    """A list has more entries than any real server's."""
 
 
 async def read_json(content: bytes | str, decoder: json.JSONDecoder = _DECODER, errors: str = "strict") -> Any:
-    """The value of a JSON text; of bytes that are no characters, `errors` says what becomes of them.
+    """Parse a JSON text; `errors` handles bytes that are not valid characters.
 
     Raises:
-        TooManyListedError: it is the answer to a list request, and the list has no end in sight.
-        TooDeepError: it is nested deeper than a message may be.
-        ValueError: it is no JSON.
+        TooManyListedError: it is the answer to a list request, and the list is too long.
+        TooDeepError: it is nested more deeply than a message may be.
+        ValueError: it is not JSON.
     """
     if len(content) < LARGE:
         text = content if isinstance(content, str) else str(content, json.detect_encoding(content), errors)
@@ -101,7 +101,7 @@ async def read_json(content: bytes | str, decoder: json.JSONDecoder = _DECODER, 
                 raise ValueError("something follows the value")
             return value
         content = text
-    # Looking for garbage among the values takes as long as reading them.
+    # Garbage collection of the values would take as long as parsing them.
     put_off = PutOff()
     turns = _read(content, decoder, errors, put_off)
     while True:
@@ -114,14 +114,14 @@ async def read_json(content: bytes | str, decoder: json.JSONDecoder = _DECODER, 
 
 
 async def repaired_in_turns(content: bytes) -> bytes:
-    """Return what `repaired` does; a large message is looked at in turns with other tasks."""
+    """Return the same as `repaired`; a large message is checked in turns with other tasks."""
     if len(content) < LARGE:
         return repaired(content)
     repair, pieces, is_same = SurrogateRepair(), list[bytes](), True
     for start in range(0, len(content), PIECE):
         piece = content[start : start + PIECE]
         fixed = repair.feed(piece)
-        # What is held back comes with the next piece.
+        # Bytes that are held back come with the next piece.
         is_same = is_same and fixed is piece
         pieces.append(fixed)
         await anyio.lowlevel.checkpoint()
@@ -129,10 +129,10 @@ async def repaired_in_turns(content: bytes) -> bytes:
 
 
 def read_large(content: str) -> Any:
-    """The value of a JSON text, for use in a thread: other threads run in between.
+    """Parse a JSON text in a thread, letting other threads run in between.
 
     Raises:
-        ValueError: it is no JSON, or nested deeper than a message may be.
+        ValueError: it is not JSON, or nested more deeply than a message may be.
     """
     turns = _read(content, _DECODER, "replace", None)
     while True:
@@ -155,7 +155,7 @@ def _read(
 
 
 def _in_utf8(content: bytes | str, errors: str) -> Generator[None, None, bytes]:
-    """The content in UTF-8, without a byte order mark and bytes that are no characters; mostly the same object."""
+    """Return the content in UTF-8, without a byte order mark and invalid bytes; usually the same object."""
     encoding = "utf-8" if isinstance(content, str) else json.detect_encoding(content)
     if isinstance(content, bytes) and encoding in _UTF8:
         content = content.removeprefix(codecs.BOM_UTF8)
@@ -183,7 +183,7 @@ def _is_utf8(content: bytes) -> Generator[None, None, bool]:
 
 
 class _Reading:
-    """Reads one message; its generators pause after every turn, and return what they read."""
+    """A parser of one message; its generators pause after every turn, and return the parsed value."""
 
     def __init__(self, content: bytes, decoder: json.JSONDecoder, put_off: PutOff | None) -> None:
         self._content = content
@@ -224,10 +224,10 @@ class _Reading:
         return value
 
     def _read_small(self, level: int) -> bool:
-        """Read a value of at most `TURN` bytes into `_small`; return False if it is longer, or no JSON."""
+        """Parse a value of at most `TURN` bytes into `_small`; return False if it is longer, or invalid."""
         for is_new in (False, True):
             if is_new:
-                # A character that is cut off at the end is left out.
+                # A character that is cut off at the end is dropped.
                 self._window = self._content[self._at : self._at + 2 * TURN].decode("utf-8", "ignore")
                 self._window_at, self._window_byte = 0, self._at
                 self._is_last_window = self._at + 2 * TURN >= len(self._content)
@@ -242,7 +242,7 @@ class _Reading:
             except ValueError:
                 continue
             size = end - start if self._window.isascii() else len(self._window[start:end].encode())
-            # A number may go on after the window.
+            # A number may continue after the window.
             if end + _EXPONENT <= len(self._window) or self._is_last_window:
                 self._small = value
                 self._at += size
@@ -251,7 +251,7 @@ class _Reading:
         return False
 
     def _string(self) -> Generator[None, None, str]:
-        """Read a long text part by part; no part ends within an escape or a character."""
+        """Parse a long text in pieces; no piece ends within an escape or a character."""
         parts: list[str] = []
         at = self._at + 1
         while at < len(self._content):
@@ -259,7 +259,7 @@ class _Reading:
             if end < len(self._content):
                 end = _uncut(self._content, at, end)
             window = self._content[at:end].decode()
-            # With an end of its own, a window in which the text goes on is read as a whole.
+            # With a closing quote added, a window in the middle of the text is parsed as a whole.
             part, length = _DECODER.raw_decode(f'"{window}"')
             parts.append(part)
             if length < len(window) + 2:
@@ -304,7 +304,7 @@ class _Reading:
         while True:
             if is_counted and len(items) == MAX_LISTED:
                 while items:
-                    # Let go of in turns as well: all at once takes half as long as reading them.
+                    # Freed in turns as well: freeing all at once takes half as long as parsing.
                     del items[-RELEASED:]
                     yield
                 raise TooManyListedError(f"more than {MAX_LISTED} {key} listed")
@@ -328,13 +328,13 @@ class _Reading:
         return ShortList(items, left_out) if left_out else items
 
     def _batch(self, opening: bytes, closing: bytes, last: bytes, level: int) -> Any:
-        """Read the next members in one go, as many as end within a turn; None if they have to be read one by one.
+        """Parse the next members at once, as many as end within a turn; None if they must be parsed one by one.
 
         Args:
-            opening: of the object or list that they are read as.
+            opening: the beginning of the object or list.
             closing: its end.
-            last: the byte that the member before ended with, which these probably end with as well.
-            level: of the object or list.
+            last: the last byte of the previous member, with which these probably end too.
+            level: the level of the object or list.
         """
         if self._at < self._batch_at or self._at + TURN > len(self._content):
             return None
@@ -353,12 +353,12 @@ class _Reading:
                     (read,) = read
                 self._at += end + 1
                 return read
-        # Tried again after as much as was looked at in vain.
+        # Tried again after as many bytes as were searched in vain.
         self._batch_at = self._at + TURN
         return None
 
     def _begin(self, level: int) -> int:
-        """Go past the opening of an object or list, and return where it was."""
+        """Move past the opening of an object or list, and return its position."""
         if level - _DEEP_FROM >= MAX_DEPTH:
             raise TooDeepError(f"nested deeper than {MAX_DEPTH} levels")
         begins = self._at
@@ -369,13 +369,13 @@ class _Reading:
         return Source(self._content, begins, self._at) if self._at - begins >= LARGE else None
 
     def _skip(self, named_by: bytes) -> str:
-        """Go to the end of the object or list that begins here; return the text of its member `named_by`."""
+        """Move to the end of the object or list that begins here; return the text of its member `named_by`."""
         depth, key, name = 0, b"", b""
         for mark in _MARK.finditer(self._content, self._at):
             if mark[0].startswith(b'"'):
                 if depth == 1 and key == named_by:
                     name = name or mark[0]
-                # A text is a key where a colon follows; else it is the value of the key before it.
+                # A text is a key if a colon follows; else it is the value of the key before it.
                 is_key = depth == 1 and self._content[mark.end() : mark.end() + MAX_NAME].lstrip()[:1] == b":"
                 key = mark[0][1:-1] if is_key else b""
                 continue
@@ -393,14 +393,14 @@ class _Reading:
             return ""
 
     def _next(self) -> bytes:
-        """The next byte that means something, where the reading is then; empty at the end."""
+        """Return the next byte that is not white space, and move to it; empty at the end."""
         found = _SPACE.match(self._content, self._at)
         assert found is not None
         self._at = found.end()
         return self._content[self._at : self._at + 1]
 
     def _ends(self, closing: bytes) -> bool:
-        """Return True if the object or list ends here, rather than another member follows."""
+        """Return True if the object or list ends here, False if another member follows."""
         found = self._next()
         if found not in (closing, b","):
             raise ValueError(f"neither a comma nor {closing.decode()} follows a value")
@@ -409,7 +409,7 @@ class _Reading:
 
 
 def _uncut(content: bytes, start: int, end: int) -> int:
-    """Where a part of a text is to end, at most at `end`, so that no escape, pair of surrogates or character is cut."""
+    """Return the last position up to `end` at which no escape, surrogate pair or character is cut."""
     while content[end] & 0b1100_0000 == 0b1000_0000:
         end -= 1
     at = content.rfind(b"\\", end - _LONGEST_ESCAPE, end)
@@ -420,13 +420,13 @@ def _uncut(content: bytes, start: int, end: int) -> int:
 
 
 def _is_escape(content: bytes, start: int, at: int) -> bool:
-    """Return True if the backslash at `at` begins an escape, rather than being escaped by the one before it."""
+    """Return True if the backslash at `at` begins an escape, False if it is escaped itself."""
     run = content[start : at + 1]
     return (len(run) - len(run.rstrip(b"\\"))) % 2 == 1
 
 
 def _part(text: str, start: int, decoder: json.JSONDecoder, level: int = 0) -> tuple[Any, int]:
-    """The value that begins at `start`, and where it ends; it is nested in `level` others."""
+    """Parse the value at `start`, nested in `level` others; return it and its end."""
     level = max(level, 0)
     try:
         value, end = decoder.raw_decode(text, start)
