@@ -22,9 +22,9 @@ from pml_gateway.index.links import Feed, Links, feeds
 from pml_gateway.index.verbs import Effect
 from pml_gateway.meta.literals import fitting
 from pml_gateway.policy.view import View
+from pml_gateway.results.learning import Output
 from pml_gateway.text import first_sentence
 from pml_gateway.types import JsonObject
-from pml_gateway.workflow.flow import OutputOf
 
 MAX_TOOLS = 8
 """Ranked tools in a plan: twice what most requests need, at 60 tokens each."""
@@ -60,6 +60,7 @@ _FILTERING = frozenset({"search", "list", "find", "query", "lookup", "filter", "
 _EACH = re.compile(r"\b(?:each|every|all|them|those|these)\b", re.IGNORECASE)
 _BEFORE = re.compile(r"\b(?:it|its|this|that|them|those|these|result|results|value|output)\b", re.IGNORECASE)
 
+OutputOf = Callable[[CatalogTool], Output | None]
 OutcomeOf = Callable[[CatalogTool], str]
 
 

@@ -13,7 +13,7 @@ from pml_gateway.meta.suggestions import suggested_plan
 from pml_gateway.processes.budget import current_budget
 from pml_gateway.results.content import data_result, noted, with_media
 from pml_gateway.types import JsonObject
-from pml_gateway.workflow.checks import Checked, check_plan, dry_run_answer, plan_problems
+from pml_gateway.workflow.checks import Checked, check_plan, dry_run_answer
 from pml_gateway.workflow.execute import Run
 from pml_gateway.workflow.outcome import RunStatus
 from pml_gateway.workflow.parse import parse_batch, parse_workflow
@@ -151,10 +151,10 @@ async def _check_rest(context: CallContext, run: Run) -> None:
         PlanError: which steps, and why.
     """
     rest = replace(run.plan, steps=tuple(step for step in run.plan.steps if not run.is_done(step)))
-    check = partial(plan_problems, rest, context.find, context.state.meta_tools, now=True)
-    problems = await current_budget().in_thread(check)
-    if problems:
-        raise PlanError(problems, subject="the rest of the workflow")
+    check = partial(check_plan, rest, context.find, context.state.meta_tools, now=True)
+    checked = await current_budget().in_thread(check)
+    if checked.problems:
+        raise PlanError(checked.problems, subject="the rest of the workflow")
 
 
 def _questions(context: CallContext) -> str:
@@ -173,8 +173,7 @@ async def _checked(context: CallContext, arguments: JsonObject) -> tuple[Plan, l
     plan, problems = parse_workflow(arguments, limits, callees=context.callees)
     # Arguments that cannot be read are judged as such only: what their tool would miss in them is not known.
     unreadable = {problem.step for problem in problems if "/arguments" in problem.path}
-    output_of = partial(context.gateway.shapes.output_of, context.scope.client)
-    check = partial(check_plan, plan, context.find, context.meta_tools, output_of, now=not dry_run)
+    check = partial(check_plan, plan, context.find, context.meta_tools, now=not dry_run)
     # There may be many steps, and large schemas.
     checked = await current_budget().in_thread(check)
     kept = (each for each in checked.problems if each.step not in unreadable or each.path.endswith("/tool"))

@@ -157,17 +157,6 @@ def arity_of(name: str) -> tuple[int, bool]:
     return len(taken), bool(taken and taken[-1].get("variadic"))
 
 
-def refusal(name: str, text: str) -> str:
-    """Return why `match` or `split` rejects this text as its last argument; empty if it accepts it."""
-    functions = LanguageFunctions(lambda _: None)
-    by_name: dict[str, Callable[[str, str], object]] = {"match": functions._func_match, "split": functions._func_split}
-    try:
-        by_name[name]("", text)
-    except ValueError as error:
-        return str(error)
-    return ""
-
-
 def _table(rows: list[list[str]]) -> list[dict[str, str | None]]:
     columns = [name.strip() for name in rows[0]]
     twice = next((name for at, name in enumerate(columns) if name in columns[:at]), None)

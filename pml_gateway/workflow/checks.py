@@ -1,19 +1,25 @@
-"""What is wrong with a plan, given the tools its client may call, before anything is called."""
+"""Checks of a plan before anything is called, with the tools that its client may call."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Container, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from pml_gateway.catalog.model import Catalog, CatalogTool
 from pml_gateway.errors import GatewayError, UpstreamError
 from pml_gateway.exposure.schema_text import signature
 from pml_gateway.exposure.validation import open_problems
+from pml_gateway.text import shortened
 from pml_gateway.types import JsonObject
 from pml_gateway.workflow.composite import unfit_tool
-from pml_gateway.workflow.flow import Flow, OutputOf, follow
+from pml_gateway.workflow.members import result_problems
 from pml_gateway.workflow.plan import Plan, Step, StepProblem
 from pml_gateway.workflow.templates import references
+
+MAX_TEXT = 400
+MAX_LEVELS = 20
+"""Characters of a text, and levels of nesting, in a call that is shown."""
 
 FindTool = Callable[[str], CatalogTool]
 """A name to the tool of this client.
@@ -25,34 +31,18 @@ Raises:
 
 @dataclass(frozen=True, slots=True)
 class Checked:
-    """Everything wrong with a plan, the tools of its steps by position, and what flows between them."""
+    """Everything wrong with a plan, and the tools of its steps by position."""
 
     problems: list[StepProblem]
     tools: Mapping[int, CatalogTool]
-    flow: Flow
 
 
-def check_plan(
-    plan: Plan, find: FindTool, meta_tools: Container[str], output_of: OutputOf, *, now: bool = False
-) -> Checked:
-    """Steps whose tool does not exist, or refuses the arguments as far as they are known; and references that fail.
+def check_plan(plan: Plan, find: FindTool, meta_tools: Container[str], *, now: bool = False) -> Checked:
+    """Find steps whose tool does not exist or refuses their arguments, and fields that results do not have.
 
     A server that is away is only a problem of the moment: `now` leaves it out, and the call itself will tell.
     """
     tools: dict[int, CatalogTool] = {}
-    problems = _tool_problems(plan, find, meta_tools, tools, now=now)
-    flow = follow(plan, tools, output_of)
-    return Checked([*problems, *flow.problems], tools, flow)
-
-
-def plan_problems(plan: Plan, find: FindTool, meta_tools: Container[str], *, now: bool = False) -> list[StepProblem]:
-    """Steps whose tool does not exist for this client, or cannot be called as they do."""
-    return _tool_problems(plan, find, meta_tools, {}, now=now)
-
-
-def _tool_problems(
-    plan: Plan, find: FindTool, meta_tools: Container[str], tools: dict[int, CatalogTool], *, now: bool
-) -> list[StepProblem]:
     problems: list[StepProblem] = []
     for step in plan.steps:
         if step.tool is None:
@@ -65,11 +55,11 @@ def _tool_problems(
                 problems.append(_problem(step, error))
         except GatewayError as error:
             problems.append(_meta_problem(step) if step.tool in meta_tools else _problem(step, error))
-    return problems
+    return Checked([*problems, *result_problems(plan, tools)], tools)
 
 
 def refused_arguments(step: Step, tool: CatalogTool) -> list[StepProblem]:
-    """What the tool's schema refuses; what references stand for is not known yet, and is not judged."""
+    """Return what the tool's schema refuses; a reference may stand for any value."""
     pointers = frozenset(pointer for pointer, _ in references(step.arguments))
     call = signature(tool.qualified_name, tool.definition["inputSchema"])
     return [
@@ -86,7 +76,7 @@ def refused_arguments(step: Step, tool: CatalogTool) -> list[StepProblem]:
 def dry_run_answer(
     plan: Plan, problems: list[StepProblem], checked: Checked, catalog: Catalog, *, questions: str
 ) -> JsonObject:
-    """What a dry run answers: each step with its call and what is known of it, or what is wrong and how to mend it.
+    """Return the answer of a dry run: each step with its call, its effect and its problems.
 
     `questions` says whether the client could be asked something meanwhile.
     """
@@ -97,11 +87,9 @@ def dry_run_answer(
         entry: JsonObject = {"id": step.id, "ok": not wrong, "layer": layer_of[step.id]}
         tool = checked.tools.get(step.index)
         if tool is not None:
-            entry["call"] = {"tool": tool.qualified_name, "arguments": checked.flow.calls.get(step.id, {})}
+            entry["call"] = {"tool": tool.qualified_name, "arguments": _cut(step.given)}
             entry["effect"] = effect_of(tool, catalog)
             entry["signature"] = signature(tool.qualified_name, tool.definition["inputSchema"])
-        if step.id in checked.flow.unknown:
-            entry["unknown"] = checked.flow.unknown[step.id]
         if wrong:
             entry["problems"] = [{"path": each.path, "message": each.message, "hint": each.hint} for each in wrong]
         steps.append(entry)
@@ -110,8 +98,23 @@ def dry_run_answer(
     return {**answer, "problems": general} if general else answer
 
 
+def _cut(value: Any, levels: int = MAX_LEVELS) -> Any:
+    """Return the value without the ends of long texts, and without what is nested deeper than `levels`."""
+    match value:
+        case str():
+            return shortened(value, MAX_TEXT)
+        case list() | dict() if not levels:
+            return "…"
+        case list():
+            return [_cut(each, levels - 1) for each in value]
+        case dict():
+            return {key: _cut(each, levels - 1) for key, each in value.items()}
+        case _:
+            return value
+
+
 def effect_of(tool: CatalogTool, catalog: Catalog) -> str:
-    """What a call may do, by the annotations of the tool and of all that it could come to."""
+    """Return the effect of a call, by the annotations of the tool and of all that it could come to."""
     reached = (catalog.by_name(name) for name in tool.reach)
     calls = [each for each in reached if each is not None and not each.reach] or [tool]
     effects = {_own_effect(each) for each in calls}

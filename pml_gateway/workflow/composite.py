@@ -19,56 +19,10 @@ from pml_gateway.policy.client import LOCAL
 from pml_gateway.policy.view import View
 from pml_gateway.text import did_you_mean, nearest
 from pml_gateway.types import JsonObject
-from pml_gateway.workflow.expressions import Expression
-from pml_gateway.workflow.flow import follow, given_type
+from pml_gateway.workflow.members import input_problems, result_problems
 from pml_gateway.workflow.parse import parse_workflow
 from pml_gateway.workflow.plan import INPUT, Budget, Plan, PlanError, Step, StepProblem, topological_cycle
 from pml_gateway.workflow.templates import StepReference, Template, compile_template, references
-
-_COMBINED = ("anyOf", "oneOf", "allOf", "$ref", "patternProperties")
-"""Keywords through which a schema may have more arguments than its `properties`."""
-
-
-def input_problems(schema: JsonObject, plan: Plan, output: Template | None) -> list[StepProblem]:
-    """Each argument that a step or the output reads and `schema` does not name: it could only ever be missing."""
-    properties = schema.get("properties")
-    is_open = schema.get("additionalProperties") not in (None, False) or any(key in schema for key in _COMBINED)
-    if is_open or not isinstance(properties, dict):
-        return []
-    named = ", ".join(map(str, properties)) or "none"
-    hint = f"its arguments are {named}; others are declared under input.properties"
-    return [
-        StepProblem(
-            step_id,
-            pointer,
-            f"the workflow has no argument {name!r}",
-            hint,
-        )
-        for step_id, pointer, expression in _expressions(plan, output)
-        for name in sorted(expression.members(INPUT))
-        if name not in properties
-    ]
-
-
-def _expressions(plan: Plan, output: Template | None) -> Iterator[tuple[str, str, Expression]]:
-    """Every expression with its step and its JSON pointer."""
-    for step in plan.steps:
-        at = f"/steps/{step.index}"
-        for key, expression in (("when", step.when), ("transform", step.transform)):
-            if expression is not None:
-                yield step.id, f"{at}/{key}", expression
-        for key, template in (("arguments", step.arguments), ("for_each", step.for_each), ("input", step.input)):
-            for pointer, expression in _of_template(template):
-                yield step.id, f"{at}/{key}{pointer}", expression
-    for pointer, expression in _of_template(output):
-        yield "", f"/output{pointer}", expression
-
-
-def _of_template(template: Template | None) -> Iterator[tuple[str, Expression]]:
-    for pointer, part in references(template) if template is not None else ():
-        if isinstance(part, StepReference):
-            yield pointer, part.expression
-
 
 COMPOSITES = "workflows"
 """The server id under which composite tools appear: `workflows:NAME` in policies, lists and searches."""
@@ -324,15 +278,10 @@ def _bind(composite: Composite, view: View, argument_problems: ArgumentProblems)
             step = replace(step, tool=tool.qualified_name)
         steps.append(step)
     plan = replace(composite.plan, steps=tuple(steps))
-    given = given_type(composite.definition.input if composite.definition is not None else {})
-    problems += follow(plan, tools, _nothing_learned, given=given, output=composite.output).problems
+    problems += result_problems(plan, tools, composite.output)
     return replace(
         composite, plan=plan, problems=tuple(problems), is_read_only=read_only and bool(uses), uses=frozenset(uses)
     )
-
-
-def _nothing_learned(_: CatalogTool) -> None:
-    """Whether a workflow is available must not hang on what its clients' results were so far."""
 
 
 def _missing_tool(step: Step, view: View) -> StepProblem:

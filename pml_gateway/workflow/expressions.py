@@ -70,11 +70,6 @@ class Expression:
             ) from None
 
     @property
-    def node(self) -> Node:
-        """Its syntax tree."""
-        return self._node
-
-    @property
     def joins_values(self) -> bool:
         """Whether operators stand between its values, and each makes use of both: a pipe into a name does not."""
         pending = [self._node]
@@ -82,17 +77,20 @@ class Expression:
             node = pending.pop()
             if node["type"] == "pipe" and _first(node["children"][1])["type"] == "field":
                 return False
-            pending += [child for child in node.get("children", ()) if isinstance(child, dict)]
+            pending += _children(node)
         return self._node["type"] in _OPERATIONS
 
-    def members(self, root: str) -> frozenset[str]:
-        """The members of `$root` that the expression names: `x` of `$root.x.y`."""
+    def members(self, root: str, *, is_needed: bool = False) -> frozenset[str]:
+        """Return the members of `$root` that the expression names: `x` of `$root.x[0].y`.
+
+        With `is_needed`, only those with nothing in their place, unlike the `x` of `$root.x || 'none'`.
+        """
         found, pending = set(), [self._node]
         while pending:
             node = pending.pop()
-            pending += [child for child in node.get("children", ()) if isinstance(child, dict)]
+            pending += _read_children(node) if is_needed else _children(node)
             if node["type"] == "subexpression":
-                first, second = node["children"][:2]
+                first, second = node["children"][0], _first(node["children"][1])
                 if is_root(first) and first["value"] == f"${root}" and second["type"] == "field":
                     found.add(second["value"])
         return frozenset(found)
@@ -126,6 +124,17 @@ def _first(node: Node) -> Node:
     return node
 
 
+def _children(node: Node) -> list[Node]:
+    return [child for child in node.get("children", ()) if isinstance(child, dict)]
+
+
+def _read_children(node: Node) -> list[Node]:
+    """Return the children without those that may be null because another value then takes their place."""
+    if node["type"] == "function_expression" and node["value"] == "not_null":
+        return []
+    return _children(node)[1:] if node["type"] == "or_expression" else _children(node)
+
+
 def _needed(node: Node) -> list[str]:
     """The roots that are not one of several alternatives."""
     pending, names = [node], []
@@ -137,7 +146,7 @@ def _needed(node: Node) -> list[str]:
             node["type"] == "function_expression" and node["value"] == "not_null"
         )
         if not is_choice:
-            pending += [child for child in node.get("children", ()) if isinstance(child, dict)]
+            pending += _children(node)
     return names
 
 

@@ -52,55 +52,26 @@ def upstream() -> ScriptedServer:
 FIND = {"id": "m", "tool": "up__find"}
 
 WRONG: dict[str, tuple[list[dict[str, Any]], str]] = {
-    "an object for a list": ([{"tool": "up__remove", "arguments": {"paths": "$m"}}], "list of text is wanted"),
-    "objects for texts": ([{"tool": "up__remove", "arguments": {"paths": "$m.items"}}], "an item of it is"),
-    "an object for a text": ([{"tool": "up__remove", "arguments": {"paths": ["$m.items[0]"]}}], "text is wanted"),
-    "no such field": ([{"tool": "up__note", "arguments": {"text": "$m.nosuch"}}], "no field 'nosuch'"),
+    "no such field": ([{"tool": "up__note", "arguments": {"text": "$m.nosuch"}}], "$m has no field 'nosuch'"),
     "no such field in a text": ([{"tool": "up__note", "arguments": {"text": "x $m.nosuch"}}], "no field 'nosuch'"),
-    "a field of a list": ([{"tool": "up__remove", "arguments": {"paths": "$m.items.path"}}], "'path' of list of"),
-    "a field of all items": ([{"tool": "up__remove", "arguments": {"paths": "$m.items[*].pth"}}], "no field 'pth'"),
-    "a field in a filter": ([{"id": "t", "transform": "$m.items[?siz > `1`]"}], "no field 'siz'"),
+    "by position": ([{"tool": "up__note", "arguments": {"text": "$0.nosuch"}}], "$0 has no field 'nosuch'"),
+    "no such list": ([{"tool": "up__remove", "arguments": {"paths": "$m.itms[*].path"}}], "no field 'itms'"),
+    "no such field in quotes": ([{"id": "t", "transform": '$m."first name"[0]'}], "no field 'first name'"),
+    "in the place of another": ([{"id": "t", "transform": "$m.total || $m.nosuch"}], "no field 'nosuch'"),
+    "in a function": ([{"id": "t", "transform": "sort_by($m.nosuch, &path)"}], "no field 'nosuch'"),
     "an unknown function": ([{"id": "t", "transform": "splitt($m, ' ')"}], "splitt"),
-    "lines of an object": ([{"id": "t", "transform": "lines($m)"}], "lines() takes string"),
-    "split by nothing": ([{"id": "t", "transform": "split($m.items[0].path, '')"}], "a separator that is not empty"),
-    "match by no pattern": ([{"id": "t", "transform": "match($m.items[0].path, '(')"}], "no regular expression"),
     "too few arguments": ([{"id": "t", "transform": "join($m.items[*].path)"}], "join()"),
-    "a number for a text": ([{"id": "t", "transform": "join(',', $m.items[*].size)"}], "join() takes"),
-    "an object for a number": ([{"id": "t", "transform": "sum($m.items)"}], "sum() takes"),
-    "nothing to sort by": ([{"id": "t", "transform": "sort_by($m.items, &nosuch)"}], "no field 'nosuch'"),
-    "an object to sort by": ([{"id": "t", "transform": "max_by($m.items, &@)"}], "max_by() goes by"),
-    "texts and numbers": ([{"id": "t", "transform": "$m.items[?size == 'x']"}], "never equal"),
-    "texts put in order with numbers": ([{"id": "t", "transform": "$m.items[?path > `1`]"}], "put in order"),
+    "no expression": ([{"id": "t", "transform": "$m.items[?"}], "is no JMESPath expression"),
     "a condition": ([{"tool": "up__plain", "when": "$m.nosuch"}], "no field 'nosuch'"),
-    "a loop over an object": (
-        [{"tool": "up__note", "for_each": "$m", "arguments": {"text": "$item.path"}}],
-        "for_each needs a list",
+    "a loop": (
+        [{"tool": "up__note", "for_each": "$m.nosuch", "arguments": {"text": "$item.path"}}],
+        "no field 'nosuch'",
     ),
-    "a field of a loop's item": (
-        [{"tool": "up__note", "for_each": "$m.items", "arguments": {"text": "$item.pth"}}],
-        "no field 'pth'",
-    ),
-    "what a transform made": (
-        [
-            {"id": "t", "transform": "{n: length($m.items), first: $m.items[0].path}"},
-            {"tool": "up__note", "arguments": {"text": "$t.n"}},
-        ],
-        "text is wanted",
-    ),
-    "what a transform of a transform made": (
-        [
-            {"id": "t", "transform": "$m.items[*].{p: path}"},
-            {"id": "u", "transform": "$t[*].q"},
-        ],
-        "no field 'q'",
-    ),
-    "what a loop made": (
-        [
-            {"id": "l", "tool": "up__find", "for_each": "$m.items"},
-            {"tool": "up__remove", "arguments": {"paths": "$l.items"}},
-        ],
-        "'items' of list of",
-    ),
+    "an input": ([{"id": "t", "input": {"x": ["$m.nosuch"]}, "transform": "x"}], "no field 'nosuch'"),
+    "no such tool": ([{"tool": "up__nosuch"}], "nosuch"),
+    "no such step": ([{"tool": "up__note", "arguments": {"text": "$nosuch.text"}}], "there is no step 'nosuch'"),
+    "a number for a text": ([{"tool": "up__note", "arguments": {"count": "many", "text": "$m.note"}}], "/count: "),
+    "a parameter that there is not": ([{"tool": "up__note", "arguments": {"txt": "$m.note"}}], "'txt' is none of"),
 }
 
 NUMBERED = list(enumerate(WRONG.values()))
@@ -123,15 +94,18 @@ async def test_what_cannot_work_is_refused_before_anything_is_called(tmp_path: P
     assert fake.calls == []
 
 
-@pytest.mark.parametrize("wrapper", ["result", "output", "data"])
-async def test_a_field_that_other_systems_put_around_a_result_is_named_in_the_hint(
-    tmp_path: Path, wrapper: str
-) -> None:
-    steps = [FIND, {"tool": "up__note", "arguments": {"text": f"the $m.{wrapper}.items[0].path"}}]
+async def test_a_field_that_is_not_there_is_refused_with_those_that_are(tmp_path: Path) -> None:
+    steps = [
+        FIND,
+        {"tool": "up__note", "arguments": {"text": "the $m.result.items[0].path"}},
+        {"tool": "up__remove", "arguments": {"paths": ["$m.itms[0].path"]}},
+    ]
     async with serving(tmp_path, {"up": upstream()}) as served:
         told = await served.call("execute_workflow", {"steps": steps})
-    hint = told["structuredContent"]["error"]["details"]["errors"][0]["hint"]
-    assert hint == f'write "$m.items[0].path" instead of "$m.{wrapper}.items[0].path"'
+    first, second = told["structuredContent"]["error"]["details"]["errors"]
+    assert (first["path"], first["hint"]) == ("/steps/1/arguments/text", "its fields are items, total, note")
+    assert second["path"] == "/steps/2/arguments/paths/0"
+    assert second["hint"] == 'write "items" instead of "itms"; its fields are items, total, note'
 
 
 RIGHT: dict[str, list[dict[str, Any]]] = {
@@ -176,12 +150,12 @@ async def test_what_may_work_is_valid_and_works(tmp_path: Path) -> None:
             assert real["structuredContent"]["status"] == "completed", (what, real["structuredContent"])
 
 
-async def test_a_dry_run_shows_every_call_what_it_may_do_and_what_is_not_known(tmp_path: Path) -> None:
+async def test_a_dry_run_shows_every_call_and_what_it_may_do(tmp_path: Path) -> None:
     fake = upstream()
     steps = [
         FIND,
         {"id": "gone", "tool": "up__remove", "arguments": {"paths": "$m.items[*].path"}},
-        {"id": "told", "tool": "up__note", "arguments": {"text": "$m.total gone: $m.note", "count": 3}},
+        {"id": "told", "tool": "up__note", "arguments": {"text": "word " * 1000, "count": "$m.total"}},
         {"id": "p", "tool": "up__plain"},
         {"id": "t", "transform": "$p.rows[*].id"},
     ]
@@ -193,15 +167,9 @@ async def test_a_dry_run_shows_every_call_what_it_may_do_and_what_is_not_known(t
     assert answer["valid"] is True
     assert answer["questions"]
     by_id = {step["id"]: step for step in answer["steps"]}
-    assert by_id["gone"]["call"] == {
-        "tool": "up__remove",
-        "arguments": {"paths": "<$m.items[*].path: list of text>"},
-    }
-    assert by_id["told"]["call"]["arguments"] == {
-        "text": "<$m.total: integer> gone: <$m.note: null or text>",
-        "count": 3,
-    }
-    assert by_id["told"]["unknown"] == ["$m.note: field 'note' may be missing"]
+    assert by_id["gone"]["call"] == {"tool": "up__remove", "arguments": {"paths": "$m.items[*].path"}}
+    shown = by_id["told"]["call"]["arguments"]
+    assert (shown["count"], len(shown["text"])) == ("$m.total", 400)
     assert [by_id[each].get("effect") for each in ("m", "gone", "told", "p", "t", "w")] == [
         "read",
         "destructive",
@@ -210,35 +178,44 @@ async def test_a_dry_run_shows_every_call_what_it_may_do_and_what_is_not_known(t
         None,
         "destructive",
     ]
-    assert "nothing says" in by_id["t"]["unknown"][0]
-    assert "unknown" not in by_id["gone"]
     assert fake.calls == []
 
 
-async def test_what_was_learned_is_no_ground_for_refusing(tmp_path: Path) -> None:
-    async def act(_ctx: Any, call: dict[str, Any]) -> dict[str, Any]:
-        return {"content": [], "structuredContent": {"items": [{"path": "a"}]}}
+async def test_arguments_that_are_nested_too_deeply_are_shown_cut(tmp_path: Path) -> None:
+    steps = [{"tool": "up__note", "arguments": f'{{"text": {"[" * 600}{"]" * 600}}}'}]
+    async with serving(tmp_path, {"up": upstream()}) as served:
+        [step] = (await served.call("execute_workflow", {"steps": steps, "dry_run": True}))["structuredContent"][
+            "steps"
+        ]
+    assert "nested" in step["problems"][0]["message"]
+    assert json.dumps(step["call"]["arguments"], ensure_ascii=False).count("[") < 100
 
-    fake = ScriptedServer([tool("find")], act)
-    steps = [FIND, {"id": "t", "transform": "$m.nosuch || $m.items[0].path"}, {"id": "u", "transform": "$m.items.path"}]
-    async with serving(tmp_path, {"up": fake}) as served:
-        for _ in range(3):
-            await served.call("call_tool", {"name": "up__find"})
+
+async def test_a_field_is_only_missing_where_a_schema_lists_all_that_there_are(tmp_path: Path) -> None:
+    fields = {"a": TEXT}
+    schemas: dict[str, dict[str, Any]] = {
+        "others": {"type": "object", "properties": fields, "additionalProperties": True},
+        "patterns": {"type": "object", "properties": fields, "patternProperties": {"^x": TEXT}},
+        "choice": {"type": "object", "properties": fields, "anyOf": [{"required": ["a"]}, {"required": ["b"]}]},
+        "nothing": {"type": "object"},
+        "wrapped": {"type": "object", "properties": {"result": PATHS}, "x-fastmcp-wrap-result": True},
+    }
+    steps: list[dict[str, Any]] = [
+        *({"id": name, "tool": f"up__{name}"} for name in schemas),
+        {"id": "each", "tool": "up__closed", "for_each": ["x"]},
+        *({"id": f"of_{name}", "transform": f"${name}.b"} for name in schemas),
+        {"id": "loop", "transform": "$each[*].b"},
+        {"id": "value", "transform": "$wrapped.result[0]"},
+    ]
+    tools = [tool(name, outputSchema=schema) for name, schema in schemas.items()]
+    closed = tool("closed", outputSchema={**record(a=TEXT), "additionalProperties": False})
+    async with serving(tmp_path, {"up": ScriptedServer([*tools, closed])}) as served:
         told = await served.call("execute_workflow", {"steps": steps, "dry_run": True})
-    answer = told["structuredContent"]
-    assert answer["valid"] is True
-    assert any("'nosuch'" in each for each in answer["steps"][1]["unknown"])
-    assert any("'path' of list" in each for each in answer["steps"][2]["unknown"])
-
-
-async def test_a_function_that_is_given_an_object_names_the_field_to_take(tmp_path: Path) -> None:
-    text = {"type": "object", "properties": {"content": {"type": "string"}}, "required": ["content"]}
-    fake = ScriptedServer([{**tool("read"), "outputSchema": text}])
-    steps = [{"id": "a", "tool": "up__read"}, {"transform": "lines($a)"}]
-    async with serving(tmp_path, {"up": fake}) as served:
-        answer = await served.call("execute_workflow", {"steps": steps, "dry_run": True})
-    [problem] = answer["structuredContent"]["steps"][1]["problems"]
-    assert problem["hint"] == "take a field of it: content"
+        closed_one = [{"id": "c", "tool": "up__closed"}, {"transform": "$c.b"}]
+        refused = await served.call("execute_workflow", {"steps": closed_one, "dry_run": True})
+    assert told["structuredContent"]["valid"] is True, told["structuredContent"]
+    [problem] = refused["structuredContent"]["steps"][1]["problems"]
+    assert (problem["message"], problem["hint"]) == ("$c has no field 'b'", "its fields are a")
 
 
 async def test_a_text_is_named_result_as_answers_name_it_and_has_no_other_fields(tmp_path: Path) -> None:

@@ -117,11 +117,12 @@ async def test_a_composite_tool_that_reads_an_argument_it_does_not_have_is_unava
             "steps": [{"tool": "up__secret_get", "arguments": {"id": "$input.idd"}}],
         },
         "output": {"description": "d", "input": input_schema, "steps": steps, "output": "$input.other.x"},
+        "item": {"description": "d", "input": input_schema, "steps": steps, "output": "$input.others[0].x"},
     }
     async with serving(tmp_path, {"up": upstream()}, workflows=workflows) as served:
         problems = {name: each.problems for name, each in served.gateway.state.composites.items()}
     assert not problems["ok"]
-    for name, missing in (("when", "ids"), ("argument", "idd"), ("output", "other")):
+    for name, missing in (("when", "ids"), ("argument", "idd"), ("output", "other"), ("item", "others")):
         [problem] = problems[name]
         assert problem.message == f"the workflow has no argument {missing!r}", name
         assert "id" in problem.hint
