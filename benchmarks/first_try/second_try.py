@@ -11,7 +11,6 @@ _INSTEAD = re.compile(r'write "(?P<right>[^"]+)"(?P<others>(?: or "[^"]+")*) ins
 _LEAVE_OUT = re.compile(r'leave out "([^"]+)"')
 _INTO = re.compile(r'put (?P<keys>"[^"]+"(?:, "[^"]+")*) into "(?P<key>\w+)"')
 _MISSING = re.compile(r"^'([^']+)' is a required property|^(\w+): .*missing")
-_TEMPLATE = re.compile(r'write "((?:[^"\\]|\\.)*\$(?:[^"\\]|\\.)+)";')
 _CHOICES = re.compile(r"expected \S+\((.*?)\)(?: ->|$)")
 
 
@@ -47,9 +46,7 @@ def _mend(
 ) -> None:
     """Do what one problem says; `named` are the parameters that the error names."""
     holder, key = _at(again, place)
-    if (found := _TEMPLATE.search(hint)) is not None and isinstance(holder, dict | list):
-        holder[key] = json.loads(f'"{found[1]}"')
-    elif (found := _INSTEAD.search(hint)) is not None:
+    if (found := _INSTEAD.search(hint)) is not None:
         if isinstance(holder, dict) and found["wrong"] in holder:
             value = holder.pop(found["wrong"])
             choices = [found["right"], *re.findall(r'"([^"]+)"', found["others"])]

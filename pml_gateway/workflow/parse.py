@@ -31,7 +31,7 @@ from pml_gateway.workflow.fields import (
     list_of,
     number_in,
 )
-from pml_gateway.workflow.look_alikes import as_references, look_alikes
+from pml_gateway.workflow.placeholders import placeholders, spelled
 from pml_gateway.workflow.plan import (
     INDEX,
     INPUT,
@@ -317,8 +317,7 @@ class _Steps:
         try:
             return Expression(text)
         except InvalidInputError as error:
-            found = list(look_alikes(text, self._names))
-            hint = f"write {as_references(text, found)}" if found else error.hint
+            hint = spelled(text, list(placeholders(text, self._names))) or error.hint
             self._note(step_id, f"{pointer}/{key}", error.message, hint)
             return None
 
@@ -369,7 +368,8 @@ class _Steps:
         if root in (ITEM, INDEX):
             return f"${root} exists in the arguments of a step with for_each"
         if root in ("steps", "step", "nodes", "node", "outputs", "results"):
-            return f"a step is written by its own name, as ${self._ids[0]}; the steps are {', '.join(self._ids[:12])}"
+            first = self._ids[0]
+            return f'write "${first}" instead of "${root}.{first}"; the steps are {", ".join(self._ids[:12])}'
         steps = ", ".join(self._ids[:12]) or "none"
         near = self._by_place(root, self._positions.get(step_id, 0)) or nearest(root, self._positions)
         meant = f'write "${near[0]}" instead of "${root[:64]}";' if near else ""

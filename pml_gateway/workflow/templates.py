@@ -16,7 +16,7 @@ from pml_gateway.results.references import check_no_handle, checked, is_referenc
 from pml_gateway.results.syntax import ROOT
 from pml_gateway.types import JsonObject
 from pml_gateway.workflow.expressions import Expression
-from pml_gateway.workflow.look_alikes import LookAlike, as_references, look_alikes, may_be_one, without_escapes
+from pml_gateway.workflow.placeholders import placeholders, spelled, without_escapes
 
 MAX_DEPTH = 100
 
@@ -146,22 +146,17 @@ class Reader:
             raise
 
     def _text(self, text: str) -> Template:
-        if not may_be_one(text):
+        if "$" not in text and "{{" not in text:
             return LiteralTemplate(text)
         if not self.reads_steps:
             self._check_other_slots(text)
             return LiteralTemplate(text)
-        found = list(look_alikes(text, self.names))
-        if any(not each.is_escaped for each in found):
-            first = next(each for each in found if not each.is_escaped)
-            if not first.reference:
-                raise InvalidInputError(
-                    f"{shown(text)} looks like a reference, and there is no such step",
-                    hint="write $<id of a step>.<path>; a backslash before it makes it text",
-                )
+        found = list(placeholders(text, self.names))
+        meant = [each for each in found if not each.is_escaped]
+        if meant:
             raise InvalidInputError(
-                f"{shown(text[first.start : first.end])} looks like a reference, and is text here",
-                hint=f"write {_spelled(text, found)}; a backslash before it makes it text",
+                f"{shown(text[meant[0].start : meant[0].end])} looks like a reference, and is text here",
+                hint=f"{spelled(text, meant)}; a backslash before it makes it text, and $$ is a dollar sign",
             )
         return _text_template(without_escapes(text, found), self.names)
 
@@ -170,7 +165,7 @@ class Reader:
         begin = _BEGIN.match(text)
         root = begin["step"] if begin is not None else None
         refers = root in self.names and begin is not None and begin.end() < len(text) == _end_of_path(text, begin.end())
-        if refers or any(look_alikes(text, self.names, with_path=True)):
+        if refers or any(placeholders(text, self.names, with_path=True)):
             raise InvalidInputError(
                 f"{shown(text)} looks like the result of another call, and the calls of a batch do not see each other",
                 hint="execute_workflow runs steps that use each other's results; call_tool takes this very text",
@@ -359,41 +354,6 @@ def _unclear(text: str, error: InvalidInputError | None = None) -> InvalidInputE
         hint=f"write an expression as $a.x || 'none' ({remedy}), "
         "and a text with values in it as $a.x | join('', [to_string(@), ' || ', to_string($b.x)])",
     )
-
-
-def _spelled(text: str, found: list[LookAlike]) -> str:
-    """A text with references in the place of what was found, so that they end where they are meant to."""
-    meant = [each for each in found if not each.is_escaped]
-    begins, ends = [0, *(each.end for each in meant)], [*(each.start for each in meant), len(text)]
-    between = [_parts(text[begin:end]) for begin, end in zip(begins, ends, strict=True)]
-    parts = list(between[0])
-    for each, behind in zip(meant, between[1:], strict=True):
-        parts += [StepReference(Expression(each.reference)), *behind]
-    wanted = [part.text for part in parts if isinstance(part, StepReference)]
-    spelled = as_references(text, found)
-    if [part.text for part in _parts(spelled) if isinstance(part, StepReference)] == wanted:
-        return json.dumps(spelled, ensure_ascii=False)
-    pieces = ", ".join(_quoted(part) if isinstance(part, str) else f"to_string({part.text})" for part in parts)
-    return json.dumps(f"{meant[0].reference} | join('', [{pieces}])", ensure_ascii=False)
-
-
-def _parts(text: str) -> tuple[str | StepReference, ...]:
-    """What a text is made of; all of it literal where it cannot be read."""
-    try:
-        template = _text_template(text)
-    except InvalidInputError:
-        return (text,)
-    match template:
-        case Text(parts):
-            return parts
-        case StepReference():
-            return (template,)
-        case _:
-            return (text,) if text else ()
-
-
-def _quoted(text: str) -> str:
-    return "'" + text.replace("'", "\\'") + "'"
 
 
 def _end_of_path(text: str, at: int, *, selects: bool = False) -> int:
