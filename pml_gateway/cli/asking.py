@@ -29,6 +29,7 @@ def ask(
 
     Raises:
         ServeAloneError: there is no gateway to be shared.
+        UnsupportedSystemError: clients cannot share a gateway here.
         RefusedError: the gateway does not take this command, or has gone before it answered.
     """
     endpoint, command, hello = attaching(options)

@@ -125,6 +125,7 @@ class Command:
         """The answer of the gateway of this machine; None where none is to be shared."""
         from pml_gateway.cli.asking import ask
         from pml_gateway.local.bridge import RefusedError, ServeAloneError
+        from pml_gateway.local.endpoint import UnsupportedSystemError
         from pml_gateway.local.entry import folder, may_be_off
 
         config = None if self.config_file is None else str(self.config_file)
@@ -135,6 +136,8 @@ class Command:
             return ask(operation, arguments, options, telling)
         except ServeAloneError:
             return None
+        except UnsupportedSystemError as error:
+            fail(ConfigurationError(str(error)), as_json=self.as_json)
         except RefusedError as refused:
             kind = {2: UsageError, 78: ConfigurationError}.get(refused.exit_code, GatewayError)
             fail(kind(refused.message, hint=refused.hint), as_json=self.as_json)

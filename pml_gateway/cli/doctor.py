@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -15,7 +15,8 @@ from pml_gateway.cli.local import endpoint_of
 from pml_gateway.cli.output import ExitCode, messages, note, print_json, say, wrapped
 from pml_gateway.clients.places import Surroundings
 from pml_gateway.config.load import load_settings
-from pml_gateway.config.settings import LogSettings
+from pml_gateway.config.settings import LogSettings, Settings
+from pml_gateway.errors import ConfigurationError
 from pml_gateway.telemetry import logs
 from pml_gateway.text import counted
 
@@ -77,7 +78,6 @@ def _repaired(found: Sequence[Finding], *, yes: bool, may_ask: bool) -> list[Fin
 
 async def _examined(command: Command, timeout: float | None) -> list[Finding]:
     # The server stack takes 0.7 s to import, which `pml --help` and `pml config` never need.
-    from pml_gateway.local.health import health
     from pml_gateway.reports.doctor.examine import Case, examine
 
     # Servers' faults are findings; the log would say them again, in the middle of the report.
@@ -89,11 +89,23 @@ async def _examined(command: Command, timeout: float | None) -> list[Finding]:
         command.identity,
         Surroundings.here(Path.cwd()),
         lambda: load_settings(config_file=command.config_file),
-        partial(health, endpoint_of(command)),
+        partial(_of_the_machine, command),
         timeout,
     )
     with messages().status("looking") as shown:
         return await examine(case, shown.update)
+
+
+def _of_the_machine(command: Command, settings: Settings | None) -> Iterable[Finding]:
+    """Return the findings about the gateway that clients share. Blocks."""
+    from pml_gateway.local.health import health
+    from pml_gateway.reports.doctor.finding import Area, Finding, Severity
+
+    try:
+        endpoint = endpoint_of(command)
+    except ConfigurationError as error:
+        return [Finding(Area.MACHINE, Severity.NOTE, "", error.message)]
+    return health(endpoint, settings)
 
 
 def _status(found: Sequence[Finding]) -> ExitCode:

@@ -18,9 +18,9 @@ from pml_gateway import __version__
 from pml_gateway.cli.context import Command, ConfigOption, JsonOption
 from pml_gateway.cli.output import fail, messages, note, print_json, say, warn
 from pml_gateway.config.settings import HttpSettings
-from pml_gateway.errors import GatewayError, innermost
+from pml_gateway.errors import ConfigurationError, GatewayError, innermost
 from pml_gateway.local.commands import START_SECONDS, StuckGatewayError, ask, kill, tidy, wait_for_end
-from pml_gateway.local.endpoint import POLL_SECONDS, Endpoint, drop_lock, take_lock
+from pml_gateway.local.endpoint import POLL_SECONDS, Endpoint, UnsupportedSystemError, drop_lock, take_lock
 from pml_gateway.local.entry import gateway_command
 from pml_gateway.local.server import serve
 from pml_gateway.local.starting import FailedStartError, reach
@@ -54,10 +54,15 @@ class _Machine:
     """The gateway of this machine, as a command reaches it."""
 
     command: Command
+    endpoint: Endpoint
 
-    @property
-    def endpoint(self) -> Endpoint:
-        return endpoint_of(self.command)
+    @classmethod
+    def of(cls, command: Command) -> _Machine:
+        """Return the gateway for a command, or end the process with the reason why there can be none."""
+        try:
+            return cls(command, endpoint_of(command))
+        except GatewayError as error:
+            fail(error, as_json=command.as_json)
 
     def close_to_others(self) -> None:
         """See that nobody else has come near it, as clients do."""
@@ -166,7 +171,12 @@ def start_now(command: Command, wanted: bool | None, *, may_ask: bool) -> None:
     """
     if wanted is False or not command.load().settings.local.attach:
         return
-    if endpoint_of(command).living() is not None:
+    try:
+        endpoint = endpoint_of(command)
+    except ConfigurationError as error:
+        note(error.message)
+        return
+    if endpoint.living() is not None:
         return
     if wanted is None and not may_ask:
         note("pml up starts the gateway now, so that the first session finds its tools")
@@ -185,8 +195,15 @@ def start_now(command: Command, wanted: bool | None, *, may_ask: bool) -> None:
 
 
 def endpoint_of(command: Command) -> Endpoint:
-    """Return the endpoint of the gateway for this home and configuration."""
-    return Endpoint.of(command.paths.home, command.identity)
+    """Return the endpoint of the gateway for this home and configuration.
+
+    Raises:
+        ConfigurationError: clients cannot share a gateway here.
+    """
+    try:
+        return Endpoint.of(command.paths.home, command.identity)
+    except UnsupportedSystemError as error:
+        raise ConfigurationError(str(error)) from None
 
 
 def up(
@@ -210,7 +227,7 @@ def up(
     if not http and (host is not None or port is not None):
         raise typer.BadParameter("needs --http", param_hint="--host/--port")
     command = Command(config, as_json=as_json)
-    machine = _Machine(command)
+    machine = _Machine.of(command)
     try:
         settings = command.load().settings
         machine.close_to_others()
@@ -325,12 +342,12 @@ def down(
     Example: pml down
     """
     command = Command(config, as_json=as_json)
-    machine = _Machine(command)
+    machine = _Machine.of(command)
     machine.close_to_others()
     others = _of_other_files(command)
     if all_files:
         for file in others:
-            _Machine(Command(Path(file), as_json=as_json)).end_or_fail()
+            _Machine.of(Command(Path(file), as_json=as_json)).end_or_fail()
     elif not as_json:
         for file, process in others.items():
             note(f"process {process} serves {file}; pml down --config {file} ends it")
@@ -386,7 +403,7 @@ def restart(config: ConfigOption = None, as_json: JsonOption = False) -> None:
     Example: pml restart
     """
     command = Command(config, as_json=as_json)
-    machine = _Machine(command)
+    machine = _Machine.of(command)
     try:
         # A configuration that cannot be read would leave nothing running.
         command.load()

@@ -435,7 +435,7 @@ class Bridge:
 
     def _refuse(self, error: RefusedError) -> int:
         """Say why this client is not served: on stderr, and in the answer to what it asks first."""
-        _tell_error(error)
+        tell_error(error.message, error.hint)
         until = time.monotonic() + FIRST_REQUEST_SECONDS
         while not self._session.waits and not os.isatty(self._stdin):
             left = until - time.monotonic()
@@ -466,9 +466,8 @@ def serve(endpoint: Endpoint, command: Sequence[str], hello: Mapping[str, Any]) 
         ServeAloneError: it gets a gateway of its own; nothing was read of it.
     """
     before = {number: signal.signal(number, _leave) for number in (signal.SIGTERM, signal.SIGINT)}
-    stdin, stdout = _as_sockets() if sys.platform == "win32" else (0, 1)
     try:
-        return Bridge(endpoint, command, hello, stdin, stdout).run()
+        return Bridge(endpoint, command, hello).run()
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
@@ -494,7 +493,7 @@ def _writer(descriptor: int) -> tuple[Callable[[memoryview], int], int]:
     Its flags stay as they are: others may have it open as well.
     """
     kind = os.fstat(descriptor).st_mode
-    if stat.S_ISSOCK(kind) and sys.platform != "win32":
+    if stat.S_ISSOCK(kind):
         connection = socket.socket(fileno=os.dup(descriptor))
         return (lambda content: _none_if_blocked(connection.send, content, socket.MSG_DONTWAIT)), CHUNK
     if stat.S_ISREG(kind):
@@ -508,13 +507,11 @@ def _writer(descriptor: int) -> tuple[Callable[[memoryview], int], int]:
             pass
         else:
             return (lambda content: _none_if_blocked(os.write, own, content)), CHUNK
-    return (lambda content: os.write(descriptor, content)), getattr(select, "PIPE_BUF", 512)
+    return (lambda content: os.write(descriptor, content)), select.PIPE_BUF
 
 
 def _ready(reads: list[int], writes: list[int], seconds: float | None) -> tuple[list[int], list[int]]:
     """Which files can be read and which can be written, once any of them can or the time is over."""
-    if sys.platform == "win32":
-        return select.select(reads, writes, [], seconds)[:2]
     # `select` takes no number past 1,023, which clients that leave many files open to their children come to.
     poll = select.poll()
     for each in {*reads, *writes}:
@@ -534,33 +531,14 @@ def _none_if_blocked(write: Callable[..., int], *arguments: Any) -> int:
         return 0
 
 
-def _as_sockets() -> tuple[int, int]:
-    """Sockets in the place of stdin and stdout, for a system that can wait for nothing else (Windows; untested)."""
-    from threading import Thread
-
-    ours, theirs = socket.socketpair()
-
-    def read() -> None:
-        while chunk := os.read(0, CHUNK):
-            theirs.sendall(chunk)
-        theirs.shutdown(socket.SHUT_WR)
-
-    def write() -> None:
-        while chunk := theirs.recv(CHUNK):
-            os.write(1, chunk)
-
-    for each in (read, write):
-        Thread(target=each, daemon=True).start()
-    return ours.fileno(), ours.fileno()
-
-
 def tell(message: str, hint: str = "") -> None:
     """A line to whoever reads the client's log of its servers."""
     _say(f"pml: {message}" + (f" ({hint})" if hint else ""))
 
 
-def _tell_error(error: RefusedError) -> None:
-    _say(f"error: {error.message}" + (f"\n  {error.hint}" if error.hint else ""))
+def tell_error(message: str, hint: str = "") -> None:
+    """Say why this client is not served, as commands say it."""
+    _say(f"error: {message}" + (f"\n  {hint}" if hint else ""))
 
 
 def _say(text: str) -> None:

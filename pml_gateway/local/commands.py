@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import sys
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -148,7 +147,7 @@ def kill(endpoint: Endpoint, gateway: Living) -> bool:
     spare = spare_of(process)
     if spare is not None:
         _send(spare, signal.SIGKILL)
-    for number in (signal.SIGTERM,) if sys.platform == "win32" else (signal.SIGTERM, signal.SIGKILL):
+    for number in (signal.SIGTERM, signal.SIGKILL):
         _send(process, number)
         if wait_for_end(gateway, KILL_SECONDS):
             tidy(endpoint)

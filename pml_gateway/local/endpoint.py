@@ -1,9 +1,6 @@
 """Where the gateway of one home and configuration file listens, and that both ends are the same user's.
 
 What a bridge imports stays small, as there is one bridge a client: no dataclasses, no pathlib, no OpenSSL (hashlib).
-
-Over TCP on the loopback, as on Windows, both ends prove that they know a token that only their user can read. Windows
-itself is untested; tests force this way on other systems.
 """
 
 from __future__ import annotations
@@ -24,9 +21,7 @@ if TYPE_CHECKING:
     Kind = Callable[[int], bool]
     StrPath = str | os.PathLike[str]
 
-if sys.platform == "win32":
-    import msvcrt
-else:
+if sys.platform != "win32":
     import fcntl
 
 MAX_ADDRESS = 100
@@ -35,8 +30,8 @@ MAX_ADDRESS = 100
 BACKLOG = 128
 """Bridges that may wait to be accepted at once: more than anybody has clients."""
 
-ADMIT_SECONDS = 5.0
-"""How long the other end may take to prove itself; what is no end of ours is not waited for."""
+LISTENER_SECONDS = 5.0
+"""How long it may take to find out if another gateway listens on a socket."""
 
 LIFE_SECONDS = 0.5
 """How long a gateway tries for its life lock, which others hold for the moment in which they look."""
@@ -51,6 +46,15 @@ class NobodyListensError(ConnectionError):
     """There is no gateway here now."""
 
 
+class UnsupportedSystemError(Exception):
+    """The system is Windows, where Python has no Unix sockets through which clients share a gateway."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            "one gateway for the machine is not supported on Windows; `pml serve --alone` starts one for one client"
+        )
+
+
 class UnsafeEndpointError(PermissionError):
     """What is here belongs to another user, or is open to others; nothing is said to it."""
 
@@ -58,11 +62,10 @@ class UnsafeEndpointError(PermissionError):
 class Endpoint:
     """The names of one gateway in `PML_HOME`: its socket, its locks, what it failed of, its log."""
 
-    def __init__(self, home: str, name: str, *, over_tcp: bool) -> None:
+    def __init__(self, home: str, name: str) -> None:
         self.folder = os.path.join(home, "run")
         self._base = os.path.join(self.folder, name)
         self.socket = f"{self._base}.attach"
-        """The socket; over TCP the file with port and token."""
         self.start_lock = f"{self._base}.start"
         """Held by whoever starts the gateway, while it does."""
         self.life_lock = f"{self._base}.life"
@@ -73,14 +76,19 @@ class Endpoint:
         """What a gateway was to be that was killed together with its spare, for the next one."""
         self.log = os.path.join(home, "logs", f"{name}.log")
         """What the detached gateway prints."""
-        self._over_tcp = over_tcp
         self._bound: tuple[int, int] | None = None
 
     @classmethod
-    def of(cls, home: StrPath, config_file: StrPath, *, over_tcp: bool = sys.platform == "win32") -> Endpoint:
-        """The endpoint of a home and a configuration file."""
+    def of(cls, home: StrPath, config_file: StrPath) -> Endpoint:
+        """Return the endpoint of a home and a configuration file.
+
+        Raises:
+            UnsupportedSystemError: the system is Windows.
+        """
+        if sys.platform == "win32":
+            raise UnsupportedSystemError
         identity = os.path.abspath(config_file)
-        return cls(os.path.abspath(home), f"gateway-{_short_hash(identity)}", over_tcp=over_tcp)
+        return cls(os.path.abspath(home), f"gateway-{_short_hash(identity)}")
 
     def prepare(self) -> None:
         """Make the folders for their owner alone; one of ours that is open to others is closed to them.
@@ -100,8 +108,6 @@ class Endpoint:
 
     def close_to_others(self) -> str:
         """Close the folder of sockets, where it is ours, to others; says so where it was open to them."""
-        if sys.platform == "win32":
-            return ""
         try:
             found = os.stat(self.folder)
             if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid() or not found.st_mode & 0o077:
@@ -125,10 +131,9 @@ class Endpoint:
             OSError: there is one, and it cannot be reached within `timeout` seconds.
         """
         try:
-            if not self._over_tcp:
-                self._check_folder()
-                _check_own(self.socket, stat.S_ISSOCK)
-            connection = self._connect_tcp(timeout) if self._over_tcp else self._connect_unix(self.socket, timeout)
+            self._check_folder()
+            _check_own(self.socket, stat.S_ISSOCK)
+            connection = self._connect(self.socket, timeout)
         except OSError as error:
             if error.errno in NOBODY:
                 raise NobodyListensError(error.errno, "no gateway listens", self.socket) from error
@@ -144,10 +149,8 @@ class Endpoint:
             OSError: another gateway listens, or nobody can listen here.
         """
         self.prepare()
-        if self._over_tcp:
-            return self._listen_tcp()
         try:
-            self._connect_unix(self.socket, ADMIT_SECONDS).close()
+            self._connect(self.socket, LISTENER_SECONDS).close()
         except FileNotFoundError:
             pass
         except ConnectionRefusedError:
@@ -172,26 +175,8 @@ class Endpoint:
             listener.close()
             remove(unready)
             raise
-        self._note_bound()
+        self._bound = _identity(self.socket)
         return listener
-
-    def admit(self, connection: socket.socket, timeout: float = ADMIT_SECONDS) -> None:
-        """Check whoever connected, before anything is read of it. Over TCP this waits for the other end's proof.
-
-        Raises:
-            UnsafeEndpointError: it is not this user's.
-            OSError: it has left, or takes too long.
-        """
-        if not self._over_tcp:
-            _check_peer(connection)
-            return
-        connection.settimeout(timeout)
-        token = self._read_token()[1]
-        theirs, ours = _received(connection, NONCE), os.urandom(NONCE)
-        connection.sendall(ours + _proof(token, b"gateway", theirs, ours))
-        if not _same(_received(connection, PROOF), _proof(token, b"bridge", ours, theirs)):
-            raise UnsafeEndpointError(errno.EPERM, "whoever connected does not know the token", self.socket)
-        connection.settimeout(None)
 
     def withdraw(self) -> None:
         """Take the name away under which this process listens, unless another has it by now."""
@@ -217,9 +202,7 @@ class Endpoint:
 
         Until `life` is closed, whoever watches this one sees that it has not ended.
         """
-        if sys.platform == "win32":
-            _unlock(life)
-        elif _is_named(life, self.life_lock):
+        if _is_named(life, self.life_lock):
             remove(self.life_lock)
         remove(self.failure)
         starting = take_lock(self.start_lock)
@@ -254,21 +237,16 @@ class Endpoint:
         except OSError:
             return None
 
-    def _note_bound(self) -> None:
-        self._bound = _identity(self.socket)
-
     def _check_folder(self) -> None:
-        if sys.platform == "win32":
-            return
         _check_own(self.folder, stat.S_ISDIR, follow=True)
 
-    def _connect_unix(self, path: str, timeout: float) -> socket.socket:
+    def _connect(self, path: str, timeout: float) -> socket.socket:
         connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
             connection.settimeout(timeout)
             with _Address(path) as address:
                 connection.connect(address)
-            _check_peer(connection)
+            check_peer(connection)
         except BaseException:
             connection.close()
             raise
@@ -283,52 +261,11 @@ class Endpoint:
                 continue
             try:
                 _check_own(path, stat.S_ISSOCK)
-                self._connect_unix(path, ADMIT_SECONDS).close()
+                self._connect(path, LISTENER_SECONDS).close()
             except ConnectionRefusedError:
                 remove(path)
             except OSError:
                 continue
-
-    # Loopback TCP
-
-    def _listen_tcp(self) -> socket.socket:
-        listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
-        try:
-            if sys.platform == "win32":
-                listener.setsockopt(socket.SOL_SOCKET, socket.SO_EXCLUSIVEADDRUSE, 1)
-            listener.bind(("127.0.0.1", 0))
-            listener.listen(BACKLOG)
-            write_owned(self.socket, f"{listener.getsockname()[1]} {os.urandom(32).hex()}\n".encode())
-        except BaseException:
-            listener.close()
-            raise
-        self._note_bound()
-        return listener
-
-    def _connect_tcp(self, timeout: float) -> socket.socket:
-        port, token = self._read_token()
-        connection = socket.create_connection(("127.0.0.1", port), timeout)
-        try:
-            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            ours = os.urandom(NONCE)
-            connection.sendall(ours)
-            said = _received(connection, NONCE + PROOF)
-            theirs = said[:NONCE]
-            if not _same(said[NONCE:], _proof(token, b"gateway", ours, theirs)):
-                raise UnsafeEndpointError(errno.EPERM, "what listens does not know the token", self.socket)
-            connection.sendall(_proof(token, b"bridge", theirs, ours))
-        except BaseException:
-            connection.close()
-            raise
-        return connection
-
-    def _read_token(self) -> tuple[int, bytes]:
-        if sys.platform != "win32":
-            self._check_folder()
-            _check_own(self.socket, stat.S_ISREG)
-        with open(self.socket, "rb") as file:
-            port, _, token = file.read().partition(b" ")
-        return int(port), token.strip()
 
 
 class Living:
@@ -344,7 +281,7 @@ class Living:
         self._lock: int | None = None
         if process is not None:
             try:
-                self._lock = os.open(path, os.O_RDWR | getattr(os, "O_NOFOLLOW", 0))
+                self._lock = os.open(path, os.O_RDWR | os.O_NOFOLLOW)
             except FileNotFoundError:
                 # It has ended since.
                 return
@@ -362,7 +299,7 @@ class Living:
         if self._lock is None:
             return True
         if _locked(self._lock):
-            _unlock(self._lock)
+            fcntl.flock(self._lock, fcntl.LOCK_UN)
             return True
         # A spare takes the same file.
         return bool(self.process) and _process_in(self._lock) != self.process
@@ -399,8 +336,6 @@ def _check_own(path: str, is_kind: Kind, *, follow: bool = False) -> None:
         OSError: there is none.
     """
     found = os.stat(path) if follow else os.lstat(path)
-    if sys.platform == "win32":
-        return
     if not is_kind(found.st_mode):
         raise UnsafeEndpointError(errno.EPERM, "something else is in this place; remove it", path)
     if found.st_uid != os.geteuid():
@@ -410,7 +345,12 @@ def _check_own(path: str, is_kind: Kind, *, follow: bool = False) -> None:
         raise UnsafeEndpointError(errno.EPERM, f"it is open to others (mode {mode:03o}); chmod go= it", path)
 
 
-def _check_peer(connection: socket.socket) -> None:
+def check_peer(connection: socket.socket) -> None:
+    """See that the other end of a connection is a process of this user.
+
+    Raises:
+        UnsafeEndpointError: it is not.
+    """
     if (user := stranger(connection)) is not None:
         raise UnsafeEndpointError(errno.EPERM, f"the other end is a process of user {user}")
 
@@ -440,7 +380,7 @@ def take_lock(path: str) -> int | None:
     Children do not inherit it.
     """
     while True:
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0), 0o600)
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
         if not _locked(descriptor):
             os.close(descriptor)
             return None
@@ -452,34 +392,21 @@ def take_lock(path: str) -> int | None:
 
 def drop_lock(path: str, descriptor: int) -> None:
     """Give a lock back for good, with its name: nothing is left of it."""
-    if sys.platform != "win32" and _is_named(descriptor, path):
+    if _is_named(descriptor, path):
         remove(path)
     os.close(descriptor)
 
 
 def _locked(descriptor: int) -> bool:
     try:
-        if sys.platform == "win32":
-            msvcrt.locking(descriptor, msvcrt.LK_NBLCK, 1)
-        else:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:
         return False
     return True
 
 
-def _unlock(descriptor: int) -> None:
-    if sys.platform == "win32":
-        os.lseek(descriptor, 0, os.SEEK_SET)
-        msvcrt.locking(descriptor, msvcrt.LK_UNLCK, 1)
-    else:
-        fcntl.flock(descriptor, fcntl.LOCK_UN)
-
-
 def _is_named(descriptor: int, path: str) -> bool:
     """Whether a file that is open still has its name."""
-    if sys.platform == "win32":
-        return True
     try:
         return os.path.samestat(os.fstat(descriptor), os.stat(path))
     except FileNotFoundError:
@@ -489,7 +416,7 @@ def _is_named(descriptor: int, path: str) -> bool:
 def write_owned(path: str, content: bytes) -> None:
     """Replace a file by one that its owner alone reads; a reader sees the old or the new one."""
     temporary = f"{path}.{os.getpid()}"
-    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | getattr(os, "O_NOFOLLOW", 0), 0o600)
+    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o600)
     try:
         with os.fdopen(descriptor, "wb") as file:
             file.write(content)
@@ -505,30 +432,3 @@ def remove(path: str) -> None:
         os.unlink(path)
     except OSError:
         return
-
-
-NONCE = 32
-PROOF = 32
-
-
-def _proof(token: bytes, who: bytes, asked: bytes, own: bytes) -> bytes:
-    """What only one can say who knows the token, and nobody can say again."""
-    import hmac
-
-    return hmac.digest(token, who + asked + own, "sha256")
-
-
-def _same(one: bytes, other: bytes) -> bool:
-    import hmac
-
-    return hmac.compare_digest(one, other)
-
-
-def _received(connection: socket.socket, size: int) -> bytes:
-    content = b""
-    while len(content) < size:
-        part = connection.recv(size - len(content))
-        if not part:
-            raise ConnectionResetError(errno.ECONNRESET, "the other end left before it proved itself")
-        content += part
-    return content

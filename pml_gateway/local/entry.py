@@ -22,6 +22,9 @@ HOME_NAME = ".pml"
 CONFIG_NAME = "config.yaml"
 """As `paths.py` has them, which is too large for a bridge."""
 
+UNSUPPORTED = 78
+"""The exit code on a system where clients cannot share a gateway: that of a configuration which has to change."""
+
 SETTING = b"attach"
 VARIABLE = "PML_LOCAL__ATTACH"
 """What may switch bridges off. Where one of them occurs, the command line reads the settings, and decides."""
@@ -54,13 +57,23 @@ def serve_as_bridge(options: Mapping[str, str | None]) -> int:
     Raises:
         ServeAloneError: the client gets a gateway of its own.
     """
-    from pml_gateway.local.bridge import serve
+    from pml_gateway.local.bridge import serve, tell_error
+    from pml_gateway.local.endpoint import UnsupportedSystemError
 
-    return serve(*attaching(options))
+    try:
+        attachment = attaching(options)
+    except UnsupportedSystemError as error:
+        tell_error(str(error))
+        return UNSUPPORTED
+    return serve(*attachment)
 
 
 def attaching(options: Mapping[str, str | None]) -> tuple[Endpoint, list[str], dict[str, Any]]:
-    """Where this process attaches, what starts a gateway there, and what it says first."""
+    """Return where this process attaches, what starts a gateway there, and what it says first.
+
+    Raises:
+        UnsupportedSystemError: clients cannot share a gateway here.
+    """
     from pml_gateway.local.endpoint import Endpoint
 
     home, config_file = places(options, os.environ)

@@ -6,7 +6,6 @@ import json
 import os
 import re
 import shlex
-import sys
 from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
@@ -142,7 +141,7 @@ def _left(endpoint: Endpoint) -> Iterator[Finding]:
     except OSError:
         return
     for name in names:
-        each = Endpoint(str(folder.parent), name, over_tcp=sys.platform == "win32")
+        each = Endpoint(str(folder.parent), name)
         if each.living() is None and not _is_starting(each) and (left := _files(each)):
             what = f"left by a gateway that was killed: {', '.join(path.name for path in left)}"
             fix = f"rm {' '.join(map(str, left))}"

@@ -26,7 +26,7 @@ from pml_gateway.gateway.shared import Shared, open_shared
 from pml_gateway.home import close_to_others, tell_lacks
 from pml_gateway.installation import is_newer
 from pml_gateway.local.attachment import Attachment
-from pml_gateway.local.endpoint import Endpoint, UnsafeEndpointError
+from pml_gateway.local.endpoint import Endpoint, UnsafeEndpointError, check_peer
 from pml_gateway.local.listening import Listening
 from pml_gateway.local.profiles import Profiles
 from pml_gateway.local.session import (
@@ -63,9 +63,6 @@ DRAIN_SECONDS = 60.0
 
 STARTS = "the gateway of this machine starts"
 """Where the log of one begins, among those of others before it."""
-
-ADMITTED_AT_ONCE = 8
-"""Connections that prove themselves side by side, each with a thread and `ADMIT_SECONDS` at most."""
 
 EXHAUSTED_SECONDS = 0.1
 """How often it is tried again where the system gives no more descriptors."""
@@ -371,7 +368,7 @@ async def run(
             profiles = Profiles(tasks, shared, paths)
             machine = Machine(profiles, shared, Listening(tasks, shared, life.ending), paths, life)
             gc.freeze()
-            tasks.start_soon(accept, endpoint, listener, machine, tasks)
+            tasks.start_soon(accept, listener, machine, tasks)
             tasks.start_soon(refresh_on_hangup, lambda: profiles.gateways)
             tasks.start_soon(machine.end_when_idle)
 
@@ -411,11 +408,9 @@ async def _listen(machine: Machine, http: Mapping[str, Any], *, is_replacement: 
     return None
 
 
-async def accept(endpoint: Endpoint, listener: socket.socket, machine: Machine, tasks: anyio.abc.TaskGroup) -> None:
+async def accept(listener: socket.socket, machine: Machine, tasks: anyio.abc.TaskGroup) -> None:
     """Serve whoever connects, for as long as the task group lives; what fails of one connection is its own matter."""
     listener.setblocking(False)
-    # Over TCP others of this machine connect as well, and have a thread until they have proved who they are.
-    threads = anyio.CapacityLimiter(ADMITTED_AT_ONCE)
     exhausted = Seldom(logger)
     while True:
         await anyio.wait_readable(listener)
@@ -428,14 +423,12 @@ async def accept(endpoint: Endpoint, listener: socket.socket, machine: Machine, 
             exhausted.warning("nobody else can be served now: %s", error)
             await anyio.sleep(EXHAUSTED_SECONDS)
             continue
-        tasks.start_soon(_admit, endpoint, connection, machine, threads)
+        tasks.start_soon(_serve, connection, machine)
 
 
-async def _admit(
-    endpoint: Endpoint, connection: socket.socket, machine: Machine, threads: anyio.CapacityLimiter
-) -> None:
+async def _serve(connection: socket.socket, machine: Machine) -> None:
     try:
-        await anyio.to_thread.run_sync(endpoint.admit, connection, limiter=threads)
+        check_peer(connection)
     except OSError as error:
         if isinstance(error, UnsafeEndpointError):
             logger.warning("refused: %s", error)

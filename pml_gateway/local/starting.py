@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import sys
 import time
 
 from pml_gateway.local.endpoint import Endpoint, NobodyListensError, remove, take_lock, write_owned
@@ -43,9 +42,7 @@ NAMES = frozenset((
     "HOME", "PATH", "USER", "LOGNAME", "SHELL", "LANG", "LANGUAGE", "TZ", "TMPDIR", "TEMP", "TMP", "PML_HOME",
     "VIRTUAL_ENV", "CONDA_PREFIX", "DBUS_SESSION_BUS_ADDRESS", "LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH",
     "DYLD_FALLBACK_LIBRARY_PATH", "SSL_CERT_FILE", "SSL_CERT_DIR", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE",
-    "HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "NO_PROXY", "SYSTEMROOT", "SYSTEMDRIVE",
-    "WINDIR", "COMSPEC", "PATHEXT", "APPDATA", "LOCALAPPDATA", "USERPROFILE", "USERNAME", "PROGRAMDATA", "HOMEDRIVE",
-    "HOMEPATH",
+    "HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "NO_PROXY",
 ))
 # fmt: on
 PREFIXES = ("LC_", "XDG_", "PYTHON", "HF_", "OMP_", "MKL_", "OPENBLAS_", "ORT_", "TOKENIZERS_", "MALLOC_")
@@ -175,15 +172,6 @@ class _Detached:
 
     def __init__(self, command: Sequence[str], environ: Mapping[str, str], endpoint: Endpoint) -> None:
         self._code: int | None = None
-        if sys.platform == "win32":
-            import subprocess
-
-            flags = subprocess.DETACHED_PROCESS | subprocess.CREATE_NEW_PROCESS_GROUP
-            with open(endpoint.log, "ab") as log:
-                self._process = subprocess.Popen(
-                    command, env=environ, stdin=subprocess.DEVNULL, stdout=log, stderr=log, creationflags=flags
-                )
-            return
         # Here, where it can be told that there can be none. A link in its place would have another file written.
         # Something else than a file, as a pipe, might be waited for without end.
         flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_NONBLOCK
@@ -205,8 +193,6 @@ class _Detached:
 
     def exit_code(self) -> int | None:
         """How it ended, negative for a signal; None while it runs."""
-        if sys.platform == "win32":
-            return self._process.poll()
         if self._code is None:
             try:
                 said = os.read(self._reading, 16)
@@ -217,9 +203,6 @@ class _Detached:
 
     def kill(self) -> None:
         """End it, and what it has started by now."""
-        if sys.platform == "win32":
-            self._process.kill()
-            return
         until = time.monotonic() + GRACE_SECONDS
         self._signal(signal.SIGTERM)
         while self.exit_code() is None and time.monotonic() < until:
@@ -228,8 +211,6 @@ class _Detached:
 
     def leave(self) -> None:
         """Leave it alone from now on."""
-        if sys.platform == "win32":
-            return
         os.close(self._reading)
         os.kill(self._midwife, signal.SIGKILL)
         os.waitpid(self._midwife, 0)

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from pml_gateway.errors import ConfigurationError
 from pml_gateway.files import write_atomically
-from pml_gateway.local.endpoint import Endpoint
+from pml_gateway.local.endpoint import Endpoint, UnsupportedSystemError
 from pml_gateway.paths import Paths
 from pml_gateway.service.launchd import LaunchdAgent
 from pml_gateway.service.program import MARK, Program
@@ -41,10 +41,7 @@ def manager_here(environ: Mapping[str, str], platform: str = sys.platform) -> Ma
     if platform.startswith("linux"):
         return SystemdUnit.of(environ)
     if platform == "win32":
-        raise ConfigurationError(
-            "there is no service for Windows",
-            hint='the Task Scheduler starts it: schtasks /Create /TN pml-gateway /SC ONLOGON /TR "pml up"',
-        )
+        raise ConfigurationError(str(UnsupportedSystemError()))
     raise ConfigurationError(f"there is no service for {platform}", hint="have `pml up` run when you log in")
 
 

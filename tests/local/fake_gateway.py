@@ -169,7 +169,6 @@ def main() -> None:
     signal.alarm(120)
     while True:
         connection, _ = listener.accept()
-        endpoint.admit(connection)
         threading.Thread(target=Served(endpoint, connection, behaviour).serve, daemon=True).start()
 
 

@@ -17,7 +17,6 @@ import pytest
 from mcp_types.version import LATEST_MODERN_VERSION
 
 from pml_gateway.local import profiles, session
-from pml_gateway.local.endpoint import Endpoint
 from pml_gateway.local.machine import accept
 from pml_gateway.local.session import MAX_HELLO
 from pml_gateway.log import ROOT
@@ -80,12 +79,11 @@ async def test_without_descriptors_it_goes_on_once_there_are_some(tmp_path: Path
                 raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
             return super().accept()
 
-    endpoint = Endpoint(str(tmp_path), "test", over_tcp=False)
     async with open_machine(tmp_path, {"up": ScriptedServer([tool("hello")])}) as opened:
         with Exhausted(socket.AF_UNIX) as listener:
             listener.bind(str(tmp_path / "socket"))
             listener.listen()
-            opened.tasks.start_soon(accept, endpoint, listener, opened.machine, opened.tasks)
+            opened.tasks.start_soon(accept, listener, opened.machine, opened.tasks)
             stream = await anyio.connect_unix(tmp_path / "socket")
             async with stream:
                 await stream.send(b'{"command": "keep"}\n')
