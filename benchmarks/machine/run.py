@@ -34,7 +34,7 @@ class Plan:
     calls: int = 5000
     gateway_kills: int = 20
     bridge_kills: int = 20
-    usable_seconds: float | None = 3.0
+    usable_seconds: float | None = 5.0
     seed: int = 1
 
 

@@ -361,7 +361,7 @@ def down(
             killed, answer = gateway.process, {}
         except GatewayError as error:
             fail(error, as_json=as_json)
-    if answer is None and Path(machine.endpoint.will).exists():
+    if answer is None and Path(machine.endpoint.up_request).exists():
         tidy(machine.endpoint)
     unfinished = int(answer.get("unfinished", 0)) if answer else 0
     if as_json:

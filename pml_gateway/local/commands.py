@@ -12,7 +12,6 @@ from types import MappingProxyType
 
 from pml_gateway.errors import GatewayError
 from pml_gateway.local.endpoint import POLL_SECONDS, Endpoint, Living, NobodyListensError, UnsafeEndpointError, remove
-from pml_gateway.local.spare import spare_of
 from pml_gateway.types import JsonObject
 
 CONNECT_SECONDS = 2.0
@@ -137,34 +136,24 @@ def wait_for_end(gateway: Living, seconds: float) -> bool:
 
 
 def kill(endpoint: Endpoint, gateway: Living) -> bool:
-    """Whether a gateway that hangs could be ended; its servers end with it.
-
-    Its spare goes first, which would take its place.
-    """
+    """End a gateway that hangs, and its servers with it; return False if it lives on."""
     process = gateway.process
     if not process:
         return False
-    spare = spare_of(process)
-    if spare is not None:
-        _send(spare, signal.SIGKILL)
     for number in (signal.SIGTERM, signal.SIGKILL):
-        _send(process, number)
+        with suppress(ProcessLookupError):
+            os.kill(process, number)
         if wait_for_end(gateway, KILL_SECONDS):
             tidy(endpoint)
             return True
     return False
 
 
-def _send(process: int, number: signal.Signals) -> None:
-    with suppress(ProcessLookupError):
-        os.kill(process, number)
-
-
 def tidy(endpoint: Endpoint) -> None:
-    """Leave nothing of a gateway that was killed, also not what it was to be, unless another one lives by now."""
+    """Remove what a gateway that was killed has left, also what `pml up` asked for, unless another one lives by now."""
     life = endpoint.take_life()
     if life is not None:
         remove(endpoint.socket)
-        remove(endpoint.will)
+        remove(endpoint.up_request)
         endpoint.leave(life)
         os.close(life)

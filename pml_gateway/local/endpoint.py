@@ -72,8 +72,8 @@ class Endpoint:
         """Held by the gateway for as long as it lives: there is never a second."""
         self.failure = f"{self._base}.failure"
         """Why the last start failed, for those that waited beside."""
-        self.will = f"{self._base}.will"
-        """What a gateway was to be that was killed together with its spare, for the next one."""
+        self.up_request = f"{self._base}.up"
+        """What `pml up` asked for, for the gateway after one that was killed."""
         self.log = os.path.join(home, "logs", f"{name}.log")
         """What the detached gateway prints."""
         self._bound: tuple[int, int] | None = None
@@ -301,7 +301,7 @@ class Living:
         if _locked(self._lock):
             fcntl.flock(self._lock, fcntl.LOCK_UN)
             return True
-        # A spare takes the same file.
+        # The gateway after one that was killed takes the same file.
         return bool(self.process) and _process_in(self._lock) != self.process
 
 

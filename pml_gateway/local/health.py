@@ -156,10 +156,10 @@ def _is_starting(endpoint: Endpoint) -> bool:
 
 
 def _files(endpoint: Endpoint) -> Sequence[Path]:
-    """What a gateway that does not live has left; a failed start is told for itself, and the will is for the next."""
+    """Return what a gateway that does not live has left; a failed start is told for itself, `.up` is for the next."""
     name = Path(endpoint.life_lock).stem
     found = Path(endpoint.folder).glob(f"{name}.*")
-    return sorted(path for path in found if path.suffix not in (".failure", ".will"))
+    return sorted(path for path in found if path.suffix not in (".failure", ".up"))
 
 
 def _clear(endpoint: Endpoint) -> None:

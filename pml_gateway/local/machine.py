@@ -26,7 +26,7 @@ from pml_gateway.gateway.shared import Shared, open_shared
 from pml_gateway.home import close_to_others, tell_lacks
 from pml_gateway.installation import is_newer
 from pml_gateway.local.attachment import Attachment
-from pml_gateway.local.endpoint import Endpoint, UnsafeEndpointError, check_peer
+from pml_gateway.local.endpoint import Endpoint, UnsafeEndpointError, check_peer, remove
 from pml_gateway.local.listening import Listening
 from pml_gateway.local.profiles import Profiles
 from pml_gateway.local.session import (
@@ -39,8 +39,8 @@ from pml_gateway.local.session import (
     serve_operation,
     serve_session,
 )
-from pml_gateway.local.spare import Spare, Will, WrittenWill
 from pml_gateway.local.status import client_rows, memory_of, server_rows
+from pml_gateway.local.up_request import UpRequest
 from pml_gateway.log import Seldom, get_logger
 from pml_gateway.paths import Paths
 from pml_gateway.processes.framing import Oversized
@@ -79,12 +79,11 @@ tries once more within it need not start another one."""
 class Life:
     """How long the process lives: until it is told to end, or nobody has used it for a while, if it began by itself.
 
-    And what the next one is to be, if it is killed: its spare is told, and it is written down.
+    In the file `up_request` is what the next one is to be, if this one is killed.
     """
 
     started_by: str
-    written: WrittenWill
-    spare: Spare | None = None
+    up_request: str
     http: Mapping[str, Any] | None = None
     not_listening: str | None = None
     started: float = field(default_factory=time.monotonic)
@@ -96,21 +95,22 @@ class Life:
     def end(self, reason: str) -> None:
         """End for a reason: `down`, `restart`, `replaced` or `idle`."""
         self.reason = self.reason or reason
-        if self.spare is not None:
-            self.spare.dismiss()
         # Who restarts it tells the next one more than what is written.
         if self.reason != "replaced":
-            self.written.forget()
+            remove(self.up_request)
         self.ending.set()
 
-    def tell_next(self, *, is_used: bool) -> None:
-        """Have the next gateway be as this one, unless there is another one by now."""
+    def write_request(self) -> None:
+        """Write down for the next gateway what `pml up` asked for, unless there is another one by now."""
         if self.ending.is_set():
             return
-        will = Will(self.started_by, is_used, self.http)
-        self.written.tell(will)
-        if self.spare is not None:
-            self.spare.tell(will)
+        if self.started_by != "up":
+            remove(self.up_request)
+            return
+        try:
+            UpRequest(self.http).write(self.up_request)
+        except OSError as error:
+            logger.warning("%s: %s; after a kill, a client starts a gateway as if for itself", self.up_request, error)
 
 
 class Machine:
@@ -167,7 +167,6 @@ class Machine:
                     lines.tell({"alone": True})
                     return
                 self._life.has_served = True
-                self.tell_next()
                 # An operation tells what to warn of with its answer.
                 runtime, notes = entered.runtime, [] if asked else [*entered.notes, *attachment.without_effect]
                 if is_older:
@@ -191,7 +190,6 @@ class Machine:
             lines.tell({"refused": _refusal(innermost(raised))})
         finally:
             self._life.used = time.monotonic()
-            self.tell_next()
 
     async def _execute(self, line: bytes) -> JsonObject:
         try:
@@ -234,7 +232,6 @@ class Machine:
         url = await self._listening.begin(owner, wanted.get("host"), wanted.get("port"))
         # A port that the system chose is kept: clients have the URL.
         self._life.http = {"owner": wanted["owner"], "host": wanted.get("host"), "port": urlsplit(url).port}
-        self.tell_next()
         return url
 
     async def _listen(self, request: JsonObject) -> JsonObject:
@@ -251,11 +248,7 @@ class Machine:
         """Live until told to end."""
         if self._life.started_by == "client":
             self._life.started_by = "up"
-        self.tell_next()
-
-    def tell_next(self) -> None:
-        """Have the next gateway be as this one."""
-        self._life.tell_next(is_used=bool(self._profiles.members))
+        self._life.write_request()
 
     def status(self) -> JsonObject:
         """The process, its clients and its servers; times in seconds, memory in bytes."""
@@ -268,7 +261,6 @@ class Machine:
             "http_clients": self._listening.clients,
             "not_listening": self._life.not_listening if self._listening.url is None else None,
             "memory_bytes": memory_of(os.getpid()),
-            "spare": self._life.spare.pid if self._life.spare is not None else None,
             "clients": client_rows(self._profiles.all),
             "servers": server_rows(self._shared.upstreams, self._profiles.all),
         }
@@ -330,9 +322,9 @@ async def run(
     listener: socket.socket,
     life_lock: int,
     paths: Paths,
-    will: Will,
-    spare: Spare | None = None,
-    before: int = 0,
+    started_by: str,
+    http: Mapping[str, Any] | None,
+    is_replacement: bool,
 ) -> None:
     """Be the gateway of a home and configuration until it is to end.
 
@@ -341,9 +333,9 @@ async def run(
         listener: that socket.
         life_lock: what holds the lock.
         paths: where state lives.
-        will: what it is to be.
-        spare: what takes its place where it is killed.
-        before: the process in whose place it is, which has gone.
+        started_by: `client` if it ends by itself once nobody uses it.
+        http: the command `http`, if it is to listen.
+        is_replacement: it is to be as the one before it, which has gone.
 
     Raises:
         GatewayError: it cannot listen there.
@@ -354,11 +346,11 @@ async def run(
     logs.rotate(Path(endpoint.log))
     logs.configure((await anyio.to_thread.run_sync(user_settings_or_defaults, paths)).log)
     logger.info("%s: process %d, version %s", STARTS, os.getpid(), __version__)
-    if before:
-        logger.warning("in the place of process %d, which has gone", before)
+    if is_replacement:
+        logger.warning("in the place of one that has gone, as `pml up` asked for it")
     close_to_others(paths.home)
     tell_lacks(paths)
-    life = Life(will.started_by, WrittenWill(endpoint.will), spare, will.http)
+    life = Life(started_by, endpoint.up_request, http)
     try:
         async with (
             first_signal() as signalled,
@@ -377,9 +369,9 @@ async def run(
                 life.end("down")
 
             tasks.start_soon(end_on_signal)
-            if will.http is not None:
-                life.not_listening = await _listen(machine, will.http, is_replacement=bool(before))
-            machine.tell_next()
+            if http is not None:
+                life.not_listening = await _listen(machine, http, is_replacement=is_replacement)
+            life.write_request()
             await life.ending.wait()
             endpoint.withdraw()
             # The clients of the next one need not wait for what is in flight here.

@@ -360,30 +360,26 @@ def test_while_one_that_ends_has_calls_of_one_client_the_others_are_served_by_th
     answer("down")
 
 
-def kill_with_spare(home: Path) -> None:
-    """Kill the gateway together with what would take its place."""
-    machine = answer("status")["machine"]
-    for pid in (machine["spare"], machine["pid"]):
-        os.kill(pid, signal.SIGKILL)
+def kill_gateway(home: Path) -> None:
+    os.kill(answer("status")["machine"]["pid"], signal.SIGKILL)
     assert wait_until(lambda: Endpoint.of(home, home / "config.yaml").living() is None)
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(sys.platform != "linux", reason="it has a spare on Linux alone")
 def test_what_up_asked_for_is_taken_over_by_the_one_that_a_client_starts_after_a_kill(
     home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     serve_waiting(home)
     monkeypatch.setenv("MY_TOKEN", "of-my-shell")
     first = answer("up", "--http", "--port", "0")
-    [written] = (home / "run").glob("*.will")
+    [written] = (home / "run").glob("*.up")
     assert (written.stat().st_mode & 0o777, "of-my-shell" in written.read_text()) == (0o600, False)
-    kill_with_spare(home)
+    kill_gateway(home)
     with attached(home):
         assert wait_until(lambda: answer("status")["machine"]["url"] == first["url"])
         second = answer("status")["machine"]
         assert (second["started_by"], second["not_listening"]) == ("up", None)
-    kill_with_spare(home)
+    kill_gateway(home)
     with socket.create_server(("127.0.0.1", urlsplit(first["url"]).port)), attached(home) as client:
         client.call(1, "up__hello")
         assert text_of(client, 1) == "done"
@@ -395,10 +391,9 @@ def test_what_up_asked_for_is_taken_over_by_the_one_that_a_client_starts_after_a
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(sys.platform != "linux", reason="it has a spare on Linux alone")
 def test_down_forgets_what_up_asked_for_also_where_the_gateway_was_killed(home: Path) -> None:
     answer("up")
-    kill_with_spare(home)
+    kill_gateway(home)
     assert not answer("down")["ended"]
     assert not [*(home / "run").iterdir()]
 
@@ -478,16 +473,13 @@ def test_status_does_not_wait_for_one_that_has_just_begun_and_says_so(
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(sys.platform != "linux", reason="it has a spare on Linux alone")
-def test_a_spare_does_not_take_the_place_of_one_that_is_ended_by_force(
-    home: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_one_that_is_ended_by_force_leaves_nothing(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     answer("up")
     machine = answer("status")["machine"]
     be_impatient(monkeypatch)
     os.kill(machine["pid"], signal.SIGSTOP)
     assert answer("down") == {"ended": True, "unfinished": 0, "killed": machine["pid"]}
-    assert not any(map(is_alive, (machine["pid"], machine["spare"])))
+    assert not is_alive(machine["pid"])
     assert not [*(home / "run").iterdir()]
 
 

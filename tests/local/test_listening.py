@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import socket
 from pathlib import Path
 from typing import Any
@@ -13,7 +12,7 @@ import anyio.to_thread
 import pytest
 
 from pml_gateway import __version__
-from pml_gateway.local.spare import Will, written_will
+from pml_gateway.local.up_request import UpRequest
 from tests.support.machine import TestMachine, open_machine
 from tests.support.raw import HandshakeSession
 from tests.support.scripted_server import ScriptedServer, tool
@@ -86,13 +85,21 @@ async def test_what_it_is_stays_written_down_without_secrets_for_an_upgrade_and_
         asks = owner(opened)
         asks["environ"] |= {"TOKEN": "secret", "HTTPS_PROXY": "http://me:secret@127.0.0.1:1"}
         url = (await opened.command("http", port=0, owner=asks))["url"]
-        left = written_will(str(opened.will))
+        left = UpRequest.read(str(opened.up_request))
         opened.life.end(reason)
-        assert (written_will(str(opened.will)) == left) == is_left
+        assert (UpRequest.read(str(opened.up_request)) == left) == is_left
         await opened.command("keep")
-        assert (written_will(str(opened.will)) == left) == is_left, "the next one has it by now"
+        assert (UpRequest.read(str(opened.up_request)) == left) == is_left, "the next one has it by now"
     del asks["environ"]["TOKEN"], asks["environ"]["HTTPS_PROXY"]
-    assert left == (Will("up", http={"owner": asks, "host": None, "port": urlsplit(url).port}), os.getpid())
+    assert left == UpRequest({"owner": asks, "host": None, "port": urlsplit(url).port})
+
+
+@pytest.mark.parametrize(
+    "content", ["", "[]", '{"http": 5}', '{"http": {"owner": {}}}', '{"http": {"owner": {"environ": []}}}']
+)
+def test_what_is_written_in_the_place_of_a_request_and_is_none_is_none(tmp_path: Path, content: str) -> None:
+    (tmp_path / "gateway.up").write_text(content)
+    assert UpRequest.read(str(tmp_path / "gateway.up")) is None
 
 
 async def test_whoever_restarts_it_gets_what_the_next_one_needs_to_listen(tmp_path: Path) -> None:

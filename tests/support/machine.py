@@ -19,7 +19,6 @@ from pml_gateway.gateway.shared import Shared, open_shared
 from pml_gateway.local.listening import Listening
 from pml_gateway.local.machine import Life, Machine
 from pml_gateway.local.profiles import Profiles
-from pml_gateway.local.spare import WrittenWill
 from pml_gateway.upstreams.dialogue.local_clients import LocalClients
 from tests.support.memory import MemoryStreams, paths_in
 from tests.support.scripted_server import ScriptedServer
@@ -123,7 +122,7 @@ class TestMachine:
     home: Path
     tasks: anyio.abc.TaskGroup
     listening: Listening
-    will: Path
+    up_request: Path
 
     __test__ = False
 
@@ -190,8 +189,8 @@ async def open_machine(
     servers = {name: {"command": f"in-memory-{name}"} for name in upstreams}
     content = {**sections, "servers": {**servers, **sections.get("servers", {})}}
     (home / "config.yaml").write_text(json.dumps(content), encoding="utf-8")
-    paths, will = paths_in(home), home / "gateway.will"
-    life = Life("client", WrittenWill(str(will)))
+    paths, up_request = paths_in(home), home / "gateway.up"
+    life = Life("client", str(up_request))
     async with (
         open_shared(paths, open_streams=streams or MemoryStreams(upstreams), local=LocalClients()) as shared,
         anyio.create_task_group() as tasks,
@@ -199,5 +198,5 @@ async def open_machine(
         profiles = Profiles(tasks, shared, paths)
         listening = Listening(tasks, shared, life.ending)
         machine = Machine(profiles, shared, listening, paths, life)
-        yield TestMachine(machine, profiles, shared, life, home, tasks, listening, will)
+        yield TestMachine(machine, profiles, shared, life, home, tasks, listening, up_request)
         tasks.cancel_scope.cancel()
