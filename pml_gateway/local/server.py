@@ -74,10 +74,9 @@ def main() -> None:
     words = argparse.ArgumentParser()
     words.add_argument("--home", required=True)
     words.add_argument("--config", type=Path, required=True)
-    words.add_argument("--started-by", default="client")
     given = words.parse_args()
     paths = Paths.from_environ({**Workplace.here().environ, "PML_HOME": given.home, "PML_CONFIG": str(given.config)})
-    code = serve(paths, given.config, given.started_by)
+    code = serve(paths, given.config, "client")
     sys.stderr.flush()
     # A thread that reads a file which never answers cannot be ended, and would be waited for.
     os._exit(code)
