@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from types import MappingProxyType
 
-from pml_gateway.demo.servers.note_store import open_store
+from pml_gateway.demo.servers.notes import Notes
 from pml_gateway.types import JsonObject
 
 _PACKAGE = "pml_gateway.demo.servers"
@@ -41,7 +41,7 @@ SAMPLE_NOTES: tuple[tuple[str, str, tuple[str, ...]], ...] = (
 
 
 def demo_servers(work_dir: Path) -> dict[str, JsonObject]:
-    """The three demo servers working in `work_dir`, which is created and seeded; what exists there is kept."""
+    """Return the three demo servers working in a folder that is created and seeded; what exists there is kept."""
     folder = work_dir.resolve()
     files, notes = folder / "files", folder / "notes.sqlite3"
     _seed_files(files)
@@ -75,6 +75,6 @@ def _seed_files(folder: Path) -> None:
 def _seed_notes(path: Path) -> None:
     if path.exists():
         return
-    store = open_store(path)
+    notes = Notes(path)
     for title, body, tags in SAMPLE_NOTES:
-        store.add(title, body, tags)
+        notes.create_note(title, body, [*tags])

@@ -152,7 +152,7 @@ def of_one_page() -> Iterator[tuple[str, str, dict[str, str]]]:
     )
     for row in re.findall(r"^\| (?:FastMCP `BM25|`Exposure`).*$", page, re.M):
         yield f"FastMCP {row[-20:]}", row, {f"{DOCS}/fastmcp.md": f"({re.escape(row)})"}
-    asked = {"README.md": r"three bundled MCP servers \((\d+) tools", f"{DOCS}/migration.md": r"demo's (\d+) tools"}
+    asked = {"README.md": r"three bundled MCP servers \((\d+) tools"}
     [bundled] = re.findall(r"three bundled MCP servers \((\d+) tools", text_of(f"{DOCS}/quickstart.md"))
     yield "bundled tools", bundled, asked
 

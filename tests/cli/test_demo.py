@@ -80,5 +80,5 @@ def test_the_demo_needs_nothing_of_the_extra(tmp_path: Path) -> None:
         timeout=DEMO_SECONDS,
         check=True,
     )
-    assert json.loads(done.stdout)["catalog_tools"] == 53
+    assert json.loads(done.stdout)["catalog_tools"] == 40
     assert "lexical" not in done.stdout

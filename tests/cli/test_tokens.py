@@ -63,8 +63,8 @@ def test_parts_add_up_to_what_the_whole_costs(home: Path) -> None:
     modes = {row["mode"]: row for row in found["modes"]}
     full, meta = modes["full_proxy"], modes["meta_only"]
     assert found["catalog_tools"] == full["tools"] == sum(row["tools"] for row in found["servers"])
-    # The list adds brackets and commas to the tools.
-    assert 0 <= full["tokens"] - sum(row["tokens"] for row in found["servers"]) <= full["tools"] + 2
+    # The list adds brackets and commas to the tools, which may be one token with what they follow.
+    assert abs(full["tokens"] - sum(row["tokens"] for row in found["servers"])) <= full["tools"] + 2
     assert full["of_context_window"] == round(full["tokens"] / 10_000, 4)
     dearest = [row["tokens"] for row in found["dearest_tools"]]
     assert len(dearest) == 10

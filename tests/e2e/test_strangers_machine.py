@@ -150,7 +150,7 @@ def pml(stranger: Stranger) -> str:
 
 def test_the_first_command_installs_and_leaves_nothing_but_the_cache_of_pip(installed: tuple[Stranger, str]) -> None:
     stranger, shown = installed
-    assert "53 tools" in shown
+    assert "40 tools" in shown
     assert {path.name for path in stranger.home.iterdir()} <= {"pml-gateway", ".cache"}
     assert {path.name for path in stranger.home.glob(".cache/*")} <= {"pip"}
     assert list(stranger.temporary.iterdir()) == []

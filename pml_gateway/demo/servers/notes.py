@@ -3,201 +3,172 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass
+import sqlite3
+import sys
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing, contextmanager
+from dataclasses import asdict, dataclass, replace
+from datetime import UTC, datetime
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any
 
 from fastmcp.server import FastMCP
 from pydantic import Field
 
-from pml_gateway.demo.servers.launch import ADDS, CHANGES, READS, REPLACES, SETS, path_argument, serve, server_of, tool
-from pml_gateway.demo.servers.note_store import Note, NoteStore, open_store
+from pml_gateway.demo.servers.launch import QUIET, READS, REPLACES, WRITES, add_tools
 
 # Whole numbers that every JSON reader keeps exactly.
 NoteId = Annotated[int, Field(ge=1, le=2**53, description="Number of the note, as list_notes shows it.")]
 Title = Annotated[str, Field(min_length=1, max_length=200, description="One line that names the note.")]
 Body = Annotated[str, Field(max_length=100_000, description="Text of the note; Markdown is fine.")]
-Tags = Annotated[list[str], Field(max_length=20, description="Single words such as 'work' or '#idea'.")]
+Tag = Annotated[str, Field(max_length=50, pattern=r"^#?[^#\s]\S*$")]
+Tags = Annotated[list[Tag], Field(max_length=20, description="Single words such as 'work' or '#idea'.")]
+OnlyTag = Annotated[str, Field(description="Only notes that carry this tag.")]
+OnlyArchived = Annotated[bool, Field(description="List the archived notes instead.")]
+Query = Annotated[str, Field(min_length=1, max_length=300, description="Words that must all occur.")]
 Limit = Annotated[int, Field(ge=1, le=200, description="At most this many notes.")]
+Undoable = Annotated[bool, Field(description="False undoes it.")]
 
-EXCERPT = 120
-"""Characters of the body in lists: enough to recognise a note, little enough to list fifty."""
+EXCERPT = 120  # characters of the body in lists: enough to recognise a note, little enough to list fifty
+BUSY_SECONDS = 5.0  # for another process that writes the same file
 
 
 @dataclass(frozen=True, slots=True)
-class Summary:
+class Note:
     id: int
     title: str
-    excerpt: str
+    body: str
     tags: list[str]
-    pinned: bool
-    modified: str
-
-
-@dataclass(frozen=True, slots=True)
-class Summaries:
-    notes: list[Summary]
-    total: int
-
-
-@dataclass(frozen=True, slots=True)
-class TagCount:
-    tag: str
-    notes: int
-
-
-@dataclass(frozen=True, slots=True)
-class Statistics:
-    notes: int
-    archived: int
-    pinned: int
-    tags: int
-    words: int
-
-
-def _summaries(notes: list[Note], limit: int) -> Summaries:
-    shown = [
-        Summary(note.id, note.title, " ".join(note.body.split())[:EXCERPT], note.tags, note.pinned, note.modified)
-        for note in notes[:limit]
-    ]
-    return Summaries(shown, len(notes))
-
-
-def _markdown(note: Note) -> str:
-    tags = " ".join(f"#{tag}" for tag in note.tags)
-    links = ", ".join(f"note {number}" for number in note.links)
-    parts = (f"# {note.title}", tags, note.body, f"See also: {links}" if links else "")
-    return "\n\n".join(part for part in parts if part)
+    links: list[int]
+    pinned: bool = False
+    archived: bool = False
+    modified: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Notes:
-    """The tools of one note store."""
+    """The tools of one SQLite file. A connection lives for one call, since tools run in any thread."""
 
-    store: NoteStore
+    path: Path
 
-    @tool(ADDS)
     def create_note(self, title: Title, body: Body = "", tags: Tags | None = None) -> Note:
         """Write down a new note, idea, reminder or to-do, optionally with tags."""
-        return self.store.add(title, body, tags or [])
+        with self._database() as database:
+            number = database.execute("INSERT INTO notes (note) VALUES ('')").lastrowid or 0
+            return _saved(database, Note(number, title, body, _cleaned(tags or []), []))
 
-    @tool(READS)
     def get_note(self, note_id: NoteId) -> Note:
         """Read one note in full, with its tags and links."""
-        return self.store.get(note_id)
+        with self._database() as database:
+            return _note(database, note_id)
 
-    @tool(REPLACES)
     def update_note(self, note_id: NoteId, title: Title | None = None, body: Body | None = None) -> Note:
         """Replace the title, the body or both of a note. What is not given stays."""
-        return self.store.change(note_id, title=title, body=body)
+        given: dict[str, Any] = {name: text for name, text in (("title", title), ("body", body)) if text is not None}
+        return self._change(note_id, lambda note: replace(note, **given))
 
-    @tool(ADDS)
-    def append_to_note(
-        self, note_id: NoteId, text: Annotated[str, Field(min_length=1, max_length=100_000, description="To add.")]
-    ) -> Note:
-        """Add a paragraph at the end of a note, on a new line."""
-        return self.store.append(note_id, f"\n{text}" if self.store.get(note_id).body else text)
-
-    @tool(READS)
-    def list_notes(
-        self,
-        tag: Annotated[str | None, Field(description="Only notes that carry this tag.")] = None,
-        archived: Annotated[bool, Field(description="List the archived notes instead.")] = False,
-        limit: Limit = 50,
-    ) -> Summaries:
+    def list_notes(self, tag: OnlyTag = "", archived: OnlyArchived = False, limit: Limit = 50) -> list[Note]:
         """List notes with an excerpt: pinned ones first, then the most recently changed."""
-        return _summaries(self.store.select(tag=tag, archived=archived), limit)
+        wanted = {*_cleaned([tag])} - {""}
+        return self._found(lambda note: note.archived == archived and wanted <= {*note.tags}, limit)
 
-    @tool(READS)
-    def search_notes(
-        self,
-        query: Annotated[str, Field(min_length=1, max_length=300, description="Words that must all occur.")],
-        tag: Annotated[str | None, Field(description="Only notes that carry this tag.")] = None,
-        limit: Limit = 20,
-    ) -> Summaries:
+    def search_notes(self, query: Query, limit: Limit = 20) -> list[Note]:
         """Find notes by the words in their title or text. Archived notes are left out."""
-        return _summaries(self.store.select(words=query.split(), tag=tag), limit)
+        words = query.casefold().split()
+        return self._found(
+            lambda note: not note.archived and all(word in f"{note.title}\n{note.body}".casefold() for word in words),
+            limit,
+        )
 
-    @tool(SETS)
     def tag_note(self, note_id: NoteId, tags: Tags) -> Note:
         """Put one or more tags on a note."""
-        return self.store.tag(note_id, tags)
+        return self._change(note_id, lambda note: replace(note, tags=_cleaned([*note.tags, *tags])))
 
-    @tool(SETS)
-    def untag_note(self, note_id: NoteId, tags: Tags) -> Note:
-        """Take one or more tags off a note."""
-        return self.store.untag(note_id, tags)
-
-    @tool(READS)
-    def list_tags(self) -> list[TagCount]:
+    def list_tags(self) -> dict[str, int]:
         """List every tag in use with the number of notes that carry it."""
-        return [TagCount(tag, count) for tag, count in self.store.tags().items()]
+        with self._database() as database:
+            return Counter(tag for note in _all(database) for tag in note.tags)
 
-    @tool(SETS)
     def link_notes(self, from_id: NoteId, to_id: NoteId) -> Note:
         """Link one note to another, as 'see also'."""
-        return self.store.link(from_id, to_id)
+        linked = self.get_note(to_id).id
+        return self._change(from_id, lambda note: replace(note, links=sorted({*note.links, linked})))
 
-    @tool(SETS)
-    def unlink_notes(self, from_id: NoteId, to_id: NoteId) -> Note:
-        """Remove the link from one note to another; both notes stay."""
-        return self.store.unlink(from_id, to_id)
-
-    @tool(READS)
-    def find_backlinks(self, note_id: NoteId) -> Summaries:
+    def find_backlinks(self, note_id: NoteId) -> list[Note]:
         """List the notes that link to a given note."""
-        notes = self.store.linking_to(note_id)
-        return _summaries(notes, len(notes))
+        return self._found(lambda note: note_id in note.links)
 
-    @tool(SETS)
-    def pin_note(
-        self, note_id: NoteId, pinned: Annotated[bool, Field(description="False takes the pin off again.")] = True
-    ) -> Note:
+    def pin_note(self, note_id: NoteId, pinned: Undoable = True) -> Note:
         """Pin a note so that it is listed first, or unpin it."""
-        return self.store.change(note_id, pinned=pinned)
+        return self._change(note_id, lambda note: replace(note, pinned=pinned))
 
-    @tool(SETS)
-    def archive_note(
-        self, note_id: NoteId, archived: Annotated[bool, Field(description="False brings it back.")] = True
-    ) -> Note:
+    def archive_note(self, note_id: NoteId, archived: Undoable = True) -> Note:
         """Put a note away without deleting it, or bring it back from the archive."""
-        return self.store.change(note_id, archived=archived)
+        return self._change(note_id, lambda note: replace(note, archived=archived))
 
-    @tool(CHANGES)
     def delete_note(self, note_id: NoteId) -> str:
         """Delete a note for good, with its tags and links. archive_note keeps it."""
-        note = self.store.delete(note_id)
-        return f"deleted note {note.id}: {note.title}"
+        with self._database() as database:
+            note = _note(database, note_id)
+            database.execute("DELETE FROM notes WHERE id = ?", (note_id,))
+            for each in _all(database):
+                if note_id in each.links:
+                    _saved(database, replace(each, links=[link for link in each.links if link != note_id]))
+        return f"deleted note {note_id}: {note.title}"
 
-    @tool(READS, plain_text=True)
-    def export_notes(
-        self,
-        form: Annotated[Literal["markdown", "json"], Field(description="Format of the export.")] = "markdown",
-        tag: Annotated[str | None, Field(description="Only notes that carry this tag.")] = None,
-    ) -> str:
-        """Export all notes that are not archived as one Markdown or JSON document."""
-        notes = self.store.select(tag=tag)
-        if form == "json":
-            return json.dumps([asdict(note) for note in notes], indent=2, ensure_ascii=False)
-        return "\n\n---\n\n".join(_markdown(note) for note in notes)
+    @contextmanager
+    def _database(self) -> Iterator[sqlite3.Connection]:
+        """Open the file; what is changed is kept together or not at all."""
+        with closing(sqlite3.connect(self.path, timeout=BUSY_SECONDS)) as database, database:
+            database.execute("CREATE TABLE IF NOT EXISTS notes (id INTEGER PRIMARY KEY AUTOINCREMENT, note TEXT)")
+            database.execute("BEGIN IMMEDIATE")
+            yield database
 
-    @tool(READS)
-    def note_statistics(self) -> Statistics:
-        """Count the notes, archived and pinned ones, tags and words."""
-        current, archived = self.store.select(), self.store.select(archived=True)
-        return Statistics(
-            notes=len(current),
-            archived=len(archived),
-            pinned=sum(note.pinned for note in current),
-            tags=len(self.store.tags()),
-            words=sum(len(note.body.split()) for note in current),
-        )
+    def _change(self, note_id: int, changed: Callable[[Note], Note]) -> Note:
+        with self._database() as database:
+            return _saved(database, changed(_note(database, note_id)))
+
+    def _found(self, fits: Callable[[Note], bool], limit: int = 200) -> list[Note]:
+        with self._database() as database:
+            notes = [note for note in _all(database) if fits(note)]
+        notes.sort(key=lambda note: (note.pinned, note.modified), reverse=True)
+        return [replace(note, body=" ".join(note.body.split())[:EXCERPT]) for note in notes[:limit]]
+
+
+def _cleaned(tags: Sequence[str]) -> list[str]:
+    """Return tags in lower case without a leading '#', each once."""
+    return sorted({tag.removeprefix("#").lower() for tag in tags})
+
+
+def _all(database: sqlite3.Connection) -> list[Note]:
+    return [Note(**json.loads(text)) for (text,) in database.execute("SELECT note FROM notes")]
+
+
+def _note(database: sqlite3.Connection, note_id: int) -> Note:
+    for (text,) in database.execute("SELECT note FROM notes WHERE id = ?", (note_id,)):
+        return Note(**json.loads(text))
+    raise ValueError(f"there is no note {note_id}; list_notes and search_notes show the ids")
+
+
+def _saved(database: sqlite3.Connection, note: Note) -> Note:
+    note = replace(note, modified=datetime.now(UTC).isoformat(timespec="microseconds"))
+    database.execute("UPDATE notes SET note = ? WHERE id = ?", (json.dumps(asdict(note)), note.id))
+    return note
 
 
 def build(path: Path) -> FastMCP[None]:
-    """The server for the notes in one SQLite file, created when missing."""
-    return server_of(Notes(open_store(path)), "notes", "Keeps short notes with tags and links between sessions.")
+    """Return the server for the notes in one SQLite file, created when missing."""
+    server = FastMCP[None]("notes", "Keeps short notes with tags and links between sessions.")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    notes = Notes(path)
+    add_tools(
+        server, READS, notes.get_note, notes.list_notes, notes.search_notes, notes.list_tags, notes.find_backlinks
+    )
+    add_tools(server, WRITES, notes.create_note, notes.tag_note, notes.link_notes, notes.pin_note, notes.archive_note)
+    add_tools(server, REPLACES, notes.update_note, notes.delete_note)
+    return server
 
 
 if __name__ == "__main__":
-    serve(build(path_argument("Serve the notes in one SQLite file over MCP (stdio).", "FILE")))
+    build(Path(*sys.argv[1:2] or ["notes.sqlite3"])).run(**QUIET)
