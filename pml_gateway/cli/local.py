@@ -25,7 +25,7 @@ from pml_gateway.local.entry import gateway_command
 from pml_gateway.local.server import serve
 from pml_gateway.local.starting import FailedStartError, reach
 from pml_gateway.paths import Paths
-from pml_gateway.service.install import manager_here
+from pml_gateway.service.manager import manager_here, run
 from pml_gateway.text import counted, span
 from pml_gateway.types import JsonObject
 from pml_gateway.workplace import Workplace
@@ -124,7 +124,7 @@ class _Machine:
             if time.monotonic() >= until:
                 raise GatewayError(
                     f"no gateway of the service listens after {START_SECONDS:g} s",
-                    hint=f"look at {manager_here(os.environ).where_logged}",
+                    hint=f"look at {manager_here(os.environ).log}",
                 )
             time.sleep(POLL_SECONDS)
 
@@ -313,7 +313,7 @@ def _serve_here(machine: _Machine, http: Mapping[str, object] | None, *, started
 
 def _tell(machine: _Machine, status: JsonObject, *, is_new: bool) -> None:
     is_service = status["started_by"] == "service"
-    log = manager_here(os.environ).where_logged if is_service else machine.endpoint.log
+    log = manager_here(os.environ).log if is_service else machine.endpoint.log
     if machine.command.as_json:
         told = {key: status.get(key) for key in ("pid", "version", "url")}
         print_json({**told, "log": log, "started": is_new})
@@ -411,7 +411,7 @@ def restart(config: ConfigOption = None, as_json: JsonOption = False) -> None:
         before = ask(machine.endpoint, "status", ANSWER_SECONDS) or {}
         if before.get("started_by") == "service":
             # Whoever ended it here would have it stay away: its exit code says that all is well.
-            manager_here(os.environ).start(is_changed=True)
+            run(*manager_here(os.environ).restarts)
             ended: JsonObject | None = None
             status = machine.status_of_service()
         else:

@@ -1,1 +1,1 @@
-"""The gateway at login: a user unit of systemd or an agent of launchd, written, looked at and taken away."""
+"""The gateway at login: a user unit of systemd or an agent of launchd, written, loaded, shown and removed."""

@@ -68,7 +68,6 @@ ARGUMENTS: dict[str, list[str]] = {
     "pml trust approve": ["a"],
     "pml trust reject": ["a"],
     "pml trust show": ["a"],
-    "pml service install": ["--yes"],
     "pml upstreams login": ["a"],
     "pml upstreams logout": ["a"],
     "pml upstreams logs": ["a"],
