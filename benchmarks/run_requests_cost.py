@@ -45,14 +45,12 @@ from pml_gateway.gateway.indexing import SLICE
 from pml_gateway.index import EmbeddingCache, ToolDocument, ToolIndex
 from pml_gateway.index.cache import ENTRIES_PER_TOOL
 from pml_gateway.index.embedder import Embeddings
-from pml_gateway.index.large import SnapshotStore, all_requests
+from pml_gateway.index.search import all_requests
 from pml_gateway.index.text import dense_text
-from pml_gateway.index.vectors import EXACT_LIMIT
 
 REQUESTS = 8
 WORDS = 9
 ENCODING_SEARCHES = 60
-TOUCHED_AT_ONCE = 200
 
 
 def main() -> None:
@@ -107,10 +105,9 @@ class LookedRequests(Looked):
         self._hashes, self._origins = hashes[order], places[order].astype(np.int32)
 
 
-def places(size: int, home: Path) -> tuple[EmbeddingCache, SnapshotStore | None]:
-    """Where the vectors of a catalog of this size are kept."""
-    store = SnapshotStore(home / "indexes", identity="requests", model="builtin") if size > EXACT_LIMIT else None
-    return EmbeddingCache(home / "embeddings", max_entries=round(ENTRIES_PER_TOOL * size)), store
+def vector_cache(size: int, home: Path) -> EmbeddingCache:
+    """The cache of the vectors of a catalog of this size."""
+    return EmbeddingCache(home / "embeddings", max_entries=round(ENTRIES_PER_TOOL * size))
 
 
 def searches(size: int, query_count: int, vectors: Path, home: Path) -> dict[str, Any]:
@@ -118,27 +115,24 @@ def searches(size: int, query_count: int, vectors: Path, home: Path) -> dict[str
     plain, origins = catalog(size)
     documents, corpus = asked(plain), np.load(vectors)
     queries = intents(query_count)
-    cache, store = places(size, home)
+    cache = vector_cache(size, home)
     model = LookedRequests(documents, origins, corpus)
-    index = ToolIndex.build(plain, model, cache, store)
+    index = ToolIndex.build(plain, model, cache)
     measured = {"tools": size, **{f"{name}_without": ms for name, ms in latencies(index, queries).items()}}
-    index = ToolIndex.build(documents, model, cache, store)
+    index = ToolIndex.build(documents, model, cache)
     measured |= latencies(index, queries)
-    measured |= {"cache_mib": files_mib(home / "embeddings"), "snapshot_mib": files_mib(home / "indexes")}
-    return measured
+    return measured | {"cache_mib": files_mib(home / "embeddings")}
 
 
 def memory(size: int, home: Path) -> dict[str, Any]:
-    """KiB of a tool that has requests: their vectors, with every mapped page read, and their texts."""
+    """KiB of a tool that has requests: their vectors and their texts."""
     documents, model = asked(catalog(size)[0]), Counting()
-    all_requests(asked(documents[:1]), model, None, None)  # what is loaded once is not of these tools
+    all_requests(asked(documents[:1]), model, None)  # what is loaded once is not of these tools
     model.encoded, before = 0, resident_mib()
-    requests = all_requests(documents, model, *places(size, home))
-    for part in np.array_split(np.arange(size), size // TOUCHED_AT_ONCE):
-        requests.evidence(np.ones((1, model.dimension), dtype=np.float32), part)
+    requests = all_requests(documents, model, vector_cache(size, home))
     gc.collect()
     vectors = resident_mib() - before
-    if model.encoded:
+    if model.encoded or not requests:
         raise SystemExit(f"{model.encoded} texts were encoded again")
     return {"kib_per_tool": round(vectors * 1024 / size, 2), "text_kib_per_tool": round(text_kib(documents) / size, 2)}
 
@@ -185,7 +179,7 @@ def restart(size: int, vectors: Path) -> dict[str, Any]:
             raise SystemExit("a restart lacks vectors")
         changed = [replace(documents[0], requests=("something that nobody asked so far",)), *documents[1:]]
         encoded = known.encoded
-        _, change_s = timed(lambda: all_requests(changed, known, EmbeddingCache(Path(folder)), None))
+        _, change_s = timed(lambda: all_requests(changed, known, EmbeddingCache(Path(folder))))
         measured = {"tools": size, "words_s": words_s, "vectors_s": vectors_s, "texts_encoded": encoded}
         return measured | {"one_change_s": change_s, "one_change_texts": known.encoded - encoded}
 

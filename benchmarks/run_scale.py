@@ -1,6 +1,6 @@
-"""How search holds up in catalogs of ten thousand to a million tools, and what building and changing them costs.
+"""How search holds up in catalogs of up to a hundred thousand tools, and what building and changing them costs.
 
-    python -m benchmarks.run_scale [--tools 10000 100000 1000000] [--queries 300] [--no-save]
+    python -m benchmarks.run_scale [--tools 10000 100000] [--queries 300] [--no-save]
 
 Takes published tools and intents from $PML_DATA (default `../shared/data` beside the repository). Catalogs larger than
 that are made of variants: some words of the texts exchanged, some noise added to the vectors. Vectors of tools are
@@ -37,11 +37,9 @@ from pml_gateway.index import EmbeddingCache, ToolDocument, ToolIndex, load_embe
 from pml_gateway.index.cache import ENTRIES_PER_TOOL
 from pml_gateway.index.calibration import shipped_directory
 from pml_gateway.index.embedder import Embeddings
-from pml_gateway.index.large import SnapshotStore, both_halves
-from pml_gateway.index.lexical import LexicalIndex
 from pml_gateway.index.models import OnnxEmbedder
-from pml_gateway.index.text import dense_text, query_tokens
-from pml_gateway.index.vectors import EXACT_LIMIT, ExactVectors, Mask, VectorIndex
+from pml_gateway.index.text import dense_text
+from pml_gateway.index.vectors import FULL_PRECISION_LIMIT, Mask, VectorIndex
 
 SEED = 7
 NOISE = 0.5
@@ -51,7 +49,6 @@ tools that do the same."""
 WORDS_EXCHANGED = 0.3
 RECALL_QUERIES = 100
 DEPTHS = (10, 50)
-LEXICAL_DEPTH = 200
 MASKS = (0.5, 0.01, 0.0005)
 HITS = 5
 CHANGED = 20
@@ -66,7 +63,7 @@ Result = TypeVar("Result")
 def main() -> None:
     """Parse, measure, save, print."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("--tools", type=int, nargs="+", default=[10_000, 100_000, 1_000_000])
+    parser.add_argument("--tools", type=int, nargs="+", default=[10_000, 100_000])
     parser.add_argument("--queries", type=int, default=300)
     parser.add_argument("--encoded", type=int, default=ENCODED, help="real tools to measure encoding on; 0 for none")
     parser.add_argument("--no-save", action="store_true", help="print only")
@@ -246,12 +243,11 @@ class Bench:
     documents: list[ToolDocument]
     model: Looked
     cache: EmbeddingCache
-    store: SnapshotStore
 
     def build(self, documents: Sequence[ToolDocument] | None = None) -> ToolIndex:
         """The index as a gateway builds it."""
         tools = self.documents if documents is None else documents
-        return ToolIndex.build(tools, self.model, self.cache, self.store)
+        return ToolIndex.build(tools, self.model, self.cache)
 
 
 def scale(size: int, query_count: int, vectors: Path) -> dict[str, Any]:
@@ -263,12 +259,11 @@ def scale(size: int, query_count: int, vectors: Path) -> dict[str, Any]:
             documents,
             Looked(documents, origins, corpus),
             EmbeddingCache(Path(folder) / "embeddings", max_entries=round(ENTRIES_PER_TOOL * size)),
-            SnapshotStore(Path(folder) / "indexes", identity="scale", model="builtin"),
         )
         before = resident_mib()
         (index, build_s) = timed(bench.build)
-        measured: dict[str, Any] = {"tools": size, "kind": "exact" if size <= EXACT_LIMIT else "clustered"}
-        measured |= {"build_s": build_s, "files_mib": files_mib(Path(folder) / "indexes")}
+        bits = 32 if size <= FULL_PRECISION_LIMIT else 16
+        measured: dict[str, Any] = {"tools": size, "bits": bits, "build_s": build_s}
         measured |= {"cache_mib": files_mib(Path(folder) / "embeddings"), "built_peak_mib": peak_mib()}
         del index
         index, measured["load_s"] = timed(bench.build)
@@ -327,34 +322,15 @@ def changes(bench: Bench, queries: Sequence[str]) -> dict[str, Any]:
 
 
 def recalls(bench: Bench, queries: Sequence[str]) -> dict[str, Any]:
-    """The share of the exact nearest that the index finds, and of the strongest by words."""
-    vectors: VectorIndex
-    if len(bench.documents) <= EXACT_LIMIT:
-        return {"dense": "exact", "lexical": "exact"}
-    postings, vectors = both_halves(bench.documents, bench.model, bench.cache, bench.store)
+    """The share of the exact nearest that the index finds."""
+    vectors = VectorIndex(bench.cache.encode(bench.model, [dense_text(each) for each in bench.documents]))
     encoded = [bench.model.encode_queries([query])[0] for query in queries]
     reference = nearest_of_all(bench, np.stack(encoded))
     measured: dict[str, Any] = {}
     for depth in DEPTHS:
         found = [set(vectors.nearest(query, depth).tolist()) for query in encoded]
         measured[f"dense@{depth}"] = shared([set(row[:depth]) for row in reference], found)
-    approximate, exact = LexicalIndex(postings), LexicalIndex(postings, exact_limit=len(bench.documents))
-    terms = [query_tokens(query) for query in queries]
-    strongest = [set(approximate.match(words).strongest(LEXICAL_DEPTH).tolist()) for words in terms]
-    measured[f"lexical@{LEXICAL_DEPTH}"] = lexical_share(exact, terms, strongest)
     return measured
-
-
-def lexical_share(exact: LexicalIndex, terms: Sequence[Sequence[str]], found: Sequence[set[int]]) -> float:
-    """The share of the candidates by words that score as the exact ones do at least; ties are as good as each other."""
-    shares = []
-    for words, positions in zip(terms, found, strict=True):
-        scores = exact.scores(words)
-        wanted = min(LEXICAL_DEPTH, int(np.count_nonzero(scores)))
-        if wanted:
-            last = np.partition(scores, -wanted)[-wanted]
-            shares.append(min(1.0, int(np.count_nonzero(scores[list(positions)] >= last)) / wanted))
-    return round(float(np.mean(shares)), 4)
 
 
 def nearest_of_all(bench: Bench, queries: Embeddings) -> list[list[int]]:
@@ -363,7 +339,7 @@ def nearest_of_all(bench: Bench, queries: Embeddings) -> list[list[int]]:
     best: list[list[tuple[float, int]]] = [[] for _ in queries]
     for start in range(0, len(bench.documents), SCANNED_AT_ONCE):
         block = bench.documents[start : start + SCANNED_AT_ONCE]
-        scan = ExactVectors(bench.model.encode([dense_text(each) for each in block]))
+        scan = VectorIndex(bench.model.encode([dense_text(each) for each in block]))
         for number, query in enumerate(queries):
             positions = scan.nearest(query, depth)
             similarities = scan.similarities(query, positions)

@@ -32,12 +32,12 @@ LINKING_WAITS = 60.0
 class Background:
     """One task on the event loop of a server, from its first request until it ends."""
 
-    def __init__(self, paths: Paths, identity: str, is_current: Callable[[View], bool]) -> None:
+    def __init__(self, paths: Paths, is_current: Callable[[View], bool]) -> None:
         self.loop = asyncio.get_running_loop()
         self.index: ToolIndex | None = None
         self.linker = Linker(lambda: self._indexer.wait(LINKING_WAITS), is_current)
         requests = ToolRequests(RequestLibrary(paths.requests_dir))
-        self._indexer = Indexer(paths.cache_dir, identity, requests=requests)
+        self._indexer = Indexer(paths.cache_dir, requests=requests)
         self._wanted: Catalog | None = None
         self._indexed: frozenset[str] = frozenset()
         self._swapped = Signal()

@@ -634,9 +634,7 @@ async def open_gateway(
         anyio.create_task_group() as tasks,
     ):
         usage = _Usage(paths.usage_file, identity)
-        indexer = Indexer(
-            paths.cache_dir, identity, requests=common.requests, most_used=usage.names, indexes=common.indexes
-        )
+        indexer = Indexer(paths.cache_dir, requests=common.requests, most_used=usage.names, indexes=common.indexes)
         warden = Warden(PinsFile(paths.pins_dir, identity), make_judge)
 
         def manifests(naming: NamingSettings) -> ManifestFile:

@@ -25,12 +25,10 @@ from pml_gateway.gateway.made_once import MadeOnce
 from pml_gateway.gateway.state import documents, linked_tool, remember
 from pml_gateway.index.cache import EmbeddingCache
 from pml_gateway.index.embedder import Embedder
-from pml_gateway.index.large import SnapshotStore, all_requests, requests_so_far
 from pml_gateway.index.links import Links
 from pml_gateway.index.models import load_embedder
-from pml_gateway.index.search import ToolIndex
+from pml_gateway.index.search import ToolIndex, all_requests, requests_so_far
 from pml_gateway.index.text import ToolDocument, dense_text
-from pml_gateway.index.vectors import EXACT_LIMIT
 from pml_gateway.log import get_logger
 from pml_gateway.policy.view import View
 from pml_gateway.requests.sources import ToolRequests
@@ -65,7 +63,6 @@ class _Sources:
     texts: Sequence[ToolDocument]
     embedder: Embedder
     cache: EmbeddingCache
-    store: SnapshotStore
     most_used: Callable[[], Iterable[str]]
 
 
@@ -159,20 +156,16 @@ class Indexer:
     def __init__(
         self,
         cache_dir: Path,
-        identity: str,
         *,
-        exact_limit: int = EXACT_LIMIT,
         requests: ToolRequests | None = None,
         most_used: MostUsed = lambda _settings, _catalog: (),
         load: Callable[[str], Embedder] = load_embedder,
         indexes: SharedIndexes | None = None,
     ) -> None:
-        """Keep embeddings and the indexes of large catalogs in `cache_dir`.
+        """Keep embeddings in `cache_dir`.
 
         Args:
             cache_dir: shared with other gateway processes.
-            identity: names the configuration, so that each has an index of its own.
-            exact_limit: a catalog of more tools is large.
             requests: what is asked for tools; nothing unless given.
             most_used: names tools whose vectors are computed first; may read files.
             load: the model of a setting.
@@ -180,8 +173,6 @@ class Indexer:
         """
         self._indexes = indexes or SharedIndexes()
         self._cache_dir = cache_dir
-        self._exact_limit = exact_limit
-        self._identity = identity
         self._requests = requests
         self._most_used = most_used
         self._load = load
@@ -265,9 +256,7 @@ class Indexer:
     ) -> bool:
         """Bring out indexes, the last one complete; whether it came to that before another catalog was requested."""
         in_thread = anyio.to_thread.run_sync
-        store = SnapshotStore(self._cache_dir / "indexes", identity=self._identity, model=settings.search.model)
-        build = partial(ToolIndex.build, store=store, exact_limit=self._exact_limit)
-        words = await in_thread(build, texts, None)
+        words = await in_thread(ToolIndex.build, texts, None)
         embedder = None
         if settings.search.ranking is not Ranking.LEXICAL:
             if not self._has_index:
@@ -278,7 +267,7 @@ class Indexer:
             bring_out(words)
             return True
         cache = EmbeddingCache.of_catalog(self._cache_dir, len(texts))
-        sources = _Sources(texts, embedder, cache, store, partial(self._most_used, settings, catalog))
+        sources = _Sources(texts, embedder, cache, partial(self._most_used, settings, catalog))
         index = await self._with_own_vectors(words, sources, bring_out)
         if index is None:
             return False
@@ -288,8 +277,8 @@ class Indexer:
     async def _with_own_vectors(self, words: ToolIndex, sources: _Sources, bring_out: OnIndex) -> ToolIndex | None:
         """The index with the vectors of all tools; None when another catalog was requested meanwhile."""
         in_thread = anyio.to_thread.run_sync
-        texts, embedder, cache, store = sources.texts, sources.embedder, sources.cache, sources.store
-        so_far = partial(words.with_known_vectors, embedder, cache, store)
+        texts, embedder, cache = sources.texts, sources.embedder, sources.cache
+        so_far = partial(words.with_known_vectors, embedder, cache)
         index = await in_thread(so_far)
         if index.lacking:
             if len(index.lacking) > SLICE:
@@ -305,11 +294,11 @@ class Indexer:
             if not await self._encoded(texts, index.lacking, known, encode, so_far, bring_out):
                 return None
             index = await in_thread(so_far)
-        if index.lacking or len(texts) > self._exact_limit:
-            # What could not be stored is computed once more, and the snapshot of a large catalog is brought up to date.
-            pause, limit, known_requests = anyio.from_thread.check_cancelled, self._exact_limit, index.requests
-            build = partial(ToolIndex.build, exact_limit=limit, pause=pause, requests=known_requests)
-            index = await in_thread(build, texts, embedder, cache, store)
+        if index.lacking:
+            # What could not be stored is computed once more.
+            requests = await in_thread(requests_so_far, texts, embedder, cache)
+            build = partial(ToolIndex.build, pause=anyio.from_thread.check_cancelled, requests=requests)
+            index = await in_thread(build, texts, embedder, cache)
         return index
 
     async def _with_requests(self, index: ToolIndex, sources: _Sources, bring_out: OnIndex) -> bool:
@@ -318,7 +307,7 @@ class Indexer:
         It answers without them too, so that nothing waits for these.
         """
         in_thread = anyio.to_thread.run_sync
-        texts, embedder, cache, store = sources.texts, sources.embedder, sources.cache, sources.store
+        texts, embedder, cache = sources.texts, sources.embedder, sources.cache
         having = sum(bool(each.requests) for each in texts)
         lacking = await in_thread(lambda: index.lacking_requests)
         if lacking:
@@ -330,14 +319,11 @@ class Indexer:
                 cache.encode_requests(embedder, [texts[at].requests for at in chosen])
 
             def so_far() -> ToolIndex:
-                return index.with_requests(requests_so_far(texts, embedder, cache, store))
+                return index.with_requests(requests_so_far(texts, embedder, cache))
 
             if not await self._encoded(texts, lacking, having - len(lacking), encode, so_far, bring_out):
                 return False
-        is_large = len(texts) > self._exact_limit
-        if lacking or (is_large and having):
-            pause = anyio.from_thread.check_cancelled
-            requests = partial(all_requests, texts, embedder, cache, store if is_large else None, pause=pause)
+            requests = partial(all_requests, texts, embedder, cache, anyio.from_thread.check_cancelled)
             bring_out(index.with_requests(await in_thread(requests)))
         return True
 

@@ -32,6 +32,9 @@ LOCK_SECONDS = 5.0
 LOOKUP_BATCH = 500
 """Host parameters of one statement; old SQLite builds allow 999."""
 
+READ_AT_ONCE = 10_000
+"""Vectors of texts that are in memory twice for a moment, 15 MB."""
+
 LENGTH_TOLERANCE = 1e-3
 """A stored vector whose length is not 1 within this is damaged."""
 
@@ -79,13 +82,17 @@ class EmbeddingCache:
 
     def stored(self, embedder: Embedder, texts: Sequence[str]) -> tuple[Embeddings, Positions]:
         """The vectors (k, dimension) that are stored already, and which of the texts (k,) they are of."""
-        digests = [_digest(text) for text in texts]
-        known = self._known(embedder, digests)
-        positions = np.asarray([at for at, digest in enumerate(digests) if digest in known], dtype=np.int64)
-        vectors = np.empty((len(positions), embedder.dimension), dtype=np.float32)
-        for row, at in enumerate(positions.tolist()):
-            vectors[row] = known[digests[at]]
-        return vectors, positions
+        # pages of arrays that nothing is written to take no memory
+        vectors = np.empty((len(texts), embedder.dimension), dtype=np.float32)
+        positions = list[int]()
+        for start in range(0, len(texts), READ_AT_ONCE):
+            digests = [_digest(text) for text in texts[start : start + READ_AT_ONCE]]
+            known = self._known(embedder, digests)
+            for at, digest in enumerate(digests, start):
+                if digest in known:
+                    vectors[len(positions)] = known[digest]
+                    positions.append(at)
+        return vectors[: len(positions)], np.asarray(positions, dtype=np.int64)
 
     def encode_requests(self, embedder: Embedder, requests: Requests) -> list[Encoded]:
         """The vectors of the requests of n tools, each of which has some; computed are only those not stored yet."""

@@ -13,7 +13,6 @@ from itertools import islice
 from typing import TypeVar
 
 from pml_gateway.index.concepts import NAMES, Ends, LinkedTool, Place, ends_of, first_stem, telling_word
-from pml_gateway.index.large import go_on
 
 MAX_LINKED = 20_000
 """Tools of a catalog beyond which no links are sought: so many take 7 s of one core, beside the requests."""
@@ -90,7 +89,7 @@ class Links:
         self._related = related
 
     @classmethod
-    def build(cls, tools: Sequence[LinkedTool], pause: Callable[[], None] = go_on) -> Links:
+    def build(cls, tools: Sequence[LinkedTool], pause: Callable[[], None] = lambda: None) -> Links:
         """Find what belongs together; `pause` is called now and then, and what it raises stops that."""
         if len(tools) > MAX_LINKED:
             return cls({})

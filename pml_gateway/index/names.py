@@ -12,7 +12,6 @@ import numpy as np
 import numpy.typing as npt
 
 from pml_gateway.index.text import ToolDocument, split_words
-from pml_gateway.index.vectors import EXACT_LIMIT
 
 MAX_NAME_WORDS = 6
 """A query with more words is a sentence; its unknown words are names of people and places, not slips."""
@@ -23,7 +22,7 @@ MIN_WORD = 5
 MIN_NAME = 6
 """Letters and digits of a name that may be mistyped as a whole."""
 
-SLIPS_LIMIT = EXACT_LIMIT
+SLIPS_LIMIT = 50_000
 """Tools up to which whole names may be mistyped, with 40 ways to write each; beyond, slips are corrected by words."""
 
 MAX_WORDS = 100_000

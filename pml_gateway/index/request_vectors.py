@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from pml_gateway.index.embedder import Embedder, Embeddings
 from pml_gateway.index.text import well_formed
-from pml_gateway.index.vectors import Mask, Positions, Rows
+from pml_gateway.index.vectors import Mask, Positions, selection
 
 LEVELS = 127
 """Of a component on either side of nothing. Scaled to the largest component of its vector, a cosine changes by 0.0004;
@@ -44,9 +44,7 @@ class Encoded:
         return cls(np.rint(vectors / scales[:, np.newaxis]).astype(np.int8), scales)
 
 
-Item = TypeVar("Item", bound=Encoded | None)
-
-Encode = Callable[[Requests], Sequence[Item]]
+Encode = Callable[[Requests], Sequence[Encoded | None]]
 """The vectors of the requests of tools, each of which has some; None for those that are not to be had."""
 
 
@@ -59,76 +57,6 @@ def encoded(embedder: Embedder, requests: Requests) -> list[Encoded]:
         return []
     vectors = embedder.encode([well_formed(text) for texts in requests for text in texts])
     return [Encoded.of(part) for part in np.split(vectors, np.cumsum([len(texts) for texts in requests])[:-1])]
-
-
-@dataclass(frozen=True, slots=True)
-class RequestCodes:
-    """The m vectors of the requests of n tools, each of which has some."""
-
-    starts: Rows
-    """(n + 1,): those of tool number i are the rows from starts[i] to starts[i + 1]."""
-    codes: Codes
-    """(m, dimension), in memory or mapped from a file."""
-    scales: Scales
-    """(m,)"""
-    means: Any
-    """FAISS scan of the means of each tool (n, dimension), 8 bits per component."""
-
-    def __len__(self) -> int:
-        return len(self.starts) - 1
-
-    def __getitem__(self, number: int) -> Encoded:
-        rows = slice(self.starts[number], self.starts[number + 1])
-        return Encoded(self.codes[rows], self.scales[rows])
-
-    @classmethod
-    def gathered(
-        cls, tools: Iterable[Encoded | None], counts: Sequence[int], dimension: int
-    ) -> tuple[RequestCodes, Positions]:
-        """Put together the requests of tools, of which there are `counts` each, and the numbers of those there are."""
-        import faiss  # imported late: see pml_gateway/index/__init__.py
-
-        faiss.omp_set_num_threads(1)
-        # pages of arrays that nothing is written to take no memory
-        codes = np.empty((sum(counts), dimension), dtype=np.int8)
-        scales = np.empty(len(codes), dtype=np.float32)
-        levels = np.empty((len(counts), dimension), dtype=np.float32)
-        numbers, starts = list[int](), [0]
-        for number, tool in enumerate(tools):
-            if tool is not None:
-                rows = slice(starts[-1], starts[-1] + len(tool.scales))
-                codes[rows], scales[rows] = tool.codes, tool.scales
-                levels[len(numbers)] = np.rint(np.float32(LEVELS / len(tool.scales)) * (tool.scales @ tool.codes))
-                numbers.append(number)
-                starts.append(rows.stop)
-        means = faiss.IndexScalarQuantizer(
-            dimension, faiss.ScalarQuantizer.QT_8bit_direct_signed, faiss.METRIC_INNER_PRODUCT
-        )
-        means.add(levels[: len(numbers)])
-        here = slice(starts[-1])
-        return cls(np.asarray(starts, dtype=np.int64), codes[here], scales[here], means), np.asarray(numbers, np.int64)
-
-
-def in_turn(
-    requests: Requests, positions: Positions, encode: Encode[Item], pause: Callable[[], None]
-) -> Iterator[Item]:
-    """The vectors of the requests of the tools at `positions`, some at a time, with a `pause` before each."""
-    for start in range(0, len(positions), READ_AT_ONCE):
-        pause()
-        yield from encode([requests[at] for at in positions[start : start + READ_AT_ONCE].tolist()])
-
-
-def gathered_at(
-    requests: Requests, positions: Positions, tools: Iterable[Encoded | None], dimension: int
-) -> tuple[RequestCodes, Positions]:
-    """Those of the tools at `positions` whose vectors there are, and which those are."""
-    codes, numbers = RequestCodes.gathered(tools, [len(requests[at]) for at in positions.tolist()], dimension)
-    return codes, positions[numbers]
-
-
-def with_requests(requests: Requests) -> Positions:
-    """Which tools have some."""
-    return np.asarray([at for at, texts in enumerate(requests) if texts], dtype=np.int64)
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,48 +76,54 @@ class RequestEvidence:
 class RequestVectors:
     """The vectors of the requests of n tools, some of which may have none, or none yet."""
 
-    def __init__(self, size: int, *parts: tuple[RequestCodes, Positions]) -> None:
-        """Put together.
+    def __init__(
+        self, requests: Requests, encode: Encode, dimension: int, pause: Callable[[], None] = lambda: None
+    ) -> None:
+        """Put together what `encode` has of these requests, read some tools at a time, with a `pause` before each."""
+        import faiss  # imported late: see pml_gateway/index/__init__.py
 
-        Args:
-            size: n.
-            parts: requests of some tools, and which tools those are, -1 where a tool has gone.
-        """
-        import faiss  # imported late, as above
-
-        self._faiss: Any = faiss
-        self._parts = [(codes, positions) for codes, positions in parts if len(codes)]
-        self.counts = np.zeros(size, dtype=np.int64)
+        faiss.omp_set_num_threads(1)
+        self.counts = np.zeros(len(requests), dtype=np.int64)
         """(n,) requests of each tool whose vectors are here."""
-        self._first = np.zeros(size, dtype=np.int64)
-        offset = 0
-        for codes, positions in self._parts:
-            alive = positions >= 0
-            self._first[positions[alive]] = codes.starts[:-1][alive] + offset
-            self.counts[positions[alive]] = np.diff(codes.starts)[alive]
-            offset += len(codes.codes)
+        self._first = np.zeros(len(requests), dtype=np.int64)
+        # pages of arrays that nothing is written to take no memory
+        codes = np.empty((sum(map(len, requests)), dimension), dtype=np.int8)
+        scales = np.empty(len(codes), dtype=np.float32)
+        self._means: Any = faiss.IndexScalarQuantizer(
+            dimension, faiss.ScalarQuantizer.QT_8bit_direct_signed, faiss.METRIC_INNER_PRODUCT
+        )
+        having = [at for at, texts in enumerate(requests) if texts]
+        positions, end = list[int](), 0
+        for start in range(0, len(having), READ_AT_ONCE):
+            pause()
+            part = having[start : start + READ_AT_ONCE]
+            means = np.empty((len(part), dimension), dtype=np.float32)
+            before = len(positions)
+            for at, tool in zip(part, encode([requests[at] for at in part]), strict=True):
+                if tool is not None:
+                    count = len(tool.scales)
+                    codes[end : end + count], scales[end : end + count] = tool.codes, tool.scales
+                    means[len(positions) - before] = np.rint(np.float32(LEVELS / count) * (tool.scales @ tool.codes))
+                    self._first[at], self.counts[at] = end, count
+                    positions.append(at)
+                    end += count
+            self._means.add(means[: len(positions) - before])
+        self._codes, self._scales = codes[:end], scales[:end]
+        self._positions = np.asarray(positions, dtype=np.int64)
 
     def __bool__(self) -> bool:
-        return bool(self._parts)
+        return bool(len(self._positions))
 
     def nearest(self, query: npt.NDArray[np.float32], count: int, allowed: Mask | None = None) -> Positions:
         """The `count` allowed tools whose mean requests are nearest to `query` (dimension,), best first."""
-        if not self:
-            return np.zeros(0, dtype=np.int64)
+        available, parameters = selection(self._positions, allowed)
+        count = min(count, available)
+        if count <= 0:
+            return self._positions[:0]
         # the scan reads whole numbers only: it cuts off what stands behind the point
         asked = np.rint(query * (np.float32(LEVELS) / max(float(np.abs(query).max()), 1e-9)))[np.newaxis, :]
-        found = [(np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.float32))]
-        for codes, positions in self._parts:
-            alive = positions >= 0 if allowed is None else (positions >= 0) & allowed[positions]
-            parameters = None
-            if (available := int(np.count_nonzero(alive))) < len(positions):
-                bits = np.packbits(alive, bitorder="little")
-                parameters = self._faiss.SearchParameters(sel=self._faiss.IDSelectorBitmap(bits))
-            if wanted := min(count, available):
-                near, rows = codes.means.search(asked, wanted, params=parameters)
-                found.append((positions[rows[0]], near[0]))
-        tools, near = (np.concatenate(each) for each in zip(*found, strict=True))
-        best: Positions = tools[np.lexsort((tools, -near))[: max(count, 0)]]
+        near, rows = self._means.search(asked, count, params=parameters)
+        best: Positions = self._positions[rows[0][np.lexsort((rows[0], -near[0]))]]
         return best
 
     def evidence(self, queries: npt.NDArray[np.float32], positions: Positions) -> RequestEvidence:
@@ -212,15 +146,8 @@ class RequestVectors:
             which[:, some] = np.minimum.reduceat(np.where(others, np.iinfo(np.int64).max, numbers), starts, axis=1)
         return RequestEvidence(mean, best, which, counts)
 
-    def _cosines(self, queries: npt.NDArray[np.float32], rows: Rows) -> npt.NDArray[np.float32]:
-        """(q, r), of the requests in rows (r,), counted through all parts."""
-        cosines = np.empty((len(queries), len(rows)), dtype=np.float32)
-        for codes, _ in self._parts:
-            here = np.flatnonzero((rows >= 0) & (rows < len(codes.codes)))
-            own = rows[here]
-            vectors, scales = codes.codes[own].astype(np.float32), codes.scales[own]
-            for query, near in zip(queries, cosines, strict=True):
-                # einsum keeps to one thread and one summation order whatever the number of rows
-                near[here] = np.einsum("nd,d->n", vectors, query) * scales
-            rows = rows - len(codes.codes)
-        return cosines
+    def _cosines(self, queries: npt.NDArray[np.float32], rows: Positions) -> npt.NDArray[np.float32]:
+        """(q, r), of the requests in rows (r,)."""
+        vectors, scales = self._codes[rows].astype(np.float32), self._scales[rows]
+        # einsum keeps to one thread and one summation order whatever the number of rows
+        return np.stack([np.einsum("nd,d->n", vectors, query) * scales for query in queries])

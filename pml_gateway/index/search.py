@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from copy import copy
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import assert_never
 
 import numpy as np
@@ -13,27 +14,19 @@ import numpy.typing as npt
 from pml_gateway.index.cache import EmbeddingCache
 from pml_gateway.index.calibration import LEXICAL_CURVE, CalibratedEmbedder, Calibration, Curve, shipped_calibration
 from pml_gateway.index.clauses import combine, interleaved, split_clauses, with_server_evidence
-from pml_gateway.index.embedder import Embedder, embed_query
-from pml_gateway.index.large import (
-    SnapshotStore,
-    all_requests,
-    both_halves,
-    go_on,
-    lexical_half,
-    requests_so_far,
-    vectors_so_far,
-)
-from pml_gateway.index.lexical import LexicalIndex, Match
+from pml_gateway.index.embedder import Embedder, Embeddings, embed_query
+from pml_gateway.index.lexical import LexicalIndex, count_words, strongest
 from pml_gateway.index.names import NameIndex
-from pml_gateway.index.request_vectors import RequestVectors
+from pml_gateway.index.request_vectors import RequestVectors, encoded
 from pml_gateway.index.text import (
     MAX_QUERY_CHARACTERS,
     ToolDocument,
     dense_text,
+    lexical_tokens,
     query_tokens,
     well_formed,
 )
-from pml_gateway.index.vectors import EXACT_LIMIT, ExactVectors, Mask, PartialVectors, Positions, VectorIndex
+from pml_gateway.index.vectors import Mask, Positions, VectorIndex
 from pml_gateway.index.verbs import LEXICAL_SCALE, actions_of, in_words_of_tools, losses
 from pml_gateway.index.wording import UNKNOWN_SHARE, in_words_of_answers, unknown_words
 from pml_gateway.types import Ranking
@@ -118,6 +111,9 @@ MIN_CANDIDATES = 200
 CLAUSE_CANDIDATES = 50
 """Candidates of each step of a request that has several."""
 
+ENCODED_AT_ONCE = 1_000
+"""Tools between two pauses of a build, about 3 s."""
+
 EXACT_SCORE = 1.0
 NEAR_SCORE = 0.999
 """Of a name that is written or spelled another way; the highest score that evidence alone can reach."""
@@ -183,10 +179,8 @@ class ToolIndex:
         documents: Sequence[ToolDocument],
         embedder: Embedder | None,
         cache: EmbeddingCache | None = None,
-        store: SnapshotStore | None = None,
         *,
-        exact_limit: int = EXACT_LIMIT,
-        pause: Callable[[], None] = go_on,
+        pause: Callable[[], None] = lambda: None,
         requests: RequestVectors | None = None,
     ) -> ToolIndex:
         """Index documents.
@@ -195,25 +189,15 @@ class ToolIndex:
             documents: the tools.
             embedder: without one, every search is lexical.
             cache: with one, only new texts are encoded.
-            store: where the index of a large catalog is kept.
-            exact_limit: a catalog of more documents is large.
-            pause: called now and then while a large catalog is indexed with a model; what it raises stops that.
+            pause: called every few seconds while texts are encoded; what it raises stops the build.
             requests: the vectors of the requests of tools; None encodes them.
         """
-        is_large = len(documents) > exact_limit
+        lexical = LexicalIndex(count_words(map(lexical_tokens, documents)))
         if embedder is None:
-            postings = lexical_half(documents, store if is_large else None)
-            return cls(tuple(documents), LexicalIndex(postings, exact_limit=exact_limit), None)
-        vectors: VectorIndex
-        if is_large:
-            postings, vectors = both_halves(documents, embedder, cache, store, pause=pause)
-        else:
-            postings = lexical_half(documents, None)
-            texts = [dense_text(document) for document in documents]
-            vectors = ExactVectors(embedder.encode(texts) if cache is None else cache.encode(embedder, texts))
+            return cls(tuple(documents), lexical, None)
+        vectors = VectorIndex(_encoded(documents, embedder, cache, pause))
         if requests is None:
-            requests = all_requests(documents, embedder, cache, store if is_large else None, pause=pause)
-        lexical = LexicalIndex(postings, exact_limit=exact_limit)
+            requests = all_requests(documents, embedder, cache, pause)
         return cls(tuple(documents), lexical, _DenseHalf(embedder, vectors, _calibration(embedder), requests))
 
     @property
@@ -222,14 +206,14 @@ class ToolIndex:
         return [] if self.encoded is None else np.flatnonzero(~self.encoded).tolist()
 
     @property
-    def requests(self) -> RequestVectors:
-        """The vectors of requests so far."""
-        return RequestVectors(len(self.documents)) if self._dense is None else self._dense.requests
+    def requests(self) -> RequestVectors | None:
+        """The vectors of requests so far; None without a model."""
+        return None if self._dense is None else self._dense.requests
 
     @property
     def lacking_requests(self) -> list[int]:
         """The positions of the documents that have requests whose vectors are awaited."""
-        known = self.requests.counts.tolist()
+        known = [0] * len(self.documents) if self.requests is None else self.requests.counts.tolist()
         return [at for at, each in enumerate(self.documents) if each.requests and not known[at]]
 
     def with_requests(self, requests: RequestVectors) -> ToolIndex:
@@ -244,27 +228,17 @@ class ToolIndex:
         after.encoded = np.zeros(len(self.documents), dtype=np.bool_)
         return after
 
-    def with_known_vectors(
-        self, embedder: Embedder, cache: EmbeddingCache, store: SnapshotStore | None = None
-    ) -> ToolIndex:
-        """This index with the vectors that are stored already; it awaits the others, and computes none.
-
-        Args:
-            embedder: the model.
-            cache: of embeddings.
-            store: where the index of a large catalog is kept.
-        """
-        vectors, positions = vectors_so_far(self.documents, embedder, cache, store)
+    def with_known_vectors(self, embedder: Embedder, cache: EmbeddingCache) -> ToolIndex:
+        """This index with the vectors that are stored already; it awaits the others, and computes none."""
+        embeddings, positions = cache.stored(embedder, [dense_text(each) for each in self.documents])
         if not len(positions):
             return self.awaiting_vectors()
+        known = np.zeros(len(self.documents), dtype=np.bool_)
+        known[positions] = True
         after = copy(self)
-        if len(positions) == len(self.documents):
-            after.encoded = None
-        else:
-            after.encoded = np.zeros(len(self.documents), dtype=np.bool_)
-            after.encoded[positions] = True
-            vectors = PartialVectors(vectors, positions, len(self.documents))
-        requests = requests_so_far(self.documents, embedder, cache, store)
+        after.encoded = None if known.all() else known
+        vectors = VectorIndex(embeddings, positions, len(self.documents))
+        requests = requests_so_far(self.documents, embedder, cache)
         after._dense = _DenseHalf(embedder, vectors, _calibration(embedder), requests)
         return after
 
@@ -328,9 +302,9 @@ class ToolIndex:
         requests = [in_words_of_tools(in_words_of_answers(text)) for text in (query, *clauses)]
         counts = (count, *(CLAUSE_CANDIDATES for _ in clauses))
         words = [self._words(text, allowed, ranking) for text in requests]
-        positions = _union(found.strongest(wanted) for found, wanted in zip(words, counts, strict=True))
+        positions = _union(strongest(found, wanted) for found, wanted in zip(words, counts, strict=True))
         if self._dense is None or ranking is Ranking.LEXICAL:
-            evidence = np.stack([np.log1p(found.at(positions)) for found in words])
+            evidence = np.stack([np.log1p(found[positions]) for found in words])
             scale = LEXICAL_SCALE
         else:
             dense = self._dense
@@ -345,7 +319,7 @@ class ToolIndex:
             cosines = dense.cosines(vectors, positions)
             tools = len(self.documents) if allowed is None else int(np.count_nonzero(allowed))
             evidence = np.stack(
-                [fuse(near, found.at(positions), tools) for near, found in zip(cosines, words, strict=True)]
+                [fuse(near, found[positions], tools) for near, found in zip(cosines, words, strict=True)]
             )
             scale = 0.0 if ranking is Ranking.DENSE else 1.0
         if scale:
@@ -369,8 +343,8 @@ class ToolIndex:
                 return True
         return False
 
-    def _words(self, text: str, allowed: Mask | None, ranking: Ranking) -> Match:
-        return self._lexical.match(() if ranking is Ranking.DENSE else query_tokens(text), allowed)
+    def _words(self, text: str, allowed: Mask | None, ranking: Ranking) -> Floats:
+        return self._lexical.scores(() if ranking is Ranking.DENSE else query_tokens(text), allowed)
 
     def _curve(self, ranking: Ranking) -> Curve:
         if self._dense is None:
@@ -387,6 +361,35 @@ class ToolIndex:
 
     def _key(self, position: int) -> str:
         return self.documents[position].key
+
+
+def all_requests(
+    documents: Sequence[ToolDocument],
+    embedder: Embedder,
+    cache: EmbeddingCache | None,
+    pause: Callable[[], None] = lambda: None,
+) -> RequestVectors:
+    """Return the vectors of the requests of documents, computed if the cache lacks them."""
+    encode = partial(encoded, embedder) if cache is None else partial(cache.encode_requests, embedder)
+    return RequestVectors([document.requests for document in documents], encode, embedder.dimension, pause)
+
+
+def requests_so_far(documents: Sequence[ToolDocument], embedder: Embedder, cache: EmbeddingCache) -> RequestVectors:
+    """Return the vectors of requests that are in the cache; none is computed."""
+    stored = partial(cache.stored_requests, embedder)
+    return RequestVectors([document.requests for document in documents], stored, embedder.dimension)
+
+
+def _encoded(
+    documents: Sequence[ToolDocument], embedder: Embedder, cache: EmbeddingCache | None, pause: Callable[[], None]
+) -> Embeddings:
+    encode = embedder.encode if cache is None else partial(cache.encode, embedder)
+    vectors = np.empty((len(documents), embedder.dimension), dtype=np.float32)
+    for start in range(0, len(documents), ENCODED_AT_ONCE):
+        pause()
+        part = slice(start, start + ENCODED_AT_ONCE)
+        vectors[part] = encode([dense_text(document) for document in documents[part]])
+    return vectors
 
 
 def _calibration(embedder: Embedder) -> Calibration:

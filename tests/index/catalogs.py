@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-from dataclasses import replace
 
 from pml_gateway.index import ToolDocument
 from tests.index.tools import tool
@@ -22,8 +21,3 @@ def catalog(count: int, seed: int = 3) -> list[ToolDocument]:
         described = f"{verb} one {noun} of the {topic} {draw.choice(NOUNS)} item{number}"
         documents.append(tool(f"{topic}{number % 9}__{verb}_{noun}_{number}", described, parameters=(noun,)))
     return documents
-
-
-def edited(document: ToolDocument) -> ToolDocument:
-    """The tool with another description."""
-    return replace(document, description=f"{document.description} with paging")

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from pml_gateway.index import Embedder, ToolIndex
 from pml_gateway.index.lexical import LexicalIndex, count_words
 from pml_gateway.index.text import lexical_tokens, query_tokens
-from pml_gateway.index.vectors import ExactVectors
+from pml_gateway.index.vectors import VectorIndex
 from pml_gateway.types import Ranking
 from tests.index.fakes import HashedWords
 from tests.index.tools import OFFICE, labelled_tools
@@ -91,4 +91,4 @@ def test_a_mask_is_applied_before_the_best_are_cut() -> None:
     rows = HashedWords().encode([f"word{number} common" for number in range(300)])
     mask = np.zeros(300, dtype=bool)
     mask[[7, 150, 299]] = True
-    assert sorted(ExactVectors(rows).nearest(rows[0], 3, mask).tolist()) == [7, 150, 299]
+    assert sorted(VectorIndex(rows).nearest(rows[0], 3, mask).tolist()) == [7, 150, 299]

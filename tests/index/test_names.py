@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 import pytest
 
-from pml_gateway.index import Embedder, ToolIndex
+from pml_gateway.index import Embedder, ToolDocument, ToolIndex
+from pml_gateway.index.names import NameIndex
+from pml_gateway.index.vectors import Mask
+from tests.index.catalogs import catalog
 from tests.index.fakes import HashedWords
 from tests.index.tools import OFFICE, tool
 
@@ -74,3 +79,18 @@ def test_words_of_a_sentence_are_left_as_they_are() -> None:
     embedder.encoded.clear()
     index.search("please tell the fils of Anna about the serach tomorrow", limit=1)
     assert embedder.encoded[0] == "please tell the fils of Anna about the serach tomorrow"
+
+
+def names_of(documents: Sequence[ToolDocument], query: str, allowed: Mask | None = None) -> list[str]:
+    index = NameIndex(documents, slips_limit=10)
+    spelled = index.spelled(query, allowed, lambda word: False)
+    return [documents[at].key for at in index.near(spelled, allowed, lambda word: False)]
+
+
+def test_words_of_names_are_corrected_in_a_large_catalog_too() -> None:
+    tools = catalog(3_000)
+    wanted = tools[17]
+    verb, noun, number = wanted.name.split("_")
+    mistyped = f"{verb} {noun[:2]}{noun[3:]} {number}"
+    assert names_of(tools, mistyped) == [wanted.key]
+    assert names_of(tools, mistyped, np.array([document is not wanted for document in tools])) == []

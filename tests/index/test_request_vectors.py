@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pml_gateway.index.embedder import Embeddings
-from pml_gateway.index.large import all_requests
-from pml_gateway.index.request_vectors import Encoded, RequestCodes, RequestVectors
+from pml_gateway.index.request_vectors import Encoded, Requests, RequestVectors
+from pml_gateway.index.search import all_requests
 from tests.index.fakes import HashedWords
 from tests.index.tools import tool
 from tests.support.examples import examples
@@ -30,21 +30,20 @@ def vectors(counts: list[int], seed: int) -> list[Embeddings]:
     return [(each / np.linalg.norm(each, axis=1, keepdims=True)).astype(np.float32) for each in drawn]
 
 
-def index(tools: list[Embeddings], *, split: int = 0) -> RequestVectors:
-    """Of these tools, in two parts."""
-    parts = []
-    for positions in (np.arange(split), np.arange(split, len(tools))):
-        chosen = [Encoded.of(tools[at]) if len(tools[at]) else None for at in positions]
-        codes, numbers = RequestCodes.gathered(chosen, [len(tools[at]) for at in positions], DIMENSION)
-        parts.append((codes, positions[numbers]))
-    return RequestVectors(len(tools), *parts)
+def index(tools: list[Embeddings]) -> RequestVectors:
+    """Of these tools."""
+
+    def encode(requests: Requests) -> list[Encoded]:
+        return [Encoded.of(tools[int(texts[0])]) for texts in requests]
+
+    return RequestVectors([(f"{at}",) * len(each) for at, each in enumerate(tools)], encode, DIMENSION)
 
 
 @settings(max_examples=examples(60))
-@given(counts=COUNTS, seed=st.integers(0, 99), split=st.integers(0, 30))
-def test_evidence_is_that_of_the_vectors(counts: list[int], seed: int, split: int) -> None:
+@given(counts=COUNTS, seed=st.integers(0, 99))
+def test_evidence_is_that_of_the_vectors(counts: list[int], seed: int) -> None:
     tools, (queries,) = vectors(counts, seed), vectors([3], seed + 1)
-    found = index(tools, split=min(split, len(tools))).evidence(queries, np.arange(len(tools)))
+    found = index(tools).evidence(queries, np.arange(len(tools)))
     assert found.counts.tolist() == counts
     for (number, query), (at, own) in product(enumerate(queries), enumerate(tools)):
         if not len(own):
@@ -65,8 +64,7 @@ def test_evidence_is_the_same_to_the_bit_whatever_else_there_is(
 ) -> None:
     tools, (queries,) = vectors(counts, seed), vectors([3], seed + 1)
     chosen = data.draw(st.lists(st.integers(0, len(tools) - 1), min_size=1, unique=True))
-    split = data.draw(st.integers(0, len(tools)))
-    whole = index(tools, split=split).evidence(queries, np.asarray(chosen))
+    whole = index(tools).evidence(queries, np.asarray(chosen))
     alone = index([tools[at] for at in chosen]).evidence(queries[1:2], np.arange(len(chosen)))
     assert whole.mean[1].tobytes() == alone.mean.tobytes()
     assert whole.best[1].tobytes() == alone.best.tobytes()
@@ -80,7 +78,7 @@ def test_as_many_tools_as_are_wanted_or_allowed_are_found_and_never_a_hidden_one
 ) -> None:
     tools, (query,) = vectors(counts, seed), vectors([1], seed + 1)
     mask = np.asarray(data.draw(st.lists(st.booleans(), min_size=len(tools), max_size=len(tools))))
-    found = index(tools, split=len(tools) // 2).nearest(query[0], count, mask)
+    found = index(tools).nearest(query[0], count, mask)
     possible = np.flatnonzero(mask & (np.asarray(counts) > 0))
     assert len(set(found.tolist())) == len(found) == min(count, len(possible))
     means = np.asarray([each.mean(axis=0) @ query[0] if len(each) else -1 for each in tools])
@@ -89,18 +87,9 @@ def test_as_many_tools_as_are_wanted_or_allowed_are_found_and_never_a_hidden_one
     assert all(means[at] >= best_left_out - 2 * CLOSE for at in found)
 
 
-def test_a_tool_that_has_gone_is_not_found() -> None:
-    tools, (query,) = vectors([3, 4, 5], 1), vectors([1], 2)
-    chosen = [Encoded.of(each) for each in tools]
-    codes, _ = RequestCodes.gathered(chosen, [3, 4, 5], DIMENSION)
-    after = RequestVectors(2, (codes, np.array([1, -1, 0])))
-    assert sorted(after.nearest(query[0], 10).tolist()) == [0, 1]
-    assert after.evidence(query[:1], np.array([0, 1])).counts.tolist() == [5, 3]
-
-
 def built(*requests: tuple[str, ...]) -> RequestVectors:
     tools = [replace(tool(f"files__tool_{at}"), requests=texts) for at, texts in enumerate(requests)]
-    return all_requests(tools, HashedWords(), None, None)
+    return all_requests(tools, HashedWords(), None)
 
 
 def test_the_request_that_was_meant_is_named() -> None:
@@ -116,3 +105,16 @@ def test_without_any_request_nothing_is_found() -> None:
     assert not requests
     assert requests.nearest(queries[0], 5).tolist() == []
     assert requests.evidence(queries, np.array([1, 0])).counts.tolist() == [0, 0]
+
+
+def test_what_is_not_to_be_had_is_left_out_and_the_rest_is_as_before() -> None:
+    tools, (query,) = vectors([3, 0, 4, 5], 1), vectors([1], 2)
+
+    def encode(requests: Requests) -> list[Encoded | None]:
+        return [None if texts[0] == "2" else Encoded.of(tools[int(texts[0])]) for texts in requests]
+
+    part = RequestVectors([(f"{at}",) * len(each) for at, each in enumerate(tools)], encode, DIMENSION)
+    assert part.counts.tolist() == [3, 0, 0, 5]
+    assert sorted(part.nearest(query[0], 10).tolist()) == [0, 3]
+    whole = index(tools).evidence(query, np.array([0, 3]))
+    assert part.evidence(query, np.array([0, 3])).mean.tobytes() == whole.mean.tobytes()
