@@ -176,8 +176,5 @@ def _redis(url: str) -> Backend:
     from key_value.aio.stores.redis import RedisStore
     from redis.exceptions import RedisError
 
-    return _backend(RedisStore(url=url), BaseKeyValueError, RedisError, OSError)
-
-
-def _backend(store: Any, *failures: type[Exception]) -> Backend:
-    return Backend(cast(KeyValues, store), store, failures)
+    store: Any = RedisStore(url=url)
+    return Backend(cast(KeyValues, store), store, (BaseKeyValueError, RedisError, OSError))

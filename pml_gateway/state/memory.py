@@ -6,12 +6,8 @@ import json
 import math
 import time
 from collections import defaultdict
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
-
-import anyio
-from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
 
 from pml_gateway.shares import OWN, Holdings
 from pml_gateway.types import JsonObject
@@ -23,9 +19,6 @@ expired or not. The etags of all clients together take about 7 MB."""
 
 ENTRY_BYTES = 320
 """Measured size in bytes of an entry without its key and JSON."""
-
-MAX_PENDING = 1000
-"""Messages that wait for one subscriber."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,12 +40,6 @@ class _Collection:
         self.held.forget(key)
 
 
-@dataclass(frozen=True, slots=True)
-class _Subscriber:
-    send: MemoryObjectSendStream[JsonObject]
-    receive: MemoryObjectReceiveStream[JsonObject]
-
-
 class MemoryStore:
     """A `Store` for the tasks of one event loop. Values are kept as JSON, so that nobody changes them from outside."""
 
@@ -68,7 +55,6 @@ class MemoryStore:
         self._max_bytes = max_bytes
         self._clock = clock
         self._collections: dict[str, _Collection] = defaultdict(_Collection)
-        self._subscribers: dict[str, list[_Subscriber]] = {}
 
     async def get(self, key: str, *, collection: str) -> JsonObject | None:
         """The value of a key that has not expired."""
@@ -80,55 +66,7 @@ class MemoryStore:
         self, key: str, value: JsonObject, *, collection: str, ttl: float | None = None, share: str = OWN
     ) -> None:
         """Keep a value for `ttl` seconds; one larger than the collection may be is not kept."""
-        self._keep(key, _text_of(value), collection, ttl, share)
-
-    async def delete(self, key: str, *, collection: str) -> bool:
-        """Forget a key; whether it was there."""
-        was_there = self._live(key, collection) is not None
-        self._collections[collection].forget(key)
-        return was_there
-
-    async def compare_and_set(
-        self, key: str, expected: JsonObject | None, new: JsonObject, *, collection: str, ttl: float | None = None
-    ) -> bool:
-        """Put a value where the key still has the one that `get` gave (None: no value); whether it had."""
-        entry = self._live(key, collection)
-        if (None if entry is None else entry.text) != (None if expected is None else _text_of(expected)):
-            return False
-        self._keep(key, _text_of(new), collection, ttl, OWN)
-        return True
-
-    async def publish(self, channel: str, message: JsonObject) -> None:
-        """Hand a message to those who are subscribed now."""
-        text = _text_of(message)
-        for subscriber in self._subscribers.get(channel, ()):
-            if subscriber.receive.statistics().current_buffer_used == MAX_PENDING:
-                subscriber.receive.receive_nowait()
-            subscriber.send.send_nowait(json.loads(text))
-
-    @asynccontextmanager
-    async def subscribe(self, channel: str) -> AsyncIterator[AsyncIterator[JsonObject]]:
-        """The messages published while the context is open."""
-        send, receive = anyio.create_memory_object_stream[JsonObject](MAX_PENDING)
-        with send, receive:
-            subscriber = _Subscriber(send, receive)
-            subscribers = self._subscribers.setdefault(channel, [])
-            subscribers.append(subscriber)
-            try:
-                yield receive
-            finally:
-                subscribers.remove(subscriber)
-                if not subscribers:
-                    del self._subscribers[channel]
-
-    def _live(self, key: str, collection: str) -> _Entry | None:
-        known = self._collections[collection]
-        entry = known.entries.get(key)
-        known.held.used(key)
-        return None if entry is None or entry.expires_at <= self._clock() else entry
-
-    def _keep(self, key: str, text: str, collection: str, ttl: float | None, share: str) -> None:
-        known = self._collections[collection]
+        known, text = self._collections[collection], json.dumps(value)
         size = len(key) + len(text) + ENTRY_BYTES
         if size > self._max_bytes:
             known.forget(key)
@@ -139,7 +77,14 @@ class MemoryStore:
         while (len(held) > self._max_entries or held.total > self._max_bytes) and (gone := held.first_to_go()):
             known.forget(gone)
 
+    async def delete(self, key: str, *, collection: str) -> bool:
+        """Forget a key; whether it was there."""
+        was_there = self._live(key, collection) is not None
+        self._collections[collection].forget(key)
+        return was_there
 
-def _text_of(value: JsonObject) -> str:
-    """A value as it is kept: equal ones alike."""
-    return json.dumps(value, sort_keys=True)
+    def _live(self, key: str, collection: str) -> _Entry | None:
+        known = self._collections[collection]
+        entry = known.entries.get(key)
+        known.held.used(key)
+        return None if entry is None or entry.expires_at <= self._clock() else entry

@@ -1,4 +1,4 @@
-"""Interface of a store: values by collection and key, and messages to subscribers.
+"""Interface of a store: values by collection and key.
 
 Only JSON goes into a store, so that one in another process can take the place of the one in memory. Stored results
 (`references.store`) and the etags given to clients are kept this way. These stay in the process that made them,
@@ -12,14 +12,10 @@ because they are not data:
   another could not go on with it. An ordinary call would also have to write its answer as JSON once more.
 - Counts of what runs or arrives at this moment (`upstreams/concurrency.py`, `mcp/session.py`), and of what each client
   holds (`shares.py`): they guard what this process has.
-
-Compare-and-set and messages are for what several processes change at once; nothing in the gateway is of that kind yet.
 """
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-from contextlib import AbstractAsyncContextManager
 from typing import Protocol
 
 from pml_gateway.types import JsonObject
@@ -39,20 +35,9 @@ class KeyValues(Protocol):
 
 
 class Store(KeyValues, Protocol):
-    """Values that several may change at once, and messages between them."""
+    """Values that make room for each other, each counted for a client."""
 
     async def put(
         self, key: str, value: JsonObject, *, collection: str, ttl: float | None = None, share: str = ""
     ) -> None:
         """As `KeyValues.put`; `share` is whom it is counted for where values make room for others."""
-
-    async def compare_and_set(
-        self, key: str, expected: JsonObject | None, new: JsonObject, *, collection: str, ttl: float | None = None
-    ) -> bool:
-        """Put a value where the key still has the one that `get` gave (None: no value); whether it had."""
-
-    async def publish(self, channel: str, message: JsonObject) -> None:
-        """Hand a message to those who are subscribed now. One who falls far behind misses the oldest."""
-
-    def subscribe(self, channel: str) -> AbstractAsyncContextManager[AsyncIterator[JsonObject]]:
-        """The messages published while the context is open."""

@@ -8,8 +8,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import anyio
-import anyio.lowlevel
 import pytest
 from anyio.from_thread import start_blocking_portal
 from hypothesis import given, settings
@@ -17,8 +15,8 @@ from hypothesis import strategies as st
 
 from pml_gateway.config.settings import ReferenceSettings
 from pml_gateway.state.backend import build_backend
-from pml_gateway.state.memory import ENTRY_BYTES, MAX_PENDING, MemoryStore
-from pml_gateway.state.store import KeyValues, Store
+from pml_gateway.state.memory import ENTRY_BYTES, MemoryStore
+from pml_gateway.state.store import KeyValues
 
 pytestmark = pytest.mark.anyio
 
@@ -41,12 +39,6 @@ async def values(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterato
     backend = build_backend(ReferenceSettings(store=setting), tmp_path)
     async with backend.context:
         yield backend.values
-
-
-@pytest.fixture(params=["memory"])
-def store(request: pytest.FixtureRequest) -> Store:
-    """Every store that can do all of it."""
-    return MemoryStore()
 
 
 async def test_a_value_comes_back_as_it_was_and_the_last_one_counts(values: KeyValues) -> None:
@@ -86,7 +78,6 @@ STEP = st.one_of(
     st.tuples(st.just("get"), KEY),
     st.tuples(st.just("put"), KEY, VALUE, TTL),
     st.tuples(st.just("delete"), KEY),
-    st.tuples(st.just("compare_and_set"), KEY, st.none() | VALUE, VALUE, TTL),
     st.tuples(st.just("wait"), st.integers(1, 4)),
 )
 
@@ -110,14 +101,6 @@ class Model:
         self._kept.pop(at, None)
         return was_there
 
-    def compare_and_set(
-        self, at: tuple[str, str], expected: dict[str, Any] | None, new: dict[str, Any], ttl: float | None
-    ) -> bool:
-        if self.get(at) != expected:
-            return False
-        self.put(at, new, ttl)
-        return True
-
 
 async def follows_the_model(steps: Sequence[tuple[Any, ...]]) -> None:
     clock = Clock()
@@ -127,12 +110,12 @@ async def follows_the_model(steps: Sequence[tuple[Any, ...]]) -> None:
             clock.now += at
             continue
         key, collection = at
-        ttl = {"ttl": rest.pop()} if name in ("put", "compare_and_set") else {}
+        ttl = {"ttl": rest.pop()} if name == "put" else {}
         answer = await getattr(store, name)(key, *rest, collection=collection, **ttl)
         assert answer == getattr(model, name)(at, *rest, *ttl.values()), (name, at, rest, ttl)
 
 
-def test_values_live_expire_and_change_hands_as_the_model_says() -> None:
+def test_values_live_and_expire_as_the_model_says() -> None:
     with start_blocking_portal() as portal:
 
         @settings(max_examples=300)
@@ -141,63 +124,6 @@ def test_values_live_expire_and_change_hands_as_the_model_says() -> None:
             portal.call(follows_the_model, steps)
 
         check()
-
-
-async def test_of_many_who_count_at_once_none_is_lost(store: Store) -> None:
-    async def count() -> None:
-        while True:
-            known = await store.get("count", collection="counts")
-            await anyio.lowlevel.checkpoint()
-            more = {"n": known["n"] + 1 if known else 1}
-            if await store.compare_and_set("count", known, more, collection="counts"):
-                return
-
-    async with anyio.create_task_group() as tasks:
-        for _ in range(20):
-            tasks.start_soon(count)
-    assert await store.get("count", collection="counts") == {"n": 20}
-
-
-async def test_a_message_reaches_all_who_listen_to_its_channel_and_nobody_later(store: Store) -> None:
-    await store.publish("news", {"n": 0})
-    async with store.subscribe("news") as first, store.subscribe("news") as second, store.subscribe("other") as other:
-        for number in (1, 2):
-            await store.publish("news", {"n": number})
-        await store.publish("other", {"n": 3})
-        with anyio.fail_after(5):
-            assert [await anext(each) for each in (first, second, first, second)] == [
-                {"n": 1},
-                {"n": 1},
-                {"n": 2},
-                {"n": 2},
-            ]
-            assert await anext(other) == {"n": 3}
-    await store.publish("news", {"n": 4})
-    async with store.subscribe("news") as late:
-        await store.publish("news", {"n": 5})
-        assert await anext(late) == {"n": 5}
-
-
-async def test_a_listener_who_waits_is_woken(store: Store) -> None:
-    heard: list[dict[str, Any]] = []
-    with anyio.fail_after(5):
-        async with store.subscribe("news") as messages, anyio.create_task_group() as tasks:
-
-            async def listen() -> None:
-                heard.append(await anext(messages))
-
-            tasks.start_soon(listen)
-            await anyio.lowlevel.checkpoint()
-            await store.publish("news", {"n": 1})
-    assert heard == [{"n": 1}]
-
-
-async def test_a_listener_who_falls_behind_misses_the_oldest_and_holds_up_nobody() -> None:
-    store = MemoryStore()
-    async with store.subscribe("news") as messages:
-        for number in range(MAX_PENDING + 2):
-            await store.publish("news", {"n": number})
-        assert await anext(messages) == {"n": 2}
 
 
 async def test_what_was_used_longest_ago_makes_room_in_its_own_collection_only() -> None:
