@@ -366,13 +366,9 @@ def _read_answers(callback: Callback) -> None:
 
 FOLLOW_SECONDS = 0.25
 
-NameArgument = Annotated[
-    str, typer.Argument(metavar="NAME", help="The server's name in `servers:`.", autocompletion=server_names)
-]
-
 
 def logs(
-    name: NameArgument,
+    name: ServerArgument,
     lines: Annotated[int, typer.Option("--lines", "-n", min=0, help="How many of the last lines.")] = 50,
     follow: Annotated[
         bool, typer.Option("--follow", "-f", help="Go on as more is written, until interrupted.")
