@@ -10,11 +10,12 @@ from __future__ import annotations
 import ipaddress
 import time
 from collections import Counter, OrderedDict, deque
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Callable, Hashable, Iterator, MutableMapping
 from functools import lru_cache
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 import anyio
+from cachetools import TTLCache
 
 OWN = ""
 """Share of the gateway's own work."""
@@ -134,20 +135,13 @@ class Visitors:
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self.expected: frozenset[str] = frozenset()
-        self._clock = clock
-        self._seen: OrderedDict[str, float] = OrderedDict()
+        self._seen: TTLCache[str, None] = TTLCache(MAX_RECENT, RECENT_SECONDS, timer=clock)
 
     def note(self, share: str) -> None:
         """Count the client of a request."""
-        self._seen[share] = self._clock()
-        self._seen.move_to_end(share)
-        if len(self._seen) > MAX_RECENT:
-            self._seen.popitem(last=False)
+        self._seen[share] = None
 
     def __len__(self) -> int:
-        since = self._clock() - RECENT_SECONDS
-        while self._seen and next(iter(self._seen.values())) < since:
-            self._seen.popitem(last=False)
         return len(self.expected | self._seen.keys() if self.expected else self._seen)
 
 
@@ -259,3 +253,10 @@ class FairPlaces:
         if not turns:
             del self._turns[turn.share]
         self.waiting.forget(turn)
+
+
+def keep_latest(kept: MutableMapping[Any, Any], key: object, value: object, limit: int) -> None:
+    """Keep a derived value, and drop the oldest beyond `limit`; threads may do so side by side, without a lock."""
+    while len(kept) >= limit:
+        kept.pop(next(iter(tuple(kept)), None), None)
+    kept[key] = value

@@ -23,6 +23,7 @@ from pml_gateway.exposure.shallow_check import missing_names, undeclared_names, 
 from pml_gateway.exposure.vocabulary import same_parameter
 from pml_gateway.processes.budget import RequestBudget, current_budget
 from pml_gateway.processes.workers import Limit, WorkerLimitError
+from pml_gateway.shares import keep_latest
 from pml_gateway.text import nearest, words_of
 from pml_gateway.types import JsonObject
 
@@ -415,12 +416,6 @@ _COMPILED: dict[str, Any] = {}
 """What was made of the latest schemas, here and in a worker process."""
 
 
-def _keep(kept: dict[Any, Any], key: object, value: object, most: int) -> None:
-    while len(kept) >= most:
-        kept.pop(next(iter(tuple(kept)), None), None)
-    kept[key] = value
-
-
 async def _is_read(tool: CatalogTool, budget: RequestBudget) -> bool:
     """Make the tool's schema ready, beside the event loop where that takes long; whether the budget allowed for it."""
     parts = parts_of(tool.input_schema, MAX_READ_PARTS)
@@ -437,7 +432,7 @@ async def _is_read(tool: CatalogTool, budget: RequestBudget) -> bool:
 def _read(tool: CatalogTool) -> _Schema | None:
     """The original schema, the repaired one where that is none, or nothing. Takes time with its size, once."""
     if tool not in _READ:
-        _keep(_READ, tool, _first_sound(tool), MAX_READ)
+        keep_latest(_READ, tool, _first_sound(tool), MAX_READ)
     return _READ[tool]
 
 
@@ -460,7 +455,7 @@ def _compiled_once(digest: str, schema: JsonObject) -> Any:
     validator = _COMPILED.get(digest)
     if validator is None:
         validator = _compiled(schema)
-        _keep(_COMPILED, digest, validator, MAX_COMPILED)
+        keep_latest(_COMPILED, digest, validator, MAX_COMPILED)
     return validator
 
 

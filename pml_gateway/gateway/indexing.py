@@ -22,7 +22,7 @@ from pml_gateway.catalog.model import Catalog, CatalogTool
 from pml_gateway.config.settings import Settings
 from pml_gateway.errors import ModelError
 from pml_gateway.gateway.made_once import MadeOnce
-from pml_gateway.gateway.state import documents, linked_tool, remember
+from pml_gateway.gateway.state import documents, linked_tool
 from pml_gateway.index.cache import EmbeddingCache
 from pml_gateway.index.embedder import Embedder
 from pml_gateway.index.links import Links
@@ -32,6 +32,7 @@ from pml_gateway.index.text import ToolDocument, dense_text
 from pml_gateway.log import get_logger
 from pml_gateway.policy.view import View
 from pml_gateway.requests.sources import ToolRequests
+from pml_gateway.shares import keep_latest
 from pml_gateway.signal import Coalesced
 from pml_gateway.types import Ranking
 
@@ -440,7 +441,7 @@ class Linker:
                 view = next(iter(self._wanted))
                 with suppress(_OutdatedError):
                     links = await self._links.find(view.searchable, partial(self._pause, view))
-                    remember(self._known, view, links, MAX_LINKED_VIEWS)
+                    keep_latest(self._known, view, links, MAX_LINKED_VIEWS)
                 del self._wanted[view]
 
     def _pause(self, view: View) -> None:

@@ -28,8 +28,9 @@ from pml_gateway.gateway.calling import ask_upstream
 from pml_gateway.gateway.gateway import Gateway
 from pml_gateway.gateway.request import Context, options_of
 from pml_gateway.gateway.resource_subscriptions import ResourceFollowers
-from pml_gateway.gateway.state import MAX_LISTS, GatewayState, remember
+from pml_gateway.gateway.state import MAX_LISTS, GatewayState
 from pml_gateway.policy.view import View
+from pml_gateway.shares import keep_latest
 from pml_gateway.types import JsonObject
 
 MAX_TRIED = 3
@@ -202,7 +203,7 @@ def list_offers(state: GatewayState, view: View, kind: OfferKind, version: str) 
     cached: list[JsonObject] | None = state.offer_lists.get(key)
     if cached is None:
         cached = [offer_for_version(offer.definition, version) for offer in view.offers.listed(kind)]
-        remember(state.offer_lists, key, cached, MAX_LISTS)
+        keep_latest(state.offer_lists, key, cached, MAX_LISTS)
     return cached
 
 
@@ -212,5 +213,5 @@ def offers_json(state: GatewayState, view: View, kind: OfferKind, version: str) 
     cached: bytes | None = state.offer_lists.get(key)
     if cached is None:
         cached = json.dumps(list_offers(state, view, kind, version), sort_keys=True).encode()
-        remember(state.offer_lists, key, cached, MAX_LISTS)
+        keep_latest(state.offer_lists, key, cached, MAX_LISTS)
     return cached

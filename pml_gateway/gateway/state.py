@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, MutableMapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
@@ -29,6 +29,7 @@ from pml_gateway.policy.view import View
 from pml_gateway.requests.library import Request
 from pml_gateway.requests.sources import parameter_names
 from pml_gateway.results.learning import inner_output
+from pml_gateway.shares import keep_latest
 from pml_gateway.telemetry.observe import searching
 from pml_gateway.types import ExposureMode, JsonObject, Ranking
 from pml_gateway.usage.history import ToolKey
@@ -125,7 +126,7 @@ class GatewayState:
         cached = self._views.get(key)
         if cached is None:
             cached = View(self.catalog, client, self.settings.gateway.blacklisted_tools, inside=inside)
-            remember(self._views, key, cached, MAX_VIEWS)
+            keep_latest(self._views, key, cached, MAX_VIEWS)
         return cached
 
     def namespaces(self, view: View) -> dict[str, Namespace]:
@@ -142,7 +143,7 @@ class GatewayState:
                 ownership=self.catalog.ownership,
                 max_length=self.settings.naming.max_length,
             )
-            remember(self._namespaces, view, cached, MAX_VIEWS)
+            keep_latest(self._namespaces, view, cached, MAX_VIEWS)
         return cached
 
     def meta_tools_of(self, view: View) -> MetaTools:
@@ -150,7 +151,7 @@ class GatewayState:
         cached = self._meta_tools.get(view)
         if cached is None:
             cached = MetaTools(*(tool for tool in self.meta_tools if view.has_meta_tool(tool.name)))
-            remember(self._meta_tools, view, cached, MAX_VIEWS)
+            keep_latest(self._meta_tools, view, cached, MAX_VIEWS)
         return cached
 
     def systems(self, view: View) -> Systems:
@@ -164,7 +165,7 @@ class GatewayState:
             can_search = any(tool.name == "search_tools" for tool in self.meta_tools_of(view).enabled(self.settings))
             budget = self.settings.gateway.instructions_tokens
             cached = instructions(self.systems(view), view.instructions, budget, can_search=can_search)
-            remember(self._instructions, view, cached, MAX_VIEWS)
+            keep_latest(self._instructions, view, cached, MAX_VIEWS)
         return cached
 
     def prepare(self, view: View) -> None:
@@ -229,13 +230,6 @@ def _partial(indexed: Mask, tools: int) -> str:
     """Return the warning about an index that is being built, or nothing if all searched tools are indexed."""
     ready = int(np.count_nonzero(indexed))
     return f"{ready} of {tools} tools indexed by meaning so far" if ready < tools else ""
-
-
-def remember(cache: MutableMapping[Any, Any], key: object, value: object, limit: int) -> None:
-    """Keep a derived value; the cache forgets its oldest beyond `limit`. Threads may do so side by side."""
-    while len(cache) >= limit:
-        cache.pop(next(iter(tuple(cache)), None), None)
-    cache[key] = value
 
 
 def documents(

@@ -16,9 +16,10 @@ from pml_gateway.exposure.modes import Exposure
 from pml_gateway.exposure.namespaces import definition
 from pml_gateway.exposure.token_count import count_tokens
 from pml_gateway.gateway.request import RequestScope, effective_mode
-from pml_gateway.gateway.state import MAX_LISTS, FinishedList, GatewayState, remember
+from pml_gateway.gateway.state import MAX_LISTS, FinishedList, GatewayState
 from pml_gateway.policy.client import LOCAL, Client
 from pml_gateway.policy.view import View
+from pml_gateway.shares import keep_latest
 from pml_gateway.types import MODES, ExposureMode, JsonObject
 
 if TYPE_CHECKING:
@@ -67,7 +68,7 @@ async def _list_of_now(
         made = state.making[key] = anyio.Event()
         try:
             finished = await anyio.to_thread.run_sync(_finished, state, view, mode, intent, version, focus)
-            remember(lists, key, finished, MAX_LISTS)
+            keep_latest(lists, key, finished, MAX_LISTS)
             if mode is not ExposureMode.FULL_PROXY:
                 # A search is to come, whose hits name related tools.
                 gateway.linker.links(view)

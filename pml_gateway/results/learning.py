@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
@@ -13,6 +12,7 @@ from typing import Any
 
 import anyio
 import anyio.to_thread
+from cachetools import FIFOCache
 
 from pml_gateway.catalog.model import CatalogTool
 from pml_gateway.catalog.wire import encode
@@ -86,8 +86,8 @@ class LearnedShapes:
     def __init__(self, path: Path, is_on: Callable[[], bool]) -> None:
         self._path = path
         self._is_on = is_on
-        self._shapes: OrderedDict[_Key, LearnedShape] = OrderedDict()
-        self._counts: OrderedDict[tuple[_Key, str, str], int] = OrderedDict()
+        self._shapes: FIFOCache[_Key, LearnedShape] = FIFOCache(MAX_LEARNED)
+        self._counts: FIFOCache[tuple[_Key, str, str], int] = FIFOCache(MAX_COUNTED)
         self._unsaved = Coalesced(SAVE_SECONDS)
 
     async def observe(self, client: Client, tool: CatalogTool, content: Content) -> None:
@@ -137,9 +137,7 @@ class LearnedShapes:
     def _count(self, key: _Key, tool: CatalogTool, witness: str) -> int:
         """Count one more result of this tool for a client, and return the count."""
         counted = (key, _digest(tool), witness)
-        number = self._counts[counted] = self._counts.pop(counted, 0) + 1
-        if len(self._counts) > MAX_COUNTED:
-            self._counts.popitem(last=False)
+        number = self._counts[counted] = self._counts.get(counted, 0) + 1
         return number
 
     def _learn(self, key: _Key, tool: CatalogTool, shape: JsonObject, witness: str) -> None:
@@ -148,8 +146,6 @@ class LearnedShapes:
             known = LearnedShape({}, 0, definition)
         seen = LearnedShape(shape, 1, definition, dict.fromkeys(fields(shape), witness))
         learned = self._shapes[key] = _combined(known, seen, known.observed + 1)
-        while len(self._shapes) > MAX_LEARNED:
-            self._shapes.popitem(last=False)
         if (learned.schema, learned.private) != (known.schema, known.private):
             self._unsaved.ask()
 
