@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from types import MappingProxyType
@@ -50,8 +49,7 @@ def assign_names(
 
     A name given earlier is kept by its owner, so a new server never renames another's tools; what is new takes the
     first free one of its candidates, in catalog order. An earlier name that is not legal now is given anew, and so is
-    one that belongs to another server, that a lower limit cut, or that begins with what its server was called before.
-    No name of before is given to another tool.
+    one that belongs to another server or that a lower limit cut. No name of before is given to another tool.
     """
     wanted = list(dict.fromkeys(tools))
     kept: dict[str, tuple[str, str]] = {}
@@ -60,8 +58,6 @@ def assign_names(
         if not ownership.allows(name, owner[0]):
             continue
         had.setdefault(name, owner)
-        if ownership.is_outdated(name):
-            continue
         if name not in reserved and _is_legal(name, max_length) and not _was_cut(owner, name, prefix, max_length):
             kept.setdefault(name, owner)
     for owner, names in former.items():
@@ -167,17 +163,6 @@ def _names_before(owner: Owner, prefix: Prefix, max_length: int, reserved: froze
     return [name for name in names if name not in reserved]
 
 
-def _names_of_former_ids(owners: Iterable[Owner], max_length: int, ownership: Ownership) -> dict[Owner, set[str]]:
-    """What tools may have been called under former ids of their servers, as follows from their own names."""
-    found: dict[Owner, set[str]] = {}
-    for upstream_id, own in owners if ownership.former else ():
-        for former in ownership.former_ids(upstream_id):
-            name = f"{former}{SEPARATOR}{own}"
-            legal = {legal_name(name, (former, own), longest) for longest in (max_length, LONGEST_BEFORE)}
-            found.setdefault((upstream_id, own), set()).update({name, f"{former}:{own}"} | legal)
-    return found
-
-
 def _was_cut(owner: Owner, name: str, prefix: Prefix, max_length: int) -> bool:
     """Whether a name is what a lower limit than that of now made of a longer one."""
     if len(name) >= max_length or name[-_HASH_LENGTH - 1 : -_HASH_LENGTH] != "_":
@@ -247,8 +232,6 @@ def build_catalog(
     )
     had = _former_names(names, kept, kept_former, reserved, ownership)
     had_by = {name: owner for owner, own in had.items() for name in own}
-    by_former_ids = _names_of_former_ids(owners, max_length, ownership)
-    spelled_alike = Counter(name for named in by_former_ids.values() for name in named)
     known = {} if previous is None else {(tool.upstream_id, tool.name): tool for tool in previous.tools}
     tools: list[CatalogTool] = []
     listed: set[str] = set()
@@ -259,12 +242,7 @@ def build_catalog(
             if qualified_name in listed:
                 continue
             listed.add(qualified_name)
-            by_ids = sorted(by_former_ids.get(owner, ()))
             before = [*had.get(owner, ()), *_names_before(owner, prefix, max_length, reserved)]
-            if by_ids:
-                former_ids = ownership.former_ids(owner[0])
-                sources = {f"{each}{mark}{owner[1]}" for each in former_ids for mark in (SEPARATOR, ":")}
-                before += [name for name in by_ids if name in sources or spelled_alike[name] == 1]
             former_names = [
                 name
                 for name in dict.fromkeys(before)
@@ -272,11 +250,7 @@ def build_catalog(
             ]
             tool_names = _Names(
                 qualified_name,
-                (
-                    *_refused_names(owner, qualified_name, prefix, max_length, reserved, ownership),
-                    # It may have been another's, which nobody remembers.
-                    *(name for name in by_ids if name not in former_names),
-                ),
+                _refused_names(owner, qualified_name, prefix, max_length, reserved, ownership),
                 tuple(former_names),
             )
             tools.append(_build_tool(raw, tool_names, listing, known.get(owner)))

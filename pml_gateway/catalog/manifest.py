@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import TypeVar
 
 from pml_gateway.catalog.build import LONGEST_BEFORE, MAX_FORMER
-from pml_gateway.catalog.prompts_and_resources import OfferKind, OfferNames
+from pml_gateway.catalog.ownership import Ownership
+from pml_gateway.catalog.prompts_and_resources import OfferKind, OfferNames, split_public_uri
 from pml_gateway.files import locked, read_json, signature, write_atomically
 from pml_gateway.log import get_logger
 from pml_gateway.mcp.listing import Difference, Offers
@@ -75,25 +76,41 @@ class Manifest:
             and all(entry.says_no_more_than(other.entries[key]) for key, entry in self.entries.items())
         )
 
-    def renamed(self, former: Mapping[str, str]) -> Manifest:
-        """What is known of servers under the ids that they have now; `former` are those of before."""
-        if not former:
+    def names_beginning_with(self, upstream_id: str) -> dict[str, str]:
+        """Return the names of a server's tools that begin with its id, now or earlier, each with the tool's own."""
+        given = [(owner, [name]) for owner, name in self.names.items()]
+        return {
+            name: own
+            for (owner, own), names in (*self.former_names.items(), *given)
+            for name in names
+            if owner == upstream_id and _begins_with(upstream_id, name)
+        }
+
+    def copied(self, upstream_id: str, to: str) -> Manifest:
+        """Return the manifest with what is known of one server under another id as well, but names that say the id."""
+        if upstream_id not in self.entries:
             return self
         return replace(
             self,
-            entries={
-                **{former[known]: entry for known, entry in self.entries.items() if known in former},
-                **{known: entry for known, entry in self.entries.items() if known not in former},
-            },
-            names=_reowned(self.names, former),
-            offer_names={kind: _reowned(names, former) for kind, names in self.offer_names.items()},
-            former_names=_reowned(self.former_names, former),
+            entries={**self.entries, to: self.entries[upstream_id]},
+            names=_copied(self.names, upstream_id, to),
+            offer_names={kind: _copied(names, upstream_id, to) for kind, names in self.offer_names.items()},
+            former_names={owner: names for owner, names in self.former_names.items() if owner[0] != to},
         )
 
 
-def _reowned(given: Mapping[tuple[str, str], Given], former: Mapping[str, str]) -> dict[tuple[str, str], Given]:
-    moved = {(former[owner], own): each for (owner, own), each in given.items() if owner in former}
-    return moved | {owned: each for owned, each in given.items() if owned[0] not in former}
+def _begins_with(upstream_id: str, name: str) -> bool:
+    """Return True if a name, or the URI of a resource, says the server's id."""
+    return Ownership((upstream_id,)).claim(name) is not None or split_public_uri(name)[0] == upstream_id
+
+
+def _copied(names: Mapping[tuple[str, str], str], upstream_id: str, to: str) -> dict[tuple[str, str], str]:
+    copies = {
+        (to, own): name
+        for (owner, own), name in names.items()
+        if owner == upstream_id and not _begins_with(upstream_id, name)
+    }
+    return {owner: name for owner, name in names.items() if owner[0] != to} | copies
 
 
 def _path(directory: Path, identity: str) -> Path:
@@ -143,6 +160,17 @@ class ManifestFile:
         except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
             logger.warning("manifest %s is unreadable (%s); starting without it", self._path, error)
             return Manifest()
+
+    def copy(self, upstream_id: str, to: str) -> None:
+        """Keep what is known of one server under another id as well.
+
+        Raises:
+            OSError: the file cannot be written.
+        """
+        with locked(self._path, LOCK_SECONDS):
+            known = self.load()
+            if (copied := known.copied(upstream_id, to)) is not known:
+                write_atomically(self._path, _written(copied))
 
     def save(self, manifest: Manifest, *, configured: Collection[str] | None = None) -> Manifest:
         """Write the manifest; per upstream the newest listing wins, per tool the first name given.

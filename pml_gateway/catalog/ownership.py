@@ -34,13 +34,11 @@ class Claim:
 class Ownership:
     """The ids of all configured servers, enabled or not, which no other server's names may begin with.
 
-    `own` are ids under which the gateway's owner names tools himself: those of workflows. `former` are ids that servers
-    had before, each with the one of now: names that begin with them are theirs as well.
+    `own` are ids under which the gateway's owner names tools himself: those of workflows.
     """
 
     servers: tuple[str, ...] = ()
     own: frozenset[str] = frozenset()
-    former: tuple[tuple[str, str], ...] = ()
 
     def claim(self, name: str) -> Claim | None:
         """Whose a name is by what it begins with: the longest id that fits; None where it could be anybody's."""
@@ -89,66 +87,29 @@ class Ownership:
                 return owners, words[length:]
         return frozenset(), words
 
-    def current(self, upstream_id: str) -> str:
-        """What a server is called now that may have been called so before."""
-        return self._now.get(upstream_id, upstream_id)
-
-    def former_ids(self, upstream_id: str) -> tuple[str, ...]:
-        """What a server was called before."""
-        return self._before.get(upstream_id, ())
-
-    def ids_of(self, upstream_id: str) -> tuple[str, ...]:
-        """What a server is called, and was."""
-        return (upstream_id, *self.former_ids(upstream_id))
-
-    def is_outdated(self, name: str) -> bool:
-        """Whether a name begins with what its server was called before."""
-        return bool(self.former) and self.claim(name) != self._unrenamed.claim(name)
-
-    @cached_property
-    def _unrenamed(self) -> Ownership:
-        return Ownership(self.servers, self.own)
-
-    @cached_property
-    def _now(self) -> dict[str, str]:
-        return dict(self.former)
-
-    @cached_property
-    def _before(self) -> dict[str, tuple[str, ...]]:
-        found: dict[str, tuple[str, ...]] = {}
-        for former, upstream_id in self.former:
-            found[upstream_id] = (*found.get(upstream_id, ()), former)
-        return found
-
     @cached_property
     def ids(self) -> frozenset[str]:
         """Every id that names may begin with."""
         return self.own.union(self.servers)
 
     @cached_property
-    def _by_id(self) -> dict[str, str]:
-        return {**self._now, **{upstream_id: upstream_id for upstream_id in (*self.servers, *sorted(self.own))}}
-
-    @cached_property
     def _by_spelling(self) -> dict[str, str]:
-        """Ids in any case, and as names of tools write them; where two are written alike, the first has it."""
+        """Ids in any case, and as names of tools write them; if two are written alike, the first has it."""
         spelled: dict[str, str] = {}
-        now = {upstream_id: upstream_id for upstream_id in (*self.servers, *sorted(self.own))}
-        for ids in (now, self._now):
-            for write in (str, _legal):
-                for written, upstream_id in ids.items():
-                    spelled.setdefault(write(written).casefold(), upstream_id)
+        for write in (str, _legal):
+            for upstream_id in (*self.servers, *sorted(self.own)):
+                spelled.setdefault(write(upstream_id).casefold(), upstream_id)
         return spelled
 
     @cached_property
     def _longest(self) -> int:
-        return max(map(len, (*self._by_id, *self._by_spelling)), default=0)
+        return max(map(len, (*self.ids, *self._by_spelling)), default=0)
 
     @cached_property
     def _by_words(self) -> dict[tuple[str, ...], frozenset[str]]:
         found: dict[tuple[str, ...], frozenset[str]] = {}
-        for written, upstream_id in self._by_id.items():
-            words = words_of(written)
+        for upstream_id in self.ids:
+            words = words_of(upstream_id)
             found[words] = found.get(words, frozenset()) | {upstream_id}
         return found
 
@@ -170,7 +131,7 @@ class Ownership:
         return None
 
     def _server(self, spelled: str) -> str | None:
-        return self._by_id.get(spelled) or self._by_spelling.get(spelled.casefold())
+        return spelled if spelled in self.ids else self._by_spelling.get(spelled.casefold())
 
 
 def _legal(upstream_id: str) -> str:

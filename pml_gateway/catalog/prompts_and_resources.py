@@ -160,16 +160,12 @@ NO_NAMES: Mapping[OfferKind, OfferNames] = MappingProxyType({})
 
 @dataclass(frozen=True, eq=False)
 class OfferTable:
-    """All offers in catalog order, with what each upstream said of itself; an unknown upstream is None.
-
-    URIs that name a server by one of its `former` ids lead to it as well.
-    """
+    """All offers in catalog order, with what each upstream said of itself; an unknown upstream is None."""
 
     offers: tuple[Offer, ...] = ()
     upstreams: Mapping[str, Offers | None] = field(default_factory=lambda: MappingProxyType({}))
     names: Mapping[OfferKind, OfferNames] = field(default_factory=lambda: NO_NAMES)
     claims: tuple[Claim, ...] = ()
-    former: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
 
     @cached_property
     def fingerprint(self) -> str:
@@ -200,7 +196,6 @@ class OfferTable:
         if listed is not None and permits(listed.upstream_id, listed.name):
             return [Route(listed.upstream_id, listed.name)]
         addressed, own = split_public_uri(uri)
-        addressed = self.former.get(addressed, addressed)
         if addressed in self.upstreams:
             said = self.upstreams[addressed]
             able = [addressed] if said is not None and said.has_resources else []
@@ -399,7 +394,7 @@ def build_offers(
     }
     found = {kind: _unique(kind, upstreams) for kind in OfferKind}
     templates = {**found[OfferKind.TEMPLATE], **kept[OfferKind.TEMPLATE]}
-    territory = _Territory(list(upstreams), templates, dict(ownership.former))
+    territory = _Territory(list(upstreams), templates)
     claims: list[Claim] = []
     for kind in OfferKind:
         is_uri = kind is not OfferKind.PROMPT
@@ -412,9 +407,7 @@ def build_offers(
             public = names[kind][upstream_id, name]
             definition = {**sound_offer(raw, kind), _KEYS[kind]: public}
             offers.append(Offer(kind, upstream_id, name, public, definition))
-    return OfferTable(
-        tuple(offers), MappingProxyType(dict(upstreams)), MappingProxyType(names), tuple(claims), dict(ownership.former)
-    )
+    return OfferTable(tuple(offers), MappingProxyType(dict(upstreams)), MappingProxyType(names), tuple(claims))
 
 
 def _origins_of(offers: Iterable[Offer]) -> dict[str, set[str]]:
@@ -440,10 +433,7 @@ class _Territory:
     open claims nothing.
     """
 
-    def __init__(
-        self, upstream_ids: Sequence[str], templates: Collection[tuple[str, str]], former: Mapping[str, str]
-    ) -> None:
-        self._former = former
+    def __init__(self, upstream_ids: Sequence[str], templates: Collection[tuple[str, str]]) -> None:
         self._ranks = {upstream_id: rank for rank, upstream_id in enumerate(upstream_ids)}
         self._templates: dict[str, list[tuple[str, str]]] = {}
         for upstream_id, template in templates:
@@ -457,7 +447,6 @@ class _Territory:
 
     def _claim(self, kind: OfferKind, upstream_id: str, uri: str) -> Claim | None:
         addressed, _ = split_public_uri(uri)
-        addressed = self._former.get(addressed, addressed)
         if addressed in self._ranks and addressed != upstream_id:
             return Claim(upstream_id, uri, addressed, f"{SCHEME}{addressed}/")
         sample = example(uri) if kind is OfferKind.TEMPLATE else uri

@@ -118,7 +118,6 @@ def _settings(ctx: typer.Context) -> Settings:
 def _known_tools(config: Path | None) -> Iterator[tuple[str, JsonObject]]:
     from pml_gateway.catalog.manifest import ManifestFile
     from pml_gateway.config.load import load_settings
-    from pml_gateway.config.servers import former_ids
     from pml_gateway.errors import GatewayError
     from pml_gateway.paths import Paths
 
@@ -129,7 +128,6 @@ def _known_tools(config: Path | None) -> Iterator[tuple[str, JsonObject]]:
     paths = Paths.from_environ()
     naming = settings.naming
     manifest = ManifestFile.of(paths.manifest_dir, paths.identity(config), naming.prefix, naming.max_length).load()
-    manifest = manifest.renamed(former_ids(settings.servers))
     for upstream_id, entry in manifest.entries.items():
         if upstream_id in settings.servers:
             for tool in entry.tools:

@@ -14,7 +14,6 @@ from pml_gateway.cli.completion import client_names
 from pml_gateway.cli.consent import Asked, YesOption
 from pml_gateway.cli.context import Command, ConfigOption, JsonOption, command_gateway
 from pml_gateway.cli.output import ExitCode, note, print_diff, print_json, print_table, refuse_unasked, say, warn
-from pml_gateway.config.servers import former_ids
 from pml_gateway.errors import ConfigurationError, GatewayError
 from pml_gateway.text import counted, plural_of, shortened
 from pml_gateway.types import JsonObject
@@ -163,11 +162,7 @@ async def plan_step(
     values = values_of(target, settings, client)
     history = _history(command, client, time.time() - days * 86400)
     fallback = values.get("gateway", {}).get("hybrid", {}).get("fallback", settings.gateway.hybrid.fallback)
-    ranking = (
-        most_used(command.paths.usage_file, command.identity, former_ids(settings.servers))
-        if fallback == "usage"
-        else ()
-    )
+    ranking = most_used(command.paths.usage_file, command.identity) if fallback == "usage" else ()
     async with command_gateway(command) as gateway:
         state = await gateway.searchable(60)
         return await anyio.to_thread.run_sync(
@@ -262,8 +257,7 @@ def stage_status(command: Command, client: str | None) -> JsonObject:
 
 
 def _history(command: Command, client: str | None, since: float | None) -> History:
-    former = former_ids(command.load().settings.servers)
-    return read_history(command.paths.usage_file, Wanted(command.identity, since, client, former=former))
+    return read_history(command.paths.usage_file, Wanted(command.identity, since, client))
 
 
 def journal_of(command: Command) -> Journal:

@@ -15,7 +15,6 @@ from pml_gateway.cli.completion import server_names, tool_names
 from pml_gateway.cli.consent import Asked, YesOption
 from pml_gateway.cli.context import Command, ConfigOption, JsonOption, command_gateway
 from pml_gateway.cli.output import fail, note, print_json, print_table, refuse_unasked, say
-from pml_gateway.config.servers import former_ids
 from pml_gateway.errors import GatewayError, InvalidInputError, UsageError
 from pml_gateway.text import counted, quoted
 
@@ -182,8 +181,7 @@ async def _learned(command: Command) -> list[Entry]:
     from pml_gateway.usage.history import Wanted, read_history
 
     settings = command.load().settings
-    wanted = Wanted(command.identity, former=former_ids(settings.servers))
-    calls = read_history(command.paths.usage_file, wanted).calls
+    calls = read_history(command.paths.usage_file, Wanted(command.identity)).calls
     async with command_gateway(command, of_all=True) as gateway:
         catalog = (await gateway.ready()).catalog
         known = await anyio.to_thread.run_sync(gateway.requests.of, catalog.tools, settings.servers)

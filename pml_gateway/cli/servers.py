@@ -30,11 +30,11 @@ from pml_gateway.config.edit import FileEdit, edit_file, set_values
 from pml_gateway.config.entries import SECTIONS, section_of, with_new_name, with_texts, without_entry
 from pml_gateway.config.layers import dotted
 from pml_gateway.config.load import load_user_settings
-from pml_gateway.config.rename import references_to
-from pml_gateway.config.servers import UpstreamDefinition, former_ids
+from pml_gateway.config.rename import Renaming, mentions
+from pml_gateway.config.servers import UpstreamDefinition
 from pml_gateway.config.settings import Settings
 from pml_gateway.errors import ConfigurationError, GatewayError, UsageError
-from pml_gateway.paths import Paths
+from pml_gateway.paths import PROJECT_NAME, Paths
 from pml_gateway.secrets.env_file import store_variables, stored_variables
 from pml_gateway.serve.signals import run_until_signalled
 from pml_gateway.text import counted, quoted, some_of, suggestion, words_of
@@ -88,8 +88,14 @@ class Done:
         }
 
 
-def _changed(paths: Paths, change: Callable[[str], str], asked: Asked, plan: ImportPlan | None = None) -> Done:
-    """Show the change, ask, store the plan's secrets, write the file, and tell the running gateways."""
+def _changed(
+    paths: Paths,
+    change: Callable[[str], str],
+    asked: Asked,
+    plan: ImportPlan | None = None,
+    prepare: Callable[[], None] = lambda: None,
+) -> Done:
+    """Show the change, ask, store the plan's secrets, `prepare`, write the file, and tell the running gateways."""
     preview = edit_file(paths.config_file, change, dry_run=True)
     if not asked.as_json:
         print_diff(preview.diff)
@@ -99,6 +105,7 @@ def _changed(paths: Paths, change: Callable[[str], str], asked: Asked, plan: Imp
         return done
     if plan:
         store_variables(paths.secrets_file, plan.values, plan.freed)
+    prepare()
     edit = edit_file(paths.config_file, change) if preview.has_changed else preview
     return replace(done, edit=edit, following=run_until_signalled(lambda: _tell(paths)))
 
@@ -132,10 +139,8 @@ def _end(done: Done, asked: Asked) -> None:
 def _known(settings: Settings, name: str) -> UpstreamDefinition:
     if name in settings.servers:
         return settings.servers[name]
-    now = former_ids(settings.servers).get(name)
     raise UsageError(
-        f"no server {name!r} is configured"
-        + (f"; it is called {now} now" if now else suggestion(name, settings.servers)),
+        f"no server {name!r} is configured{suggestion(name, settings.servers)}",
         hint=f"known are {', '.join(settings.servers)}" if settings.servers else "add one: pml add NAME -- COMMAND",
     )
 
@@ -292,7 +297,7 @@ def _add(file: ClientFile, asked: Asked, *, later: Mapping[str, Any], over: bool
     taken = [each.name for each in plan.servers if each.outcome == "added" and each.name in settings.servers]
     if any(each.outcome == "gateway" for each in plan.servers):
         raise UsageError("that is this gateway itself", hint="add the servers that are to stand behind it")
-    _finish(plan, settings, taken, later)
+    _finish(plan, later)
     if not asked.as_json:
         show_plan(plan, (), (), paths, taken)
     additions = plan.additions
@@ -342,29 +347,19 @@ def _written(text: str, paths: Paths) -> dict[str, Any]:
 
 
 def _refuse_taken(server: ImportedServer, settings: Settings) -> None:
-    """Refuse a new server that would get another name than its own, which is one's already."""
-    former, name = former_ids(settings.servers), safe_name(server.entry_name)
-    if server.outcome == "added" and server.name != name and name in {*settings.servers, *former}:
-        raise _in_use(name, former)
-
-
-def _in_use(name: str, former: Mapping[str, str]) -> UsageError:
-    if name in former:
-        return UsageError(
-            f"{name!r} is what the server {former[name]!r} was called before, and calls by that name still mean it",
-            hint=f"choose another name; without it in servers.{former[name]}.formerly, rules that say it would end",
+    """Refuse a new server whose name another one has."""
+    name = safe_name(server.entry_name)
+    if server.outcome == "added" and server.name != name and name in settings.servers:
+        raise UsageError(
+            f"there is a server {name!r} already, another one", hint="choose another name, or add --replace"
         )
-    return UsageError(f"there is a server {name!r} already, another one", hint="choose another name, or add --replace")
 
 
-def _finish(plan: ImportPlan, settings: Settings, taken: Sequence[str], later: Mapping[str, Any]) -> None:
-    """Add to the definitions what no client writes, and what a server keeps whose definition is replaced."""
+def _finish(plan: ImportPlan, later: Mapping[str, Any]) -> None:
+    """Add to the definitions what no client writes."""
     for server in plan.servers:
-        if server.definition is None or server.outcome != "added":
-            continue
-        server.definition = {**server.definition, **later}
-        if server.name in taken and settings.servers[server.name].formerly:
-            server.definition["formerly"] = list(settings.servers[server.name].formerly)
+        if server.definition is not None and server.outcome == "added":
+            server.definition = {**server.definition, **later}
 
 
 def _looked_at(
@@ -427,7 +422,7 @@ def remove(
             RemovedServers(paths.removed_file).change(removed=gone, added=())
             _forget_pins(paths, names)
         values = parse(done.edit.after, "user", paths.config_file).values
-        left = {name: _mentions(values, (name, *settings.servers[name].formerly), settings) for name in names}
+        left = {name: list(map(dotted, mentions(values, name))) for name in names}
         unused = _unused_without(settings, names)
     except GatewayError as error:
         fail(error, as_json=as_json)
@@ -471,14 +466,6 @@ def _unused_without(settings: Settings, names: Sequence[str]) -> list[str]:
     rest = {name: definition for name, definition in settings.servers.items() if name not in names}
     used = variable_users(settings.model_copy(update={"servers": rest}))
     return sorted((variable_users(settings).keys() - used.keys()) & stored_variables().keys())
-
-
-def _mentions(values: Mapping[str, Any], names: Sequence[str], settings: Settings) -> list[str]:
-    found = []
-    for name in names:
-        references = references_to(values, name, name, settings.naming)
-        found += [dotted(path) for path in (*references.certain, *references.left)]
-    return found
 
 
 def enable(
@@ -563,7 +550,7 @@ def _switched(settings: Settings, names: Sequence[str], manifest: Manifest) -> l
 def _last_manifest(paths: Paths, settings: Settings) -> Manifest:
     naming = settings.naming
     file = ManifestFile.of(paths.manifest_dir, paths.identity(None), naming.prefix, naming.max_length)
-    return file.load().renamed(former_ids(settings.servers))
+    return file.load()
 
 
 def _listed_tool(server: str, definition: UpstreamDefinition, tool: str, entry: ManifestEntry | None) -> str:
@@ -602,10 +589,9 @@ def rename(
     dry_run: DryRunOption = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Give a server another name. Calls and rules by the old one go on working, as do logins and what was accepted.
+    """Give a server another name. All that is known of it goes with it, and rules and workflows of your file follow.
 
-    The old name is kept as `formerly`. Rules and workflows of your file that are certain to mean the server are
-    rewritten.
+    Calls by the old name are answered with NOT_FOUND.
 
     Example: pml rename github gh --dry-run
     """
@@ -614,44 +600,59 @@ def rename(
         settings = load_user_settings(paths)
         definition = _known(settings, name)
         _check_new(name, new, settings)
-        formerly = [each for each in (*definition.formerly, name) if each != new]
-        found = references_to(_values(paths), name, new, settings.naming)
-        wider = _widened(settings, name, new)
-        for place in () if as_json else wider:
+        renaming = _renaming(paths, settings, name, new)
+        opened = _opened(settings, renaming)
+        for place in () if as_json else opened:
             warn(f"{place} gives tools of this server under its new name, which it did not before")
 
         def change(text: str) -> str:
             section = section_of(text, paths.config_file, name)
-            values = parse(text, "user", paths.config_file).values
-            certain = references_to(values, name, new, settings.naming).certain
-            text = with_texts(text, certain, paths.config_file)
-            text = with_new_name(text, section, name, new, paths.config_file)
-            return set_values(text, {section: {new: {"formerly": formerly}}}, paths.config_file)
+            changes = renaming.changes(parse(text, "user", paths.config_file).values)
+            text = with_texts(text, changes, paths.config_file)
+            return with_new_name(text, section, name, new, paths.config_file)
 
-        done = _changed(paths, change, asked)
+        done = _changed(paths, change, asked, prepare=lambda: _copy_state(paths, settings, name, new))
+        if done.is_written:
+            _drop_state(paths, definition, name, new)
+        rewritten = renaming.changes(parse(done.edit.before, "user", paths.config_file).values)
     except GatewayError as error:
         fail(error, as_json=as_json)
     if as_json:
         print_json(
             {
                 "renamed": {name: new},
-                "rewritten": [dotted(path) for path in found.certain],
-                "left": [dotted(path) for path in found.left],
-                "also_given_by": wider,
+                "rewritten": list(map(dotted, rewritten)),
+                "also_given_by": opened,
                 **done.as_json(),
             }
         )
     else:
-        for path in found.left:
-            note(f"{dotted(path)} stays as it is, and goes on meaning this server by its former name")
         _conclude(done, asked)
         if done.is_written:
-            note(f"calls by {name}__... go on working, and say the name of now")
+            note(f"calls by {name}__... end; if {PROJECT_NAME} files or variables say {name}, change them by hand")
     _end(done, asked)
 
 
-def _values(paths: Paths) -> dict[str, Any]:
-    return parse(edit_file(paths.config_file, lambda text: text, dry_run=True).before, "user", paths.config_file).values
+def _copy_state(paths: Paths, settings: Settings, name: str, new: str) -> None:
+    # What reads logins takes a second to import, which a look at the change alone never needs.
+    from pml_gateway.owner.server_state import copy_state
+
+    copy_state(paths, settings, name, new)
+
+
+def _drop_state(paths: Paths, definition: UpstreamDefinition, name: str, new: str) -> None:
+    from pml_gateway.owner.server_state import drop_state
+
+    drop_state(paths, definition, name, new)
+
+
+def _renaming(paths: Paths, settings: Settings, name: str, new: str) -> Renaming:
+    return Renaming(
+        name,
+        new,
+        _last_manifest(paths, settings).names_beginning_with(name),
+        frozenset(settings.servers.keys() - {name}),
+    )
 
 
 def _check_new(name: str, new: str, settings: Settings) -> None:
@@ -663,28 +664,12 @@ def _check_new(name: str, new: str, settings: Settings) -> None:
         )
     if new == "workflows" and settings.workflows:
         raise UsageError("the configuration's workflows have the name 'workflows'", hint="give another name")
-    former = former_ids(settings.servers)
-    if new in settings.servers or former.get(new, name) != name:
-        raise (
-            _in_use(new, former)
-            if new in former
-            else UsageError(
-                f"there is a server {new!r} already", hint=f"choose another name, or first: pml remove {new}"
-            )
-        )
+    if new in settings.servers:
+        raise UsageError(f"there is a server {new!r} already", hint=f"choose another name, or first: pml remove {new}")
 
 
-def _widened(settings: Settings, name: str, new: str) -> list[str]:
-    """Rules that give something of the server by its new name alone."""
-    from pml_gateway.exposure.patterns import compile_grants
-    from pml_gateway.workflow.composite import ownership_of
-
-    before = ownership_of(settings.servers, former_ids(settings.servers))
-    after = ownership_of([new if each == name else each for each in settings.servers])
-
-    def gives_more(entry: str) -> bool:
-        return compile_grants([entry], after).may_admit(new) and not compile_grants([entry], before).may_admit(name)
-
+def _opened(settings: Settings, renaming: Renaming) -> list[str]:
+    """Return the rules that give something of the server by its new name alone."""
     rules = {f"clients.{client}.allow": each.allow for client, each in settings.clients.items()}
     rules["gateway.hybrid.whitelisted_tools"] = settings.gateway.hybrid.whitelisted_tools
-    return [f"{place}: {entry!r}" for place, entries in rules.items() for entry in entries if gives_more(entry)]
+    return [f"{place}: {entry!r}" for place, entries in rules.items() for entry in entries if renaming.opens(entry)]

@@ -10,7 +10,6 @@ import typer
 
 from pml_gateway.cli.context import Command, ConfigOption, JsonOption, command_gateway
 from pml_gateway.cli.output import fail, note, print_json, print_table, say
-from pml_gateway.config.servers import former_ids
 from pml_gateway.errors import GatewayError
 from pml_gateway.text import counted
 
@@ -87,7 +86,7 @@ async def _report(command: Command, span: float, client: str | None, upstream: s
     from pml_gateway.usage.statistics import statistics
 
     now = time.time()
-    wanted = Wanted(command.identity, now - span, client, upstream, former_ids(command.load().settings.servers))
+    wanted = Wanted(command.identity, now - span, client, upstream)
     history = read_history(command.paths.usage_file, wanted, lists=True)
     async with command_gateway(command) as gateway:
         state = await gateway.ready()

@@ -16,7 +16,6 @@ import typer
 from pml_gateway.cli.completion import server_names
 from pml_gateway.cli.context import Command, ConfigOption, JsonOption
 from pml_gateway.cli.output import ExitCode, fail, note, printable, say, wrapped
-from pml_gateway.config.servers import former_ids
 from pml_gateway.errors import GatewayError, UsageError
 from pml_gateway.text import counted, suggestion
 from pml_gateway.trust.verdict import Level
@@ -139,8 +138,7 @@ def _of_servers(target: str | None, command: Command) -> Iterator[Case]:
         )
     naming = settings.naming
     paths = command.paths
-    manifest = ManifestFile.of(paths.manifest_dir, command.identity, naming.prefix, naming.max_length).load()
-    entries = manifest.renamed(former_ids(settings.servers)).entries
+    entries = ManifestFile.of(paths.manifest_dir, command.identity, naming.prefix, naming.max_length).load().entries
     known = {server: entry for server, entry in entries.items() if server in settings.servers}
     wanted = [target] if target is not None else list(settings.servers)
     peers = tuple(

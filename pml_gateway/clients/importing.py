@@ -17,7 +17,6 @@ from pml_gateway.clients.translate import covers, differing_secrets, same_server
 from pml_gateway.clients.variables import EntryOrigin, Translation
 from pml_gateway.config.advice import obstacles, variable_users
 from pml_gateway.config.commands.packages import kept_state
-from pml_gateway.config.servers import former_ids
 from pml_gateway.config.settings import Settings
 from pml_gateway.secrets.env_file import stored_variables
 from pml_gateway.secrets.references import references
@@ -117,7 +116,6 @@ def plan_import(
         frozenset(names),
         readable,
         has_workflows=bool(settings.workflows),
-        former=former_ids(settings.servers),
         removed=removed,
     )
     about: dict[str, str] = {}
@@ -153,8 +151,6 @@ class _Placing:
     before: frozenset[str]
     environ: Mapping[str, str]
     has_workflows: bool
-    former: Collection[str] = ()
-    """Former names of servers, which still refer to them."""
     removed: Mapping[str, str] = field(default_factory=dict)
 
     def placed(self, file: ClientFile, entry_name: str, found: Translation) -> ImportedServer:
@@ -188,7 +184,7 @@ class _Placing:
         own_file = {other.name for other in self.plan.servers if other.file is file}
         for name, known in self.names.items():
             if name in self.before:
-                is_meant = entry_name in (name, *known.get("formerly", ())) or name == safe_name(entry_name)
+                is_meant = name in (entry_name, safe_name(entry_name))
                 is_twin = is_meant and differing_secrets(known, definition, self.environ) is not None
             else:
                 is_twin = covers(known, definition, self.environ) or covers(definition, known, self.environ)
@@ -205,10 +201,9 @@ class _Placing:
         if wish == "workflows" and self.has_workflows:
             wish = "workflows-server"
             server.notes.append(f"is named {wish!r}; the configuration's workflows have the name 'workflows'")
-        taken = self.names.keys() | self.former
-        if wish not in taken:
+        if wish not in self.names:
             return wish
-        name = _free(f"{wish}-{server.file.client.name}", taken)
+        name = _free(f"{wish}-{server.file.client.name}", self.names)
         server.notes.append(f"is named {name!r}; another server, with another definition, is {wish!r}")
         return name
 

@@ -1,11 +1,11 @@
-"""Entries of `servers:` in a configuration file: taken out, renamed, named anew elsewhere; all else stays as written.
+"""Entries of `servers:` in a configuration file: taken out, renamed, renamed in rules; all else stays as written.
 
 As with `edit.py`, only the characters concerned are replaced, and the result must say what was asked for.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from copy import deepcopy
 from pathlib import Path
 from typing import Any
@@ -64,30 +64,45 @@ def with_new_name(text: str, section: str, before: str, now: str, path: Path) ->
     return _checked(text, path, expected, f"rename {section}.{before} by hand", change)
 
 
-def with_texts(text: str, texts: Mapping[KeyPath, str], path: Path) -> str:
-    """`text` with other texts at some places that hold texts already.
+def with_texts(text: str, texts: Mapping[KeyPath, Sequence[str]], path: Path) -> str:
+    """Return `text` with other texts at some places that hold texts already; a list may have several for one.
+
+    `texts` are in the order of the file.
 
     Raises:
         ConfigurationError: a person has to make the change.
     """
 
     def expected(values: dict[str, Any]) -> None:
-        for at, replacement in texts.items():
+        # From the end: what comes before in a list keeps its place.
+        for at, replacement in reversed(list(texts.items())):
+            *parents, last = at
             target: Any = values
-            for step in at[:-1]:
+            for step in parents:
                 target = target[step]
-            target[at[-1]] = replacement
+            if isinstance(last, int):
+                target[last : last + 1] = replacement
+            else:
+                [target[last]] = replacement
 
     def change() -> str:
         root = compose(text, path)
         found = {at: node for at, node in (_scalars(root, ()) if root is not None else ()) if at in texts}
         changed = text
         for at, node in sorted(found.items(), key=lambda item: item[1].start_mark.index, reverse=True):
-            written = scalar(texts[at], node.style or "")
-            changed = changed[: node.start_mark.index] + written + changed[node.end_mark.index :]
+            start, end = node.start_mark.index, node.end_mark.index
+            written = (text[start:end] if each == node.value else scalar(each, node.style or "") for each in texts[at])
+            changed = changed[:start] + _separator(text, start).join(written) + changed[end:]
         return changed
 
     return _checked(text, path, expected, "change the names of its tools by hand", change) if texts else text
+
+
+def _separator(text: str, start: int) -> str:
+    """Return what stands between the items of the list in which one starts here."""
+    before = text[text.rfind("\n", 0, start) + 1 : start]
+    eol = "\r\n" if "\r\n" in text else "\n"
+    return eol + before if before.strip() == "-" else ", "
 
 
 def _checked(

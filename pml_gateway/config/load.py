@@ -15,7 +15,7 @@ from pydantic import ValidationError
 from pml_gateway.config.advice import confusable_ids, intent_sources, without_effect
 from pml_gateway.config.document import is_there, parse, read_bytes
 from pml_gateway.config.environment import environment_layer
-from pml_gateway.config.layers import SERVER_IDENTITY, KeyPath, Layer, Origin, dotted, layer_of, leaves, merge
+from pml_gateway.config.layers import KeyPath, Layer, Origin, dotted, layer_of, leaves, merge
 from pml_gateway.config.presets import load_preset
 from pml_gateway.config.problems import Problem, configuration_error, shaped, shown, validation_problems
 from pml_gateway.config.project import find_project_file, project_layer
@@ -84,17 +84,15 @@ def load_settings(
     project = find_project_file(project_dir or Workplace.here().folder)
     if project is not None:
         found = project_layer(project, trust or TrustStore(paths.trust_file), _gateway(layers))
-        layers.append(_with_names_of_now(found.layer, _former_ids(layers)))
+        layers.append(found.layer)
         warnings += found.warnings
         replaced += found.problems
         files += [file for file in (project, paths.trust_file) if is_there(file)]
     names = merge(layers).values
-    former = _former_ids(layers)
     known = {section: list(names.get(section) or ()) for section in ("servers", "clients", "workflows")}
-    known["servers"] += former
     environment = environment_layer(environ, known)
     warnings += environment.warnings
-    layers += [_with_names_of_now(environment.layer, former), *_command_line(mode, preset, overrides or {})]
+    layers += [environment.layer, *_command_line(mode, preset, overrides or {})]
     merged = merge(layers)
     replaced += _unknown_modes(layers, merged)
     warnings += map(str, replaced)
@@ -147,41 +145,6 @@ def _user_layers(config_file: Path | None, paths: Paths, environ: Mapping[str, s
     content = read_bytes(file)
     files.append(file)
     return [shaped(parse(content, "user", file))]
-
-
-def _former_ids(layers: list[Layer]) -> dict[str, str]:
-    """What servers were called before, each with what that server is called now."""
-    written = merge(layers).values.get("servers")
-    servers: dict[str, Any] = written if isinstance(written, dict) else {}
-    former: dict[str, str] = {}
-    for name, entry in servers.items():
-        given = entry.get("formerly") if isinstance(entry, dict) else None
-        names = given if isinstance(given, list) else [given]
-        former |= {each: name for each in names if isinstance(each, str) and each not in servers}
-    return former
-
-
-def _with_names_of_now(layer: Layer, former: Mapping[str, str]) -> Layer:
-    """A layer in which what refines a server by a name of before is about the server of now."""
-    servers = layer.values.get("servers")
-    if not former or not isinstance(servers, dict):
-        return layer
-    moved = {
-        name: former[name]
-        for name, entry in servers.items()
-        if name in former
-        and former[name] not in servers
-        and isinstance(entry, dict)
-        and SERVER_IDENTITY.isdisjoint(entry)
-    }
-    now = {moved.get(name, name): entry for name, entry in servers.items()}
-    origins = {
-        (*path[:1], moved[str(path[1])], *path[2:])
-        if path[0] == "servers" and len(path) > 1 and path[1] in moved
-        else path: origin
-        for path, origin in layer.origins.items()
-    }
-    return Layer(layer.source, {**layer.values, "servers": now}, origins)
 
 
 def _gateway(layers: list[Layer]) -> GatewaySection:

@@ -1,76 +1,120 @@
-"""Changes that renaming a server makes in a configuration file: its entry, and definite names of its tools."""
+"""A server's new name in a configuration file: the rules and steps that name its tools by the old one."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
 from typing import Any
 
 from pml_gateway.config.layers import KeyPath, nodes
-from pml_gateway.config.settings import NamingSettings
 
-_HASH = re.compile(r"_[0-9a-f]{8}\Z")
-_CERTAIN = re.compile(r"(?P<name>[A-Za-z0-9_.-]*)(?P<rest>\*?)\Z")
+_STARTS = ("{}:", "{}__", "pml://{}/")
+"""How rules name what a server has."""
+
+_TOKEN = re.compile(r"\[!?\]?[^\]]*\]|.", re.DOTALL)
+"""One character of a glob, or what stands for one."""
 
 
-def renamed_pattern(
-    entry: str, before: str, now: str, naming: NamingSettings, *, takes_away: bool = False
-) -> str | None:
-    """A pattern, or the name of a tool, with a server's new name; None where it is not certain to mean the same.
-
-    `server:tool` is. Names that were cut end in a hash of the whole, and what a glob in the middle fits may be such.
-    One that takes away may be about another server's tool as well, which is called as if it were this one's.
-    """
-    for separator in (":", "__"):
-        if not entry.startswith(before + separator):
-            continue
-        own = entry[len(before + separator) :]
-        if separator == "__":
-            if takes_away or naming.prefix != "always":
-                return None
-            known = _CERTAIN.match(own)
-            is_short = len(entry) <= naming.max_length - len("_01234567")
-            if known is None or _HASH.search(known["name"]) or not (own == "*" or is_short):
-                return None
-        return f"{now}{separator}{own}"
-    return None
+_SHORTENED = re.compile(r"_[0-9a-f]{8}\Z")
+"""How a name ends of which a part is left out."""
 
 
 @dataclass(frozen=True, slots=True)
-class References:
-    """Mentions of a server's old name in a file: rewritten texts, and places that stay."""
+class Renaming:
+    """A server's old and new id.
 
-    certain: Mapping[KeyPath, str]
-    left: tuple[KeyPath, ...]
+    `names` are names of its tools that begin with the old id, each with what the server calls the tool: a shortened one
+    is not spelled out of the two. `others` are the ids of the other servers.
+    """
+
+    before: str
+    now: str
+    names: Mapping[str, str] = field(default_factory=dict)
+    others: frozenset[str] = frozenset()
+
+    def entries(self, entry: str, *, takes_away: bool = False) -> tuple[str, ...]:
+        """Return the entries that mean after the renaming what `entry` of a rule means before it.
+
+        Args:
+            entry: a name or a glob.
+            takes_away: the rule denies; it is about every server that has such a name.
+        """
+        is_of_another = self._is_of_another(entry)
+        if is_of_another and not takes_away:
+            return (entry,)
+        rests = self._rests(entry)
+        shortened = {
+            f"{self.now}:{own}": None
+            for name, own in self.names.items()
+            if fnmatchcase(name, entry) and not any(fnmatchcase(own, rest) for rest in rests)
+        }
+        found = (*shortened, *(() if shortened and _SHORTENED.search(entry) else rests.values()))
+        new = tuple(each for each in found if not fnmatchcase(each, entry))
+        is_own = any(entry.startswith(start.format(self.before)) for start in _STARTS) and not is_of_another
+        return new if new and is_own else (*new, entry)
+
+    def _rests(self, entry: str) -> dict[str, str]:
+        """Return what an entry says behind the old id and not behind the new one, each with the entry for the new."""
+        rests: dict[str, str] = {}
+        for start in _STARTS:
+            given = _rests(entry, start.format(self.now))
+            for rest in sorted(_rests(entry, start.format(self.before)) - given):
+                rests.setdefault(rest, start.format(self.now) + rest)
+        return rests
+
+    def opens(self, entry: str) -> bool:
+        """Return True if `entry` gives something of the server by its new id that it does not give by the old one."""
+        return any(_rests(entry, each.format(self.now)) - _rests(entry, each.format(self.before)) for each in _STARTS)
+
+    def _is_of_another(self, entry: str) -> bool:
+        """Return True if an entry names a server whose id begins with this one's and a separator."""
+        longer = (each for each in self.others if each.startswith((f"{self.before}:", f"{self.before}__")))
+        return any(entry.startswith((f"{each}:", f"{each}__")) for each in longer)
+
+    def changes(self, values: Mapping[str, Any]) -> dict[KeyPath, tuple[str, ...]]:
+        """Return the texts of a file, as it is written, that say something else afterwards."""
+        changes: dict[KeyPath, tuple[str, ...]] = {}
+        for path, text, takes_away in _tool_names(values):
+            entries = self.entries(text, takes_away=takes_away)
+            if entries != (text,):
+                changes[path] = entries if isinstance(path[-1], int) else entries[:1]
+        return changes
 
 
-def references_to(values: Mapping[str, Any], before: str, now: str, naming: NamingSettings) -> References:
-    """The rules and steps of a file, as it is written, that are about a server's tools by its name of before."""
-    certain: dict[KeyPath, str] = {}
-    left: list[KeyPath] = []
-    for path, text, takes_away in _mentions(values):
-        if not text.startswith((f"{before}:", f"{before}__")):
-            continue
-        renamed = renamed_pattern(text, before, now, naming, takes_away=takes_away)
-        if renamed is None:
-            left.append(path)
-        else:
-            certain[path] = renamed
-    return References(certain, tuple(left))
+def mentions(values: Mapping[str, Any], name: str) -> list[KeyPath]:
+    """Return the rules and steps of a file that begin with a server's name."""
+    return [path for path, text, _ in _tool_names(values) if text.startswith((f"{name}:", f"{name}__"))]
 
 
-def _mentions(values: Mapping[str, Any]) -> Iterator[tuple[KeyPath, str, bool]]:
+def _rests(pattern: str, start: str) -> frozenset[str]:
+    """Return the globs that fit what follows `start` in the texts that `pattern` fits."""
+    tokens = _TOKEN.findall(pattern)
+    reached = {0}
+    for character in start:
+        tried, reached = reached, set()
+        for position in tried:
+            while position < len(tokens) and tokens[position] == "*":
+                reached.add(position)
+                position += 1
+            if position < len(tokens) and fnmatchcase(character, tokens[position]):
+                reached.add(position + 1)
+    return frozenset("".join(tokens[position:]) for position in reached)
+
+
+def _tool_names(values: Mapping[str, Any]) -> Iterator[tuple[KeyPath, str, bool]]:
+    """Yield each text that names tools, with its place and whether it takes them away."""
     for path, value in nodes(values):
         if not isinstance(value, str):
             continue
         match path:
             case ("gateway", "blacklisted_tools", int()) | ("clients", _, "deny", int()):
-                yield path, value, True
+                yield path, value.strip(), True
             case (
                 ("gateway", "hybrid", "whitelisted_tools", int())
                 | ("gateway", "namespaces", "groups", _, int())
                 | ("clients", _, "allow", int())
                 | ("workflows", _, "steps", int(), "tool")
             ):
-                yield path, value, False
+                yield path, value.strip(), False

@@ -176,10 +176,6 @@ def _transport(value: object) -> object:
     return known
 
 
-def _one_or_more(value: object) -> object:
-    return (value,) if isinstance(value, str) else value
-
-
 def _strings(value: object) -> object:
     """Let YAML numbers and booleans stand for their text in `env`, `headers` and `args`."""
     if isinstance(value, dict):
@@ -239,9 +235,6 @@ class UpstreamDefinition(BaseModel):
         description="how it is reached; follows from `command` and `url`",
     )
     enabled: bool = Field(default=True, description="false: it is not started, and its tools are gone")
-    formerly: Annotated[tuple[str, ...], BeforeValidator(_one_or_more)] = Field(
-        default=(), description="names that it had: calls and rules that say them still mean it"
-    )
     tools: dict[str, ToolSettings] = Field(default_factory=dict, description="by the tool's own name")
     sessions: Literal["shared", "per_folder", "per_client"] | None = Field(
         default=None,
@@ -332,8 +325,3 @@ class UpstreamDefinition(BaseModel):
 def disabled_tools(servers: Mapping[str, UpstreamDefinition]) -> list[tuple[str, str]]:
     """Server and name of each tool that is switched off."""
     return [(server, name) for server, definition in servers.items() for name in sorted(definition.disabled_tools)]
-
-
-def former_ids(servers: Mapping[str, UpstreamDefinition]) -> dict[str, str]:
-    """What servers were called before, each with what that server is called now."""
-    return {former: upstream_id for upstream_id, definition in servers.items() for former in definition.formerly}

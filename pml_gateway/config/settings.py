@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationInfo, field_validator
 
-from pml_gateway.config.servers import Transport, UpstreamDefinition, former_ids
+from pml_gateway.config.servers import Transport, UpstreamDefinition
 from pml_gateway.secrets.references import is_reference, references
 from pml_gateway.types import MODES, ExposureMode, Ranking
 
@@ -478,18 +478,6 @@ class Settings(Section):
     workflows: dict[str, Any] = Field(
         default_factory=dict, description="composite tools by name: description, input, steps, output"
     )
-
-    @field_validator("servers")
-    @classmethod
-    def _had_their_names_alone(cls, servers: dict[str, UpstreamDefinition]) -> dict[str, UpstreamDefinition]:
-        for upstream_id, definition in servers.items():
-            for former in definition.formerly:
-                if former in servers or former_ids(servers)[former] != upstream_id:
-                    raise ValueError(
-                        f"{former!r} is no former name of {upstream_id!r} alone: another server is or was called so; "
-                        f"take it out of servers.{upstream_id}.formerly, or rename the other one"
-                    )
-        return servers
 
     @field_validator("workflows")
     @classmethod

@@ -29,8 +29,6 @@ class Namespace:
     ownership: Ownership
     former_name: str = ""
     """What it was called before names were shorter."""
-    former_ids: frozenset[str] = frozenset()
-    """What it was called when its server had another id."""
 
     @cached_property
     def _loosely(self) -> dict[str, list[str]]:
@@ -85,18 +83,12 @@ def group(
     repaired; what it becomes depends on the arguments alone.
     """
     members: dict[str, list[CatalogTool]] = {}
-    before: dict[str, set[str]] = {}
     groups = [(name, compile_grants(patterns, ownership)) for name, patterns in settings.groups.items()]
     for tool in tools:
         owner = next((name for name, patterns in groups if patterns.admits(tool)), tool.upstream_id)
-        former = ownership.former_ids(owner)
         if settings.split_by_access:
-            access = "read" if is_read_only(tool) else "write"
-            owner, former = f"{owner}_{access}", tuple(f"{each}_{access}" for each in former)
+            owner = f"{owner}_{'read' if is_read_only(tool) else 'write'}"
         members.setdefault(owner, []).append(tool)
-        before.setdefault(owner, set()).update(
-            next(candidate for candidate in _candidates(each, max_length) if candidate not in taken) for each in former
-        )
     used = set(taken)
     namespaces: dict[str, Namespace] = {}
     for owner in sorted(members):
@@ -104,7 +96,7 @@ def group(
         longer = next(candidate for candidate in _candidates(owner, LONGEST_BEFORE) if candidate not in taken)
         used.add(name)
         actions = _named_actions(members[owner], ownership)
-        namespaces[name] = Namespace(name, actions, ownership, longer, frozenset(before[owner]))
+        namespaces[name] = Namespace(name, actions, ownership, longer)
     return dict(sorted(namespaces.items()))
 
 
@@ -115,8 +107,8 @@ def is_read_only(tool: CatalogTool) -> bool:
 
 
 def find_namespace(namespaces: Mapping[str, Namespace], name: str) -> Namespace | None:
-    """The namespace of this name, of one that was too long, or of what its server was called before."""
-    found = namespaces.get(name) or next((each for each in namespaces.values() if name in each.former_ids), None)
+    """Return the namespace of this name, or of one that was too long."""
+    found = namespaces.get(name)
     if found is not None or len(name) > LONGEST_BEFORE:
         return found
     return next((each for each in namespaces.values() if len(each.name) < len(name) and each.former_name == name), None)

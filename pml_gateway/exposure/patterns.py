@@ -98,13 +98,13 @@ class ToolGrants:
 
     def may_admit(self, upstream_id: str) -> bool:
         """Whether an entry may give anything of a server of which nothing is known yet."""
-        starts = (f"{each}{separator}" for each in self.ownership.ids_of(upstream_id) for separator in (":", "__"))
+        starts = (f"{upstream_id}{separator}" for separator in (":", "__"))
         return any(patterns.may_begin(start) for start in starts for patterns in self._of(upstream_id))
 
     def gives_all_of(self, upstream_id: str) -> bool:
         """Whether an entry gives every tool that a server may have."""
         own = self.by_server.get(upstream_id)
-        every = (f"{each}{separator}*" for each in self.ownership.ids_of(upstream_id) for separator in (":", "__"))
+        every = (f"{upstream_id}{separator}*" for separator in (":", "__"))
         return self.matches_all or (own is not None and any(entry in own.exact for entry in every))
 
     def _of(self, upstream_id: str) -> Iterator[ToolPatterns]:

@@ -92,5 +92,4 @@ class Callees:
         if not isinstance(server, str):
             return None
         found = (self.view.resolve(name), self.view.resolve(f"{server}:{name}"))
-        meant = self.view.catalog.ownership.current(server)
-        return next((tool for tool in found if tool is not None and tool.upstream_id == meant), None)
+        return next((tool for tool in found if tool is not None and tool.upstream_id == server), None)

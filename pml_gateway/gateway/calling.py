@@ -132,12 +132,10 @@ class Caller:
                 call = adapt(namespace, choose(namespace, arguments, context.callees.others()), arguments)
                 check = partial(check_action, namespace, call)
                 settled = await self.run(scope, view, call.tool, call.arguments, options, route="meta", check=check)
-                now = {name: namespace.name} if name in namespace.former_ids else {}
-                result = noted(settled.result, ignored=call.ignored, renamed=now)
+                result = noted(settled.result, ignored=call.ignored)
             else:
                 tool = self.find(view, name)
                 result = (await self.run(scope, view, tool, arguments, options, route="direct")).result
-                result = noted(result, renamed=renamed(view, name, tool))
             result = for_version(await carried(result), version)
             check_result(result, "tools/call", name, version)
         except GatewayError as error:
@@ -302,11 +300,6 @@ def find(view: View, name: str) -> CatalogTool:
     closest = view.closest(name)
     hint = did_you_mean(closest) or search_hint(view)
     raise ToolNotFoundError(f"no tool named {name!r}", hint=hint, details={"closest": closest})
-
-
-def renamed(view: View, name: str, tool: CatalogTool) -> dict[str, str]:
-    """The name of a tool that begins with what its server was called before, and the one of now; mostly nothing."""
-    return {name: tool.qualified_name} if view.catalog.ownership.is_outdated(name) else {}
 
 
 def search_hint(view: View, state: GatewayState | None = None) -> str:

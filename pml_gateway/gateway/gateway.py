@@ -15,7 +15,6 @@ import anyio.to_thread
 
 from pml_gateway.catalog.manifest import ManifestFile
 from pml_gateway.catalog.model import Catalog
-from pml_gateway.config.servers import former_ids
 from pml_gateway.config.settings import NamingSettings, Settings
 from pml_gateway.exposure.meta_tool import MetaTools
 from pml_gateway.garbage import collection_put_off
@@ -591,7 +590,7 @@ class _Usage:
         return [catalog.assignments[owner] for owner in owners if owner in catalog.assignments]
 
     def _most_used(self, settings: Settings) -> tuple[ToolKey, ...]:
-        return most_used(self.file, self.identity, former_ids(settings.servers))
+        return most_used(self.file, self.identity)
 
 
 @asynccontextmanager
@@ -642,9 +641,7 @@ async def open_gateway(
 
         def read() -> tuple[tuple[ToolKey, ...], Listings, Catalog, Mapping[str, WantedUpstream]]:
             with collection_put_off():
-                listings = Listings(
-                    manifests, settings.naming, warden, former_ids(settings.servers), common.manifests, common.catalogs
-                )
+                listings = Listings(manifests, settings.naming, warden, common.manifests, common.catalogs)
                 known = listings.catalog(settings, listings.first_names, frozenset())
                 found = pool.wanted(settings.servers, settings.upstreams) if wanted is None else wanted
                 return usage.ranking(settings), listings, known, found

@@ -7,7 +7,6 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import fields, replace
 from functools import partial
 from pathlib import Path
-from types import MappingProxyType
 from urllib.parse import quote
 
 from pml_gateway.catalog.build import build_catalog
@@ -16,7 +15,7 @@ from pml_gateway.catalog.model import Catalog, UpstreamListing
 from pml_gateway.catalog.prompts_and_resources import OfferTable, build_offers
 from pml_gateway.catalog.public_uris import with_public_meta
 from pml_gateway.catalog.visibility import Variants, build_visibility
-from pml_gateway.config.servers import UpstreamDefinition, former_ids
+from pml_gateway.config.servers import UpstreamDefinition
 from pml_gateway.config.settings import NamingSettings, Settings
 from pml_gateway.exposure.meta_tool import RESERVED
 from pml_gateway.gateway.made_once import MadeOnce, Same
@@ -56,7 +55,6 @@ class Listings:
         manifests: Manifests,
         naming: NamingSettings,
         warden: Warden,
-        former: Mapping[str, str] = MappingProxyType({}),
         read: MadeOnce[Manifest] | None = None,
         built: MadeOnce[Catalog] | None = None,
     ) -> None:
@@ -66,7 +64,6 @@ class Listings:
             manifests: where they lie.
             naming: how tools are named now.
             warden: decides what of them may be served.
-            former: ids that servers had before, each with the one of now.
             read: manifests that other gateways of this process have read.
             built: catalogs that other gateways of this process have built.
         """
@@ -74,7 +71,7 @@ class Listings:
         self._built = built or MadeOnce[Catalog](0)
         self._file = manifests(naming)
         self._saved = (read or MadeOnce[Manifest](0)).get(self._file.identity, self._file.load)
-        manifest = self._saved.renamed(former)
+        manifest = self._saved
         self._entries = dict(manifest.entries)
         self._current: Mapping[str, ManifestEntry] = {}
         """Those that the last catalog was built from."""
@@ -164,12 +161,9 @@ class Listings:
             failed: the upstreams whose tools are stale.
             keeps_names: whether tools keep the names they have in `previous`.
         """
-        former = former_ids(settings.servers)
-        known = Manifest({}, previous.assignments, previous.offers.names, previous.former).renamed(former)
-        for before, now in former.items():
-            # The one of before stays: its server may be running until these settings are.
-            if before in self._entries:
-                self._entries.setdefault(now, self._entries[before])
+        known = Manifest({}, previous.assignments, previous.offers.names, previous.former)
+        if previous.upstream_ids:
+            self._take_up(settings.servers.keys() - previous.upstream_ids - self._entries.keys())
         current: dict[str, ManifestEntry] = {}
         for upstream_id, definition in settings.servers.items():
             entry = self._entries.get(upstream_id)
@@ -189,6 +183,11 @@ class Listings:
         catalog = self._built.get(key, partial(_catalog, settings, admitted, failed, known, previous, held))
         _warn(catalog.offers, previous.offers)
         return catalog
+
+    def _take_up(self, added: Collection[str]) -> None:
+        """Take over what the manifest says of servers that were not configured at the start: one may be renamed."""
+        saved = self._file.load().entries if added else {}
+        self._entries |= {upstream_id: saved[upstream_id] for upstream_id in saved.keys() & added}
 
     def saving(self, catalog: Catalog) -> Callable[[], None]:
         """Return a function that writes the current manifest, from which the next start knows tools and names."""
@@ -277,7 +276,7 @@ def _catalog(
         earlier=known.names,
         former=known.former_names,
         previous=previous,
-        ownership=ownership_of(settings.servers, former_ids(settings.servers)),
+        ownership=ownership_of(settings.servers),
     )
     # Without workflows as well: tools that one kept off the lists are taken over from the catalog before.
     catalog = with_composites(catalog, composites_of(settings, catalog), previous)

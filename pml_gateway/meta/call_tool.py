@@ -5,7 +5,7 @@ from __future__ import annotations
 from pml_gateway.errors import InvalidInputError
 from pml_gateway.exposure.instructions import Systems
 from pml_gateway.exposure.meta_tool import RESERVED, MetaTool
-from pml_gateway.gateway.calling import CallContext, renamed, search_hint
+from pml_gateway.gateway.calling import CallContext, search_hint
 from pml_gateway.meta.arguments import json_object, string
 from pml_gateway.results.content import noted
 from pml_gateway.types import JsonObject
@@ -41,7 +41,6 @@ async def call_tool(context: CallContext, arguments: JsonObject) -> JsonObject:
         )
     given = json_object(arguments.get("arguments"))
     server = arguments.get("server")
-    called = f"{server}:{name}" if isinstance(server, str) else name
     name, given, ignored = context.callees.tool_call(name, given, server)
     tool = context.find(name)
     known = string(arguments, "if_none_match", default="") or None
@@ -49,7 +48,7 @@ async def call_tool(context: CallContext, arguments: JsonObject) -> JsonObject:
         context.scope, context.view, tool, given, context.options, route="meta", if_none_match=known
     )
     ignored = tuple(f"/arguments{each}" for each in ignored)
-    return noted(settled.result, ignored=ignored, renamed=renamed(context.view, called, tool))
+    return noted(settled.result, ignored=ignored)
 
 
 CALL_TOOL = MetaTool("call_tool", definition, call_tool, aliases=("call",), unlisted=("server",), is_call=True)

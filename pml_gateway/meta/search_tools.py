@@ -88,8 +88,6 @@ async def search_tools(context: CallContext, arguments: JsonObject) -> JsonObjec
     offset = integer(arguments, "offset", default=0, minimum=0, maximum=10_000)
     detail = choice(arguments, "detail", ("signature", "name", "schema"))
     server = string(arguments, "server", default="") or None
-    if server is not None:
-        server = view.catalog.ownership.current(server)
     if server is not None and server not in view.servers:
         raise _no_server(context, server)
     unknown: tuple[str, ...] = ()

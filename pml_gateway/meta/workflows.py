@@ -7,7 +7,7 @@ from functools import partial
 
 from pml_gateway.exposure.instructions import NO_SYSTEMS, Systems
 from pml_gateway.exposure.meta_tool import MetaTool
-from pml_gateway.gateway.calling import CallContext, renamed
+from pml_gateway.gateway.calling import CallContext
 from pml_gateway.meta.arguments import boolean
 from pml_gateway.meta.suggestions import suggested_plan
 from pml_gateway.processes.budget import current_budget
@@ -130,18 +130,14 @@ async def execute_workflow(context: CallContext, arguments: JsonObject) -> JsonO
 
 
 def _told(context: CallContext, run: Run, result: JsonObject, entries: str) -> JsonObject:
-    """The result, saying which keys of its calls were left out, which values and names were read as others."""
+    """Return the result, saying which keys of its calls were left out and which values were read as others."""
     coerced: dict[str, str] = {}
-    now: dict[str, str] = {}
     for step in run.plan.steps:
-        tool = context.view.resolve(step.tool) if step.tool is not None else None
-        if step.tool is not None and tool is not None:
-            now |= renamed(context.view, step.tool, tool)
         outcome = run.outcomes[step.index]
         for each in (outcome, *(outcome.items or ())):
             changes = each.called.coerced if each.called is not None else {}
             coerced |= {f"{entries}/{step.index}/arguments{at}": done for at, done in changes.items()}
-    return noted(result, ignored=run.plan.ignored, coerced=coerced, renamed=now)
+    return noted(result, ignored=run.plan.ignored, coerced=coerced)
 
 
 async def _check_rest(context: CallContext, run: Run) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import fnmatch
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property
 from itertools import count
 from typing import Protocol
@@ -43,9 +43,8 @@ class OfferView:
         self._allow = allow
         self._denied = denied
         self._absent = absent
-        self._ids_of = ids_of = allow.ownership.ids_of
-        self._allowed_uris = UriRules(allow, table.lookalikes, ids_of)
-        self._denied_uris = [UriRules(patterns, table.lookalikes, ids_of, takes_bare=True) for patterns in denied]
+        self._allowed_uris = UriRules(allow, table.lookalikes)
+        self._denied_uris = [UriRules(patterns, table.lookalikes, takes_bare=True) for patterns in denied]
 
     @property
     def hides_any(self) -> bool:
@@ -66,7 +65,7 @@ class OfferView:
 
     def may_permit(self, upstream_id: str) -> bool:
         """Return True if the client may see anything of an upstream whose listing is not known yet."""
-        starts = [f"{each}{separator}" for each in self._ids_of(upstream_id) for separator in (":", "__")]
+        starts = [f"{upstream_id}{separator}" for separator in (":", "__")]
         is_denied = any(patterns.matches_any(starts) for patterns in self._denied)
         return not is_denied and self._allow.may_admit(upstream_id)
 
@@ -128,10 +127,6 @@ MAX_GATEWAYS = 8
 """Maximum number of chained gateways; a URI that leads through more is requested as it is."""
 
 
-IdsOf = Callable[[str], Sequence[str]]
-"""The current and former ids of a server."""
-
-
 class Rules(Protocol):
     """Entries that allow or deny."""
 
@@ -150,12 +145,9 @@ class UriRules:
     A rule that matches one of several lookalikes exactly as its server lists it applies only to that one.
     """
 
-    def __init__(
-        self, rules: Rules, lookalikes: frozenset[tuple[str, str]], ids_of: IdsOf, *, takes_bare: bool = False
-    ) -> None:
+    def __init__(self, rules: Rules, lookalikes: frozenset[tuple[str, str]], *, takes_bare: bool = False) -> None:
         self._rules = rules
         self._lookalikes = lookalikes
-        self._ids_of = ids_of
         self._takes_bare = takes_bare
         self._of_upstream: dict[str, tuple[frozenset[str], ToolPatterns]] = {}
 
@@ -170,12 +162,7 @@ class UriRules:
         forms = (reading, f"{reading}/")
         if reading in exact or patterns.matches_any(forms):
             return True
-        names = (
-            f"{each}{separator}{form}"
-            for each in self._ids_of(upstream_id)
-            for form in forms
-            for separator in (":", "__")
-        )
+        names = (f"{upstream_id}{separator}{form}" for form in forms for separator in (":", "__"))
         return self._rules.fit(upstream_id, names)
 
     def _of(self, upstream_id: str) -> tuple[frozenset[str], ToolPatterns]:
@@ -189,15 +176,14 @@ class UriRules:
 
     def _about(self, upstream_id: str) -> Iterator[str]:
         """Yield the parts of entries about an upstream's URIs, without its name."""
-        ids = self._ids_of(upstream_id)
         for entry in self._rules.about(upstream_id):
             if self._takes_bare or entry.startswith("*"):
                 yield entry
             server, own = split_public_uri(entry)
-            if own and any(fnmatch.fnmatchcase(each, server) for each in ids):
+            if own and fnmatch.fnmatchcase(upstream_id, server):
                 yield own
             for separator in re.finditer("(?=(:|__))", entry):
-                if any(fnmatch.fnmatchcase(each, entry[: separator.start(1)]) for each in ids):
+                if fnmatch.fnmatchcase(upstream_id, entry[: separator.start(1)]):
                     yield entry[separator.end(1) :]
 
 
@@ -212,7 +198,7 @@ def is_about_offers(entry: str, rules: Rules, table: OfferTable, upstream_ids: I
         for each in upstream_ids
     ):
         return True
-    uris = UriRules(rules, table.lookalikes, lambda each: (each,), takes_bare=isinstance(rules, ToolPatterns))
+    uris = UriRules(rules, table.lookalikes, takes_bare=isinstance(rules, ToolPatterns))
     return any(
         uris.fits(offer.upstream_id, each)
         for kind in OfferKind

@@ -5,7 +5,6 @@ from __future__ import annotations
 from pml_gateway.catalog.build import build_catalog
 from pml_gateway.catalog.manifest import ManifestFile
 from pml_gateway.catalog.model import Catalog, UpstreamListing
-from pml_gateway.config.servers import former_ids
 from pml_gateway.config.settings import Settings
 from pml_gateway.errors import ErrorCode
 from pml_gateway.exposure.meta_tool import RESERVED
@@ -79,8 +78,7 @@ def workflow_warnings(settings: Settings, paths: Paths, identity: str) -> list[s
     if not settings.workflows:
         return []
     naming = settings.naming
-    former = former_ids(settings.servers)
-    manifest = ManifestFile.of(paths.manifest_dir, identity, naming.prefix, naming.max_length).load().renamed(former)
+    manifest = ManifestFile.of(paths.manifest_dir, identity, naming.prefix, naming.max_length).load()
     known = {
         upstream_id: entry.tools
         for upstream_id, entry in manifest.entries.items()
@@ -95,7 +93,7 @@ def workflow_warnings(settings: Settings, paths: Paths, identity: str) -> list[s
         reserved=RESERVED,
         earlier=manifest.names,
         former=manifest.former_names,
-        ownership=ownership_of(settings.servers, former),
+        ownership=ownership_of(settings.servers),
     )
     is_complete = all(upstream_id in known for upstream_id, entry in settings.servers.items() if entry.enabled)
     warnings = []

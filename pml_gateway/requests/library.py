@@ -231,6 +231,16 @@ class RequestLibrary:
                 connection.execute(f"DELETE FROM requests WHERE {where}", values)
         return len(gone)
 
+    def rename_server(self, before: str, now: str) -> None:
+        """Show the requests of one server under another id.
+
+        Raises:
+            GatewayError: the file cannot be written.
+        """
+        if self.all():
+            with self._writing() as connection:
+                connection.execute("UPDATE requests SET server = ? WHERE server = ?", (now, before))
+
     def keep_only(self, digests: Collection[str]) -> int:
         """Forget the requests of all other definitions; of how many.
 

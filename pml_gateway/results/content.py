@@ -67,20 +67,11 @@ IGNORED_KEYS = "pml-gateway/ignored_keys"
 COERCED = "pml-gateway/coerced"
 """Keys in `_meta`: JSON pointers to ignored keys that clients add, and to values that were coerced to another type."""
 
-RENAMED = "pml-gateway/renamed"
-"""Key in `_meta`: former tool names in the call, from before their server was renamed, each with its current name."""
 
-
-def noted(
-    result: JsonObject,
-    *,
-    ignored: Iterable[str] = (),
-    coerced: Mapping[str, str] | None = None,
-    renamed: Mapping[str, str] | None = None,
-) -> JsonObject:
-    """Return the result with a note in its `_meta` of every argument that was ignored, coerced or renamed."""
+def noted(result: JsonObject, *, ignored: Iterable[str] = (), coerced: Mapping[str, str] | None = None) -> JsonObject:
+    """Return the result with a note in its `_meta` of every argument that was ignored or coerced."""
     paths, changes = list(ignored), dict(coerced or {})
-    if not paths and not changes and not renamed:
+    if not paths and not changes:
         return result
     meta = result.get("_meta")
     known = dict(meta) if isinstance(meta, dict) else {}
@@ -88,8 +79,6 @@ def noted(
         known[IGNORED_KEYS] = [*known.get(IGNORED_KEYS, ()), *paths]
     if changes:
         known[COERCED] = {**known.get(COERCED, {}), **changes}
-    if renamed:
-        known[RENAMED] = {**known.get(RENAMED, {}), **renamed}
     return {**result, "_meta": known}
 
 

@@ -57,8 +57,7 @@ def visible_to(view: View) -> Visible:
 
     def visible(source: Source) -> bool:
         tools = (*((source.tool,) if source.tool is not None else ()), *source.made_from)
-        assignments, current = view.catalog.assignments, view.catalog.ownership.current
-        return all(assignments.get((current(upstream_id), own)) in view.names for upstream_id, own in tools)
+        return all(view.catalog.assignments.get(tool) in view.names for tool in tools)
 
     return visible
 

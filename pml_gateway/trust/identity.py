@@ -20,14 +20,10 @@ from pml_gateway.types import JsonObject
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """Identity of a server; `what` stays the same when its arguments or package version change.
-
-    `formerly` has the ids that its owner gave it before this one.
-    """
+    """Identity of a server; `what` stays the same when its arguments or package version change."""
 
     what: str
     package: Package = NO_PACKAGE
-    formerly: tuple[str, ...] = ()
 
 
 def identity_of(definition: UpstreamDefinition) -> Identity:
@@ -43,7 +39,7 @@ def identity_of(definition: UpstreamDefinition) -> Identity:
         script = next((word for word in definition.args if not word.startswith("-")), "")
         what = ["command", definition.command, script]
     digest = hashlib.sha256(json.dumps(what).encode()).hexdigest()[:16]
-    return Identity(digest, package, tuple(definition.formerly))
+    return Identity(digest, package)
 
 
 Key = tuple[SubjectKind, str]

@@ -163,15 +163,18 @@ class Pins:
     rejected_texts: tuple[str, ...] = ()
 
     def of(self, server: str, identity: Identity) -> ServerPins | None:
-        """Return the pins of a server as it is configured, also of one that its owner has renamed."""
-        found = (self.servers.get((each, identity.what)) for each in (server, *identity.formerly))
-        own = next((each for each in found if each is not None), None)
-        return own if own is None or own.server == server else replace(own, server=server)
+        """Return the pins of a server as it is configured."""
+        return self.servers.get((server, identity.what))
 
     def having(self, pins: ServerPins) -> Pins:
         """Return these pins with those of one server."""
         key = (pins.server, pins.what)
         return self if self.servers.get(key) == pins else replace(self, servers={**self.servers, key: pins})
+
+    def copied(self, server: str, to: str) -> Pins:
+        """Return these pins with those of one server id under another as well."""
+        copies = {(to, what): replace(each, server=to) for (own, what), each in self.servers.items() if own == server}
+        return replace(self, servers={**self.servers, **copies}) if copies else self
 
     def without_server(self, server: str) -> Pins:
         """Return these pins without any of one server id; what was rejected of it stays rejected everywhere."""

@@ -100,7 +100,7 @@ def _key(
     """What a server's process and the gateway's way with it depend on. Reads files: those that hold its variables."""
     is_stdio = definition.resolved_transport is Transport.STDIO
     started = {"command", "args", "env", "env_file", "cwd"} if is_stdio else {"url", "headers"}
-    rest = definition.model_dump(mode="json", exclude=started | {"tools"} | ({"formerly"} if is_stdio else set()))
+    rest = definition.model_dump(mode="json", exclude=started | {"tools"})
     key: dict[str, Any] = {
         "definition": {
             **rest,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sqlite3
 from contextlib import closing, suppress
 from pathlib import Path
@@ -97,6 +98,30 @@ def prune(connection: sqlite3.Connection, oldest: float, max_rows: int) -> None:
     connection.execute(
         "DELETE FROM bodies WHERE digest NOT IN (SELECT digest FROM lists UNION SELECT full_digest FROM lists)"
     )
+
+
+def rename_server(path: Path, config: str, before: str, now: str) -> None:
+    """Put what a configuration recorded of one server under another id.
+
+    Raises:
+        GatewayError: it cannot be read or written.
+    """
+    connection = open_for_reading(path)
+    if connection is None:
+        return
+    with closing(connection):
+        try:
+            connection.execute("BEGIN IMMEDIATE")
+            connection.execute("UPDATE calls SET upstream = ? WHERE config = ? AND upstream = ?", (now, config, before))
+            searches = connection.execute(
+                "SELECT id, hits FROM searches WHERE config = ? AND instr(hits, ?)", (config, json.dumps(before))
+            ).fetchall()
+            for key, text in searches:
+                hits = [[now if upstream == before else upstream, tool] for upstream, tool in json.loads(text)]
+                connection.execute("UPDATE searches SET hits = ? WHERE id = ?", (json.dumps(hits), key))
+            connection.execute("COMMIT")
+        except sqlite3.Error as exc:
+            raise GatewayError(f"{path} cannot be written ({exc})", hint="try again in a moment") from exc
 
 
 def clear(path: Path) -> int:

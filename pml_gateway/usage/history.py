@@ -7,11 +7,10 @@ import sqlite3
 import time
 import zlib
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import closing, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
-from types import MappingProxyType
 
 from pml_gateway.errors import GatewayError
 from pml_gateway.exposure.token_count import count_tokens
@@ -69,13 +68,12 @@ class RecordedLists:
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """Which records are asked for; None is no limit. Records of `former` ids of servers count for those of now."""
+    """Which records are asked for; None is no limit."""
 
     config: str
     since: float | None = None
     client: str | None = None
     upstream: str | None = None
-    former: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,9 +120,8 @@ def _where(wanted: Wanted, table: str) -> tuple[str, list[object]]:
         conditions.append(f"{table}.client = ?")
         given.append(wanted.client)
     if wanted.upstream is not None and table == "calls":
-        ids = [wanted.upstream, *(id for id, now in wanted.former.items() if now == wanted.upstream)]
-        conditions.append(f"calls.upstream IN ({', '.join('?' * len(ids))})")
-        given += ids
+        conditions.append("calls.upstream = ?")
+        given.append(wanted.upstream)
     return " AND ".join(conditions), given
 
 
@@ -135,8 +132,7 @@ def _calls(connection: sqlite3.Connection, wanted: Wanted) -> tuple[RecordedCall
         f" FROM calls LEFT JOIN searches ON searches.key = calls.search WHERE {where} AND how != ? ORDER BY calls.id",
         (*values, INSIDE),
     )
-    now = wanted.former
-    return tuple(RecordedCall(at, (now.get(upstream, upstream), tool), *rest) for at, upstream, tool, *rest in rows)
+    return tuple(RecordedCall(at, (upstream, tool), *rest) for at, upstream, tool, *rest in rows)
 
 
 def _searches(connection: sqlite3.Connection, wanted: Wanted) -> tuple[RecordedSearch, ...]:
@@ -147,16 +143,14 @@ def _searches(connection: sqlite3.Connection, wanted: Wanted) -> tuple[RecordedS
         values,
     )
     return tuple(
-        RecordedSearch(
-            at, client, stage, query, tuple(_key(hit, wanted.former) for hit in json.loads(hits)), bool(missed)
-        )
+        RecordedSearch(at, client, stage, query, tuple(map(_key, json.loads(hits))), bool(missed))
         for at, client, stage, query, hits, missed in rows
     )
 
 
-def _key(pair: list[str], former: Mapping[str, str]) -> ToolKey:
+def _key(pair: list[str]) -> ToolKey:
     upstream, tool = pair
-    return (former.get(upstream, upstream), tool)
+    return (upstream, tool)
 
 
 def _lists(connection: sqlite3.Connection, wanted: Wanted, counted: bool) -> RecordedLists:
@@ -207,17 +201,14 @@ HALF_LIFE_DAYS = 14.0
 when it is computed: gateways that start at different times give the same list."""
 
 
-def most_used(path: Path, config: str, former: Mapping[str, str] = MappingProxyType({})) -> tuple[ToolKey, ...]:
-    """The tools of a configuration, most used first; none where nothing was recorded or can be read.
-
-    Calls under `former` ids of servers count for those of now.
-    """
+def most_used(path: Path, config: str) -> tuple[ToolKey, ...]:
+    """Return the tools of a configuration, most used first; none if nothing was recorded or can be read."""
     try:
         counts = read_daily_counts(path, config)
     except GatewayError as error:
         logger.warning("lists are filled without usage: %s", error)
         return ()
-    return ranked([((former.get(upstream, upstream), tool), day, calls) for (upstream, tool), day, calls in counts])
+    return ranked(counts)
 
 
 def ranked(counts: list[tuple[ToolKey, int, int]]) -> tuple[ToolKey, ...]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from types import MappingProxyType
 from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
@@ -41,15 +40,10 @@ def unfit_tool(step: Step, tool: CatalogTool) -> list[StepProblem]:
     return []
 
 
-def ownership_of(servers: Iterable[str], former: Mapping[str, str] = MappingProxyType({})) -> Ownership:
-    """Whose names are, with these servers in the configuration; those of workflows are its owner's.
-
-    Args:
-        servers: their ids.
-        former: ids that they had before, each with the one of now.
-    """
+def ownership_of(servers: Iterable[str]) -> Ownership:
+    """Return the ownership of names if these server ids are configured; those of workflows are the owner's."""
     known = tuple(servers)
-    return Ownership(known, frozenset({COMPOSITES}).difference(known), tuple(former.items()))
+    return Ownership(known, frozenset({COMPOSITES}).difference(known))
 
 
 ArgumentProblems = Callable[[Step, CatalogTool], list[StepProblem]]

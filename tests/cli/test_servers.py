@@ -163,9 +163,7 @@ def test_each_server_is_changed_in_the_section_that_has_it(home: Path) -> None:
     pml("disable", "a", "b", "--yes")
     pml("rename", "c", "d", "--yes")
     pml("remove", "a", "--yes")
-    assert config(home).partition("mcpServers:")[2] == (
-        "\n  b: {command: b, enabled: false}\n  d: {command: c, formerly: [c]}\n"
-    )
+    assert config(home).partition("mcpServers:")[2] == ("\n  b: {command: b, enabled: false}\n  d: {command: c}\n")
 
     pml("remove", "b", "d", "--yes")
     assert parse(config(home), "user", home).values == {"servers": None, "mcpServers": None}
@@ -259,27 +257,37 @@ def test_a_server_is_switched_off_and_on(home: Path) -> None:
     assert "enabled already" in pml("enable", "calc", "--yes").stderr
 
 
-def test_a_rename_rewrites_what_is_certain_and_keeps_the_old_name(home: Path) -> None:
+def test_a_rename_rewrites_the_rules_and_workflows_that_name_the_server(home: Path) -> None:
     done = pml_json("rename", "notes", "diary", "--yes")
 
     assert config(home) == (
-        CONFIG.replace(
-            "notes: {command: python3, args: [-m, notes]}",
-            "diary: {command: python3, args: [-m, notes], formerly: [notes]}",
-        )
+        CONFIG.replace("notes: {command", "diary: {command")
         .replace('"notes__*"', '"diary__*"')
         .replace("'notes:read'", '"diary:read"')
+        .replace("- notes__delete_all", "- diary__delete_all")
         .replace('"notes:drop"', '"diary:drop"')
+        .replace("[notes__wipe]", "[diary__wipe]")
         .replace("tool: notes__read", "tool: diary__read")
     )
-    assert done["left"] == ["clients.ci.deny[0]", "gateway.blacklisted_tools[0]"]
+    assert done["rewritten"] == [
+        *("clients.ci.allow[0]", "clients.ci.allow[2]", "clients.ci.deny[0]", "clients.ci.deny[1]"),
+        *("gateway.blacklisted_tools[0]", "workflows.w.steps[0].tool"),
+    ]
     assert done["also_given_by"] == []
-    assert "it is called diary now" in pml("rename", "notes", "x", "--yes", code=2).stderr
-    assert "called before" in pml("add", "notes", "--yes", "--", "other", code=2).stderr
+    assert "no server 'notes'" in pml("rename", "notes", "x", "--yes", code=2).stderr
 
-    pml("rename", "diary", "notes", "--yes")
+    pml("add", "notes", "--no-check", "--yes", "--", "other")
+    assert servers(home)["notes"] == {"command": "other"}
 
-    assert servers(home)["notes"]["formerly"] == ["diary"]
+
+def test_a_glob_that_fits_the_old_name_alone_goes_on_fitting_the_server(home: Path) -> None:
+    text = CONFIG.replace('"calc:add"', '"no*"').replace("[notes__wipe]", "['n?tes__w*', '*__wipe']")
+    (home / "config.yaml").write_text(text)
+
+    pml("rename", "notes", "diary", "--yes")
+
+    assert '"diary:*", "no*", ' in config(home)
+    assert "blacklisted_tools: [\"diary__w*\", 'n?tes__w*', '*__wipe']" in config(home)
 
 
 def test_a_rule_that_gives_more_by_the_new_name_is_named(home: Path) -> None:

@@ -487,12 +487,3 @@ def test_a_stored_value_wins_over_the_environment(machine: Machine) -> None:
     assert stored_variables({}) == {}
     with pytest.raises(SecretError, match="C is not set"):
         resolve("${env:C}", environ)
-
-
-def test_a_name_that_a_server_had_before_is_given_to_no_other(tmp_path: Path) -> None:
-    machine = Machine(tmp_path)
-    machine.write("home/.claude.json", {"mcpServers": {"old": {"command": "another"}}})
-
-    plan = machine.plan({"new": {"command": "python3", "formerly": ["old"]}})
-
-    assert imported(plan, "old").name == "old-claude-code"

@@ -97,10 +97,22 @@ def test_an_entry_gets_another_name_in_its_place() -> None:
 
 def test_texts_change_where_they_stand() -> None:
     text = "gateway:\n  blacklisted_tools:\n    - a:x  # never\n    - 'a:y'\n"
-    after = with_texts(
-        text, {("gateway", "blacklisted_tools", 0): "b:x", ("gateway", "blacklisted_tools", 1): "b:y"}, PATH
-    )
+    first, second = (("gateway", "blacklisted_tools", at) for at in (0, 1))
+    after = with_texts(text, {first: ["b:x"], second: ["b:y"]}, PATH)
     assert after == 'gateway:\n  blacklisted_tools:\n    - "b:x"  # never\n    - "b:y"\n'
+
+
+def test_a_text_of_a_list_becomes_several() -> None:
+    lines = "gateway:\r\n  blacklisted_tools:\r\n    - a:x  # never\r\n    - 'a:y'\r\n"
+    flow = "gateway: {blacklisted_tools: [a_x, 'a_y']}\n"
+    first, second = (("gateway", "blacklisted_tools", at) for at in (0, 1))
+
+    assert with_texts(lines, {first: ["b:x", "a:x"], second: ["b:y"]}, PATH) == (
+        'gateway:\r\n  blacklisted_tools:\r\n    - "b:x"\r\n    - a:x  # never\r\n    - "b:y"\r\n'
+    )
+    assert with_texts(flow, {first: ["b_x"], second: ["b_y", "a_y"]}, PATH) == (
+        "gateway: {blacklisted_tools: [b_x, 'b_y', 'a_y']}\n"
+    )
 
 
 LINES = st.sampled_from(

@@ -449,28 +449,3 @@ def test_importing_the_loader_brings_neither_terminal_nor_protocol_libraries() -
     )
 
     assert output.stdout.strip() == "[]"
-
-
-def test_what_refines_a_server_by_a_name_of_before_refines_it_under_the_one_of_now(workspace: Workspace) -> None:
-    workspace.user("servers:\n  new: {command: x, formerly: [old, my-first]}\n")
-    workspace.in_project("servers:\n  old: {call_timeout: 7}\n", is_trusted=True)
-
-    loaded = workspace.load({"PML_SERVERS__MY_FIRST__ENABLED": "false"})
-
-    assert list(loaded.settings.servers) == ["new"]
-    found = loaded.settings.servers["new"]
-    assert (found.command, found.call_timeout, found.enabled) == ("x", 7, False)
-    assert loaded.origins["servers.new.call_timeout"] == Origin("project", f"{workspace.project_file}:2")
-
-
-@pytest.mark.parametrize(
-    "servers",
-    [
-        "new: {command: x, formerly: [old]}\n  old: {command: y}",
-        "new: {command: x, formerly: old}\n  other: {command: y, formerly: old}",
-        "new: {command: x, formerly: [new]}",
-    ],
-)
-def test_a_former_name_means_one_server(workspace: Workspace, servers: str) -> None:
-    workspace.user(f"servers:\n  {servers}\n")
-    assert "formerly, or rename the other one" in str(failure(workspace))

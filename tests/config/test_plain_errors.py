@@ -23,7 +23,7 @@ WRONG: tuple[Any, ...] = (
     *([], ["x"], [[1]], {}, {"a": {"b": 1}}, {"a": 1}),
 )
 OF_ENTRIES = {
-    "servers": "command args env cwd url headers auth transport enabled sessions call_timeout formerly",
+    "servers": "command args env cwd url headers auth transport enabled sessions call_timeout",
     "clients": "key allow deny mode intent",
     "workflows": "description steps input output on_error",
 }

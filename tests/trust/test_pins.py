@@ -126,7 +126,7 @@ def test_pins_belong_to_a_server_as_it_is_configured() -> None:
     assert pins.of("a", Identity("w", NO_PACKAGE)) is pins.servers["a", "w"]
     assert pins.of("b", Identity("w", NO_PACKAGE)) is None
     assert pins.of("a", Identity("x", NO_PACKAGE)) is None
-    renamed = pins.of("b", Identity("w", NO_PACKAGE, ("a",)))
+    renamed = pins.copied("a", "b").of("b", Identity("w", NO_PACKAGE))
     assert renamed is not None
     assert (renamed.server, renamed.accepted) == ("b", pins.servers["a", "w"].accepted)
     assert pins.without_server("a") == Pins({}, ("rejected",))

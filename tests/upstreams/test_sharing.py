@@ -376,7 +376,7 @@ def test_the_rest_of_a_definition_and_the_defaults_count_as_far_as_they_matter(
     entry = definition(command="x")
     assert key(entry, one) != key(definition(command="x", call_timeout=5), one)
     assert key(entry, one) != key(entry, one, UpstreamSettings(max_queue=3))
-    assert key(entry, one) == key(definition(command="x", formerly=["old"], sessions="shared"), one)
+    assert key(entry, one) == key(definition(command="x", sessions="shared"), one)
     assert key(entry, one) != key(entry, one, server="down")
     login = {"type": "client_credentials", "client_id": "a", "client_secret": "${env:TOKEN}", "issuer": "https://i.x"}
     remote = definition(url="https://x.example", auth=login)

@@ -6,9 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from pml_gateway.config.settings import Settings
-from pml_gateway.usage.history import HALF_LIFE_DAYS, Wanted, ranked, read_history
-from tests.support.memory import MemoryStreams, paths_in
+from pml_gateway.usage.history import HALF_LIFE_DAYS, ranked
 from tests.support.scripted_server import ScriptedServer, tool
 from tests.support.serving import serving
 
@@ -36,20 +34,6 @@ async def test_the_most_used_tools_fill_the_list_and_stay_until_a_refresh(tmp_pa
         assert await third.names() == ["up__a", "up__b"]
         await third.gateway.refresh(20)
         assert await third.names() == ["up__a", "up__b"]
-
-
-async def test_calls_count_for_a_server_that_has_another_name_since(tmp_path: Path) -> None:
-    up = ScriptedServer([tool(name) for name in ("a", "b", "c")])
-    async with serving(tmp_path, {"up": up}) as first:
-        await first.call("up__c")
-    gateway = {"tools_exposure": "hybrid", "hybrid": {**HYBRID, "max_underlying_tools": 1}}
-    servers = {"now": {"command": "in-memory", "formerly": ["up"]}}
-    settings = Settings.model_validate({"servers": servers, "gateway": gateway})
-    async with serving(tmp_path, {}, settings, open_streams=MemoryStreams({"now": up})) as second:
-        assert await second.names() == ["now__c"]
-    path, key = paths_in(tmp_path).usage_file, ("now", "c")
-    history = read_history(path, Wanted("test", upstream="now", former={"up": "now"}))
-    assert [call.tool for call in history.calls] == [key]
 
 
 async def test_a_client_gets_the_most_used_of_what_it_may_see(tmp_path: Path) -> None:

@@ -7,7 +7,6 @@ from collections.abc import Iterator
 
 from pml_gateway.catalog.manifest import Manifest, ManifestFile
 from pml_gateway.config.document import is_there
-from pml_gateway.config.servers import former_ids
 from pml_gateway.config.settings import Settings
 from pml_gateway.errors import ModelError
 from pml_gateway.gateway.state import GatewayState
@@ -75,7 +74,7 @@ def manifest(file: ManifestFile, settings: Settings) -> Iterator[Finding]:
             Area.SEARCH, Severity.WARNING, "manifest", f"{file.path} is unreadable", "this run writes it anew"
         )
     else:
-        yield _age(known.renamed(former_ids(settings.servers)), settings)
+        yield _age(known, settings)
 
 
 def _age(known: Manifest, settings: Settings) -> Finding:

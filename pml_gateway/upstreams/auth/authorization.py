@@ -312,7 +312,7 @@ class Authorization:
     def _path(self) -> Path:
         url = self._url()
         if self._url_and_path is None or self._url_and_path[0] != url:
-            self._url_and_path = url, self._store.path(self._upstream_id, url, self._auth, self._definition.formerly)
+            self._url_and_path = url, self._store.path(self._upstream_id, url, self._auth)
         return self._url_and_path[1]
 
     def _needed(self, reason: str, **details: object) -> UpstreamAuthError:

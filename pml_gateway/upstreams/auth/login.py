@@ -52,7 +52,7 @@ async def log_in(
     auth = checked_auth(upstream_id, definition)
     here = Workplace.here()
     url = resolve_in(definition.url or "", here)
-    path = store.path(upstream_id, url, auth, definition.formerly)
+    path = store.path(upstream_id, url, auth)
     if reason := obstacle(path.parent):
         raise ConfigurationError(
             f"{upstream_id}: a login cannot be stored: {path.parent} cannot be written ({reason})",
@@ -79,7 +79,7 @@ async def log_out(upstream_id: str, definition: UpstreamDefinition, store: Login
     """Forget a login; whether there was one, and whether the authorization server took its tokens back."""
     auth = checked_auth(upstream_id, definition)
     here = Workplace.here()
-    path = store.path(upstream_id, resolve_in(definition.url or "", here), auth, definition.formerly)
+    path = store.path(upstream_id, resolve_in(definition.url or "", here), auth)
     try:
         login = await anyio.to_thread.run_sync(store.load, upstream_id, path)
     except UpstreamAuthError:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import time
-from collections.abc import AsyncIterator, Sequence
-from contextlib import ExitStack, asynccontextmanager, suppress
+from collections.abc import AsyncIterator
+from contextlib import ExitStack, asynccontextmanager
 from pathlib import Path
 
 import anyio
@@ -14,7 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from pml_gateway.config.servers import AuthDefinition
 from pml_gateway.errors import UpstreamAuthError, UpstreamUnavailableError
-from pml_gateway.files import lock_if_free, write_atomically
+from pml_gateway.files import lock_if_free, locked, write_atomically
 from pml_gateway.home import AUTH, do_without
 from pml_gateway.log import get_logger
 from pml_gateway.text import quoted
@@ -108,18 +108,8 @@ class LoginStore:
         self._folder = folder
         self._encryption = Encryption(folder)
 
-    def path(self, upstream_id: str, url: str, auth: AuthDefinition, formerly: Sequence[str] = ()) -> Path:
-        """Where the login of one upstream is kept; one under a former id of it moves there."""
-        path = self._path(upstream_id, url, auth)
-        for before in formerly:
-            kept = self._path(before, url, auth)
-            # Where there is none, or another process moves it as well, there is nothing to move.
-            with suppress(OSError):
-                path.hardlink_to(kept)
-                kept.unlink()
-        return path
-
-    def _path(self, upstream_id: str, url: str, auth: AuthDefinition) -> Path:
+    def path(self, upstream_id: str, url: str, auth: AuthDefinition) -> Path:
+        """Return the file of one upstream's login."""
         name = "".join(character if character.isalnum() or character in "-_." else "_" for character in upstream_id)
         digest = hashlib.sha256(f"{upstream_id}\0{url}\0{auth.type}\0{auth.client_id or ''}".encode()).hexdigest()[:16]
         return self._folder / f"{name[:60]}-{digest}.login"
@@ -157,6 +147,16 @@ class LoginStore:
     def save(self, path: Path, login: StoredLogin) -> None:
         """Replace the login; a reader sees the old or the new one."""
         write_atomically(path, self._encryption.encrypt(login.model_dump_json(exclude_none=True)))
+
+    def copy(self, source: Path, target: Path) -> None:
+        """Keep a login under another path as well, if there is one.
+
+        Raises:
+            OSError: it cannot be read or written.
+        """
+        if source.exists():
+            with locked(source, LOCK_SECONDS):
+                write_atomically(target, source.read_bytes())
 
     def delete(self, path: Path) -> bool:
         """Forget the login; whether there was one."""

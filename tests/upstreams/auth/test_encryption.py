@@ -140,15 +140,13 @@ def test_a_name_of_any_characters_has_a_file_of_its_own(tmp_path: Path) -> None:
     assert {path.parent for path in paths} == {tmp_path}
 
 
-def test_a_login_moves_with_its_server_to_a_new_name_and_to_nobody_else(tmp_path: Path) -> None:
+def test_a_copied_login_is_read_under_its_new_name_and_replaces_one_that_is_there(tmp_path: Path) -> None:
     store, path = stored(tmp_path)
-    other = store.path("new", "https://other.test/mcp", AuthDefinition(), ("remote",))
-    assert store.load("new", other) is None
+    copy = store.path("new", URL, AuthDefinition())
+    store.save(copy, login().refused())
 
-    now = store.path("new", URL, AuthDefinition(), ("remote",))
+    store.copy(path, copy)
+    store.copy(store.path("unknown", URL, AuthDefinition()), copy)
 
-    assert store.load("new", now) == login()
-    assert not path.exists()
-    assert store.path("new", URL, AuthDefinition(), ("remote",)) == now
-    store.save(path, login())
-    assert store.path("new", URL, AuthDefinition(), ("remote",)) == now and path.exists()
+    assert store.load("new", copy) == store.load("remote", path) == login()
+    assert stat.S_IMODE(copy.stat().st_mode) == 0o600
