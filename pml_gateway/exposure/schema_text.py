@@ -291,11 +291,11 @@ def outcome(definition: JsonObject, output: JsonObject | None, *, is_learned: bo
     """
     returned = None if output is None else _returned(_Itself(output))
     arrow = "" if not returned else f" -> {'~' if is_learned else ''}{returned}"
-    mark = effect(definition)
+    mark = _effect(definition)
     return f"{arrow} [{mark}]" if mark else arrow
 
 
-def effect(definition: JsonObject) -> str:
+def _effect(definition: JsonObject) -> str:
     """What a tool says that its calls do: `read`, `write` or `destructive`; nothing where it does not say."""
     annotations = definition.get("annotations")
     if not isinstance(annotations, dict):

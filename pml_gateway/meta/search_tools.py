@@ -105,7 +105,8 @@ async def search_tools(context: CallContext, arguments: JsonObject) -> JsonObjec
     page = matching[offset : offset + limit]
     exact = [tool for tool, score in page if score >= 1.0 and query in _names(view, tool)]
     hits: Sequence[JsonObject] = [
-        _hit(context, tool, score, "schema" if len(exact) == 1 and tool is exact[0] else detail) for tool, score in page
+        hit_of(context, tool, score, "schema" if len(exact) == 1 and tool is exact[0] else detail)
+        for tool, score in page
     ]
     if detail != "name":
         hits = _with_related(hits, [tool for tool, _ in page], context.gateway.linker.links(view))
@@ -127,17 +128,18 @@ async def search_tools(context: CallContext, arguments: JsonObject) -> JsonObjec
     return data_result(answer | _unavailable(context, enough=len(matching) >= limit, query=query))
 
 
-def _hit(context: CallContext, tool: CatalogTool, score: float, detail: str) -> JsonObject:
-    hit: JsonObject = {"name": tool.qualified_name, "score": round(score, 3)}
+def hit_of(context: CallContext, tool: CatalogTool, score: float, detail: str = "signature") -> JsonObject:
+    """Describe a tool that was found, for this client."""
+    described: JsonObject = {"name": tool.qualified_name, "score": round(score, 3)}
     if detail != "name":
-        hit["signature"] = _call(context, tool) + context.outcome_of(tool)
-        hit["description"] = first_sentence(tool.description or tool.title)
+        described["signature"] = _call(context, tool) + context.outcome_of(tool)
+        described["description"] = first_sentence(tool.description or tool.title)
     if detail == "schema":
-        hit["description"] = tool.description
-        hit["inputSchema"] = tool.definition["inputSchema"]
+        described["description"] = tool.description
+        described["inputSchema"] = tool.definition["inputSchema"]
     if tool.stale:
-        hit["unavailable"] = True
-    return hit
+        described["unavailable"] = True
+    return described
 
 
 def _with_related(

@@ -9,7 +9,7 @@ from pml_gateway.exposure.instructions import NO_SYSTEMS, Systems
 from pml_gateway.exposure.meta_tool import MetaTool
 from pml_gateway.gateway.calling import CallContext
 from pml_gateway.meta.arguments import boolean
-from pml_gateway.meta.suggestions import suggested_plan
+from pml_gateway.meta.intents import tools_for_intent
 from pml_gateway.processes.budget import current_budget
 from pml_gateway.results.content import data_result, noted, with_media
 from pml_gateway.types import JsonObject
@@ -56,7 +56,7 @@ def workflow_definition(_: Systems) -> JsonObject:
             "Run dependent calls in one request: results flow from step to step without passing through you. "
             '"$id.path" or "$0.items[*].id" (JMESPath) in arguments is an earlier result, and orders the steps; others '
             'run in parallel. "$item" is the item of for_each. A transform step (JMESPath over $id) calls nothing. '
-            "return: final or step ids keeps answers short. With only intent: suggests a plan."
+            "return: final or step ids keeps answers short. With only intent: finds the tools."
         ),
         "inputSchema": {
             "type": "object",
@@ -102,10 +102,10 @@ async def call_batch(context: CallContext, arguments: JsonObject) -> JsonObject:
 
 
 async def execute_workflow(context: CallContext, arguments: JsonObject) -> JsonObject:
-    """Steps that use each other's results in one request; with only an intent, a plan to fill in."""
+    """Run steps that use each other's results; with only an intent, find the tools for its parts."""
     if not arguments.get("steps") and arguments.get("intent") is not None:
         others = (f"/{key}" for key in arguments if key != "intent")
-        return noted(data_result(await suggested_plan(context, arguments["intent"])), ignored=others)
+        return noted(await tools_for_intent(context, arguments["intent"]), ignored=others)
     calls = context.steps("execute_workflow")
     run = calls.resumed(arguments)
     if run is None:

@@ -106,7 +106,7 @@ async def test_it_is_denied_as_a_step_and_a_slot_as_an_unknown_tool_is(tmp_path:
 async def test_where_no_tool_fits_it_is_no_remedy(tmp_path: Path, denied: str, hint: str) -> None:
     upstreams, settings = denying(denied)
     async with serving(tmp_path, upstreams, settings) as served:
-        plan = await served.call("execute_workflow", {"intent": "buy xylophones"}, key=KEY)
+        intent = await served.call("execute_workflow", {"intent": "buy xylophones"}, key=KEY)
         focus = await served.call("focus", {"query": "buy xylophones"}, key=KEY)
-    assert plan["structuredContent"]["next"] == f"no tool fits; {hint}"
+    assert intent["structuredContent"]["next"] == f"no tool fits; {hint}"
     assert focus["structuredContent"]["error"]["hint"] == hint

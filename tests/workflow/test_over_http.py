@@ -182,11 +182,12 @@ async def test_progress_is_told_per_step_and_cancelling_ends_the_running_ones(tm
                 await cancelled.wait()
 
 
-async def test_an_intent_alone_gets_a_plan_and_calls_nothing(tmp_path: Path) -> None:
+async def test_an_intent_alone_gets_tools_and_calls_none(tmp_path: Path) -> None:
     async with serving(tmp_path, {"up": (fake := upstream())}) as served:
         answer = (await served.call("execute_workflow", {"intent": "get one thing by its id"}))["structuredContent"]
-    assert answer["executed"] is False
-    assert "up__get" in [tool["name"] for tool in answer["plan"]["tools"]]
+    [part] = answer["parts"]
+    assert part["part"] == "get one thing by its id"
+    assert "up__get" in [tool["name"] for tool in part["tools"]]
     assert fake.calls == []
 
 

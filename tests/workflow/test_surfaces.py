@@ -64,7 +64,7 @@ async def test_a_call_that_cannot_be_read_fails_its_own_slot_only(tmp_path: Path
 async def test_an_intent_beside_an_empty_list_of_steps_is_an_intent_alone(tmp_path: Path) -> None:
     async with serving(tmp_path, {"up": upstream()}) as served:
         answer = (await served.call("execute_workflow", {"intent": "say it", "steps": []}))["structuredContent"]
-    assert answer["executed"] is False
+    assert [each["part"] for each in answer["parts"]] == ["say it"]
 
 
 async def test_a_composite_tool_answers_its_value_whatever_the_size_of_its_steps(tmp_path: Path) -> None:
@@ -145,6 +145,7 @@ async def test_hidden_and_denied_tools_are_unknown_to_every_meta_tool_that_takes
                 given = [(await served.call(*request))["structuredContent"] for request in requests]
                 answers.append(json.dumps(given).replace(name, "NAME"))
             assert answers[0] == answers[1]
-            plan = (await served.call("execute_workflow", {"intent": f"call {real}"}))["structuredContent"]["plan"]
-            assert {each["name"] for each in plan["tools"]} <= {"up__secret_get", "workflows__say"}
+            parts = (await served.call("execute_workflow", {"intent": f"call {real}"}))["structuredContent"]["parts"]
+            found = {tool["name"] for part in parts for tool in part["tools"]}
+            assert found <= {"up__secret_get", "workflows__say"}
     assert fake.calls == []
