@@ -1,10 +1,10 @@
-"""What an answer of five hits costs, with what tools give back and the tools that belong with them.
+"""Tokens of an answer of five hits, with the outcome of tools in their signatures.
 
     python -m benchmarks.run_answers [--limit 40]
 
 `search_tools` of whole gateways, asked over HTTP: one in front of the servers of the recorded tasks (what their tools
 give is declared), and one each in front of the tools of a labelled set or of recorded sessions, served from memory
-(what results hold is inferred from one half of the sessions). Only answers of five hits count.
+(what results hold is inferred from them). Only answers of five hits count.
 """
 
 from __future__ import annotations
@@ -49,8 +49,6 @@ MAX_MEAN = 450
 SETS = ("apibank", "mcpproxy_golden", "mcptoolbenchpp", "restbench", "toolalpaca")
 """The labelled sets whose tools declare parameters, and are as many as one person may have connected."""
 
-LINKS_SECONDS = 30
-
 
 @dataclass(frozen=True, slots=True)
 class Tools:
@@ -72,7 +70,7 @@ def labelled(directory: Path) -> Tools:
 
 
 def recorded(name: str) -> Tools:
-    """The tools of recorded sessions, with what half of their results hold as if it were declared."""
+    """The tools of recorded sessions, with what their results hold as if it were declared."""
     source = read_source(name)
     outputs = source.outputs()
     servers: dict[str, list[JsonObject]] = {}
@@ -91,15 +89,13 @@ def drawn(queries: Sequence[str], limit: int) -> list[str]:
 
 async def measured(name: str, serve: Serving, queries: Sequence[str]) -> JsonObject:
     """The figures of one gateway."""
-    await _linked(serve, queries[0])
-    sizes, related, known, hits = [], 0, 0, 0
+    sizes, known, hits = [], 0, 0
     for query in queries:
         answer = await serve.call("search_tools", {"query": query})
         found: list[JsonObject] = answer["structuredContent"]["hits"]
         if len(found) == HITS:
             sizes.append(count_tokens(answer_text(answer)))
             hits += HITS
-            related += sum(len(hit.get("related", ())) for hit in found)
             known += sum(" -> " in hit["signature"] for hit in found)
     if len(sizes) < 2:
         raise SystemExit(f"{name}: {len(sizes)} of {len(queries)} answers have {HITS} hits")
@@ -111,18 +107,7 @@ async def measured(name: str, serve: Serving, queries: Sequence[str]) -> JsonObj
         "90 % are below": round(quantiles(sizes, n=10)[-1]),
         "largest": max(sizes),
         "hits that say what comes back": round(known / hits, 2),
-        "related tools an answer": round(related * HITS / hits, 1),
     }
-
-
-async def _linked(serve: Serving, query: str) -> None:
-    """Wait for what belongs together, which is found out beside the first searches."""
-    with anyio.move_on_after(LINKS_SECONDS):
-        while True:
-            answer = await serve.call("search_tools", {"query": query})
-            if any("related" in hit for hit in answer["structuredContent"]["hits"]):
-                return
-            await anyio.sleep(0.1)
 
 
 async def _answer(_: Any, __: JsonObject) -> JsonObject:

@@ -1,9 +1,8 @@
-"""Background work of a server: the index, and the relations between tools."""
+"""The index that a server builds in the background."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 from contextvars import Context
 
 import anyio
@@ -11,10 +10,9 @@ from uncalled_for import SharedContext
 
 from pml_gateway.catalog.model import Catalog
 from pml_gateway.config.settings import Settings
-from pml_gateway.gateway.indexing import Indexer, Linker
+from pml_gateway.gateway.indexing import Indexer
 from pml_gateway.index.search import ToolIndex
 from pml_gateway.paths import Paths
-from pml_gateway.policy.view import View
 from pml_gateway.requests.library import RequestLibrary
 from pml_gateway.requests.sources import ToolRequests
 from pml_gateway.signal import Signal
@@ -25,17 +23,13 @@ FIRST_WAIT = 5.0
 CHANGE_WAIT = 0.5
 """Seconds a search waits for tools that came since; then it answers from those that are ready."""
 
-LINKING_WAITS = 60.0
-"""Seconds that links wait for the index: they want the processor that searches do."""
-
 
 class Background:
     """One task on the event loop of a server, from its first request until it ends."""
 
-    def __init__(self, paths: Paths, is_current: Callable[[View], bool]) -> None:
+    def __init__(self, paths: Paths) -> None:
         self.loop = asyncio.get_running_loop()
         self.index: ToolIndex | None = None
-        self.linker = Linker(lambda: self._indexer.wait(LINKING_WAITS), is_current)
         requests = ToolRequests(RequestLibrary(paths.requests_dir))
         self._indexer = Indexer(paths.cache_dir, requests=requests)
         self._wanted: Catalog | None = None
@@ -69,9 +63,9 @@ class Background:
         return await self._indexer.wait(timeout)
 
     async def _run(self) -> None:
+        # In a group, so that who cancels the task waits for its threads.
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(self._indexer.run, self._swap)
-            tasks.start_soon(self.linker.run)
 
     async def _end(self) -> None:
         if self._task is not None and not self._task.done():

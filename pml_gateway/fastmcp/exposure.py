@@ -189,7 +189,7 @@ class Exposure(CatalogTransform):
         snapshot = await self._snapshots.of(mine, server)
         background = self._background
         if background is None or background.loop is not asyncio.get_running_loop():
-            background = Background(Paths.from_environ(), lambda view: self._snapshots.keeps(view.catalog))
+            background = Background(Paths.from_environ())
             self._background = background
         background.want(self._settings, self._snapshots.catalog)
         host = RequestHost(snapshot, server, background, self._kept)

@@ -17,7 +17,6 @@ from pml_gateway.config.settings import Settings
 from pml_gateway.errors import GatewayError, ToolNotFoundError, UpstreamProtocolError, UpstreamUnavailableError
 from pml_gateway.fastmcp.background import Background
 from pml_gateway.fastmcp.snapshots import Snapshot
-from pml_gateway.gateway.indexing import Linker
 from pml_gateway.gateway.state import GatewayState
 from pml_gateway.mcp.elicitation import Audience
 from pml_gateway.mcp.listing import Listed
@@ -136,11 +135,6 @@ class RequestHost:
     def events(self) -> Events:
         """Nobody listens: FastMCP has middleware for that."""
         return self.kept.events
-
-    @property
-    def linker(self) -> Linker:
-        """Relations between tools."""
-        return self.background.linker
 
     async def ready(self) -> GatewayState:
         """The state; a server that answers has one."""

@@ -104,10 +104,6 @@ class Snapshots:
         self.catalog = Catalog()
         """The tools of all of them, which one index serves."""
 
-    def keeps(self, catalog: Catalog) -> bool:
-        """Return True if a catalog is still in use."""
-        return any(snapshot.state.catalog is catalog for snapshot in self._kept)
-
     async def of(self, tools: Sequence[Tool], server: FastMCP[Any]) -> Snapshot:
         """The snapshot of exactly these tools of a server."""
         belong_to, told = systems(server), tuple(map(said, tools))

@@ -19,7 +19,7 @@ from pml_gateway.config.settings import NamingSettings, Settings
 from pml_gateway.exposure.meta_tool import MetaTools
 from pml_gateway.garbage import collection_put_off
 from pml_gateway.gateway.events import Searched
-from pml_gateway.gateway.indexing import Indexer, Linker
+from pml_gateway.gateway.indexing import Indexer
 from pml_gateway.gateway.listings import Listings, shapes_catalog
 from pml_gateway.gateway.shared import Shared, open_shared
 from pml_gateway.gateway.state import NO_META_TOOLS, GatewayState, OnSwap, WireCache, successor
@@ -105,9 +105,6 @@ READ_AT_ONCE = 32
 REQUESTS_SECONDS = 1.0
 """Seconds to collect changes of example requests, which are written a server at a time, before the index is rebuilt."""
 
-LINKING_WAITS = 60.0
-"""Seconds that links wait for the index: they want the processor that searches do."""
-
 READING_WAITS = 60.0
 """Seconds that reading what came unread waits for the index: nobody waits for it, and searches want the processor."""
 
@@ -185,9 +182,6 @@ class Gateway:
         self.state = GatewayState(settings, catalog, None, WireCache(catalog), ranking=ranking, meta_tools=meta_tools)
         self._connects = connects or not self.knows_tools
         self.state = replace(self.state, starting=self._starting(self.state))
-        self.linker = Linker(
-            lambda: indexer.wait(LINKING_WAITS), lambda view: view.catalog is self.state.catalog, shared.links
-        )
         self._saving = anyio.Lock()
         if self.knows_tools or not any(definition.enabled for definition in settings.servers.values()):
             self._first_list.set()
@@ -495,7 +489,6 @@ class Gateway:
             self.shapes.run,
             self.exceeded.run,
             self.index,
-            self.linker.run,
             self.follow_requests,
             self.read_in_background,
         )

@@ -8,7 +8,6 @@ from typing import Protocol
 from mcp.shared.dispatcher import ProgressFnT
 
 from pml_gateway.errors import GatewayError
-from pml_gateway.gateway.indexing import Linker
 from pml_gateway.gateway.state import GatewayState
 from pml_gateway.mcp.elicitation import Audience
 from pml_gateway.mcp.listing import Listed
@@ -81,10 +80,6 @@ class Host(Protocol):
     @property
     def events(self) -> Events:
         """Whom what clients do is told."""
-
-    @property
-    def linker(self) -> Linker:
-        """Relations between tools."""
 
     async def ready(self) -> GatewayState:
         """The state, once there is one to answer from."""

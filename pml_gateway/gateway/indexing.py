@@ -1,38 +1,29 @@
-"""Builds in the background what searches want: indexes, by words, with vectors, with those of requests; then links.
-
-Links are sought for each view by itself, so that what it hides leaves no trace.
-"""
+"""Indexes for searches, built in the background: by words, with vectors, with those of requests."""
 
 from __future__ import annotations
 
 import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from weakref import WeakKeyDictionary
 
 import anyio
 import anyio.from_thread
 import anyio.to_thread
 
-from pml_gateway.catalog.model import Catalog, CatalogTool
+from pml_gateway.catalog.model import Catalog
 from pml_gateway.config.settings import Settings
 from pml_gateway.errors import ModelError
-from pml_gateway.gateway.made_once import MadeOnce
-from pml_gateway.gateway.state import documents, linked_tool
+from pml_gateway.gateway.state import documents
 from pml_gateway.index.cache import EmbeddingCache
 from pml_gateway.index.embedder import Embedder
-from pml_gateway.index.links import Links
 from pml_gateway.index.models import load_embedder
 from pml_gateway.index.search import ToolIndex, all_requests, requests_so_far
 from pml_gateway.index.text import ToolDocument, dense_text
 from pml_gateway.log import get_logger
-from pml_gateway.policy.view import View
 from pml_gateway.requests.sources import ToolRequests
-from pml_gateway.shares import keep_latest
 from pml_gateway.signal import Coalesced
 from pml_gateway.types import Ranking
 
@@ -47,9 +38,6 @@ GROWTH = 1.5
 
 LOOK_SECONDS = 0.5
 """Seconds between checks, while waiting for another gateway's index, if a different one is wanted."""
-
-MAX_LINKED_VIEWS = 16
-"""Views whose links are kept, up to 3 MB each for 20,000 tools; the oldest go first."""
 
 OnIndex = Callable[[ToolIndex], None]
 
@@ -380,71 +368,3 @@ class Indexer:
 def _next_part(known: int) -> int:
     """With how many vectors the next index is brought out: so much more that all of them take little time together."""
     return max(known + FIRST_PART, round(GROWTH * known))
-
-
-class _OutdatedError(Exception):
-    """The catalog of the view is no longer served."""
-
-
-class SharedLinks:
-    """The links of the gateways of a process: those of the same tools are found once."""
-
-    def __init__(self, kept: int = 0) -> None:
-        """Keep so many, the latest."""
-        self._found = MadeOnce[Links](kept)
-        # Others wait here rather than in threads, of which there are few.
-        self._turn = anyio.CapacityLimiter(1)
-
-    async def find(self, tools: Sequence[CatalogTool], pause: Callable[[], None]) -> Links:
-        """What belongs together among these; `pause` raises where nobody wants to know any more."""
-
-        def build() -> Links:
-            return Links.build([linked_tool(tool) for tool in tools], pause)
-
-        return await anyio.to_thread.run_sync(self._found.get, tools, build, limiter=self._turn)
-
-
-class Linker:
-    """The links of the views that somebody lists or searches."""
-
-    def __init__(
-        self,
-        ready: Callable[[], Awaitable[object]],
-        is_current: Callable[[View], bool],
-        links: SharedLinks | None = None,
-    ) -> None:
-        """Find links once things are ready, which searches wait for, and only for views that are current.
-
-        Other gateways of this process may have found the `links` of the same tools.
-        """
-        self._links = links or SharedLinks()
-        self._ready = ready
-        self._is_current = is_current
-        self._known: WeakKeyDictionary[View, Links] = WeakKeyDictionary()
-        self._wanted: dict[View, None] = {}
-        self._due = Coalesced()
-
-    def links(self, view: View) -> Links | None:
-        """What belongs together in a view; None while that is not found out, for which this asks."""
-        known = self._known.get(view)
-        if known is None and view not in self._wanted:
-            self._wanted[view] = None
-            self._due.ask()
-        return known
-
-    async def run(self) -> None:
-        """Find what is asked for, for as long as the owner's task group lives."""
-        while True:
-            await self._due.next()
-            while self._wanted:
-                await self._ready()
-                view = next(iter(self._wanted))
-                with suppress(_OutdatedError):
-                    links = await self._links.find(view.searchable, partial(self._pause, view))
-                    keep_latest(self._known, view, links, MAX_LINKED_VIEWS)
-                del self._wanted[view]
-
-    def _pause(self, view: View) -> None:
-        anyio.from_thread.check_cancelled()
-        if not self._is_current(view):
-            raise _OutdatedError

@@ -11,7 +11,7 @@ import anyio
 
 from pml_gateway.catalog.manifest import Manifest
 from pml_gateway.catalog.model import Catalog
-from pml_gateway.gateway.indexing import SharedIndexes, SharedLinks
+from pml_gateway.gateway.indexing import SharedIndexes
 from pml_gateway.gateway.made_once import MadeOnce
 from pml_gateway.mcp.transport import OpenStreams
 from pml_gateway.paths import Paths
@@ -40,7 +40,6 @@ class Shared:
     indexes: SharedIndexes
     manifests: MadeOnce[Manifest]
     catalogs: MadeOnce[Catalog]
-    links: SharedLinks
     file_changes: FileChanges
     decisions: DecisionsLog = field(default_factory=DecisionsLog)
     began: float = field(default_factory=time.monotonic)
@@ -80,7 +79,6 @@ async def open_shared(
             SharedIndexes(KEPT if several else 0),
             MadeOnce(kept),
             MadeOnce(kept),
-            SharedLinks(kept),
             file_changes,
         )
         tasks.cancel_scope.cancel()

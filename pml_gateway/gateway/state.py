@@ -20,7 +20,6 @@ from pml_gateway.exposure.grouping import Namespace, group
 from pml_gateway.exposure.instructions import Systems, instructions
 from pml_gateway.exposure.meta_tool import RESERVED, MetaTools
 from pml_gateway.exposure.modes import Exposure, ScoredTools, expose
-from pml_gateway.index.concepts import LinkedTool
 from pml_gateway.index.search import ToolIndex
 from pml_gateway.index.text import ToolDocument
 from pml_gateway.index.vectors import Mask
@@ -28,7 +27,6 @@ from pml_gateway.policy.client import Client
 from pml_gateway.policy.view import View
 from pml_gateway.requests.library import Request
 from pml_gateway.requests.sources import parameter_names
-from pml_gateway.results.learning import inner_output
 from pml_gateway.shares import keep_latest
 from pml_gateway.telemetry.observe import searching
 from pml_gateway.types import ExposureMode, JsonObject, Ranking
@@ -248,14 +246,6 @@ def documents(
         )
         for tool, asked in zip(tools, [()] * len(tools) if requests is None else requests, strict=True)
     ]
-
-
-def linked_tool(tool: CatalogTool, output: JsonObject | None = None) -> LinkedTool:
-    """What links read of a tool, with the output it declares unless more is known."""
-    inputs, declared = tool.definition["inputSchema"], tool.definition.get("outputSchema")
-    if output is None and isinstance(declared, dict):
-        output = inner_output(tool) or declared
-    return LinkedTool(tool.qualified_name, tool.upstream_id, tool.name, tool.description, inputs, output)
 
 
 def composites_of(settings: Settings, catalog: Catalog) -> dict[str, Composite]:

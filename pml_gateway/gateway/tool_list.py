@@ -69,9 +69,6 @@ async def _list_of_now(
         try:
             finished = await anyio.to_thread.run_sync(_finished, state, view, mode, intent, version, focus)
             keep_latest(lists, key, finished, MAX_LISTS)
-            if mode is not ExposureMode.FULL_PROXY:
-                # A search is to come, whose hits name related tools.
-                gateway.linker.links(view)
         finally:
             del state.making[key]
             made.set()

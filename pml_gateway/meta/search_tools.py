@@ -6,7 +6,6 @@ import fnmatch
 import json
 from collections.abc import Sequence
 from dataclasses import replace
-from itertools import islice
 
 import anyio.to_thread
 
@@ -21,7 +20,6 @@ from pml_gateway.exposure.token_count import count_tokens
 from pml_gateway.gateway.calling import CallContext
 from pml_gateway.gateway.events import Searched
 from pml_gateway.gateway.state import GatewayState
-from pml_gateway.index.links import Links
 from pml_gateway.meta.arguments import choice, integer, string
 from pml_gateway.policy.view import View
 from pml_gateway.results.content import data_result
@@ -29,9 +27,6 @@ from pml_gateway.text import first_sentence, folded, shortened
 from pml_gateway.types import JsonObject, Ranking
 
 MAX_LIMIT = 50
-MAX_RELATED = 2
-"""Tools that belong with a hit, at 7 tokens each."""
-
 MAX_QUERY = 4000
 MAX_UNAVAILABLE = 12
 _GLOB_CHARACTERS = frozenset("*?[")
@@ -108,8 +103,6 @@ async def search_tools(context: CallContext, arguments: JsonObject) -> JsonObjec
         hit_of(context, tool, score, "schema" if len(exact) == 1 and tool is exact[0] else detail)
         for tool, score in page
     ]
-    if detail != "name":
-        hits = _with_related(hits, [tool for tool, _ in page], context.gateway.linker.links(view))
     answer = {"hits": _within_tokens(hits, arguments)}
     shown = [tool for tool, _ in page[: len(answer["hits"])]]
     context.gateway.events.publish(Searched(state, context.scope, query, shown, offset))
@@ -140,22 +133,6 @@ def hit_of(context: CallContext, tool: CatalogTool, score: float, detail: str = 
     if tool.stale:
         described["unavailable"] = True
     return described
-
-
-def _with_related(
-    hits: Sequence[JsonObject], tools: Sequence[CatalogTool], links: Links | None
-) -> Sequence[JsonObject]:
-    """The hits with the tools that belong with each, as far as they are neither hits nor named before."""
-    if links is None:
-        return hits
-    named = {tool.qualified_name for tool in tools}
-    completed = []
-    for hit, tool in zip(hits, tools, strict=True):
-        others = (name for name in links.related(tool.qualified_name) if name not in named)
-        related = list(islice(others, MAX_RELATED))
-        named.update(related)
-        completed.append({**hit, "related": related} if related else hit)
-    return completed
 
 
 def _unavailable(context: CallContext, *, enough: bool, query: str) -> JsonObject:
