@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pml_gateway.index.text import UNSPACED
-from pml_gateway.index.verbs import ALONE, TO_DO, VERBS, has_object, is_bare, is_question, leads, telling_words
+from pml_gateway.index.verbs import ALONE, VERBS, has_object, is_bare, is_question, leads
 
 MIN_REQUEST_WORDS = 10
 """A shorter request is cut before verbs only: its other parts lose the context that says what is meant."""
@@ -54,14 +54,6 @@ _JOINT = re.compile(
     re.IGNORECASE,
 )
 
-_STEP_JOINT = re.compile(
-    r"(\s*;\s+|,?\s+(?:and then|and also|and finally|after that|afterwards|then|and|but|plus|before|so)\s+|,\s+)",
-    re.IGNORECASE,
-)
-BETWEEN_STEPS = "additionally after furthermore if lastly moreover not otherwise so that"
-"""What stands before the verb of a step beside what stands before that of any request: `if not, `, `after that`."""
-
-_BETWEEN_STEPS = frozenset(BETWEEN_STEPS.split())
 Floats = npt.NDArray[np.float32]
 
 
@@ -182,29 +174,3 @@ def _goes_on(before: str, part: str, anywhere: bool) -> bool:
 def _words(text: str) -> int:
     unspaced = sum(len(run) for run in UNSPACED.findall(text))
     return len(UNSPACED.sub(" ", text).split()) + unspaced // CHARACTERS_PER_WORD
-
-
-def split_steps(request: str) -> tuple[str, ...]:
-    """The parts of a request in each of which something may be to be done, at most MAX_CLAUSES; plans are made of them.
-
-    Beside clauses, a part begins wherever a verb follows a joint, however short it is.
-    """
-    steps: list[str] = []
-    for sentence in filter(None, map(str.strip, _SENTENCE_END.split(request))):
-        first, *rest = _STEP_JOINT.split(" ".join(sentence.split()))
-        parts = [first]
-        for joint, part in zip(rest[::2], rest[1::2], strict=True):
-            if says_to_do(part) and _words(parts[-1]) > 1:
-                parts.append(part)
-            else:
-                parts[-1] += joint + part
-        if steps and not says_to_do(parts[0]) and _words(parts[0]) < MIN_CLAUSE_WORDS:
-            steps[-1] += " " + parts.pop(0)
-        steps += [clause for part in parts for clause in split_clauses(part) or (part,)]
-    return tuple(step.strip(" ;,") for step in steps[:MAX_CLAUSES])
-
-
-def says_to_do(part: str) -> bool:
-    """Whether a part of a request begins with what is to be done."""
-    told = telling_words(part, _BETWEEN_STEPS)
-    return next(told, "") in TO_DO and next(told, "") != ""

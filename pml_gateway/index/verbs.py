@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from enum import StrEnum
 
 import numpy as np
 import numpy.typing as npt
@@ -22,64 +21,41 @@ LEXICAL_SCALE = 3.0
 """Units of log(1 + BM25) that tell as much as a cosine of one: from .3 to .9 the two curves span 1.5 and .47."""
 
 
-class Effect(StrEnum):
-    """What a tool does, by its verb."""
+READ, ADD, CHANGE, REMOVE = (1 << bit for bit in range(4))
+UNKNOWN = 1 << 62
+"""Instead of no action at all: what nothing rules out."""
 
-    READS = "reads"
-    CREATES = "creates"
-    """Makes something new of what it is told: `create`, `send`."""
-
-    MAKES = "makes"
-    """Makes something new in another way: `copy`, `start`."""
-
-    CHANGES = "changes"
-    ENDS = "ends"
-    OTHER = "other"
-
-
-LEXICON: Mapping[Effect, tuple[str, str, str]] = {
-    Effect.READS: (
+LEXICON: Mapping[int, tuple[str, str]] = {
+    READ: (
         "browse check count describe display fetch find get inspect list look lookup query read retrieve search see"
         " show view",
         "calculate compute convert estimate extract filter load select",
-        "detect resolve snapshot",
     ),
-    Effect.CREATES: (
-        "add append create insert make register remember write",
-        "draft post publish reply schedule send submit upload",
-        "invite new",
+    ADD: (
+        "add append create generate insert make overwrite register remember save store write",
+        "book build buy copy draft export fork import open post publish reply reserve schedule send start submit"
+        " upload",
     ),
-    Effect.MAKES: (
-        "generate overwrite save store",
-        "book build buy copy export fork import open reserve start",
-        "clone init place put request",
-    ),
-    Effect.CHANGES: (
+    CHANGE: (
         "change edit modify patch rename replace set update",
         "activate apply approve archive assign click close commit configure deploy disable enable execute lock merge"
         " move navigate push reopen reset resume run stop switch sync transfer type unlock",
-        "accept checkout complete invoke mark toggle trigger",
     ),
-    Effect.ENDS: (
+    REMOVE: (
         "clear delete drop erase forget purge remove wipe",
         "cancel kill logout reject revoke uninstall",
-        "destroy discard",
-    ),
-    Effect.OTHER: (
-        "",
-        "announce answer ask bump call compare cordon email enter explain fill format give hover inform log message"
-        " notify order parse pay play predict press print react report restart return review roll scale screenshot"
-        " share sort summarise summarize tag take tell test track translate use validate verify visit wait watch",
-        "comment determine ensure forward help know plan provide recommend record remind say suggest text tweet",
     ),
 }
-"""First the verbs that rule out tools which do something else; then other verbs that begin a request; then those that
-do so in a plan only: they are as often nouns, or a part of the sentence before them."""
+"""Verbs by action: first those that rule out tools which do something else, then others that begin a request."""
+
+OTHER_VERBS = """
+announce answer ask bump call compare cordon email enter explain fill format give hover inform log message notify order
+parse pay play predict press print react report restart return review roll scale screenshot share sort summarise
+summarize tag take tell test track translate use validate verify visit wait watch
+"""
+"""Verbs that begin a request and ask for no such action."""
 
 _ALSO_CHANGING = "overwrite save write"
-_IN_NAMES = {"display": Effect.OTHER, "generate": Effect.READS, "store": Effect.OTHER}
-"""What is generated is the answer itself, and a `store` or a `display` in the name of a tool is a thing."""
-
 _OPPOSITES = """
 activate/deactivate approve/reject archive/unarchive assign/unassign attach/detach close/open,reopen
 compress/decompress,extract connect/disconnect decode/encode decrypt/encrypt disable/enable download/upload
@@ -87,20 +63,8 @@ export/import follow/unfollow grant/revoke hide/show,unhide install/uninstall li
 mount/unmount mute/unmute pause/resume pin/unpin stage/unstage start/kill,stop subscribe/unsubscribe
 """
 
-READ, ADD, CHANGE, REMOVE = (1 << bit for bit in range(4))
-UNKNOWN = 1 << 62
-"""Instead of no action at all: what nothing rules out."""
-
 _RULED_OUT = {READ: ADD | CHANGE | REMOVE, ADD: REMOVE, CHANGE: REMOVE, REMOVE: ADD}
 """By what each of these asks for. To remove a word is to change a text, so a change is left to those who remove."""
-
-_ASKED_FOR = {
-    Effect.READS: READ,
-    Effect.CREATES: ADD,
-    Effect.MAKES: ADD,
-    Effect.CHANGES: CHANGE,
-    Effect.ENDS: REMOVE,
-}
 
 
 def _actions() -> tuple[dict[str, int], dict[str, int]]:
@@ -112,8 +76,8 @@ def _actions() -> tuple[dict[str, int], dict[str, int]]:
             actions[word] = actions.get(word, 0) | does
             ruled_out[word] = ruled_out.get(word, 0) | rules_out
 
-    for effect, action in _ASKED_FOR.items():
-        learn(LEXICON[effect][0], action, _RULED_OUT[action])
+    for action, (ruling, _) in LEXICON.items():
+        learn(ruling, action, _RULED_OUT[action])
     learn(_ALSO_CHANGING, CHANGE, 0)
     for number, pair in enumerate(_OPPOSITES.split()):
         one, other = 1 << (4 + 2 * number), 1 << (5 + 2 * number)
@@ -128,22 +92,11 @@ def _set(words: str) -> frozenset[str]:
 
 
 _ACTIONS, _RULES_OUT = _actions()
-VERBS = _set(" ".join(words for row in LEXICON.values() for words in row[:2])) | frozenset(_ACTIONS)
+VERBS = _set(" ".join(words for row in LEXICON.values() for words in row) + OTHER_VERBS) | frozenset(_ACTIONS)
 """Verbs that begin a request."""
 
-ALONE = VERBS - _set(" ".join(LEXICON[Effect.OTHER]))
+ALONE = VERBS - _set(OTHER_VERBS)
 """Verbs that are a step without an object after another step; the others are as often nouns."""
-
-TO_DO = VERBS | _set(" ".join(row[2] for row in LEXICON.values()))
-"""Verbs that begin a step of a plan."""
-
-EFFECTS: Mapping[str, Effect] = {
-    verb: _IN_NAMES.get(verb, effect)
-    for effect, row in LEXICON.items()
-    for verb in " ".join(row).split()
-    if Effect.OTHER not in (effect, _IN_NAMES.get(verb))
-}
-"""Of the verbs in names of tools."""
 
 _FILLERS = _set(
     "a able ahead also and am can could do finally first go help hey hi how i i'd id just kindly let let's lets like me"
@@ -254,11 +207,11 @@ def is_bare(text: str) -> bool:
     return len(told) == 1 and told[0] in VERBS
 
 
-def telling_words(text: str, fillers: frozenset[str] = frozenset()) -> Iterator[str]:
-    """The words of a request from the first that is no filler, nor one of these."""
+def telling_words(text: str) -> Iterator[str]:
+    """Yield the words of a request from the first that is no filler."""
     words = _words(text)
     for word in words:
-        if word not in _FILLERS and word not in fillers:
+        if word not in _FILLERS:
             yield word
             yield from words
 

@@ -13,7 +13,6 @@ from pml_gateway.index.clauses import (
     combine,
     interleaved,
     split_clauses,
-    split_steps,
     with_server_evidence,
 )
 from tests.index.fakes import HashedWords
@@ -150,26 +149,3 @@ def test_interleaving_keeps_the_strengths_and_the_order_of_all_others(rows: list
     dealt = interleaved(whole, whole, np.stack(steps), LONG)
     assert sorted(dealt) == sorted(whole)
     assert dealt[((whole + np.stack(steps)) / 2).argmax(axis=1)].min() >= np.sort(whole)[::-1][: len(steps)].min()
-
-
-@pytest.mark.parametrize(
-    ("request_", "steps"),
-    [
-        ("find the issue and comment on it", ("find the issue", "comment on it")),
-        (
-            "fetch the page; save it as a file, then commit it",
-            ("fetch the page", "save it as a file", "commit it"),
-        ),
-        ("Search for flights. Also, please book the cheapest one.", None),
-        ("open the page, I'd like to read it", ("open the page", "I'd like to read it")),
-        ("open the page, so please read it", ("open the page", "please read it")),
-        ("weather in London and Paris", ("weather in London and Paris",)),
-        ("list issues, comments and reviews", ("list issues, comments and reviews",)),
-        ("", ()),
-    ],
-)
-def test_a_step_of_a_plan_begins_where_something_else_is_to_be_done(
-    request_: str, steps: tuple[str, ...] | None
-) -> None:
-    found = split_steps(request_)
-    assert len(found) == 2 if steps is None else found == steps
