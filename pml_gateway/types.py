@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any
+from typing import Any, assert_never
 
 JsonObject = dict[str, Any]
 """A decoded JSON object."""
@@ -41,6 +41,59 @@ MODES: Mapping[ExposureMode, ModeFacts] = {
     ExposureMode.FULL_PROXY: ModeFacts(("full_proxy",)),
 }
 """The modes, from the one that lists least to the one that lists everything."""
+
+
+class Effect(StrEnum):
+    """The effect of a tool's calls as its annotations declare it, the mildest first."""
+
+    READ = "read"
+    WRITE = "write"
+    """Changes something and destroys nothing."""
+
+    UNKNOWN = "unknown"
+    DESTRUCTIVE = "destructive"
+
+    @property
+    def hints(self) -> JsonObject:
+        """The annotations that declare this effect."""
+        match self:
+            case Effect.READ:
+                return {"readOnlyHint": True}
+            case Effect.WRITE:
+                return {"readOnlyHint": False, "destructiveHint": False}
+            case Effect.DESTRUCTIVE:
+                return {"readOnlyHint": False, "destructiveHint": True}
+            case Effect.UNKNOWN:
+                return {}
+            case _:
+                assert_never(self)
+
+
+def effect_of(annotations: object) -> Effect:
+    """Return the effect that a tool's annotations declare by MCP, and of contradictory ones the graver.
+
+    A hint that is not a boolean counts as absent.
+    """
+    hints = annotations if isinstance(annotations, dict) else {}
+    match hints.get("readOnlyHint"), hints.get("destructiveHint"):
+        case _, True:
+            return Effect.DESTRUCTIVE
+        case True, _:
+            return Effect.READ
+        case _, False:
+            return Effect.WRITE
+        case False, _:
+            # By MCP, a tool that is not read-only may destroy something unless it denies that.
+            return Effect.DESTRUCTIVE
+        case _:
+            return Effect.UNKNOWN
+
+
+def is_idempotent(annotations: object) -> bool:
+    """Return True if a call changes nothing, or nothing more when it is made again."""
+    if effect_of(annotations) is Effect.READ:
+        return True
+    return isinstance(annotations, dict) and annotations.get("idempotentHint") is True
 
 
 class Ranking(StrEnum):

@@ -13,7 +13,7 @@ from pml_gateway.catalog.ownership import Ownership
 from pml_gateway.catalog.prompts_and_resources import OfferTable
 from pml_gateway.catalog.visibility import Visibility
 from pml_gateway.text import words_of
-from pml_gateway.types import JsonObject
+from pml_gateway.types import Effect, JsonObject, effect_of, is_idempotent
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +58,16 @@ class CatalogTool:
         """The display name, from `title` or the annotations."""
         annotations = self.definition.get("annotations") or {}
         return str(self.definition.get("title") or annotations.get("title") or "")
+
+    @property
+    def effect(self) -> Effect:
+        """The effect of its calls, from the annotations."""
+        return effect_of(self.definition.get("annotations"))
+
+    @property
+    def idempotent(self) -> bool:
+        """True if a call may be made again without harm, from the annotations."""
+        return is_idempotent(self.definition.get("annotations"))
 
     @property
     def source(self) -> str:
