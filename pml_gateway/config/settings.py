@@ -82,7 +82,7 @@ class NamespaceSettings(Section):
     groups: dict[str, tuple[str, ...]] = Field(
         default_factory=dict, description="namespace to tools: qualified names, `server:tool` and globs; first match"
     )
-    split_by_access: bool = Field(default=False, description="<name>_read and <name>_write, from readOnlyHint")
+    split_by_access: bool = Field(default=False, description="<name>_read and <name>_write, by the tools' annotations")
 
     @field_validator("groups")
     @classmethod

@@ -14,6 +14,7 @@ from pml_gateway.catalog.model import CatalogTool
 from pml_gateway.catalog.ownership import Ownership
 from pml_gateway.config.settings import NamespaceSettings
 from pml_gateway.exposure.patterns import compile_grants
+from pml_gateway.types import Effect
 
 _PLAIN_ACTION = re.compile(r"[A-Za-z0-9_.:/-]{1,64}")
 _ILLEGAL = re.compile(r"[^a-zA-Z0-9_-]")
@@ -87,7 +88,8 @@ def group(
     for tool in tools:
         owner = next((name for name, patterns in groups if patterns.admits(tool)), tool.upstream_id)
         if settings.split_by_access:
-            owner = f"{owner}_{'read' if is_read_only(tool) else 'write'}"
+            access = "read" if tool.effect is Effect.READ else "write"
+            owner = f"{owner}_{access}"
         members.setdefault(owner, []).append(tool)
     used = set(taken)
     namespaces: dict[str, Namespace] = {}
@@ -98,12 +100,6 @@ def group(
         actions = _named_actions(members[owner], ownership)
         namespaces[name] = Namespace(name, actions, ownership, longer)
     return dict(sorted(namespaces.items()))
-
-
-def is_read_only(tool: CatalogTool) -> bool:
-    """Whether the tool says of itself that it changes nothing."""
-    annotations = tool.definition.get("annotations") or {}
-    return annotations.get("readOnlyHint") is True
 
 
 def find_namespace(namespaces: Mapping[str, Namespace], name: str) -> Namespace | None:

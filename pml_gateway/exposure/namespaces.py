@@ -9,10 +9,10 @@ from typing import Any
 from pml_gateway.catalog.model import CatalogTool
 from pml_gateway.catalog.wire import encode
 from pml_gateway.exposure.compact import Compactor, share_repeated
-from pml_gateway.exposure.grouping import Namespace, is_read_only
+from pml_gateway.exposure.grouping import Namespace
 from pml_gateway.exposure.schema_text import UNION, field, inline_type, required_names
 from pml_gateway.text import first_sentence
-from pml_gateway.types import JsonObject
+from pml_gateway.types import Effect, JsonObject
 
 LINE_SHARE = 0.12
 """Characters of an action's line, as a part of its definition's JSON, that its purpose may fill up.
@@ -92,8 +92,8 @@ def definition(namespace: Namespace) -> JsonObject:
         "description": "\n".join([head, *lines]),
         "inputSchema": schema,
     }
-    if all(is_read_only(tool) for tool in namespace.actions.values()):
-        defined["annotations"] = {"readOnlyHint": True}
+    if all(tool.effect is Effect.READ for tool in namespace.actions.values()):
+        defined["annotations"] = Effect.READ.hints
     return defined
 
 

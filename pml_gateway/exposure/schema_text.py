@@ -20,7 +20,7 @@ from typing import Any
 
 from pml_gateway.catalog.pointers import document_target
 from pml_gateway.text import escaped_json, shortened
-from pml_gateway.types import JsonObject
+from pml_gateway.types import Effect, JsonObject
 
 MAX_INLINE = 120
 """Characters of a type written into an action's line; a longer one is declared as a schema instead."""
@@ -281,30 +281,17 @@ def _brief_literal(value: object) -> str:
     return text if len(text) <= MAX_LITERAL else f'{text[: MAX_LITERAL - 2]}…"'
 
 
-def outcome(definition: JsonObject, output: JsonObject | None, *, is_learned: bool = False) -> str:
+def outcome(effect: Effect, output: JsonObject | None, *, is_learned: bool = False) -> str:
     """What follows a signature: ` -> {issues: [{number, title, …}]} [read]`.
 
     Args:
-        definition: the tool's, whose annotations say what a call does.
+        effect: that of the tool's calls; an unknown one is not shown.
         output: the schema of what comes back, if anything is known of it.
         is_learned: whether it was inferred from results, which `~` marks, rather than declared.
     """
     returned = None if output is None else _returned(_Itself(output))
     arrow = "" if not returned else f" -> {'~' if is_learned else ''}{returned}"
-    mark = _effect(definition)
-    return f"{arrow} [{mark}]" if mark else arrow
-
-
-def _effect(definition: JsonObject) -> str:
-    """What a tool says that its calls do: `read`, `write` or `destructive`; nothing where it does not say."""
-    annotations = definition.get("annotations")
-    if not isinstance(annotations, dict):
-        return ""
-    if annotations.get("readOnlyHint") is True:
-        return "read"
-    if annotations.get("destructiveHint") is True:
-        return "destructive"
-    return "write" if annotations.get("readOnlyHint") is False else ""
+    return arrow if effect is Effect.UNKNOWN else f"{arrow} [{effect}]"
 
 
 class _Itself:

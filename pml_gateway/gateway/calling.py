@@ -88,8 +88,8 @@ class CallContext:
         """Describe what a call of the tool returns and does; see `outcome`."""
         output = self.gateway.shapes.output_of(self.scope.client, tool)
         if output is None:
-            return outcome(tool.definition, None)
-        return outcome(tool.definition, output.schema, is_learned=output.observed is not None)
+            return outcome(tool.effect, None)
+        return outcome(tool.effect, output.schema, is_learned=output.observed is not None)
 
     def steps(self, run_name: str) -> StepCalls:
         """Makes the calls of a run of several."""

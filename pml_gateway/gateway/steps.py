@@ -29,7 +29,7 @@ from pml_gateway.results.content import Content, content_of, data_result, with_m
 from pml_gateway.results.settle import Route, Settled, describe_inputs
 from pml_gateway.results.store import visible_to
 from pml_gateway.results.stored import Source, StoredResult
-from pml_gateway.types import JsonObject
+from pml_gateway.types import Effect, JsonObject
 from pml_gateway.workflow.composite import Composite, CompositeUnavailableError
 from pml_gateway.workflow.execute import Run
 from pml_gateway.workflow.outcome import StepOutcome, StepStatus
@@ -134,9 +134,7 @@ class StepCalls:
     def read_only(self, name: str) -> str | None:
         """The tool's qualified name, if its annotations say that it only reads."""
         tool = self._view().resolve(name)
-        annotations = tool.definition.get("annotations") if tool is not None else None
-        reads = isinstance(annotations, dict) and annotations.get("readOnlyHint") is True
-        return tool.qualified_name if tool is not None and reads else None
+        return tool.qualified_name if tool is not None and tool.effect is Effect.READ else None
 
     async def call(self, invocation: Invocation) -> Settled:
         """Call one tool.

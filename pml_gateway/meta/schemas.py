@@ -55,7 +55,7 @@ def render_markdown(tool: CatalogTool, output: Output | None = None) -> JsonObje
     required = required_names(schema)
     lines = [f"## {tool.qualified_name}", "", tool.description or tool.title, "", f"Server: {tool.upstream_id}", ""]
     returned = None if output is None else output.schema
-    ends = outcome(tool.definition, returned, is_learned=output is not None and output.observed is not None)
+    ends = outcome(tool.effect, returned, is_learned=output is not None and output.observed is not None)
     lines += [f"`{signature(tool.qualified_name, schema)}{ends}`", ""]
     for name, parameter in properties.items():
         details = parameter if isinstance(parameter, dict) else {}

@@ -19,14 +19,6 @@ ETAG_CHARACTERS = 22
 """Number of hexadecimal characters, 88 bits: enough that two results of one tool never share an etag by chance."""
 
 
-def has_etag(tool: CatalogTool) -> bool:
-    """Return True if the tool is read-only or idempotent, so that a client may call it again to check for changes."""
-    annotations = tool.definition.get("annotations")
-    if not isinstance(annotations, dict):
-        return False
-    return annotations.get("readOnlyHint") is True or annotations.get("idempotentHint") is True
-
-
 def etag_of(client: Client, tool: CatalogTool, result: JsonObject) -> str | None:
     """Return a hash of the result's content, different for every client and tool; None if the result is not JSON.
 

@@ -19,7 +19,7 @@ from pml_gateway.log import get_logger
 from pml_gateway.policy.client import Client
 from pml_gateway.results.content import Content, content_of, data_result, media_data, media_of, with_media
 from pml_gateway.results.encoding import tokens_of_json
-from pml_gateway.results.etags import META_KEY, Etags, etag_of, has_etag
+from pml_gateway.results.etags import META_KEY, Etags, etag_of
 from pml_gateway.results.learning import LearnedShapes, inner_output
 from pml_gateway.results.shapes import sketch
 from pml_gateway.results.store import ResultStore
@@ -172,7 +172,7 @@ async def _content(result: JsonObject, *, wraps: bool = False) -> Content:
 
 async def _etag(call: Call, result: JsonObject) -> str | None:
     # The etag of a part would be taken for an etag of the composite tool that contains it.
-    if not has_etag(call.tool) or call.route == "inside":
+    if not call.tool.idempotent or call.route == "inside":
         return None
     if exceeds([result.get("content"), result.get("structuredContent")], INLINE_CHARACTERS):
         return await anyio.to_thread.run_sync(etag_of, call.client, call.tool, result)

@@ -9,7 +9,7 @@ from typing import TypeVar
 import anyio
 
 from pml_gateway.errors import GatewayError, UpstreamUnavailableError
-from pml_gateway.types import JsonObject
+from pml_gateway.types import JsonObject, is_idempotent
 
 MAX_RETRIES = 2
 FIRST_PAUSE = 0.1
@@ -54,11 +54,5 @@ async def repeated(
 
 
 def repeatable_tools(tools: Iterable[JsonObject]) -> frozenset[str]:
-    """The names of the tools that their server declares read-only or idempotent."""
-    return frozenset(str(tool.get("name")) for tool in tools if _is_repeatable(tool.get("annotations")))
-
-
-def _is_repeatable(annotations: object) -> bool:
-    if not isinstance(annotations, dict):
-        return False
-    return annotations.get("readOnlyHint") is True or annotations.get("idempotentHint") is True
+    """Return the names of the tools that their server declares read-only or idempotent."""
+    return frozenset(str(tool.get("name")) for tool in tools if is_idempotent(tool.get("annotations")))

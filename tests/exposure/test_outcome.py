@@ -12,7 +12,7 @@ from pml_gateway.demo.servers import calc
 from pml_gateway.exposure.schema_text import MAX_RETURNED, outcome, typescript_type
 from pml_gateway.exposure.token_count import count_tokens
 from pml_gateway.results.shapes import unwrapped
-from pml_gateway.types import JsonObject
+from pml_gateway.types import Effect, JsonObject, effect_of
 from tests.catalog.listings import SCHEMA_LIKE
 from tests.support.examples import examples
 
@@ -51,37 +51,31 @@ ISSUES = {"type": "object", "properties": {"issues": {"type": "array", "items": 
     ],
 )  # fmt: skip
 def test_what_comes_back_is_named_by_its_most_telling_fields(schema: Any, text: str) -> None:
-    assert outcome({}, schema) == text
+    assert outcome(Effect.UNKNOWN, schema) == text
 
 
 def test_what_was_learned_is_marked() -> None:
-    assert outcome({}, {"type": "object", "properties": {"id": {}}}, is_learned=True) == " -> ~{id}"
+    assert outcome(Effect.UNKNOWN, {"type": "object", "properties": {"id": {}}}, is_learned=True) == " -> ~{id}"
 
 
 @pytest.mark.parametrize(
-    ("annotations", "mark"),
+    ("effect", "mark"),
     [
-        (None, ""),
-        ({}, ""),
-        ("read", ""),
-        ({"readOnlyHint": True}, " [read]"),
-        ({"readOnlyHint": True, "destructiveHint": True}, " [read]"),
-        ({"readOnlyHint": False}, " [write]"),
-        ({"readOnlyHint": False, "destructiveHint": False}, " [write]"),
-        ({"readOnlyHint": False, "destructiveHint": True}, " [destructive]"),
-        ({"destructiveHint": True}, " [destructive]"),
-        ({"destructiveHint": False}, ""),
-        ({"readOnlyHint": "yes"}, ""),
+        (Effect.READ, " [read]"),
+        (Effect.WRITE, " [write]"),
+        (Effect.DESTRUCTIVE, " [destructive]"),
+        (Effect.UNKNOWN, ""),
     ],
 )
-def test_a_call_is_marked_by_what_the_tool_says_of_it(annotations: Any, mark: str) -> None:
-    assert outcome({"annotations": annotations}, None) == mark
+def test_a_call_is_marked_by_its_effect_if_that_is_known(effect: Effect, mark: str) -> None:
+    assert outcome(effect, None) == mark
+    assert outcome(effect, {"type": "string"}) == f" -> str{mark}"
 
 
 @settings(max_examples=examples(100))
 @given(schema=SCHEMA_LIKE)
 def test_any_schema_gives_one_short_line(schema: JsonObject) -> None:
-    text = outcome({}, {"type": "object", "properties": {"p": schema}, **schema})
+    text = outcome(Effect.UNKNOWN, {"type": "object", "properties": {"p": schema}, **schema})
     assert "\n" not in text
     assert len(text) <= MAX_RETURNED + len(" -> ")
 
@@ -108,6 +102,9 @@ def test_definitions_are_written_out_as_typescript_types_and_end_where_they_repe
 @pytest.mark.anyio
 async def test_it_takes_a_dozen_tokens_of_a_hit() -> None:
     tools = [each.to_mcp_tool().model_dump(mode="json", by_alias=True) for each in await calc.build().list_tools()]
-    ends = [outcome(each, unwrapped(each["outputSchema"], {each["name"]}) or each["outputSchema"]) for each in tools]
+    ends = [
+        outcome(effect_of(each["annotations"]), unwrapped(each["outputSchema"], {each["name"]}) or each["outputSchema"])
+        for each in tools
+    ]
     assert all("->" in each and each.endswith("[read]") for each in ends)
     assert mean(map(count_tokens, ends)) <= 14
