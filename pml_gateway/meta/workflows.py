@@ -111,8 +111,7 @@ async def execute_workflow(context: CallContext, arguments: JsonObject) -> JsonO
     if run is None:
         plan, problems, checked = await _checked(context, arguments)
         if boolean(arguments, "dry_run"):
-            catalog, questions = context.state.catalog, _questions(context)
-            answer = dry_run_answer(plan, problems, checked, catalog, questions=questions)
+            answer = dry_run_answer(plan, problems, checked, questions=_questions(context))
             return noted(data_result(answer), ignored=plan.ignored)
         if problems:
             raise PlanError(problems)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Container, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from pml_gateway.catalog.model import Catalog, CatalogTool
+from pml_gateway.catalog.model import CatalogTool
 from pml_gateway.errors import GatewayError, UpstreamError
 from pml_gateway.exposure.schema_text import signature
 from pml_gateway.exposure.validation import open_problems
@@ -73,9 +73,7 @@ def refused_arguments(step: Step, tool: CatalogTool) -> list[StepProblem]:
     ]
 
 
-def dry_run_answer(
-    plan: Plan, problems: list[StepProblem], checked: Checked, catalog: Catalog, *, questions: str
-) -> JsonObject:
+def dry_run_answer(plan: Plan, problems: list[StepProblem], checked: Checked, *, questions: str) -> JsonObject:
     """Return the answer of a dry run: each step with its call, its effect and its problems.
 
     `questions` says whether the client could be asked something meanwhile.
@@ -88,7 +86,7 @@ def dry_run_answer(
         tool = checked.tools.get(step.index)
         if tool is not None:
             entry["call"] = {"tool": tool.qualified_name, "arguments": _cut(step.given)}
-            entry["effect"] = effect_of(tool, catalog)
+            entry["effect"] = tool.effect
             entry["signature"] = signature(tool.qualified_name, tool.definition["inputSchema"])
         if wrong:
             entry["problems"] = [{"path": each.path, "message": each.message, "hint": each.hint} for each in wrong]
@@ -111,32 +109,6 @@ def _cut(value: Any, levels: int = MAX_LEVELS) -> Any:
             return {key: _cut(each, levels - 1) for key, each in value.items()}
         case _:
             return value
-
-
-def effect_of(tool: CatalogTool, catalog: Catalog) -> str:
-    """Return the effect of a call, by the annotations of the tool and of all that it could come to."""
-    reached = (catalog.by_name(name) for name in tool.reach)
-    calls = [each for each in reached if each is not None and not each.reach] or [tool]
-    effects = {_own_effect(each) for each in calls}
-    return next(effect for effect in EFFECTS if effect in effects)
-
-
-EFFECTS = ("destructive", "undeclared", "write", "read")
-"""The gravest first; of a tool that does not say whether it destroys anything, that is not known."""
-
-
-def _own_effect(tool: CatalogTool) -> str:
-    annotations = tool.definition.get("annotations")
-    said = annotations if isinstance(annotations, dict) else {}
-    if said.get("readOnlyHint") is True:
-        return "read"
-    match said.get("destructiveHint"):
-        case True:
-            return "destructive"
-        case False:
-            return "write"
-        case _:
-            return "undeclared"
 
 
 def _problem(step: Step, error: GatewayError) -> StepProblem:

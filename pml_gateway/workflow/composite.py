@@ -17,7 +17,7 @@ from pml_gateway.errors import ErrorCode, GatewayError, InvalidInputError
 from pml_gateway.policy.client import LOCAL
 from pml_gateway.policy.view import View
 from pml_gateway.text import did_you_mean, nearest
-from pml_gateway.types import JsonObject
+from pml_gateway.types import Effect, JsonObject
 from pml_gateway.workflow.members import input_problems, result_problems
 from pml_gateway.workflow.parse import parse_workflow
 from pml_gateway.workflow.plan import INPUT, Budget, Plan, PlanError, Step, StepProblem, topological_cycle
@@ -81,7 +81,6 @@ class Composite:
     plan: Plan | None = None
     output: Template | None = None
     problems: tuple[StepProblem, ...] = ()
-    is_read_only: bool = False
     uses: frozenset[str] = frozenset()
 
     @cached_property
@@ -169,7 +168,7 @@ def composite_listing(composites: Mapping[str, Composite]) -> UpstreamListing | 
 
 
 def with_composites(catalog: Catalog, composites: Mapping[str, Composite], previous: Catalog | None = None) -> Catalog:
-    """The catalog with unavailable composites marked stale, and internal tools hidden.
+    """The catalog with unavailable composites marked stale, the effect of each declared, and internal tools hidden.
 
     Composites that are as in the catalog before are taken over from there.
     """
@@ -181,11 +180,10 @@ def with_composites(catalog: Catalog, composites: Mapping[str, Composite], previ
         if composite is None:
             is_hidden = tool.qualified_name in hidden
             return tool if is_hidden == tool.hidden else replace(tool, hidden=is_hidden)
-        definition = tool.definition
-        if composite.is_read_only:
-            definition = {**definition, "annotations": {**definition.get("annotations", {}), "readOnlyHint": True}}
         is_hidden = tool.qualified_name in hidden or (composite.definition is not None and composite.definition.hidden)
         reach = _reach(composite, by_tool)
+        hints = _effect(reach, catalog).hints
+        definition = {**tool.definition, "annotations": hints} if hints else tool.definition
         changed = replace(tool, definition=definition, stale=bool(composite.problems), hidden=is_hidden, reach=reach)
         known = None if previous is None else previous.by_name(tool.qualified_name)
         return known if known is not None and same_tool(known, changed) else changed
@@ -202,6 +200,13 @@ def _reach(composite: Composite, by_tool: Mapping[str, Composite]) -> frozenset[
         found |= new
         pending += [by_tool[tool] for tool in new if tool in by_tool]
     return frozenset(found)
+
+
+def _effect(reach: Iterable[str], catalog: Catalog) -> Effect:
+    """Return the gravest effect of the tools of upstreams among those reached."""
+    tools = filter(None, map(catalog.by_name, reach))
+    effects = {tool.effect for tool in tools if tool.upstream_id != COMPOSITES}
+    return max(effects, key=list(Effect).index, default=Effect.UNKNOWN)
 
 
 def _read(name: str, raw: Any, limits: Budget) -> Composite:
@@ -252,7 +257,6 @@ def _bind(composite: Composite, view: View, argument_problems: ArgumentProblems)
         return composite
     problems = list(composite.problems)
     steps: list[Step] = []
-    read_only = True
     uses = set()
     tools: dict[int, CatalogTool] = {}
     for step in composite.plan.steps:
@@ -266,16 +270,13 @@ def _bind(composite: Composite, view: View, argument_problems: ArgumentProblems)
             problems += argument_problems(step, tool)
             if tool.upstream_id != COMPOSITES:
                 problems += unfit_tool(step, tool)
-            read_only = read_only and (tool.definition.get("annotations") or {}).get("readOnlyHint") is True
             uses.add(tool.qualified_name)
             tools[step.index] = tool
             step = replace(step, tool=tool.qualified_name)
         steps.append(step)
     plan = replace(composite.plan, steps=tuple(steps))
     problems += result_problems(plan, tools, composite.output)
-    return replace(
-        composite, plan=plan, problems=tuple(problems), is_read_only=read_only and bool(uses), uses=frozenset(uses)
-    )
+    return replace(composite, plan=plan, problems=tuple(problems), uses=frozenset(uses))
 
 
 def _missing_tool(step: Step, view: View) -> StepProblem:

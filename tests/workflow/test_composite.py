@@ -54,6 +54,36 @@ def upstream() -> ScriptedServer:
     )
 
 
+async def test_a_composite_tool_declares_the_gravest_effect_that_a_run_could_have(tmp_path: Path) -> None:
+    reads, writes = {"readOnlyHint": True}, {"readOnlyHint": False, "destructiveHint": False}
+    hints = {"look": reads, "add": writes, "purge": {"destructiveHint": True}}
+    fake = ScriptedServer([*(tool(name, annotations=each) for name, each in hints.items()), tool("plain")])
+    uses = {
+        "reading": ["up:look"],
+        "reading_deeply": ["workflows:reading", "up:look"],
+        "writing": ["up:look", "up:add"],
+        "unknown": ["up:add", "up:plain"],
+        "destroying": ["up:plain", "up:purge"],
+        "destroying_deeply": ["workflows:destroying"],
+    }
+    workflows = {
+        name: {"description": "Made up.", "steps": [{"tool": each, "when": "`false`"} for each in steps]}
+        for name, steps in uses.items()
+    }
+    async with serving(tmp_path, {"up": fake}, workflows=workflows) as served:
+        tools = (await served.result("tools/list", None, "/full_proxy"))["tools"]
+        listed = {each["name"]: each.get("annotations") for each in tools}
+    destroys = {"readOnlyHint": False, "destructiveHint": True}
+    assert {name: listed[f"workflows__{name}"] for name in uses} == {
+        "reading": reads,
+        "reading_deeply": reads,
+        "writing": writes,
+        "unknown": None,
+        "destroying": destroys,
+        "destroying_deeply": destroys,
+    }
+
+
 async def test_a_composite_tool_is_listed_searched_described_and_routed(tmp_path: Path) -> None:
     fake = upstream()
     async with serving(tmp_path, {"up": fake}, workflows={"triage": TRIAGE}) as served:

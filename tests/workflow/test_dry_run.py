@@ -174,7 +174,7 @@ async def test_a_dry_run_shows_every_call_and_what_it_may_do(tmp_path: Path) -> 
         "read",
         "destructive",
         "write",
-        "undeclared",
+        "unknown",
         None,
         "destructive",
     ]
