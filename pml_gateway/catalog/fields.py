@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 from pml_gateway.catalog.hidden_characters import visible_fields
 from pml_gateway.catalog.keywords import is_plain
+from pml_gateway.catalog.wire import HINTS
 from pml_gateway.types import JsonObject
 
 _OPTIONAL_FIELDS: Mapping[str, type] = {
@@ -17,7 +18,6 @@ _OPTIONAL_FIELDS: Mapping[str, type] = {
     "_meta": dict,
 }
 _TYPE_NAMES: Mapping[type, str] = {str: "a string", dict: "an object", list: "a list"}
-_HINTS = ("readOnlyHint", "destructiveHint", "idempotentHint", "openWorldHint")
 _TASK_SUPPORT = ("forbidden", "optional", "required")
 _THEMES = ("dark", "light")
 
@@ -66,7 +66,7 @@ def sound_icons(icons: list[object], dropped: list[str]) -> list[JsonObject]:
 
 
 def _annotations(annotations: JsonObject, dropped: list[str]) -> JsonObject:
-    wrong = {key for key in _HINTS if not isinstance(annotations.get(key, False), bool)}
+    wrong = {key for key in HINTS if not isinstance(annotations.get(key, False), bool)}
     if not isinstance(annotations.get("title", ""), str):
         wrong.add("title")
     kept = _without(annotations, wrong, "annotations", dropped)

@@ -17,8 +17,11 @@ _FIELDS_SINCE: Mapping[str, tuple[str, ...]] = {
     "2025-06-18": ("title", "outputSchema", "_meta"),
     "2025-11-25": ("icons", "execution"),
 }
+HINTS = ("readOnlyHint", "destructiveHint", "idempotentHint", "openWorldHint")
+"""The annotations of a tool that are booleans."""
+
 _NESTED_FIELDS: Mapping[str, frozenset[str]] = {
-    "annotations": frozenset({"title", "readOnlyHint", "destructiveHint", "idempotentHint", "openWorldHint"}),
+    "annotations": frozenset({"title", *HINTS}),
     "execution": frozenset({"taskSupport"}),
     "icons": frozenset({"src", "mimeType", "sizes", "theme"}),
 }

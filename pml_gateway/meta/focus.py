@@ -20,7 +20,7 @@ from pml_gateway.meta.arguments import choice, string
 from pml_gateway.meta.schemas import render_json
 from pml_gateway.results.content import data_result
 from pml_gateway.text import counted
-from pml_gateway.types import ExposureMode, JsonObject
+from pml_gateway.types import Effect, ExposureMode, JsonObject
 
 MAX_QUERY = 4000
 
@@ -38,7 +38,7 @@ def definition(_: Systems) -> JsonObject:
                 "how": {"enum": ["add", "replace", "clear"], "default": "add"},
             },
         },
-        "annotations": {"readOnlyHint": True, "openWorldHint": False},
+        "annotations": Effect.READ.hints | {"openWorldHint": False},
     }
 
 

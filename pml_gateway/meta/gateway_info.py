@@ -23,7 +23,7 @@ from pml_gateway.results.lineage import lineage
 from pml_gateway.results.store import visible_to
 from pml_gateway.results.stored import StoredResult
 from pml_gateway.text import counted
-from pml_gateway.types import ExposureMode, JsonObject
+from pml_gateway.types import Effect, ExposureMode, JsonObject
 from pml_gateway.upstreams.breaker import BreakerState
 from pml_gateway.workplace import Workplace
 
@@ -47,7 +47,7 @@ def definition(_: Systems) -> JsonObject:
             "type": "object",
             "properties": {"section": {"enum": list(SECTIONS)}, "ref": {"type": "string"}},
         },
-        "annotations": {"readOnlyHint": True, "openWorldHint": False},
+        "annotations": Effect.READ.hints | {"openWorldHint": False},
     }
 
 

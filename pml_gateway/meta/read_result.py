@@ -22,7 +22,7 @@ from pml_gateway.results.paging import line_range, lines_of, page_of
 from pml_gateway.results.paths import value_at
 from pml_gateway.results.searching import DEFAULT_MATCHES, MAX_CONTEXT, Search, matches_of
 from pml_gateway.results.store import visible_to
-from pml_gateway.types import JsonObject
+from pml_gateway.types import Effect, JsonObject
 
 CHARACTERS_PER_TOKEN = 3
 """Of JSON and prose in o200k_base: a page then stays below the threshold at which results are stored at all."""
@@ -49,7 +49,7 @@ def definition(_: Systems) -> JsonObject:
             },
             "required": ["ref"],
         },
-        "annotations": {"readOnlyHint": True},
+        "annotations": Effect.READ.hints,
     }
 
 

@@ -24,7 +24,7 @@ from pml_gateway.meta.arguments import choice, integer, string
 from pml_gateway.policy.view import View
 from pml_gateway.results.content import data_result
 from pml_gateway.text import first_sentence, folded, shortened
-from pml_gateway.types import JsonObject, Ranking
+from pml_gateway.types import Effect, JsonObject, Ranking
 
 MAX_LIMIT = 50
 MAX_QUERY = 4000
@@ -63,7 +63,7 @@ def _described(description: str) -> JsonObject:
             },
             "required": ["query"],
         },
-        "annotations": {"readOnlyHint": True, "openWorldHint": False},
+        "annotations": Effect.READ.hints | {"openWorldHint": False},
     }
 
 

@@ -9,7 +9,7 @@ from pml_gateway.gateway.calling import CallContext
 from pml_gateway.meta.arguments import choice, strings
 from pml_gateway.meta.schemas import render_json, render_markdown, render_typescript
 from pml_gateway.results.content import data_result
-from pml_gateway.types import JsonObject
+from pml_gateway.types import Effect, JsonObject
 
 MAX_NAMES = 50
 
@@ -27,7 +27,7 @@ def definition(_: Systems) -> JsonObject:
             },
             "required": ["names"],
         },
-        "annotations": {"readOnlyHint": True, "openWorldHint": False},
+        "annotations": Effect.READ.hints | {"openWorldHint": False},
     }
 
 
