@@ -21,9 +21,30 @@ _TYPE_NAMES: Mapping[type, str] = {str: "a string", dict: "an object", list: "a 
 _TASK_SUPPORT = ("forbidden", "optional", "required")
 _THEMES = ("dark", "light")
 
-
 TEXTS = ("title", "description")
 HIDDEN = "hidden characters left out"
+
+_OFFER_TYPES: Mapping[str, type] = {
+    "name": str,
+    "title": str,
+    "description": str,
+    "mimeType": str,
+    "size": int,
+    "arguments": list,
+    "annotations": dict,
+    "icons": list,
+    "_meta": dict,
+}
+_OFFER_FIELDS: Mapping[str, tuple[str, ...]] = {
+    "prompts": ("title", "description", "arguments", "icons", "_meta"),
+    "resources": ("name", "title", "description", "mimeType", "size", "annotations", "icons", "_meta"),
+    "templates": ("name", "title", "description", "mimeType", "annotations", "icons", "_meta"),
+}
+_SINCE: Mapping[str, str] = {"title": "2025-06-18", "_meta": "2025-06-18", "icons": "2025-11-25"}
+"""The protocol version that brought a field; the others were always there."""
+
+_ARGUMENT_TYPES: Mapping[str, type] = {"name": str, "title": str, "description": str, "required": bool}
+_AUDIENCE = ("user", "assistant")
 
 
 def sound_fields(raw: JsonObject) -> tuple[JsonObject, list[str]]:
@@ -102,29 +123,6 @@ def _without(value: JsonObject, wrong: set[str], pointer: str, dropped: list[str
     return {key: item for key, item in value.items() if key not in wrong}
 
 
-_TYPES: Mapping[str, type] = {
-    "name": str,
-    "title": str,
-    "description": str,
-    "mimeType": str,
-    "size": int,
-    "arguments": list,
-    "annotations": dict,
-    "icons": list,
-    "_meta": dict,
-}
-_FIELDS: Mapping[str, tuple[str, ...]] = {
-    "prompts": ("title", "description", "arguments", "icons", "_meta"),
-    "resources": ("name", "title", "description", "mimeType", "size", "annotations", "icons", "_meta"),
-    "templates": ("name", "title", "description", "mimeType", "annotations", "icons", "_meta"),
-}
-_SINCE: Mapping[str, str] = {"title": "2025-06-18", "_meta": "2025-06-18", "icons": "2025-11-25"}
-"""The protocol version that brought a field; the others were always there."""
-
-_ARGUMENT_TYPES: Mapping[str, type] = {"name": str, "title": str, "description": str, "required": bool}
-_AUDIENCE = ("user", "assistant")
-
-
 def sound_offer(raw: JsonObject, kind: str) -> JsonObject:
     """The fields that the protocol allows: one wrong type would make strict clients refuse the whole list.
 
@@ -132,9 +130,9 @@ def sound_offer(raw: JsonObject, kind: str) -> JsonObject:
     its URI.
     """
     fields: JsonObject = {}
-    for key in _FIELDS[kind]:
+    for key in _OFFER_FIELDS[kind]:
         value = raw.get(key)
-        if isinstance(value, _TYPES[key]) and not isinstance(value, bool) and is_plain(value):
+        if isinstance(value, _OFFER_TYPES[key]) and not isinstance(value, bool) and is_plain(value):
             fields[key] = value
     if "arguments" in fields:
         arguments = [_typed(each, _ARGUMENT_TYPES) for each in fields["arguments"] if _is_argument(each)]
@@ -143,7 +141,7 @@ def sound_offer(raw: JsonObject, kind: str) -> JsonObject:
         fields["annotations"] = _offer_annotations(fields["annotations"])
     if "icons" in fields:
         fields["icons"] = sound_icons(fields["icons"], [])
-    if "name" in _FIELDS[kind]:
+    if "name" in _OFFER_FIELDS[kind]:
         fields.setdefault("name", str(raw.get("uri") or raw.get("uriTemplate")))
     return visible_fields(fields, ("name", *TEXTS))
 

@@ -39,6 +39,11 @@ OfferNames = Mapping[tuple[str, str], str]
 
 SCHEME = "pml://"
 
+Permits = Callable[[str, str], bool]
+"""(upstream id, its own name or URI): whether a client may see and use it."""
+
+NO_NAMES: Mapping[OfferKind, OfferNames] = MappingProxyType({})
+
 
 def public_uris(upstream_id: str, uri: str) -> Iterator[str]:
     """URIs that lead to an upstream's own one; the further ones are for where another lists the first as its own."""
@@ -106,10 +111,6 @@ def _candidates(owner: tuple[str, str], *, is_uri: bool, is_foreign: bool) -> It
         yield f"{joined.rstrip('_')}_{attempt}"
 
 
-Permits = Callable[[str, str], bool]
-"""(upstream id, its own name or URI): whether a client may see and use it."""
-
-
 class OfferKind(StrEnum):
     """What can be offered beside tools; the values are those of the manifest."""
 
@@ -153,9 +154,6 @@ class Route:
 
     upstream_id: str
     uri: str
-
-
-NO_NAMES: Mapping[OfferKind, OfferNames] = MappingProxyType({})
 
 
 @dataclass(frozen=True, eq=False)

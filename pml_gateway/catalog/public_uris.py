@@ -14,6 +14,11 @@ from pml_gateway.types import JsonObject
 _Public = Callable[[str], str]
 _Change = Callable[[JsonObject, _Public], JsonObject]
 
+NAMING_KEYS = frozenset({"openai/outputTemplate", "ui/resourceUri", "resourceUri"})
+"""Where a tool says which resource shows its results: the last one below `ui`."""
+
+MAX_DEPTH = 4
+
 
 def with_public_uris(
     result: JsonObject, upstream_id: str, table: OfferTable, asked: tuple[str, Route] | None = None
@@ -67,12 +72,6 @@ def _message(item: JsonObject, public: _Public) -> JsonObject:
 
 
 _CHANGES: Mapping[str, _Change] = {"content": _content, "messages": _message, "contents": _contents}
-
-
-NAMING_KEYS = frozenset({"openai/outputTemplate", "ui/resourceUri", "resourceUri"})
-"""Where a tool says which resource shows its results: the last one below `ui`."""
-
-MAX_DEPTH = 4
 
 
 def with_public_meta(catalog: Catalog, previous: Catalog | None = None) -> Catalog:

@@ -64,6 +64,17 @@ _COMPILED_DIALECT = re.compile(r"https?://json-schema\.org/(?:draft/20(?:20-12|1
 _OLD_DIALECT = re.compile(r"https?://json-schema\.org/draft-0[34]/(?:hyper-)?schema#?")
 _TUPLE_DIALECTS = ("draft-03", "draft-04", "draft-06", "draft-07", "2019-09")
 
+_ABOUT_VALIDATORS: Mapping[str, Callable[[str], bool]] = {
+    "$dynamicRef": lambda _: False,
+    "$recursiveRef": lambda _: False,
+    "format": lambda name: not fault("format", name),
+    "$schema": lambda dialect: _COMPILED_DIALECT.fullmatch(dialect) is not None,
+    "pattern": lambda pattern: portable(pattern) == pattern,
+}
+
+_Shape = tuple[JsonObject, list[str]]
+"""The properties of an object schema, and the names it requires."""
+
 
 @dataclass(slots=True)
 class _Repairs:
@@ -181,15 +192,6 @@ def _is_sound(schema: JsonObject, depth: int, references: list[str]) -> bool:
     return True
 
 
-_ABOUT_VALIDATORS: Mapping[str, Callable[[str], bool]] = {
-    "$dynamicRef": lambda _: False,
-    "$recursiveRef": lambda _: False,
-    "format": lambda name: not fault("format", name),
-    "$schema": lambda dialect: _COMPILED_DIALECT.fullmatch(dialect) is not None,
-    "pattern": lambda pattern: portable(pattern) == pattern,
-}
-
-
 def _names_schemas(key: str, value: object) -> bool:
     """Return True for a keyword of a vendor in which clients find names of schemas all the same."""
     is_known = key in MAPS or key in SINGLE or key in ("const", "default", "dependencies")
@@ -303,10 +305,6 @@ def _follow_root_reference(schema: JsonObject) -> JsonObject:
         seen.add(reference)
         root = {**target, **siblings}
     return root
-
-
-_Shape = tuple[JsonObject, list[str]]
-"""The properties of an object schema, and the names it requires."""
 
 
 @dataclass(slots=True)
