@@ -16,6 +16,8 @@ UNCLEAR = 10**9
 _NO_SCHEMAS = frozenset({"enum", "const", "default", "examples", "$defs", "definitions"})
 _REFERENCES = ("$ref", "$dynamicRef", "$recursiveRef")
 
+_SEARCHED: list[Any] = [{} for _ in range(100)]
+
 
 @dataclass(frozen=True, slots=True)
 class SchemaCost:
@@ -90,6 +92,3 @@ class _Counting:
                     yield target
             elif isinstance(value, dict | list) and key not in _NO_SCHEMAS:
                 yield value
-
-
-_SEARCHED: list[Any] = [{} for _ in range(100)]

@@ -58,6 +58,8 @@ UNION = "|"
 _COMBINED = ("allOf", "not", "if", "prefixItems", "patternProperties", "dependentRequired", "dependentSchemas")
 """Keywords that change what is admitted in ways a few words cannot say."""
 
+_TELLING = re.compile(r"(?i)(.*_)?(id|name|title|key|number|url|uri|path|status|state)s?|.*[a-z]Ids?")
+
 
 def required_names(schema: JsonObject) -> frozenset[str]:
     """The names an object schema requires."""
@@ -365,9 +367,6 @@ def _result_object(schema: JsonObject, reading: _Reading, depth: int, fields: in
         shown = plain_name(shortened(name, MAX_NAME))
         parts.append(f"{shown}: {inner}" if inner[:1] in "{[" else shown)
     return f"{{{', '.join([*parts, *(['…'] if len(names) > fields else [])])}}}"
-
-
-_TELLING = re.compile(r"(?i)(.*_)?(id|name|title|key|number|url|uri|path|status|state)s?|.*[a-z]Ids?")
 
 
 def _place(name: str, schema: object, required: frozenset[str]) -> int:

@@ -71,6 +71,31 @@ _CLOSED = "Additional properties are not allowed"
 
 _REGEX_KEYWORDS = (b'"pattern"', b'"patternProperties"')
 
+_METER: ContextVar[_Meter] = ContextVar("pml_gateway_validation_meter")
+
+_ABOUT_NAMES = frozenset({"required", "additionalProperties", "dependentRequired", "propertyNames"})
+"""Keywords that refuse an object for the names in it, whatever their values."""
+
+MAX_READ = 2048
+MAX_COMPILED = 64
+_READ: dict[CatalogTool, _Schema | None] = {}
+_COMPILED: dict[str, Any] = {}
+"""What was made of the latest schemas, here and in a worker process."""
+
+_Evaluate = Callable[[Any, Any, Any, Any], Iterator[Any] | None]
+"""A keyword of jsonschema: (validator, keyword's value, instance, schema) to errors."""
+
+_SEARCHING = frozenset({"$ref", "$dynamicRef", "$recursiveRef"})
+"""Keywords that may take a search through the whole schema: only pointers lead straight to their target."""
+
+_COMPARING = frozenset({"enum", "const"})
+_LOOKING_AT_ONE = frozenset(
+    {"type", "format", "minLength", "maxLength", "minimum", "maximum", "multipleOf", "minItems", "maxItems"}
+)
+"""Keywords that look at one thing, however large it is."""
+
+_CONTAINERS = frozenset({dict, list})
+
 
 @dataclass(frozen=True, slots=True)
 class Fitting:
@@ -323,15 +348,10 @@ class _Found:
 
 
 _NO_VERDICT = _Found(None, 0)
-_METER: ContextVar[_Meter] = ContextVar("pml_gateway_validation_meter")
 
 
 def _allowed(budget: RequestBudget, steps: int) -> int:
     return max(0, min(steps, budget.steps // STEPS_OF_BUDGET))
-
-
-_ABOUT_NAMES = frozenset({"required", "additionalProperties", "dependentRequired", "propertyNames"})
-"""Keywords that refuse an object for the names in it, whatever their values."""
 
 
 def _is_certain(error: Any, unknown: frozenset[str]) -> bool:
@@ -407,13 +427,6 @@ class _Schema:
     digest: str
     cost: SchemaCost
     validator: Any
-
-
-MAX_READ = 2048
-MAX_COMPILED = 64
-_READ: dict[CatalogTool, _Schema | None] = {}
-_COMPILED: dict[str, Any] = {}
-"""What was made of the latest schemas, here and in a worker process."""
 
 
 async def _is_read(tool: CatalogTool, budget: RequestBudget) -> bool:
@@ -499,10 +512,6 @@ def _names_dialect(key: str, value: object) -> bool:
     return key == "$schema" and isinstance(value, str)
 
 
-_Evaluate = Callable[[Any, Any, Any, Any], Iterator[Any] | None]
-"""A keyword of jsonschema: (validator, keyword's value, instance, schema) to errors."""
-
-
 def _without_patterns(keywords: dict[str, _Evaluate]) -> dict[str, _Evaluate]:
     """The keywords with no regular expression run; what would refuse more for that accepts instead."""
     ignored = ("pattern", "patternProperties", "not", "if", "unevaluatedProperties")
@@ -542,18 +551,6 @@ def _short_lists_only(evaluate: _Evaluate) -> _Evaluate:
         return evaluate(validator, value, instance, schema)
 
     return check
-
-
-_SEARCHING = frozenset({"$ref", "$dynamicRef", "$recursiveRef"})
-"""Keywords that may take a search through the whole schema: only pointers lead straight to their target."""
-
-_COMPARING = frozenset({"enum", "const"})
-_LOOKING_AT_ONE = frozenset(
-    {"type", "format", "minLength", "maxLength", "minimum", "maximum", "multipleOf", "minItems", "maxItems"}
-)
-"""Keywords that look at one thing, however large it is."""
-
-_CONTAINERS = frozenset({dict, list})
 
 
 def _counted(keyword: str, evaluate: _Evaluate, schema_size: int, is_large: bool) -> _Evaluate:

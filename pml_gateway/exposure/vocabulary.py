@@ -21,6 +21,60 @@ from pml_gateway.types import JsonObject
 ARGUMENTS = "arguments"
 CALL_TOOL = "call_tool"
 
+CLIENT_KEYS: Mapping[str, frozenset[str] | None] = {
+    # n8n; `action` only with the value that its chat gives it.
+    "toolCallId": None,
+    "sessionId": None,
+    "chatInput": None,
+    "action": frozenset({"sendMessage"}),
+    # Gemini CLI and Antigravity.
+    "wait_for_previous": None,
+    "waitForPreviousTools": None,
+    "toolAction": None,
+    "toolSummary": None,
+    # Cline, Cursor, OpenHands.
+    "task_progress": None,
+    "random_string": None,
+    "explanation": None,
+    "security_risk": None,
+    # Frameworks, and metadata of the protocol put a level too deep.
+    "tool_use_id": None,
+    "thread_id": None,
+    "run_id": None,
+    "run_manager": None,
+    "_meta": None,
+    "progressToken": None,
+    # What model APIs call the kind of a call.
+    "type": frozenset({"function", "tool_use", "tool_call", "function_call", "mcp_tool_call"}),
+}
+"""Keys that clients add to every call, with the only values that tell them from others (any, where there are none)."""
+
+REMARKS = frozenset(
+    {"description", "comment", "comments", "note", "notes", "reason", "reasoning", "rationale", "thought"}
+)
+"""What models write beside a call to explain it: said to nobody, unless the tool that is called takes it."""
+
+PARAMETERS: tuple[frozenset[str], ...] = (
+    frozenset({"path", "file", "filename", "filepath"}),
+    frozenset({"query", "q", "search", "searchquery", "searchterm"}),
+    frozenset({"url", "uri", "href", "link"}),
+    frozenset({"content", "contents", "text", "body"}),
+    frozenset({"limit", "maxresults", "maxcount", "topk", "k", "pagesize"}),
+    frozenset({"repo", "repository", "repopath", "repositorypath"}),
+)
+"""Names that tools use for the same parameter, without case and separators."""
+
+MAX_SHOWN = 64
+MAX_CORRECTED = 2000
+"""Characters of a key in a message, and of a corrected request in the details of an error."""
+
+_CALLING = (CALL_TOOL, "tools/call")
+_FENCED = re.compile(r"\s*```\w*\s(.*\S)\s*```\s*\Z", re.DOTALL)
+_CLIENT_KEYS = {loosely(key): values for key, values in CLIENT_KEYS.items()}
+
+Parameters = Callable[[Any, JsonObject], Mapping[str, Any] | None]
+"""The schemas of the parameters that the tool of this name takes, given what was sent; None where there is none."""
+
 
 def _words(text: str) -> frozenset[str]:
     return frozenset(text.split())
@@ -80,60 +134,6 @@ _GROUPS: tuple[frozenset[str], ...] = (
 
 LINE_WORDS = _words("startline endline linestart lineend fromline toline head tail firstlines lastlines")
 """What says a part of `lines`, so that no value of it can be taken for the whole."""
-
-CLIENT_KEYS: Mapping[str, frozenset[str] | None] = {
-    # n8n; `action` only with the value that its chat gives it.
-    "toolCallId": None,
-    "sessionId": None,
-    "chatInput": None,
-    "action": frozenset({"sendMessage"}),
-    # Gemini CLI and Antigravity.
-    "wait_for_previous": None,
-    "waitForPreviousTools": None,
-    "toolAction": None,
-    "toolSummary": None,
-    # Cline, Cursor, OpenHands.
-    "task_progress": None,
-    "random_string": None,
-    "explanation": None,
-    "security_risk": None,
-    # Frameworks, and metadata of the protocol put a level too deep.
-    "tool_use_id": None,
-    "thread_id": None,
-    "run_id": None,
-    "run_manager": None,
-    "_meta": None,
-    "progressToken": None,
-    # What model APIs call the kind of a call.
-    "type": frozenset({"function", "tool_use", "tool_call", "function_call", "mcp_tool_call"}),
-}
-"""Keys that clients add to every call, with the only values that tell them from others (any, where there are none)."""
-
-REMARKS = frozenset(
-    {"description", "comment", "comments", "note", "notes", "reason", "reasoning", "rationale", "thought"}
-)
-"""What models write beside a call to explain it: said to nobody, unless the tool that is called takes it."""
-
-PARAMETERS: tuple[frozenset[str], ...] = (
-    frozenset({"path", "file", "filename", "filepath"}),
-    frozenset({"query", "q", "search", "searchquery", "searchterm"}),
-    frozenset({"url", "uri", "href", "link"}),
-    frozenset({"content", "contents", "text", "body"}),
-    frozenset({"limit", "maxresults", "maxcount", "topk", "k", "pagesize"}),
-    frozenset({"repo", "repository", "repopath", "repositorypath"}),
-)
-"""Names that tools use for the same parameter, without case and separators."""
-
-MAX_SHOWN = 64
-MAX_CORRECTED = 2000
-"""Characters of a key in a message, and of a corrected request in the details of an error."""
-
-_CALLING = (CALL_TOOL, "tools/call")
-_FENCED = re.compile(r"\s*```\w*\s(.*\S)\s*```\s*\Z", re.DOTALL)
-_CLIENT_KEYS = {loosely(key): values for key, values in CLIENT_KEYS.items()}
-
-Parameters = Callable[[Any, JsonObject], Mapping[str, Any] | None]
-"""The schemas of the parameters that the tool of this name takes, given what was sent; None where there is none."""
 
 
 @dataclass(frozen=True, slots=True)
