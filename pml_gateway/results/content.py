@@ -20,6 +20,20 @@ PART = 64 * 1024
 
 Kind = Literal["json", "text", "binary"]
 
+WRAPPED = "result"
+"""The only field of the object in which Python servers wrap results that are not objects."""
+
+IGNORED_KEYS = "pml-gateway/ignored_keys"
+COERCED = "pml-gateway/coerced"
+"""Keys in `_meta`: JSON pointers to ignored keys that clients add, and to values that were coerced to another type."""
+
+RENAMED = "pml-gateway/renamed"
+"""Key in `_meta`: former tool names in the call, from before their server was renamed, each with its current name."""
+
+MEDIA = ("image", "audio")
+MAX_MEDIA_DEPTH = 100
+"""Maximum depth at which a value is searched for media; deeper ones are left in place."""
+
 
 @dataclass(frozen=True, slots=True)
 class Content:
@@ -33,10 +47,6 @@ class Content:
     value: Any
     mime: str | None = None
     is_unwrapped: bool = False
-
-
-WRAPPED = "result"
-"""The only field of the object in which Python servers wrap results that are not objects."""
 
 
 def content_of(result: JsonObject, *, wraps: bool = False) -> Content:
@@ -61,11 +71,6 @@ def data_result(data: JsonObject, *, is_error: bool = False) -> JsonObject:
     """Return a result of the gateway's own, with the same object as text and as structured content."""
     text = json.dumps(data, ensure_ascii=False, separators=(",", ":"), default=str)
     return {"content": [{"type": "text", "text": text}], "structuredContent": data, "isError": is_error}
-
-
-IGNORED_KEYS = "pml-gateway/ignored_keys"
-COERCED = "pml-gateway/coerced"
-"""Keys in `_meta`: JSON pointers to ignored keys that clients add, and to values that were coerced to another type."""
 
 
 def noted(result: JsonObject, *, ignored: Iterable[str] = (), coerced: Mapping[str, str] | None = None) -> JsonObject:
@@ -116,11 +121,6 @@ def from_bytes(kind: Kind, raw: bytes, mime: str | None) -> Content:
             return Content(kind, raw.decode("utf-8", "surrogatepass"), mime)
         case "binary":
             return Content(kind, base64.b64encode(raw).decode(), mime)
-
-
-MEDIA = ("image", "audio")
-MAX_MEDIA_DEPTH = 100
-"""Maximum depth at which a value is searched for media; deeper ones are left in place."""
 
 
 def media_block(mime: str | None, data: str) -> JsonObject | None:

@@ -18,6 +18,14 @@ MAX_PATTERN = 1000
 
 _SEPARATORS = (",", ";", "\t")
 
+ENDLESS = frozenset({"match"})
+"""Functions that may run forever on some inputs; they are only called in a process that can be terminated."""
+
+Check = Callable[[int], None]
+"""A check that raises if building this many parts would exceed the limit."""
+
+Method = TypeVar("Method", bound=Callable[..., Any])
+
 
 @dataclass(frozen=True, slots=True)
 class Function:
@@ -71,14 +79,6 @@ FUNCTIONS: Mapping[str, Function] = MappingProxyType(
     }
 )
 """All functions, in the order of the documentation."""
-
-ENDLESS = frozenset({"match"})
-"""Functions that may run forever on some inputs; they are only called in a process that can be terminated."""
-
-Check = Callable[[int], None]
-"""A check that raises if building this many parts would exceed the limit."""
-
-Method = TypeVar("Method", bound=Callable[..., Any])
 
 
 def _takes(*kinds: str) -> Callable[[Method], Method]:

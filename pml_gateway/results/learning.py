@@ -47,6 +47,12 @@ INLINE_CHARACTERS = 16_000
 
 SAVE_SECONDS = 2.0
 
+_Key = tuple[str, str, str]
+"""Scope, upstream id, and the upstream's own name of the tool."""
+
+EVERYBODY, NOBODY = "everybody", "nobody"
+"""Stand-ins for the hash of a client's id."""
+
 
 @dataclass(frozen=True, slots=True)
 class LearnedShape:
@@ -71,10 +77,6 @@ class Output:
 
     schema: JsonObject
     observed: int | None = None
-
-
-_Key = tuple[str, str, str]
-"""Scope, upstream id, and the upstream's own name of the tool."""
 
 
 class LearnedShapes:
@@ -225,10 +227,6 @@ def inner_output(tool: CatalogTool) -> JsonObject | None:
     arguments = str(tool.input_schema.get("title") or "")
     function = arguments.removesuffix("Arguments")
     return unwrapped(declared, {tool.name, *({function} if function not in ("", arguments) else ())})
-
-
-EVERYBODY, NOBODY = "everybody", "nobody"
-"""Stand-ins for the hash of a client's id."""
 
 
 @lru_cache(maxsize=4096)

@@ -30,6 +30,62 @@ MAX_NAME = 60
 
 NO_ROOTS: Mapping[str, Any] = {}
 
+STEPS_PER_SECOND = 1_000_000
+"""Steps charged to a request's budget per second of processor time in a thread or process."""
+
+ENDING_SECONDS = 1.0
+"""Seconds of processor time beyond its limit after which a process that did not stop itself is terminated."""
+
+CHARACTERS_READ = 8
+"""Characters of a function's input for each part that it may read: 80 kB on the event loop, 64 MB elsewhere."""
+
+STEPS_BETWEEN_LOOKS = 64
+"""Nodes evaluated between two checks of the clock; a check takes as long as one node."""
+
+_GOING_THROUGH = frozenset(
+    {
+        "and_expression",
+        "comparator",
+        "current",
+        "field",
+        "filter_projection",
+        "flatten",
+        "identity",
+        "index",
+        "index_expression",
+        "literal",
+        "not_expression",
+        "or_expression",
+        "pipe",
+        "projection",
+        "slice",
+        "subexpression",
+        "value_projection",
+    }
+)
+"""Nodes that visit every part of the data a few times at most, and only build lists of existing parts."""
+
+_BUILDING = frozenset(
+    {
+        "filter_projection",
+        "flatten",
+        "function_expression",
+        "multi_select_dict",
+        "multi_select_list",
+        "projection",
+        "slice",
+        "value_projection",
+    }
+)
+"""Nodes that build a value rather than find it."""
+
+MAX_BEGIN = 120
+"""Maximum characters of the shape that a message shows."""
+
+MAX_EXPRESSION = 1000
+MAX_SELECTED = 32 * 1024 * 1024
+"""Maximum characters of JSON in one selection."""
+
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
@@ -53,18 +109,6 @@ BOUNDS = Bounds(steps=None, parts=500_000, seconds=2.0)
 
 QUICK = Bounds(steps=5_000, parts=10_000, seconds=0.5, reads=10_000)
 """Limits of an evaluation on the event loop; anything larger runs in a thread or process."""
-
-STEPS_PER_SECOND = 1_000_000
-"""Steps charged to a request's budget per second of processor time in a thread or process."""
-
-ENDING_SECONDS = 1.0
-"""Seconds of processor time beyond its limit after which a process that did not stop itself is terminated."""
-
-CHARACTERS_READ = 8
-"""Characters of a function's input for each part that it may read: 80 kB on the event loop, 64 MB elsewhere."""
-
-STEPS_BETWEEN_LOOKS = 64
-"""Nodes evaluated between two checks of the clock; a check takes as long as one node."""
 
 
 class EvaluationError(Exception):
@@ -209,30 +253,6 @@ def _evaluated(node: Node, value: Any, roots: Mapping[str, Any], optional: bool,
         # The library's functions let Python's own errors through if types do not fit.
         fault, reason = ExpressionError.__name__, reason_of(error)
     return _Done(None if fault else found, interpreter.taken, interpreter.parts, fault, reason)
-
-
-_GOING_THROUGH = frozenset(
-    {
-        "and_expression",
-        "comparator",
-        "current",
-        "field",
-        "filter_projection",
-        "flatten",
-        "identity",
-        "index",
-        "index_expression",
-        "literal",
-        "not_expression",
-        "or_expression",
-        "pipe",
-        "projection",
-        "slice",
-        "subexpression",
-        "value_projection",
-    }
-)
-"""Nodes that visit every part of the data a few times at most, and only build lists of existing parts."""
 
 
 def _only_goes_through(node: Node) -> bool:
@@ -421,21 +441,6 @@ class _Interpreter(TreeInterpreter):  # type: ignore[misc]  # the library has no
         return faults[0] if all(faults) else None
 
 
-_BUILDING = frozenset(
-    {
-        "filter_projection",
-        "flatten",
-        "function_expression",
-        "multi_select_dict",
-        "multi_select_list",
-        "projection",
-        "slice",
-        "value_projection",
-    }
-)
-"""Nodes that build a value rather than find it."""
-
-
 _VISITORS = {
     name: getattr(_Interpreter, f"visit_{name}") for name in (*_GOING_THROUGH, *_BUILDING, "expref", "key_val_pair")
 }
@@ -494,14 +499,6 @@ def _kind(value: Any) -> str:
 def shown(text: str) -> str:
     """Quote an expression for messages."""
     return repr(shortened(text, 120))
-
-
-MAX_BEGIN = 120
-"""Maximum characters of the shape that a message shows."""
-
-MAX_EXPRESSION = 1000
-MAX_SELECTED = 32 * 1024 * 1024
-"""Maximum characters of JSON in one selection."""
 
 
 async def select(expression: str, value: Any) -> Any:
