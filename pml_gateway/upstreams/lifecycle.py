@@ -55,6 +55,7 @@ from pml_gateway.workplace import Workplace
 if TYPE_CHECKING:
     from pml_gateway.upstreams.auth.authorization import Authorization
 
+logger = get_logger(__name__)
 
 FIRST_BACKOFF = 1.0
 LAST_BACKOFF = 60.0
@@ -63,6 +64,21 @@ LAST_BACKOFF = 60.0
 PERMANENT_PAUSE = 600.0
 SURROUNDINGS_SECONDS = 5.0
 """Seconds between attempts where only a change of something helps, and how often it is looked whether one came."""
+
+LISTING_SECONDS = 1.0
+"""How long a connection on which no client calls stays open after it has listed: its lists may change at once."""
+
+BURST_SECONDS = 0.05
+"""Servers announce changes in bursts; one listing answers all that arrive within this time."""
+
+CLOSING_SECONDS = 10.0
+"""How long a connection that is no longer used for new calls stays open for those in flight."""
+
+OLDER_VERSIONS_SECONDS = 600.0
+"""Seconds until a server that ended at every protocol version is offered the older ones again."""
+
+Surroundings = tuple[str, object, bool]
+"""What the attempt after a permanent fault waits for a change of."""
 
 
 class Backoff:
@@ -134,25 +150,6 @@ class Opener:
             http=http,
             questions=questions,
         )
-
-
-logger = get_logger(__name__)
-
-LISTING_SECONDS = 1.0
-"""How long a connection on which no client calls stays open after it has listed: its lists may change at once."""
-
-BURST_SECONDS = 0.05
-"""Servers announce changes in bursts; one listing answers all that arrive within this time."""
-
-CLOSING_SECONDS = 10.0
-"""How long a connection that is no longer used for new calls stays open for those in flight."""
-
-
-OLDER_VERSIONS_SECONDS = 600.0
-"""Seconds until a server that ended at every protocol version is offered the older ones again."""
-
-Surroundings = tuple[str, object, bool]
-"""What the attempt after a permanent fault waits for a change of."""
 
 
 class UpstreamState(StrEnum):

@@ -34,11 +34,25 @@ from pml_gateway.upstreams.change_pace import ChangePace
 from pml_gateway.upstreams.pages import Pages, all_pages
 from pml_gateway.upstreams.retries import repeatable_tools
 
+logger = get_logger(__name__)
+
 OnPages = Callable[[ListKind, Pages], None]
 """Is told of a list that came, which may be faulty or lack some definitions."""
 
 OnError = Callable[[ListKind, GatewayError], None]
 """Is told of a list that did not come, and why."""
+
+MAX_INSTRUCTIONS = 20_000
+"""Characters of a server's instructions that are kept; what clients get of them is less."""
+
+OFFERS_SHARE = 0.2
+"""Of the time to connect, what each list beside the tools may take: one that is never given costs no tools."""
+
+FIRST_REST = 30.0
+REST_FACTOR = 4
+LAST_REST = 3600.0
+"""Seconds until a list that failed or was against the protocol is asked for again, ever longer: most such faults are in
+the server and stay there."""
 
 
 class ToolFacts:
@@ -104,12 +118,6 @@ async def list_whole(connection: Connection, upstream_id: str, timeout: float) -
     return tools.entries, offers
 
 
-logger = get_logger(__name__)
-
-MAX_INSTRUCTIONS = 20_000
-"""Characters of a server's instructions that are kept; what clients get of them is less."""
-
-
 async def list_offers(
     session: PassthroughSession,
     kinds: Collection[ListKind],
@@ -155,17 +163,6 @@ async def list_offers(
         completes=capabilities.completions is not None,
         subscribes=bool(capabilities.resources and capabilities.resources.subscribe),
     )
-
-
-OFFERS_SHARE = 0.2
-"""Of the time to connect, what each list beside the tools may take: one that is never given costs no tools."""
-
-
-FIRST_REST = 30.0
-REST_FACTOR = 4
-LAST_REST = 3600.0
-"""Seconds until a list that failed or was against the protocol is asked for again, ever longer: most such faults are in
-the server and stay there."""
 
 
 def _lists_others(

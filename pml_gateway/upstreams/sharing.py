@@ -33,6 +33,9 @@ from pml_gateway.workplace import Workplace
 MAX_SHOWN = 60
 """Characters of an argument in a reason."""
 
+_LOCAL_FIRST = frozenset({"npm", "bun"})
+"""Runners that start the package of the project they run in, where it has that."""
+
 
 class SharedBy(StrEnum):
     """Who has a process of a server together."""
@@ -251,10 +254,6 @@ def _of_words(
         yield f"{_shown(run.package.name)} is installed in this folder"
     if line.project:
         yield f"{line.project} works on the project that it is started in"
-
-
-_LOCAL_FIRST = frozenset({"npm", "bun"})
-"""Runners that start the package of the project they run in, where it has that."""
 
 
 def _has_own(package: str, workplace: Workplace) -> bool:

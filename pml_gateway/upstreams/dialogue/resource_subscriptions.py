@@ -38,6 +38,9 @@ UPDATED = "notifications/resources/updated"
 OnUpdated = Callable[[str], None]
 """Takes the URI that changed, which may lie below the one that is followed."""
 
+BRING_SECONDS = 5.0
+"""How long a session may take to agree to its client's subscriptions; the call that it is for waits meanwhile."""
+
 
 def tell_followers(followed: Mapping[str, Mapping[object, OnUpdated]], uri: str) -> None:
     """Tell those who follow a resource, or what it lies below, that it changed."""
@@ -202,10 +205,6 @@ class ResourceSubscriptions:
             self._missed |= uris
             self._confirmed = frozenset()
             self._wanted.set()
-
-
-BRING_SECONDS = 5.0
-"""How long a session may take to agree to its client's subscriptions; the call that it is for waits meanwhile."""
 
 
 class Subscriber(Protocol):
