@@ -27,9 +27,6 @@ IGNORED_KEYS = "pml-gateway/ignored_keys"
 COERCED = "pml-gateway/coerced"
 """Keys in `_meta`: JSON pointers to ignored keys that clients add, and to values that were coerced to another type."""
 
-RENAMED = "pml-gateway/renamed"
-"""Key in `_meta`: former tool names in the call, from before their server was renamed, each with its current name."""
-
 MEDIA = ("image", "audio")
 MAX_MEDIA_DEPTH = 100
 """Maximum depth at which a value is searched for media; deeper ones are left in place."""
