@@ -123,7 +123,6 @@ def _places(figures: TokenFigures) -> Iterator[tuple[Path, str, str]]:
     yield DOCS / "figures.md", rf"that is {number} tokens", f"{figures.lists['meta_only'].tokens:,}"
     yield DOCS / "figures.md", rf"twelve well-known servers {number}\.", meta
     yield DOCS / "meta-tools.md", rf"the default six cost {number} tokens", meta
-    yield DOCS / "decisions.md", rf"definitions cost {number} tokens", meta
     presets = Path("presets")
     yield presets / "full_proxy.yaml", rf"Cost: {number} o200k_base", each
     yield presets / "full_proxy.yaml", rf"{number} before the first word", full
