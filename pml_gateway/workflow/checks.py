@@ -19,10 +19,10 @@ from pml_gateway.workflow.templates import references
 
 MAX_TEXT = 400
 MAX_LEVELS = 20
-"""Characters of a text, and levels of nesting, in a call that is shown."""
+"""Maximum number of characters of a text, and of levels of nesting, in a call that is shown."""
 
 FindTool = Callable[[str], CatalogTool]
-"""A name to the tool of this client.
+"""A function that returns the tool with a name for this client.
 
 Raises:
     GatewayError: there is none, or it cannot be reached now.
@@ -31,7 +31,7 @@ Raises:
 
 @dataclass(frozen=True, slots=True)
 class Checked:
-    """Everything wrong with a plan, and the tools of its steps by position."""
+    """The problems of a plan, and the tools of its steps by position."""
 
     problems: list[StepProblem]
     tools: Mapping[int, CatalogTool]
@@ -40,7 +40,7 @@ class Checked:
 def check_plan(plan: Plan, find: FindTool, meta_tools: Container[str], *, now: bool = False) -> Checked:
     """Find steps whose tool does not exist or refuses their arguments, and fields that results do not have.
 
-    A server that is away is only a problem of the moment: `now` leaves it out, and the call itself will tell.
+    With `now`, a server that cannot be reached is not reported: the call itself will show whether it is back.
     """
     tools: dict[int, CatalogTool] = {}
     problems: list[StepProblem] = []
@@ -59,7 +59,7 @@ def check_plan(plan: Plan, find: FindTool, meta_tools: Container[str], *, now: b
 
 
 def refused_arguments(step: Step, tool: CatalogTool) -> list[StepProblem]:
-    """Return what the tool's schema refuses; a reference may stand for any value."""
+    """Return a problem for each argument that the tool's schema refuses; a reference may stand for any value."""
     pointers = frozenset(pointer for pointer, _ in references(step.arguments))
     call = signature(tool.qualified_name, tool.definition["inputSchema"])
     return [
@@ -97,7 +97,7 @@ def dry_run_answer(plan: Plan, problems: list[StepProblem], checked: Checked, *,
 
 
 def _cut(value: Any, levels: int = MAX_LEVELS) -> Any:
-    """Return the value without the ends of long texts, and without what is nested deeper than `levels`."""
+    """Return the value with long texts shortened, and without parts nested deeper than `levels`."""
     match value:
         case str():
             return shortened(value, MAX_TEXT)

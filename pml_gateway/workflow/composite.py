@@ -28,7 +28,7 @@ COMPOSITES = "workflows"
 
 
 def unfit_tool(step: Step, tool: CatalogTool) -> list[StepProblem]:
-    """Why a tool cannot be called, whatever it is given: a run would begin, and end there."""
+    """Return a problem if a tool cannot be called with any arguments, so that a run would always fail there."""
     pointer = f"/steps/{step.index}/tool"
     if tool.task_only:
         hint = "tasks are not relayed; connect to this server directly for it"
@@ -41,21 +41,21 @@ def unfit_tool(step: Step, tool: CatalogTool) -> list[StepProblem]:
 
 
 def ownership_of(servers: Iterable[str]) -> Ownership:
-    """Return the ownership of names if these server ids are configured; those of workflows are the owner's."""
+    """Return the ownership of names if these servers are configured; workflow names belong to the gateway's owner."""
     known = tuple(servers)
     return Ownership(known, frozenset({COMPOSITES}).difference(known))
 
 
 ArgumentProblems = Callable[[Step, CatalogTool], list[StepProblem]]
-"""What a tool's schema says about the arguments of a step."""
+"""A function that checks the arguments of a step against a tool's schema."""
 
 
 class Definition(BaseModel):
-    """One entry of `workflows:` as it is written.
+    """One entry of `workflows:` as written in the configuration.
 
     `input` is the JSON schema of the tool's arguments, `steps` are those of `execute_workflow`, where `hidden: true`
     also keeps the step's tool off every list. `output` is any JSON with references, by default the result of the last
-    step that ran. Steps have the rights of whoever calls.
+    step that ran. Steps have the rights of the client that calls.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
@@ -85,17 +85,17 @@ class Composite:
 
     @cached_property
     def hidden_tools(self) -> frozenset[str]:
-        """The qualified names of the tools that its steps keep off every list."""
+        """Return the qualified names of the tools that its steps keep off every list."""
         steps = self.plan.steps if self.plan is not None else ()
         return frozenset(step.tool for step in steps if step.hidden and step.tool in self.uses)
 
     @cached_property
     def written(self) -> str:
-        """All that it says of itself, to tell it from what it is after an edit."""
+        """Return the definition as text, to detect edits."""
         return "" if self.definition is None else self.definition.model_dump_json()
 
     def listed(self) -> JsonObject | None:
-        """The tool as an upstream would list it."""
+        """Return the tool as an upstream would list it, or None without a definition."""
         if self.definition is None:
             return None
         use_cases = "".join(f"\n- {each}" for each in self.definition.use_cases)
@@ -104,7 +104,7 @@ class Composite:
         return {**tool, "title": self.definition.title} if self.definition.title else tool
 
     def given(self, arguments: JsonObject) -> JsonObject:
-        """What `$input` is: the arguments, and the defaults of those that were not given, or null."""
+        """Return the value of `$input`: the arguments, with the default or null for those that were not given."""
         schema = self.definition.input if self.definition is not None else {}
         properties = schema.get("properties")
         known = properties if isinstance(properties, dict) else {}
@@ -113,7 +113,7 @@ class Composite:
 
 
 def read_composites(workflows: Mapping[str, Any], limits: Budget) -> dict[str, Composite]:
-    """Every entry with what is wrong with it by itself; none of them can spoil another."""
+    """Read every entry with its own problems; a broken entry does not affect the others."""
     return {str(name): _read(str(name), raw, limits) for name, raw in workflows.items()}
 
 
@@ -128,7 +128,7 @@ def hidden_steps(composites: Mapping[str, Composite]) -> Iterator[str]:
 def bind_composites(
     composites: Mapping[str, Composite], catalog: Catalog, argument_problems: ArgumentProblems
 ) -> dict[str, Composite]:
-    """The composites with their steps bound to the tools of a catalog, and what is missing there."""
+    """Bind the steps of composites to the tools of a catalog, and add the problems found there."""
     if not composites:
         return {}
     view = View(catalog, LOCAL, (), inside=True)
@@ -146,7 +146,7 @@ def bind_composites(
 
 
 def _without_unavailable(bound: dict[str, Composite], uses: list[list[str]]) -> dict[str, Composite]:
-    """The composites, with those unavailable that use an unavailable one: they could only begin."""
+    """Make composites unavailable that use an unavailable one: their runs could not finish."""
     while True:
         found = [
             (name, used)
@@ -162,15 +162,15 @@ def _without_unavailable(bound: dict[str, Composite], uses: list[list[str]]) -> 
 
 
 def composite_listing(composites: Mapping[str, Composite]) -> UpstreamListing | None:
-    """The composite tools as the listing of one more upstream."""
+    """Return the composite tools as the listing of one more upstream, or None if there are none."""
     tools = [tool for composite in composites.values() if (tool := composite.listed()) is not None]
     return UpstreamListing(COMPOSITES, tuple(tools)) if tools else None
 
 
 def with_composites(catalog: Catalog, composites: Mapping[str, Composite], previous: Catalog | None = None) -> Catalog:
-    """The catalog with unavailable composites marked stale, the effect of each declared, and internal tools hidden.
+    """Return the catalog with unavailable composites marked stale, their effects declared, and internal tools hidden.
 
-    Composites that are as in the catalog before are taken over from there.
+    Composites that did not change are taken from the previous catalog.
     """
     hidden = frozenset[str]().union(*(composite.hidden_tools for composite in composites.values()))
     by_tool = {catalog.assignments.get((COMPOSITES, name), name): each for name, each in composites.items()}
@@ -192,7 +192,7 @@ def with_composites(catalog: Catalog, composites: Mapping[str, Composite], previ
 
 
 def _reach(composite: Composite, by_tool: Mapping[str, Composite]) -> frozenset[str]:
-    """Return every tool that a run could call, whatever its conditions, through other composites as well."""
+    """Return every tool that a run could call, whatever its conditions, including through other composites."""
     found: set[str] = set()
     pending = [composite]
     while pending:
@@ -203,7 +203,7 @@ def _reach(composite: Composite, by_tool: Mapping[str, Composite]) -> frozenset[
 
 
 def _effect(reach: Iterable[str], catalog: Catalog) -> Effect:
-    """Return the gravest effect of the tools of upstreams among those reached."""
+    """Return the most serious effect of the upstream tools that are reached."""
     tools = filter(None, map(catalog.by_name, reach))
     effects = {tool.effect for tool in tools if tool.upstream_id != COMPOSITES}
     return max(effects, key=list(Effect).index, default=Effect.UNKNOWN)
@@ -248,7 +248,7 @@ def _output_problems(output: Template | None, plan: Plan) -> list[StepProblem]:
 
 
 def _names(plan: Plan) -> frozenset[str]:
-    """The roots that an output may have."""
+    """Return the roots that an output may use."""
     return frozenset({INPUT, *(step.id for step in plan.steps), *(str(step.index) for step in plan.steps)})
 
 
@@ -286,7 +286,7 @@ def _missing_tool(step: Step, view: View) -> StepProblem:
 
 
 def _is_certain(name: str, tool: CatalogTool, ownership: Ownership) -> bool:
-    """Whether a step's tool could not be another server's by the same name tomorrow."""
+    """Return True if a step's tool name cannot come to mean another server's tool."""
     names = (tool.qualified_name, *tool.former_names)
     return ownership.claim(name) is not None or (ownership.is_sole(tool.upstream_id) and name in names)
 
@@ -299,7 +299,7 @@ def _unqualified_tool(step: Step, tool: CatalogTool, view: View) -> StepProblem:
 
 
 class CompositeUnavailableError(GatewayError):
-    """A composite tool cannot run as the configuration and the upstreams stand."""
+    """A composite tool that cannot run with the current configuration and upstreams."""
 
     code = ErrorCode.UPSTREAM_UNAVAILABLE
 

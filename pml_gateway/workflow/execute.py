@@ -1,4 +1,4 @@
-"""Runs a plan: each step as soon as what it needs is there, within the run's limits."""
+"""The run of a plan: each step starts as soon as its dependencies are done, within the limits of the run."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ from pml_gateway.workflow.sharing import Invocation, SharedReads
 from pml_gateway.workflow.templates import render, roots_of
 
 MAX_TOLD = 20
-"""Failed items whose errors are told one by one."""
+"""Maximum number of failed items whose errors are listed."""
 
 MAX_REFS = 200
-"""References of which a value may be said to be made."""
+"""Maximum number of references that are recorded as the sources of a value."""
 
 
 def gathered(step: Step, items: tuple[StepOutcome, ...]) -> StepOutcome:
-    """The outcome of a `for_each`: the list of its values, null where an item failed or was not called."""
+    """Combine the outcomes of a `for_each`: a list of values, null for each item that failed or was not called."""
     values = [item.value for item in items]
     refs = _merged(item.refs for item in items)
     if any(item.status is StepStatus.WAITING for item in items):
@@ -66,43 +66,43 @@ def gathered(step: Step, items: tuple[StepOutcome, ...]) -> StepOutcome:
 
 
 def _merged(several: Iterable[tuple[str, ...]]) -> tuple[str, ...]:
-    """References of several values, each once."""
+    """Return the references of several values without duplicates."""
     return tuple(dict.fromkeys(ref for refs in several for ref in refs))[:MAX_REFS]
 
 
 MAX_ARGUMENTS = 64 * 1024 * 1024
-"""Characters of one step's arguments; each reference in them may stand for a large value."""
+"""Maximum number of characters of one step's arguments; each reference in them may expand to a large value."""
 
 
 NONE_REFUSED: Mapping[int, JsonObject] = {}
 
 
 class Tools(Protocol):
-    """What the steps of a run call."""
+    """The tools that the steps of a run call."""
 
     def read_only(self, name: str) -> str | None:
-        """The tool's own name, however it was spelled, if calling it twice is the same as calling it once."""
+        """Return the tool's own name, however it was spelled, if calling it twice is the same as calling it once."""
 
     async def call(self, invocation: Invocation) -> Settled:
-        """What the tool answers.
+        """Call a tool and return its result.
 
         Raises:
             GatewayError: the tool is unknown, its arguments are wrong, or its upstream did not answer.
         """
 
     async def load(self, node: JsonObject) -> tuple[Any, tuple[str, ...]]:
-        """The value of a `{"$ref": ...}` node, and the references it was made of.
+        """Return the value of a `{"$ref": ...}` node, and the references that it was made of.
 
         Raises:
             GatewayError: this client has no such reference.
         """
 
     async def report(self, done: int, total: int, message: str) -> None:
-        """Tell the client how far the run is."""
+        """Report the progress of the run to the client."""
 
 
 class Run:
-    """One run of one plan. Where tools ask their users something, `advance` returns early and is called again."""
+    """One run of one plan. If tools ask their users something, `advance` returns early and is called again."""
 
     def __init__(
         self,
@@ -112,11 +112,11 @@ class Run:
         given_refs: tuple[str, ...] = (),
         refused: Mapping[int, JsonObject] = NONE_REFUSED,
     ) -> None:
-        """What is to be run.
+        """Prepare a run.
 
         Args:
-            plan: its steps.
-            given: what `$input` is.
+            plan: the steps to run.
+            given: the value of `$input`.
             given_refs: the references that it was made of.
             refused: the errors of steps that cannot run, by position; the others run without them.
         """
@@ -135,7 +135,7 @@ class Run:
 
     @property
     def questions(self) -> dict[str, tuple[int, int, str, JsonObject]]:
-        """What the waiting steps ask: surfaced key to (step, item or -1, the tool's own key, request)."""
+        """Return the questions of waiting steps: surfaced key to (step, item or -1, the tool's own key, request)."""
         asked: dict[str, tuple[int, int, str, JsonObject]] = {}
         for step in self.plan.steps:
             for item, outcome in self._waiting(step.index):
@@ -146,20 +146,20 @@ class Run:
 
     @property
     def is_waiting(self) -> bool:
-        """Whether a step waits for its user."""
+        """Return True if a step waits for its user."""
         return any(outcome.status is StepStatus.WAITING for outcome in self.outcomes.values())
 
     def is_done(self, step: Step) -> bool:
-        """Whether a step has its outcome, and will not be called any more."""
+        """Return True if a step has its final outcome and will not be called again."""
         outcome = self.outcomes.get(step.index)
         return outcome is not None and outcome.status is not StepStatus.WAITING
 
     async def advance(self, tools: Tools, responses: Mapping[str, Any] | None = None) -> None:
-        """Run what can run; afterwards every step has an outcome.
+        """Run the steps that can run; afterwards every step has an outcome.
 
         Args:
-            tools: what the steps call, for this request.
-            responses: answers by surfaced key, where the steps asked before.
+            tools: the tools that the steps call, for this request.
+            responses: answers by surfaced key, if steps asked before.
         """
         answers = self._answers(responses or {})
         self._began = time.monotonic() - self._spent
@@ -201,7 +201,7 @@ class Run:
         self._done[step.index].set()
 
     def _prevented(self, step: Step) -> StepOutcome | None:
-        """The outcome of a step that does not run because of others."""
+        """Return the outcome of a step that does not run because of others, or None if it can run."""
         if self._stopped_by is not None:
             return self._stopped(self._stopped_by)
         before = {needed: self.outcomes[needed] for needed in sorted(step.after)}
@@ -328,7 +328,7 @@ class Run:
         timed_out = error_json(
             ErrorCode.TIMEOUT,
             f"step {step.id!r}: no answer within its timeout of {step.timeout:g} s",
-            # As the time limit of the upstream itself.
+            # Retryable like the error of the upstream's own time limit.
             retryable=True,
             hint="whether the call was executed is unknown; raise the step's timeout",
         )
@@ -354,7 +354,7 @@ class Run:
             self.exceeded.append(Exceeded(limit, value))
 
     def _cut_off(self) -> None:
-        """Give an outcome to what had none when the time ran out."""
+        """Give an outcome to every step that had none when the time ran out."""
         limit = self.plan.budget.max_seconds
         self._exceed("max_seconds", limit)
         for step in self.plan.steps:
@@ -377,14 +377,14 @@ class Run:
             )
 
     def _items_so_far(self, step: Step, error: JsonObject) -> tuple[StepOutcome, ...] | None:
-        """The items of a loop that ran out of time: those that were called have had their effects."""
+        """Return the items of a loop that ran out of time; finished items keep their outcomes, as they had effects."""
         if step.index not in self._lengths:
             return None
         unfinished = StepOutcome(StepStatus.ERROR, error=error)
         return tuple(self._items.get((step.index, at), unfinished) for at in range(self._lengths[step.index]))
 
     def roots(self, readers: Iterable[Expression]) -> tuple[dict[str, Any], frozenset[str]]:
-        """The value of every `$name` for those who read them, and the names of those that have none."""
+        """Return the value of every `$name` as these expressions read it, and the names that have no result."""
         roots: dict[str, Any] = {INPUT: self._given}
         absent: set[str] = set()
         texts = [expression.text for expression in readers]
@@ -397,13 +397,13 @@ class Run:
         return roots, frozenset(absent)
 
     def _results_of(self, step: Step) -> JsonObject:
-        """What a path without `$` starts at: the results of the steps before this one, by id."""
+        """Return the value at which a path without `$` starts: the results of earlier steps by id."""
         texts = [expression.text for expression in step.expressions]
         before = ((self.plan.steps[needed], self.outcomes[needed]) for needed in sorted(step.after))
         return {each.id: _read_by(texts, each, outcome) for each, outcome in before}
 
     def _refs_of(self, step: Step) -> tuple[str, ...]:
-        """The references of the values that a step reads from others."""
+        """Return the references that the values read by a step were made of."""
         names = set(roots_of(step.arguments) | roots_of(step.input))
         if step.transform is not None:
             names |= step.transform.roots
@@ -439,7 +439,7 @@ class Run:
 
 
 _Answers = dict[tuple[int, int], tuple[JsonObject, str | None]]
-"""(step, item or -1) to the answers by the tool's own keys and the state it wants back."""
+"""Answers by the tool's own keys, and the state that it wants back, by (step, item or -1)."""
 
 
 class _BudgetError(GatewayError):
@@ -451,10 +451,10 @@ async def _no_stored(node: JsonObject) -> Any:
 
 
 def _read_by(texts: Iterable[str], step: Step, outcome: StepOutcome) -> Any:
-    """The value of a step for expressions: as `{"result": value}` where all of them read it as `$id.result`."""
+    """Return a step's value for expressions: as `{"result": value}` if all of them read it as `$id.result`."""
     if not outcome.has_wrapper:
         return outcome.value
-    # Also of each item of a loop, and behind a pipe; without its dollar sign, a step's name begins the expression.
+    # This includes items of a loop, and paths after a pipe. A name without `$` must begin the expression.
     name = rf"(^\s*\"?|\$)({step.index}|{re.escape(step.id)})"
     reads = re.compile(rf"{name}(?![\w-])")
     reads_wrapper = re.compile(rf"""{name}"?(\[[^\]]*\])*\s*[.|]\s*"?{WRAPPED}\b""")

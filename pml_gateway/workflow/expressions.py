@@ -1,4 +1,4 @@
-"""JMESPath with `$step` roots, within bounds that no expression and no data can exceed."""
+"""JMESPath expressions with `$step` roots, evaluated within fixed limits of time and size."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from pml_gateway.results.paths import BOUNDS, NothingThereError, TooMuchError, e
 from pml_gateway.results.syntax import ExpressionError, Node, is_root, parse, root_names
 
 MAX_LENGTH = 2000
-"""Characters of one expression; the longest useful ones in practice have a few hundred."""
+"""Maximum number of characters of an expression; the longest useful ones in practice have a few hundred."""
 
 _FROM_FIRST = frozenset({"subexpression", "index_expression", "pipe", "flatten", "slice"})
-"""Nodes whose first child alone starts at the current value; so do those of every projection."""
+"""Nodes of which only the first child starts at the current value; projections do the same."""
 
 
 _OPERATIONS = frozenset({"or_expression", "and_expression", "comparator", "pipe"})
@@ -23,8 +23,8 @@ _OPERATIONS = frozenset({"or_expression", "and_expression", "comparator", "pipe"
 class Expression:
     """A compiled expression.
 
-    `roots` are the steps it reads, as written and without their `$`, and `needed` those among them without which it has
-    no value; `fields` is what it reads of the current value.
+    `roots` are the steps that it reads, as written but without `$`; `needed` are those without which it has no value;
+    `fields` are the names that it reads from the current value.
     """
 
     __slots__ = ("_node", "fields", "needed", "roots", "text")
@@ -39,13 +39,13 @@ class Expression:
     async def evaluate(
         self, roots: Mapping[str, Any], current: Any = None, *, optional: bool = False, known: bool = True
     ) -> Any:
-        """The value of the expression.
+        """Return the value of the expression.
 
         Args:
             roots: the value of every `$name`, by name.
-            current: what a path without `$` starts at.
-            optional: a path that leads nowhere is null instead of an error.
-            known: whether the roots themselves have values (null ones lead nowhere on purpose otherwise).
+            current: the value at which a path without `$` starts.
+            optional: True to return null for a path that leads nowhere instead of raising an error.
+            known: False if a root has no result; a path that leads nowhere is then null as well.
 
         Raises:
             InvalidInputError: a path that leads nowhere, with the keys that exist; or a bound is exceeded.
@@ -71,7 +71,7 @@ class Expression:
 
     @property
     def joins_values(self) -> bool:
-        """Whether operators stand between its values, and each makes use of both: a pipe into a name does not."""
+        """Return True if operators combine its values; a pipe into a field name combines nothing."""
         pending = [self._node]
         while pending:
             node = pending.pop()
@@ -83,7 +83,7 @@ class Expression:
     def members(self, root: str, *, is_needed: bool = False) -> frozenset[str]:
         """Return the members of `$root` that the expression names: `x` of `$root.x[0].y`.
 
-        With `is_needed`, only those with nothing in their place, unlike the `x` of `$root.x || 'none'`.
+        With `is_needed`, return only those without an alternative, unlike the `x` of `$root.x || 'none'`.
         """
         found, pending = set(), [self._node]
         while pending:
@@ -97,7 +97,7 @@ class Expression:
 
 
 def is_true(value: Any) -> bool:
-    """Truth as JMESPath has it: null, false and whatever is empty are false; 0 is not."""
+    """Return the truth of a value in JMESPath: null, false and empty values are false; 0 is not."""
     return not (value is None or value is False or value in ("", [], {}))
 
 
@@ -118,7 +118,7 @@ _SPELLINGS = "texts are written 'open', == compares, && and || join, ! negates, 
 
 
 def _first(node: Node) -> Node:
-    """What an expression begins with."""
+    """Return the node that an expression begins with."""
     while node["type"] in _FROM_FIRST or node["type"].endswith("projection"):
         node = node["children"][0]
     return node
@@ -129,14 +129,14 @@ def _children(node: Node) -> list[Node]:
 
 
 def _read_children(node: Node) -> list[Node]:
-    """Return the children without those that may be null because another value then takes their place."""
+    """Return the children without those that have an alternative if they are null."""
     if node["type"] == "function_expression" and node["value"] == "not_null":
         return []
     return _children(node)[1:] if node["type"] == "or_expression" else _children(node)
 
 
 def _needed(node: Node) -> list[str]:
-    """The roots that are not one of several alternatives."""
+    """Return the roots that are not one of several alternatives."""
     pending, names = [node], []
     while pending:
         node = pending.pop()
@@ -151,7 +151,7 @@ def _needed(node: Node) -> list[str]:
 
 
 def _fields(node: Node) -> list[str]:
-    """The names that an expression reads of the value it starts at."""
+    """Return the names that an expression reads from the value that it starts at."""
     pending, names = [node], []
     while pending:
         node = pending.pop()

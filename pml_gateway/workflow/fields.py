@@ -1,4 +1,4 @@
-"""The fields that workflows and batches share, read leniently and reported with their JSON pointers."""
+"""The fields common to workflows and batches: they are read leniently, and problems name their JSON pointers."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ BUDGET_KEYS = ("max_steps", "max_tokens", "max_seconds", "max_parallel")
 
 
 def condition(wanted: JsonObject) -> str:
-    """`{kind: issue}` as an expression over `$input`; a list means any of its values."""
+    """Write a condition such as `{kind: issue}` as an expression over `$input`; a list means any of its values."""
     parts = []
     for name, value in wanted.items():
         field = json.dumps(str(name))
@@ -31,12 +31,12 @@ def condition(wanted: JsonObject) -> str:
 
 
 def key_problems(error: UnreadableKeysError, step_id: str, pointer: str) -> list[StepProblem]:
-    """What is wrong with the keys of one entry, as problems of it."""
+    """Return the problems of one entry with its keys."""
     return [StepProblem(step_id, f"{pointer}{each.path}", each.message, each.hint) for each in error.problems]
 
 
 def list_of(value: Any, key: str, example: str, *, subject: str = "the workflow") -> list[Any]:
-    """A list, also as JSON text, and also its only entry, as models send them."""
+    """Return a list that models may also send as JSON text, or as its only entry."""
     value = from_text(value)
     if isinstance(value, dict) and is_entry(value):
         return [value]
@@ -47,12 +47,12 @@ def list_of(value: Any, key: str, example: str, *, subject: str = "the workflow"
 
 
 def is_entry(value: JsonObject) -> bool:
-    """Whether an object is a call or a step itself, and not several of them by name."""
+    """Return True if an object is itself a call or a step, and not several of them by name."""
     return any(meaning(key, ("tool", "transform")) is not None and isinstance(value[key], str) for key in value)
 
 
 def arguments_of(value: Any, step_id: str, pointer: str, problems: list[StepProblem]) -> JsonObject:
-    """Arguments as an object; models also send them as JSON text."""
+    """Return arguments as an object; models also send them as JSON text."""
     if value is None:
         return {}
     found = object_in(value)
@@ -64,7 +64,7 @@ def arguments_of(value: Any, step_id: str, pointer: str, problems: list[StepProb
 
 
 def etag_of(fields: JsonObject, step_id: str, pointer: str, problems: list[StepProblem]) -> str | None:
-    """The etag of an earlier result, if one is given."""
+    """Return the etag of an earlier result, if one is given."""
     value = fields.get("if_none_match")
     if value is None or isinstance(value, str):
         return value
@@ -75,7 +75,7 @@ def etag_of(fields: JsonObject, step_id: str, pointer: str, problems: list[StepP
 
 
 def budget_of(request: JsonObject, limits: Budget, problems: list[StepProblem]) -> Budget:
-    """The configured limits, tightened by what the request asks for."""
+    """Return the configured limits, lowered by those that the request asks for."""
     raw = from_text(request.get("budget")) or {}
     if not isinstance(raw, dict):
         problems.append(StepProblem("", "/budget", "budget is an object", f"its keys are {', '.join(BUDGET_KEYS)}"))
@@ -100,7 +100,7 @@ def budget_of(request: JsonObject, limits: Budget, problems: list[StepProblem]) 
 
 
 def number_in(value: Any) -> Any:
-    """The number that a text holds; any other value as it is."""
+    """Return the number in a text; return any other value unchanged."""
     if not isinstance(value, str) or not _NUMBER.fullmatch(value):
         return value
     return float(value) if "." in value else int(value)

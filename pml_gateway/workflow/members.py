@@ -1,4 +1,4 @@
-"""Names that a plan reads of its arguments and of results, checked against the schemas that list them."""
+"""Checks of the fields that a plan reads from its arguments and from results, against their schemas."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from pml_gateway.workflow.templates import StepReference, Template, references
 
 MAX_NAMED = 12
 MAX_NAME = 60
-"""Fields in a message, and characters of each."""
+"""Maximum number of fields in a message, and of characters of each."""
 
 _COMBINED = ("anyOf", "oneOf", "allOf", "$ref", "patternProperties")
 """Keywords through which a schema may have more arguments than its `properties`."""
 
 _BESIDE_MEDIA = ("structuredContent", "content")
-"""Fields of a result whose structure came together with media, in any schema."""
+"""Fields of a result that has both structured content and media, whatever the schema says."""
 
 
 def input_problems(schema: JsonObject, plan: Plan, output: Template | None) -> list[StepProblem]:
@@ -43,7 +43,7 @@ def input_problems(schema: JsonObject, plan: Plan, output: Template | None) -> l
 def result_problems(plan: Plan, tools: Mapping[int, CatalogTool], output: Template | None = None) -> list[StepProblem]:
     """Return a problem for each first field of a step's result that its tool's output schema does not list.
 
-    A field with something in its place, as in `$found.extra || ''`, may be missing.
+    A field with an alternative, as in `$found.extra || ''`, may be missing.
 
     Args:
         plan: the steps.
@@ -72,7 +72,7 @@ def _remedy(name: str, fields: list[str]) -> str:
 
 
 def _result_schema(step: Step, tools: Mapping[int, CatalogTool]) -> JsonObject:
-    """Return the schema that lists the fields of a step's result; empty for a list, and for what a wrapper holds."""
+    """Return the schema of the fields of a step's result; empty for the list of a loop, and for an unwrapped output."""
     tool = tools.get(step.index)
     if tool is None or step.for_each is not None or inner_output(tool) is not None:
         return {}

@@ -1,4 +1,4 @@
-"""What became of a step, and what a tool's result is worth to the steps after it."""
+"""The outcome of a step, and the value of a tool's result for the steps after it."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from pml_gateway.text import counted
 from pml_gateway.types import JsonObject
 
 DECODED_AT_ONCE = 64 * 1024
-"""Characters of JSON text that are decoded on the event loop, in about a millisecond; more goes to a thread."""
+"""Maximum number of characters of JSON text decoded on the event loop (about a millisecond); more goes to a thread."""
 
 
 MAX_ERROR = 6000
-"""Characters of a tool's error that are told; of a longer one two thirds of its beginning and a third of its end."""
+"""Maximum number of characters of a tool's error; a longer one keeps its beginning (2/3) and its end (1/3)."""
 
 
 class StepStatus(StrEnum):
-    """How a step ended; `waiting` is no end: its user has to answer first."""
+    """The status of a step; `waiting` is not final: its user has to answer first."""
 
     OK = "ok"
     ERROR = "error"
@@ -33,7 +33,7 @@ class StepStatus(StrEnum):
 
 
 class SkipReason(StrEnum):
-    """Why a step did not run."""
+    """The reason why a step did not run."""
 
     CONDITION = "when"
     BLOCKED = "blocked"
@@ -42,7 +42,7 @@ class SkipReason(StrEnum):
 
 
 class RunStatus(StrEnum):
-    """How a whole run ended."""
+    """The final status of a run."""
 
     COMPLETED = "completed"
     PARTIAL = "partial"
@@ -51,7 +51,7 @@ class RunStatus(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """What a tool asks its user before it goes on: its requests by key, and the state it wants back."""
+    """A question of a tool to its user: its requests by key, and the state that it wants back."""
 
     requests: JsonObject
     state: str | None = None
@@ -59,9 +59,9 @@ class Question:
 
 @dataclass(frozen=True, slots=True)
 class StepOutcome:
-    """What became of one step; `value` is what references read, `called` what the tool answered.
+    """The outcome of one step; `value` is the value that references read, `called` the result of the tool.
 
-    `refs` name what the value was made of: its own reference where it is stored, or else those that went into it.
+    `refs` name the sources of the value: its own reference if it is stored, otherwise those that went into it.
     Times are in seconds since the run began.
     """
 
@@ -81,9 +81,9 @@ class StepOutcome:
 
     @property
     def has_wrapper(self) -> bool:
-        """Whether `result` is a name for all of it: the tool answered `{"result": value}`, or a text without fields.
+        """Return True if `result` may name the whole value: the tool answered `{"result": value}`, or a text.
 
-        So answers name it. Of a loop, whether that is so of an item.
+        Answers show the value under that name. For a loop, return True if that holds for one of its items.
         """
         if self.items is not None:
             return any(item.has_wrapper for item in self.items)
@@ -91,14 +91,14 @@ class StepOutcome:
 
     @property
     def wrapped(self) -> Any:
-        """The value under that name."""
+        """Return the value as `{"result": value}` if `has_wrapper` is true, otherwise unchanged."""
         if self.items is not None and isinstance(self.value, list):
             return [item.wrapped for item in self.items]
         return {WRAPPED: self.value} if self.has_wrapper else self.value
 
     @property
     def is_failure(self) -> bool:
-        """Whether the run is not complete because of this step."""
+        """Return True if the run is incomplete because of this step."""
         if self.status is StepStatus.ERROR:
             return True
         return self.status is StepStatus.SKIPPED and self.reason in (SkipReason.STOPPED, SkipReason.BUDGET)
@@ -106,19 +106,19 @@ class StepOutcome:
 
 @dataclass(frozen=True, slots=True)
 class Exceeded:
-    """A limit that ran out: which, its value, and the setting it comes from."""
+    """A limit that was reached: its name, its value and details. It comes from the setting `workflow.NAME`."""
 
     limit: str
     value: float
     details: JsonObject = field(default_factory=dict)
 
     def as_json(self) -> JsonObject:
-        """The limit as an answer shows it."""
+        """Return the limit as an answer shows it."""
         return {"limit": self.limit, "value": self.value, "setting": f"workflow.{self.limit}", **self.details}
 
 
 def run_status(outcomes: list[StepOutcome]) -> RunStatus:
-    """Completed without any failure, failed without any success, partial in between; an item of a loop counts too."""
+    """Return completed if nothing failed, failed if nothing succeeded, else partial; an item of a loop counts too."""
     if not any(outcome.is_failure for outcome in outcomes):
         return RunStatus.COMPLETED
     results = [*outcomes, *(item for outcome in outcomes for item in outcome.items or ())]
@@ -126,14 +126,14 @@ def run_status(outcomes: list[StepOutcome]) -> RunStatus:
 
 
 async def value_of(content: Content) -> Any:
-    """What references read of a result, which is what paths into a stored result read too."""
+    """Return the value of a result that references read; paths into a stored result read the same."""
     if content.kind == "text" and len(content.value) > DECODED_AT_ONCE:
         return await anyio.to_thread.run_sync(addressed, content)
     return addressed(content)
 
 
 def error_of(result: JsonObject) -> JsonObject:
-    """The error in a tool's `isError` result: the gateway's own as it is, another's with its text, a long one cut."""
+    """Return the error in a tool's `isError` result: the gateway's own unchanged, another's as text, shortened."""
     structured = result.get("structuredContent")
     own = structured.get("error") if isinstance(structured, dict) else None
     if isinstance(own, dict) and own.get("code") in list(ErrorCode):

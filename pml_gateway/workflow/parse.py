@@ -1,4 +1,4 @@
-"""Workflows and batches as JSON, parsed into a plan or into everything that is wrong with them."""
+"""Workflows and batches as JSON, parsed into a plan or into a list of their problems."""
 
 from __future__ import annotations
 
@@ -71,33 +71,33 @@ STEP_KEYS = (
     "if_none_match",
 )
 CALL_STEP_KEYS = tuple(key for key in (*STEP_KEYS, "server") if key not in ("transform", "input"))
-"""Of a step that calls a tool, whose `input` is then another word for its arguments."""
+"""Keys of a step that calls a tool; in it, `input` is a synonym of `arguments`."""
 
 TRANSFORM_KEYS = tuple(key for key in STEP_KEYS if key not in ("arguments", "if_none_match", "timeout"))
 
 
 class Callees(Protocol):
-    """What the names in calls mean for a client."""
+    """The tools of one client, by the names that its calls use."""
 
     def parameters(self, name: Any, call: JsonObject) -> Mapping[str, Any] | None:
-        """The schemas of what the tool of this name takes."""
+        """Return the schemas of a tool's parameters by name, or None if the tool is not known."""
 
     def tool_call(
         self, name: str, arguments: JsonObject, server: Any = None
     ) -> tuple[str, JsonObject, tuple[str, ...]]:
-        """The name of the tool that a call is of, its arguments, and the keys in them that clients add."""
+        """Return the name of the called tool, its arguments, and pointers to the keys in them that clients add."""
 
 
 class NoCallees:
-    """For steps in the configuration, which are written out."""
+    """Callees that resolve nothing, for steps in the configuration, which name their tools in full."""
 
     def parameters(self, name: Any, call: JsonObject) -> None:
-        """Nothing is known of tools."""
+        """Return None: no tool is known."""
 
     def tool_call(
         self, name: str, arguments: JsonObject, server: Any = None
     ) -> tuple[str, JsonObject, tuple[str, ...]]:
-        """The call as it is."""
+        """Return the call unchanged, with its server in front of the tool's name."""
         return (name if server is None else f"{server}:{name}"), arguments, ()
 
 
@@ -115,10 +115,10 @@ def parse_workflow(
     with_input: bool = False,
     extra_keys: tuple[str, ...] = (),
 ) -> tuple[Plan, list[StepProblem]]:
-    """The plan of an `execute_workflow` request or a composite tool, and every problem found in it.
+    """Parse an `execute_workflow` request or a composite tool into a plan, and return it with every problem found.
 
-    The plan is only good to run where there is no problem. `callees` are what the steps may name; `with_input` allows
-    `$input`; `extra_keys` are keys of steps that only the configuration knows.
+    The plan can only be run if there is no problem. `callees` resolve the tools that steps name; `with_input` allows
+    `$input`; `extra_keys` are keys of steps that only the configuration may use.
 
     Raises:
         PlanError: the request has no list of steps, or more than its budget allows.
@@ -130,7 +130,7 @@ def parse_workflow(
         raw_steps = list_of(request.get("steps"), "steps", '[{"id": "a", "tool": "server__tool", "arguments": {}}]')
         check_size(len(raw_steps), budget, "steps")
     except PlanError as error:
-        # The limit comes before what else may be wrong, and a mistyped key before the steps that it left out.
+        # An exceeded limit is reported first; a mistyped key is reported before the missing steps that it caused.
         first = error.code is ErrorCode.BUDGET_EXCEEDED
         raise PlanError([*error.problems, *problems] if first else [*problems, *error.problems]) from None
     reader = _Steps(raw_steps, callees, with_input=with_input, extra_keys=extra_keys)
@@ -156,7 +156,7 @@ def _read_request(request: JsonObject, problems: list[StepProblem]) -> JsonObjec
 
 
 class _Steps:
-    """Reads the steps of one request; problems collect beside them."""
+    """A reader for the steps of one request that collects their problems."""
 
     def __init__(
         self, raw_steps: list[Any], callees: Callees, *, with_input: bool, extra_keys: tuple[str, ...]
@@ -172,7 +172,7 @@ class _Steps:
         self._referred: list[frozenset[int]] = []
 
     def read(self) -> tuple[Step, ...]:
-        """All steps, with what each waits for; those that cannot be read are empty."""
+        """Return all steps with their dependencies; a step that cannot be read is empty."""
         fields = [self._fields(index, raw) for index, raw in enumerate(self._raw)]
         self._ids = [self._id(index, step) for index, step in enumerate(fields)]
         steps = [self._step(index, step) for index, step in enumerate(fields)]
@@ -191,10 +191,10 @@ class _Steps:
         return tuple(steps)
 
     def _fields(self, index: int, raw: Any) -> JsonObject:
-        """The step under its declared keys, with the tool that its call is of."""
+        """Return the fields of a step under their declared keys, with its call resolved to a tool."""
         if not isinstance(raw, dict):
             return {}
-        # Some clients send every key there is, with null for those without a value.
+        # Some clients send every key, with null for those without a value.
         raw = {key: value for key, value in raw.items() if value is not None or meaning(key, STEP_KEYS) is None}
         reshapes = any(meaning(key, ("transform",)) is not None for key in raw)
         calls = any(meaning(key, ("tool",)) is not None for key in raw)
@@ -280,7 +280,7 @@ class _Steps:
             if_none_match=etag_of(fields, step_id, pointer, self.problems),
             hidden=bool(fields.get("hidden")),
             after=reads | asked | named,
-            # What a transform or a condition reads may be null; arguments are never made of nothing.
+            # A transform or a condition may read null; arguments are never built from missing results.
             reads=frozenset() if transform is not None else self._known(needed),
         )
 
@@ -324,7 +324,7 @@ class _Steps:
     def _check_fields(
         self, expression: Expression, key: str, step_id: str, pointer: str, before: frozenset[int]
     ) -> None:
-        """Refuse names that can only be null: `"open"` and `true` are names in JMESPath, not a text and a truth."""
+        """Note fields that can only be null: in JMESPath, `"open"` and `true` are names, not a string and a boolean."""
         known = {self._ids[index] for index in before}
         for name in sorted(expression.fields - known):
             hint = f"a text is written '{name[:64]}', as in $id.state == 'open'"
@@ -358,7 +358,7 @@ class _Steps:
 
     @property
     def _names(self) -> frozenset[str]:
-        """The roots that templates may have anywhere."""
+        """Return the roots that every template may use."""
         return frozenset(self._positions) | ({INPUT} if self._with_input else set())
 
     def _is_other_root(self, root: str, inside_loop: bool) -> bool:
@@ -376,7 +376,7 @@ class _Steps:
         return f"{meant} the steps are {steps}; $$ is a dollar sign that is no reference".lstrip()
 
     def _by_place(self, root: str, index: int) -> list[str]:
-        """The step before the one of this index that is meant by `prev` or `step1`, where that is certain."""
+        """Return the earlier step that a name such as `prev` or `step1` means; empty if that is ambiguous."""
         if root.lower() in ("prev", "previous", "last") and index > 0:
             return [self._ids[index - 1]]
         number = _NUMBERED.match(root)
@@ -403,7 +403,7 @@ def _integer(value: float | None) -> int | None:
 
 
 def _returned(value: Any, steps: tuple[Step, ...], problems: list[StepProblem]) -> frozenset[int] | None:
-    """The positions of the steps whose results are answered; None for all of them."""
+    """Return the positions of the steps whose results go into the answer; None means all of them."""
     if value == "all":
         return None
     if value == "final":
@@ -419,7 +419,9 @@ def _returned(value: Any, steps: tuple[Step, ...], problems: list[StepProblem]) 
 
 
 def _called(reading: Reading, name_key: str, callees: Callees) -> tuple[JsonObject, list[str]]:
-    """The fields of a call of a tool, also where an action of a namespace or a server beside its tool was named.
+    """Return the fields of a call of a tool, and pointers to ignored keys.
+
+    The call may also name an action of a namespace, or its server in a key of its own.
 
     Raises:
         InvalidInputError: the namespace has no such action, or takes no such arguments.
@@ -445,12 +447,12 @@ NO_DETAILS: JsonObject = {}
 def parse_batch(
     request: JsonObject, limits: Budget, callees: Callees = NO_CALLEES
 ) -> tuple[Plan, dict[int, JsonObject]]:
-    """The plan of a `call_batch` request, and the errors of the calls in it that cannot be read, by position.
+    """Parse a `call_batch` request into a plan, and return it with the errors of unreadable calls by position.
 
-    The calls are independent; their arguments may hold stored results.
+    The calls are independent; their arguments may contain references to stored results.
 
     Raises:
-        PlanError: what is wrong with the request itself, such as more calls than the size cap allows.
+        PlanError: the request itself is wrong, for example it has more calls than its limit allows.
     """
     problems: list[StepProblem] = []
     budget = budget_of({"max_parallel": request.get("max_parallel")}, limits, problems)
@@ -465,7 +467,7 @@ def parse_batch(
 
 
 class _Slots:
-    """Reads the calls of a batch, each for itself."""
+    """A reader for the calls of a batch; a problem of one call does not affect the others."""
 
     def __init__(self, callees: Callees, names: frozenset[str]) -> None:
         self.refused: dict[int, JsonObject] = {}
@@ -475,7 +477,7 @@ class _Slots:
         self._taken: set[str] = set()
 
     def read(self, index: int, call: Any, named: set[str]) -> Step:
-        """One call, which is refused in its own slot; `named` are the ids that calls have given themselves."""
+        """Read one call; if it is wrong, refuse it in its own slot. `named` are the ids that calls give explicitly."""
         pointer = f"/calls/{index}"
         try:
             reading = read_call(call, CALL_KEYS, "name", self._callees.parameters) if isinstance(call, dict) else None
@@ -500,7 +502,7 @@ class _Slots:
         return step
 
     def _id(self, index: int, given: Any, pointer: str, named: set[str]) -> tuple[str, list[StepProblem]]:
-        """The id of a slot: the one given, or its position; none that another slot has."""
+        """Return the id of a slot (the given one, or its position), which no other slot has, and its problems."""
         slot = str(index) if given is None else str(given)
         while given is None and slot in named:
             slot = f"{slot}_"
@@ -515,7 +517,7 @@ class _Slots:
 
 
 def _slot_names(calls: list[Any]) -> frozenset[str]:
-    """What the calls of a batch could be called where one wanted another's result: positions and ids."""
+    """Return the names with which one call could try to read another's result: positions and ids."""
     ids = (str(call["id"]) for call in calls if isinstance(call, dict) and call.get("id") is not None)
     return frozenset([*map(str, range(len(calls))), *ids])
 
@@ -536,7 +538,7 @@ def _slot(
 
 
 def _error(problems: list[StepProblem], details: JsonObject) -> JsonObject:
-    """The error of a slot whose call was not made."""
+    """Return the error of a slot whose call was not made."""
     message = "; ".join(f"{problem.path}: {problem.message}" for problem in problems)
     errors = [problem.as_json() for problem in problems]
     return error_json(ErrorCode.INVALID_INPUT, message, hint=problems[0].hint, details={**details, "errors": errors})

@@ -7,7 +7,7 @@ from collections.abc import Container, Iterator, Sequence
 from dataclasses import dataclass
 
 MAX_SPELLED = 5
-"""Placeholders of one text in a hint."""
+"""Maximum number of placeholders of one text in a hint."""
 
 _ROOT = r"(?:\d+|[A-Za-z_][A-Za-z0-9_-]*)"
 _PATH = r"(?:\.\w+|\.\*|\[[^\[\]]*\])*"
@@ -17,15 +17,15 @@ _FOUND = re.compile(
     rf"|(?P<escape>\\)?(?:\$?\{{{{2,3}}(?P<braces>{_BODY})\}}{{2,3}}|\$\{{(?P<shell>{_BODY})\}})"
     rf"|\A(?=.{{1,300}}\Z)\$(?P<numbered>[A-Za-z_][A-Za-z0-9_-]*{_PATH}\.\d+{_PATH})\Z"
 )
-"""A dollar sign that is escaped, or what could be a placeholder, with the backslash that makes it text.
+"""An escaped dollar sign, or a possible placeholder with the backslash that makes it text.
 
-Bodies are bounded, so that no text takes long.
+The length of bodies is bounded, so that no text takes long to search.
 """
 
 _STEP = re.compile(
     rf"\$?(?P<root>{_ROOT})(?:\.(?:outputs?|results?|json)(?=[.\[]))?(?P<path>{_PATH})(?=[\s|]|\Z)", re.ASCII
 )
-"""A step and a path, without the field that other systems put around results."""
+"""A step and a path, without the field in which other systems wrap results."""
 
 _PREFIX = re.compile(r"\$?(?:steps?|nodes?|tasks?|outputs?|results?)\.")
 """Other systems' names for all steps."""
@@ -33,15 +33,15 @@ _PREFIX = re.compile(r"\$?(?:steps?|nodes?|tasks?|outputs?|results?)\.")
 _LIKE_A_STEP = re.compile(
     r"(?i)(?:prev|previous|last|prior|item|steps?|nodes?|tasks?|calls?|outputs?|results?|responses?)(?:[_-]?\d|_|\Z)"
 )
-"""Roots that can only have been meant for a step or an item, though there is none of this name."""
+"""Roots that can only mean a step or an item, even if there is none with this name."""
 
 _GOES_ON = re.compile(r"[\w(\[]|\.[\w*\"]")
-"""Text behind a reference that would be read as part of it."""
+"""Text after a reference that would be read as part of it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Placeholder:
-    """One in a text: its place, the reference that it stands for, and whether a backslash makes it text."""
+    """A placeholder in a text: its position, the reference that it means, and whether a backslash makes it text."""
 
     start: int
     end: int
@@ -50,14 +50,14 @@ class Placeholder:
 
 
 def placeholders(text: str, names: Container[str], *, with_path: bool = False) -> Iterator[Placeholder]:
-    """Yield those of a step; all other text of this kind is left alone.
+    """Yield the placeholders that refer to a step; ignore the syntax of other templates.
 
-    What is all of a text counts also if there is no such step, but its name is one for steps, as in `{{step1.title}}`.
+    One that is a whole text also counts if no step has its name, but steps could, as in `{{step1.title}}`.
 
     Args:
-        text: any.
-        names: steps by index and id, and the other roots that there are.
-        with_path: only those of a step with a path.
+        text: any text.
+        names: the steps by index and id, and all other roots.
+        with_path: True to yield only those with a path after the step.
     """
     for found in _FOUND.finditer(text):
         body = found["braces"] or found["shell"] or found["numbered"]
@@ -66,7 +66,7 @@ def placeholders(text: str, names: Container[str], *, with_path: bool = False) -
             continue
         is_known, path = step["root"] in names, re.sub(r"\.(\d+)", r"[\1]", step["path"])
         is_whole = found.end() == len(text) and not text[: found.start()].strip("\\")
-        # `{{0}}` and `${1}` are places of other templates.
+        # `{{0}}` and `${1}` are positions in other templates.
         is_meant = path or not (with_path or step["root"].isdigit())
         if is_known and is_meant:
             yield Placeholder(found.start(), found.end(), f"${step['root']}{path}", found["escape"] is not None)
@@ -75,7 +75,7 @@ def placeholders(text: str, names: Container[str], *, with_path: bool = False) -
 
 
 def _step(body: str, names: Container[str]) -> re.Match[str] | None:
-    """Return the root and the path in a placeholder, behind another system's name for all steps."""
+    """Return the root and the path in a placeholder, after another system's name for all steps."""
     found = _STEP.match(body)
     prefix = _PREFIX.match(body)
     if prefix is None or (found is not None and found["root"] in names):
@@ -85,7 +85,7 @@ def _step(body: str, names: Container[str]) -> re.Match[str] | None:
 
 
 def spelled(text: str, found: Sequence[Placeholder]) -> str:
-    """Return the hint that says what to write in the place of each."""
+    """Return a hint that says what to write instead of each placeholder."""
     first = found[:MAX_SPELLED]
     hints = [f'write "{each.reference}" instead of "{text[each.start : each.end]}"' for each in first]
     joined = [each.reference for each in first if _GOES_ON.match(text, each.end)]

@@ -1,4 +1,4 @@
-"""The plan of a run: steps checked, compiled and ordered by what needs what, and the limits it has."""
+"""The plan of a run: checked and compiled steps with their dependencies, and the limits of the run."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ INPUT = "input"
 ITEM = "item"
 INDEX = "index"
 RESERVED_IDS = frozenset({INPUT, ITEM, INDEX})
-"""Roots that are no steps: a composite tool's arguments, and the item of a `for_each` with its position."""
+"""Roots that are not steps: a composite tool's arguments, and the item of a `for_each` with its position."""
 
 
 class OnError(StrEnum):
-    """What a failed step means for the others."""
+    """The effect of a failed step on the others."""
 
     CONTINUE = "continue"
     CONTINUE_ALL = "continue_all"
@@ -42,7 +42,7 @@ class Budget:
 class Step:
     """One step: the call of a tool, or a transformation.
 
-    `after` are the positions of all steps it waits for, `reads` those among them whose results its arguments hold.
+    `after` are the positions of all steps that it waits for, `reads` those whose results its arguments contain.
     """
 
     index: int
@@ -64,7 +64,7 @@ class Step:
 
     @property
     def expressions(self) -> list[Expression]:
-        """Everything that it evaluates."""
+        """Return all expressions that the step evaluates."""
         templates = (template for template in (self.arguments, self.for_each, self.input) if template is not None)
         own = [each for each in (self.when, self.transform) if each is not None]
         return own + [each for template in templates for each in expressions_of(template)]
@@ -81,11 +81,11 @@ class Plan:
     trace: bool = False
     shares_reads: bool = True
     ignored: tuple[str, ...] = ()
-    """JSON pointers to keys that clients add, which nothing reads."""
+    """JSON pointers to ignored keys, which clients add."""
 
     @property
     def layers(self) -> list[list[str]]:
-        """The ids of the steps that may run side by side, in order."""
+        """Return the ids of the steps in layers, in order; the steps of one layer may run concurrently."""
         level: dict[int, int] = {}
         waiting = list(self.steps)
         while waiting:
@@ -100,7 +100,7 @@ class Plan:
 
 @dataclass(frozen=True, slots=True)
 class StepProblem:
-    """What is wrong with one step (or with the request, where `step` is empty), where, and how to put it right."""
+    """A problem of one step (or of the request, if `step` is empty): its place, and how to fix it."""
 
     step: str
     path: str
@@ -109,12 +109,12 @@ class StepProblem:
     code: ErrorCode = ErrorCode.INVALID_INPUT
 
     def as_json(self) -> JsonObject:
-        """The problem as an answer shows it."""
+        """Return the problem as an answer shows it."""
         return {"step": self.step, "path": self.path, "message": self.message, "hint": self.hint}
 
 
 class PlanError(ToolCallError):
-    """Steps that cannot run as they stand; nothing was called."""
+    """A plan that cannot run; nothing was called."""
 
     code = ErrorCode.INVALID_INPUT
 
@@ -134,12 +134,12 @@ class PlanError(ToolCallError):
 
 
 def expressions_of(template: Template) -> list[Expression]:
-    """Every expression in a template."""
+    """Return every expression in a template."""
     return [part.expression for _, part in references(template) if isinstance(part, StepReference)]
 
 
 def topological_cycle(after: Sequence[frozenset[int]]) -> list[int]:
-    """The positions of one cycle among steps that wait for each other, or nothing."""
+    """Return the positions of one cycle of steps that wait for each other, or an empty list."""
     finished: set[int] = set()
     for start in range(len(after)):
         path: list[int] = []
@@ -161,7 +161,7 @@ def topological_cycle(after: Sequence[frozenset[int]]) -> list[int]:
 
 
 def tightened(limit: float, wanted: Any, *, whole: bool) -> float | None:
-    """The lower of a configured limit and a wanted one; None where what is wanted is no positive number."""
+    """Return the lower of a configured limit and a wanted one; None if the wanted one is not a positive number."""
     if wanted is None:
         return limit
     if isinstance(wanted, bool) or not isinstance(wanted, int if whole else int | float) or not wanted > 0:
@@ -170,5 +170,5 @@ def tightened(limit: float, wanted: Any, *, whole: bool) -> float | None:
 
 
 def limits_of(settings: WorkflowSettings) -> Budget:
-    """The configured limits, which requests may only tighten."""
+    """Return the configured limits, which requests may only lower."""
     return Budget(settings.max_steps, settings.max_tokens, settings.max_seconds, settings.max_parallel)

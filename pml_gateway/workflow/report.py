@@ -20,44 +20,44 @@ from pml_gateway.workflow.outcome import Exceeded, RunStatus, StepOutcome, StepS
 from pml_gateway.workflow.plan import Plan, Step
 
 CHARACTERS_PER_TOKEN = (3, 2, 1)
-"""Of JSON and what is denser; a truncated result is cut by the first that leaves it below its limit."""
+"""Characters per token, for JSON and denser text: a result is truncated by the first that keeps it below its limit."""
 
 COUNTED_AT_ONCE = 64 * 1024
 FIRST_MEDIA = 2
-"""The place of the first media in the content of an answer, behind the answer itself as text."""
+"""Position of the first media block in the content of an answer, after the answer itself as text."""
 
 MEDIA_TOKENS = 1600
-"""What an image or a minute of audio costs a model, about; of smaller ones, half of their characters."""
+"""Approximate tokens of an image or a minute of audio; smaller media count as half their characters."""
 
 MIN_KEPT = 150
-"""Characters of JSON that a result needs to be kept for the sake of a budget: less is hardly more than a reference."""
+"""Minimum number of JSON characters of a result stored to save tokens: a shorter one saves hardly anything."""
 
 SPARE = 3
-"""Tokens by which parts of an answer may differ in it from what they are by themselves."""
+"""Tolerance in tokens: parts of an answer may count slightly differently there than on their own."""
 
 MAX_TRACED = 2000
-"""Characters of arguments in a trace."""
+"""Maximum number of characters of arguments in a trace."""
 
 
 class Keeper(Protocol):
-    """Where results go that are too large for an answer."""
+    """A store for results that are too large for an answer."""
 
     @property
     def threshold(self) -> int | None:
-        """Tokens above which a result is kept instead of answered; None where its size alone is no reason."""
+        """Return the tokens above which a result is stored instead of shown; None if size alone is no reason."""
 
     @property
     def media_bytes(self) -> int | None:
-        """Characters above which an image or audio is kept; None as with `threshold`."""
+        """Return the characters above which an image or audio is stored; None as for `threshold`."""
 
     async def keep(
         self, step: Step, outcome: StepOutcome, made_from: frozenset[str], *, over: int | None
     ) -> StoredResult | None:
-        """Keep the result of a step; None where it cannot be kept, or has no more tokens than `over` or its answer."""
+        """Store a step's result; None if it cannot be stored, or has no more tokens than `over` or its reference."""
 
 
 async def workflow_answer(run: Run, keeper: Keeper, media: list[JsonObject]) -> JsonObject:
-    """The answer of a workflow: its status, and every step in order. `media` gets the blocks that it names."""
+    """Return a workflow's answer, its status and every step in order; add the blocks that it names to `media`."""
     outcomes = [run.outcomes[step.index] for step in run.plan.steps]
     status = run_status(outcomes)
     shown = _Shown(run, keeper, media)
@@ -72,7 +72,7 @@ async def workflow_answer(run: Run, keeper: Keeper, media: list[JsonObject]) -> 
 
 
 async def batch_answer(run: Run, keeper: Keeper, media: list[JsonObject]) -> JsonObject:
-    """The answer of a batch: its slots in order, each with `ok` and a result or an error; `media` as of a workflow."""
+    """Return a batch's answer, slots with `ok` and a result or an error; add the blocks that it names to `media`."""
     shown = _Shown(run, keeper, media)
     slots: list[JsonObject] = []
     failed = 0
@@ -92,7 +92,7 @@ async def batch_answer(run: Run, keeper: Keeper, media: list[JsonObject]) -> Jso
 
 
 def first_error(plan: Plan, outcomes: list[StepOutcome]) -> JsonObject:
-    """The error of a run, which is that of its first failed step."""
+    """Return the error of the first failed step as that of the run."""
     failed = [(step, outcome) for step, outcome in zip(plan.steps, outcomes, strict=True) if outcome.error is not None]
     if not failed:
         return error_json(ErrorCode.INTERNAL, "no step succeeded")
@@ -135,7 +135,7 @@ def _trace(step: Step, outcome: StepOutcome) -> JsonObject:
 
 
 class _Shown:
-    """Results as an answer shows them, as long as its tokens last; media follow the answer as blocks of their own."""
+    """The results in one answer, within its limit of tokens; media follow the answer as separate blocks."""
 
     def __init__(self, run: Run, keeper: Keeper, media: list[JsonObject]) -> None:
         self.plan = run.plan
@@ -145,7 +145,7 @@ class _Shown:
         self._used = 0
 
     async def result(self, step: Step, outcome: StepOutcome) -> JsonObject:
-        """The result of one step: whole, or by reference where it is too large."""
+        """Return the result of one step: whole, or by reference if it is too large."""
         called = outcome.called
         etag: JsonObject = {"etag": called.etag} if called is not None and called.etag else {}
         if called is not None and called.unchanged:
@@ -161,7 +161,7 @@ class _Shown:
         usual_tokens = tokens if stored is None else tokens_of_json(usual["reference"])
         left = max(self.plan.budget.max_tokens - self._used, 0)
         limit = left if own is None else min(left, own)
-        # What a step's own limit cuts is shown up to there, also where it is kept.
+        # A result over its step's own limit is shown up to that limit, even if it is stored as well.
         if usual_tokens > limit or (own is not None and tokens > own):
             is_over = usual_tokens > left
             if blocks:
@@ -186,7 +186,7 @@ class _Shown:
         measured: tuple[str, int],
         limits: tuple[int, int],
     ) -> JsonObject:
-        """How to get at a result, and as much of it as fits into what is left and its step's own limit."""
+        """Return a reference to a result (or a hint), and as much of it as the two limits on tokens allow."""
         (text, tokens), (left, limit) = measured, limits
         if stored is None and len(text) > MIN_KEPT:
             stored = await self._keeper.keep(step, outcome, _tools_before(self.plan, step), over=None)
@@ -206,10 +206,10 @@ class _Shown:
 
 
 class MediaApart:
-    """Puts images, audio and other bytes that steps answered beside the values they are in, as blocks of content."""
+    """A collector that moves images, audio and other bytes from the values of steps to separate blocks of content."""
 
     def __init__(self, run: Run, threshold: int | None, media_bytes: int | None, given: list[JsonObject]) -> None:
-        """`given` gets the blocks, which stand behind the answer itself in its content."""
+        """Collect the media of a run; the blocks are added to `given`, after the answer itself."""
         self._threshold = threshold
         self._media_bytes = media_bytes
         self._given = given
@@ -222,9 +222,9 @@ class MediaApart:
                     self._note(each.called)
 
     async def set_apart(self, value: Any, *, is_given: bool = True) -> tuple[Any, dict[str, int]]:
-        """The value with notes in place of media, and the media by their data, with the tokens of each.
+        """Replace media in a value by notes; return it with the tokens of each medium by its data.
 
-        Unless `is_given`, the notes only say what stood there.
+        Unless `is_given`, the notes say that the media are left out.
         """
         if not self._blocks and not self._stored:
             return value, {}
@@ -252,7 +252,7 @@ class MediaApart:
         return replace_media(value, substitute), found
 
     def give(self, found: Iterable[str]) -> None:
-        """Put the media of a value that is shown behind the answer."""
+        """Add the media of a shown value to the blocks after the answer."""
         for data in found:
             self._positions[data] = FIRST_MEDIA + len(self._given)
             self._given.append(self._blocks[data])
@@ -270,7 +270,7 @@ class MediaApart:
 
 
 def _tools_before(plan: Plan, step: Step) -> frozenset[str]:
-    """The tools, by the names they were called by, whose results may be in what a step made."""
+    """Return the tools, by the names in the plan, whose results may be part of a step's result."""
     pending, seen = list(step.after), set[int]()
     while pending:
         index = pending.pop()
@@ -281,7 +281,7 @@ def _tools_before(plan: Plan, step: Step) -> frozenset[str]:
 
 
 async def _measured(value: Any) -> tuple[str, int]:
-    """A value as text, and its tokens."""
+    """Return a value as JSON text, and its number of tokens."""
 
     def measure() -> tuple[str, int]:
         text = json.dumps(value, ensure_ascii=False, separators=(",", ":"), default=str)

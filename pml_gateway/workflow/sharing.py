@@ -1,4 +1,4 @@
-"""Shares identical reads of one run, as long as nothing was written between them."""
+"""Sharing of identical reads within one run, unless something was written between them."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from pml_gateway.types import JsonObject
 from pml_gateway.workflow.outcome import StepOutcome
 
 MAX_KEY_LENGTH = 1024 * 1024
-"""Arguments of more characters are not compared with those of other steps."""
+"""Maximum number of characters that identify a call; a longer one is not compared with others."""
 
 
 @dataclass(frozen=True, slots=True)
 class Invocation:
-    """One call of a tool, with the answers to what it asked before."""
+    """One call of a tool, with the answers to its earlier questions."""
 
     tool: str
     arguments: JsonObject
@@ -44,7 +44,7 @@ class SharedReads:
 
     @contextmanager
     def write(self) -> Iterator[None]:
-        """A call that may change something: reads begun before it, or during it, are not shared with later ones."""
+        """Mark a call that may change something: reads begun before or during it are not shared with later ones."""
         self._writes += 1
         try:
             yield
@@ -59,7 +59,7 @@ class SharedReads:
         *,
         timeout: float | None = None,
     ) -> StepOutcome:
-        """The outcome of an identical call with the same time limit, or of this one."""
+        """Return the outcome of an identical call with the same time limit, or make this call."""
         key = json.dumps(
             [self._writes, invocation.tool, invocation.arguments, invocation.if_none_match, timeout],
             sort_keys=True,
@@ -68,7 +68,7 @@ class SharedReads:
         if len(key) > MAX_KEY_LENGTH:
             return await call()
         first = self._shared.get(key)
-        # A call that carries answers is the one that asked; the others go on with what it gets.
+        # A call that carries answers is the one that asked; the others continue with its outcome.
         if first is not None and invocation.responses is None:
             await first.finished.wait()
             if first.outcome is not None:

@@ -1,4 +1,4 @@
-"""Runs that wait for their users, each bound to one client and kept for a while."""
+"""Runs that wait for answers of their users, each bound to one client and kept for a limited time."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from pml_gateway.shares import Holdings
 from pml_gateway.workflow.execute import Run
 
 TTL_SECONDS = 900.0
-"""How long a person may take to answer."""
+"""Seconds that a person has to answer."""
 
 MAX_RUNS = 512
-"""Runs kept in all; past it, the client of which most wait gives up its oldest."""
+"""Maximum number of waiting runs; beyond it, the client with the most of them loses its oldest."""
 
 
 class RunUnknownError(ToolCallError):
-    """No run of this client waits under this state; unknown, foreign and expired states cannot be told apart."""
+    """A state under which no run of this client waits; unknown, foreign and expired states look the same."""
 
     code = ErrorCode.NOT_FOUND
 
@@ -42,7 +42,7 @@ class SuspendedRuns:
         self._held: Holdings[str] = Holdings()
 
     def keep(self, client: Client, request: str, run: Run) -> str:
-        """Keep a run; returns the secret state with which its client goes on. `request` is what it asked for."""
+        """Keep the run of a `request`, and return the secret state with which its client continues it."""
         now = self._clock()
         for state in [state for state, kept in self._kept.items() if kept.expires_at <= now]:
             self._forget(state)
@@ -54,10 +54,10 @@ class SuspendedRuns:
         return state
 
     def take(self, client: Client, request: str, state: str) -> Run:
-        """The run that waits under this state, which goes on once.
+        """Remove and return the run that waits under this state.
 
         Raises:
-            RunUnknownError: nothing of this client waits under it for this request.
+            RunUnknownError: no run of this client waits under it for this request.
         """
         kept = self._kept.get(state)
         if kept is None or (kept.client, kept.request) != (client.id, request) or kept.expires_at <= self._clock():

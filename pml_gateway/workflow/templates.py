@@ -29,7 +29,7 @@ _ANY_ROOT = re.compile(r"(?<!\$)(?:\$\$)*" + ROOT.pattern)
 _SELECTION = re.compile(r"\.(?=[\[{])")
 _BRACKETS = {"[": "]", "(": ")", "{": "}"}
 _OPERATORS = ("||", "&&", "==", "!=")
-"""What no text begins with behind a reference, unless it was to be an expression."""
+"""Operators after a reference, with which a text can only be meant as an expression."""
 
 NO_NAMES: frozenset[str] = frozenset()
 
@@ -42,31 +42,31 @@ class StepReference:
 
     @property
     def text(self) -> str:
-        """The reference as written."""
+        """Return the reference as written."""
         return self.expression.text
 
     @property
     def root(self) -> str:
-        """The step that it begins with, by index or id."""
+        """Return the step that it begins with, by index or id."""
         match = ROOT.match(self.text)
         return match[1] if match else ""
 
     @property
     def roots(self) -> frozenset[str]:
-        """All steps that it reads."""
+        """Return all steps that it reads."""
         return self.expression.roots
 
 
 @dataclass(frozen=True, slots=True)
 class Text:
-    """A text with references in it, which become text themselves."""
+    """A text with references in it, whose values are inserted as text."""
 
     parts: tuple[str | StepReference, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Stored:
-    """A `{"$ref": ...}` node, replaced by a stored result; what comes out is not scanned again."""
+    """A `{"$ref": ...}` node, replaced by a stored result, which is not scanned for references."""
 
     node: JsonObject
 
@@ -95,27 +95,27 @@ class Fields:
 Template = StepReference | Text | Stored | LiteralTemplate | Items | Fields
 
 LoadStored = Callable[[JsonObject], Awaitable[Any]]
-"""A `{"$ref": ...}` node to the stored value."""
+"""A function that returns the stored value of a `{"$ref": ...}` node."""
 
 
 @dataclass(frozen=True, slots=True)
 class Reader:
-    """Reads JSON values as templates.
+    """A reader that compiles JSON values into templates.
 
     Args:
-        names: the roots that there are: steps by index and id, and others.
-        reads_steps: whether texts may refer to them; without, as in a batch, every text is literal.
+        names: the existing roots: steps by index and id, and others.
+        reads_steps: whether texts may refer to them; if not, as in a batch, every text is literal.
     """
 
     names: Container[str] = NO_NAMES
     reads_steps: bool = True
 
     def template(self, value: Any, depth: int = 0, key: str = "") -> Template:
-        """The template of a value: `"$step.path"` is a reference, `$$` a dollar sign, the rest is literal.
+        """Return the template of a value: `"$step.path"` is a reference, `$$` a dollar sign, the rest is literal.
 
         Raises:
-            InvalidInputError: a reference that is no JMESPath or has other keys, what only looks like a reference, or
-                too deep a nesting.
+            InvalidInputError: a reference is not JMESPath or has other keys, a text only looks like a reference, or
+                the nesting is too deep.
         """
         if depth > MAX_DEPTH:
             raise InvalidInputError(f"the arguments are nested more than {MAX_DEPTH} levels deep")
@@ -138,7 +138,7 @@ class Reader:
         return Fields(fields)
 
     def _member(self, value: Any, depth: int, key: str) -> Template:
-        """The template of a member; what is wrong with it says where, in `details["pointer"]`."""
+        """Return the template of a member; errors have its place in `details["pointer"]`."""
         try:
             return self.template(value, depth, key)
         except InvalidInputError as error:
@@ -161,7 +161,7 @@ class Reader:
         return _text_template(without_escapes(text, found), self.names)
 
     def _check_other_slots(self, text: str) -> None:
-        """Refuse what can only be meant as the result of another slot; `$1` alone may be a place in a query."""
+        """Refuse a text that can only mean the result of another slot; `$1` alone may be a placeholder in a query."""
         begin = _BEGIN.match(text)
         root = begin["step"] if begin is not None else None
         refers = root in self.names and begin is not None and begin.end() < len(text) == _end_of_path(text, begin.end())
@@ -173,12 +173,12 @@ class Reader:
 
 
 def compile_template(value: Any, *, names: Container[str] = NO_NAMES, reads_steps: bool = True) -> Template:
-    """See `Reader.template`."""
+    """Return the template of a value; see `Reader.template`."""
     return Reader(names, reads_steps).template(value)
 
 
 def references(template: Template, pointer: str = "") -> Iterator[tuple[str, StepReference | Stored]]:
-    """Every reference in a template with its JSON pointer."""
+    """Yield every reference in a template with its JSON pointer."""
     match template:
         case StepReference() | Stored():
             yield pointer, template
@@ -195,13 +195,13 @@ def references(template: Template, pointer: str = "") -> Iterator[tuple[str, Ste
 
 
 def roots_of(template: Template | None) -> frozenset[str]:
-    """What the references in a template begin with: steps by index or id, and the roots that are no steps."""
+    """Return the roots that a template refers to: steps by index or id, and roots that are not steps."""
     parts = references(template) if template is not None else ()
     return frozenset(root for _, part in parts if isinstance(part, StepReference) for root in part.roots)
 
 
 def needed_roots(template: Template | None) -> frozenset[str]:
-    """The roots without which there is no value: not those that are one of several, as in `$a.x || $b.x`."""
+    """Return the roots without which there is no value, unlike alternatives such as `$a.x || $b.x`."""
     parts = references(template) if template is not None else ()
     return frozenset(root for _, part in parts if isinstance(part, StepReference) for root in part.expression.needed)
 
@@ -214,14 +214,14 @@ async def render(
     absent: frozenset[str] = frozenset(),
     may_be_null: bool = True,
 ) -> Any:
-    """The value of a template.
+    """Return the value of a template.
 
     Args:
-        template: what to fill in.
+        template: the template to fill in.
         roots: the value of every step, by index and by id.
         load: fetches stored results.
-        absent: roots that have no result, and whose paths are null.
-        may_be_null: whether that may be all that an expression has to offer.
+        absent: roots that have no result; their paths are null.
+        may_be_null: whether an expression with absent roots may be null as a whole.
 
     Raises:
         InvalidInputError: a path that leads nowhere; what `load` raises.
@@ -254,7 +254,7 @@ async def render(
 
 
 def _is_input(template: Template) -> bool:
-    """Whether this stands for one argument of a composite tool; one that was not given is left out."""
+    """Return True if this is one argument of a composite tool; it is left out if it was not given."""
     return isinstance(template, StepReference) and template.root == "input"
 
 
@@ -265,7 +265,7 @@ def _as_text(value: Any) -> str:
 
 
 def _text_template(text: str, names: Container[str] = NO_NAMES) -> Template:
-    """The template of a text; `names` are the roots with which `$name || ...` can only be an expression."""
+    """Return the template of a text; `names` are the roots with which `$name || ...` can only be an expression."""
     alone = _ALONE.match(text)
     is_root = alone is not None and alone["step"] in names
     whole = _whole_expression(text, alone) if alone is not None and is_root else _whole_call(text)
@@ -294,13 +294,13 @@ def _text_template(text: str, names: Container[str] = NO_NAMES) -> Template:
 
 
 def _whole_expression(text: str, first: re.Match[str]) -> Expression | None:
-    """The text as one expression, with its first root; None where it is a text with references.
+    """Return the text as one expression that begins with `first`; None if it is a text with references.
 
-    It is one where it is all path, or reads as JMESPath in which nothing is left to chance:
-    every name belongs to a step, to an item or to what stands before it.
+    It is an expression if all of it is a path, or if it is JMESPath without ambiguity:
+    every name belongs to a step, to an item or to the part before it.
 
     Raises:
-        InvalidInputError: it could only be an expression, and is none.
+        InvalidInputError: it can only be an expression, but is not a valid one.
     """
     at = first.end()
     end = _end_of_path(text, at)
@@ -323,7 +323,7 @@ def _whole_expression(text: str, first: re.Match[str]) -> Expression | None:
 
 
 def _whole_call(text: str) -> Expression | None:
-    """The text as the call of a function, and what is taken of its value."""
+    """Return the text as the call of a function with a path into its value; None if it is something else."""
     name = _CALL.match(text)
     if name is None or name[1] not in FUNCTIONS or not _is_path(text, name.end()) or not _ANY_ROOT.search(text):
         return None
@@ -337,7 +337,7 @@ def _whole_call(text: str) -> Expression | None:
 
 
 def _is_path(text: str, at: int) -> bool:
-    """Whether all that follows is a path, or the arguments of a call and a path."""
+    """Return True if the rest is a path, or the arguments of a call and a path."""
     try:
         at = _after_bracket(text, at) if text[at] == "(" else at
         return _end_of_path(text, at, selects=True) == len(text)
@@ -357,7 +357,7 @@ def _unclear(text: str, error: InvalidInputError | None = None) -> InvalidInputE
 
 
 def _end_of_path(text: str, at: int, *, selects: bool = False) -> int:
-    """Where the path ends that begins at `at`: names, quoted names, calls, brackets, and `.{...}` if it `selects`."""
+    """Return the end of the path at `at`: names, quoted names, calls, brackets, and `.{...}` if it `selects`."""
     while at < len(text):
         if text[at] == "[":
             at = _after_bracket(text, at)
@@ -375,7 +375,7 @@ def _end_of_path(text: str, at: int, *, selects: bool = False) -> int:
 
 
 def _after_bracket(text: str, at: int) -> int:
-    """The position behind the bracket that opens at `at`; quoted text inside it may hold any bracket."""
+    """Return the position after the bracket that opens at `at`; quoted text inside it may contain any bracket."""
     begin, expected, quote = at, [_BRACKETS[text[at]]], ""
     at += 1
     while at < len(text) and expected:
