@@ -1,4 +1,4 @@
-"""Builds the catalog from upstream listings: names assigned, definitions repaired, nothing dropped for its form."""
+"""Construction of the catalog from upstream listings: tools are named and repaired, none is dropped for its form."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ Prefix = Literal["always", "on_collision", "never"]
 SEPARATOR = "__"
 
 LONGEST_BEFORE = 64
-"""How long names were at first, unless the owner chose another limit. Rules and prompts may still say them."""
+"""Former default for the maximum length of names; rules and prompts may still contain names of this length."""
 
 MAX_FORMER = 4
-"""Names of before that a tool keeps; a limit that is changed more often than that loses the oldest."""
+"""Maximum number of former names that a tool keeps; the oldest are dropped first."""
 
 Owner = tuple[str, str]
-"""A server's id, and what that server calls its tool."""
+"""A server's id, and that server's own name for its tool."""
 
 _SEPARATED = re.compile(r"_{2,}")
 _HASH_LENGTH = 8
@@ -47,9 +47,9 @@ def assign_names(
 ) -> dict[tuple[str, str], str]:
     """Give every (upstream id, tool name) a qualified name.
 
-    A name given earlier is kept by its owner, so a new server never renames another's tools; what is new takes the
-    first free one of its candidates, in catalog order. An earlier name that is not legal now is given anew, and so is
-    one that belongs to another server or that a lower limit cut. No name of before is given to another tool.
+    An owner keeps the name given earlier, so a new server never renames another's tools; a new tool takes the first
+    free one of its candidates, in catalog order. An earlier name is replaced if it is no longer legal, belongs to
+    another server, or was cut by a lower limit. A former name of a tool is never given to another tool.
     """
     wanted = list(dict.fromkeys(tools))
     kept: dict[str, tuple[str, str]] = {}
@@ -81,7 +81,7 @@ def assign_names(
 
 
 def _plain(owner: tuple[str, str], prefix: Prefix) -> list[str]:
-    """The names that this way of naming wants for a tool, which need not be legal."""
+    """Return the names that a prefix setting wants for a tool; they need not be legal."""
     upstream_id, tool_name = owner
     prefixed = f"{upstream_id}{SEPARATOR}{tool_name}"
     match prefix:
@@ -99,13 +99,13 @@ def _candidates(
     plain = _plain(owner, prefix)
     names = [legal_name(name, owner, max_length) for name in plain]
     if prefix == "never" and (names[0] in reserved or not ownership.allows(names[0], owner[0])):
-        # A name that is another's already tells apart from it only under its own server's id.
+        # The plain name is reserved or another server's; only this server's own id makes it unambiguous.
         plain += _plain(owner, "always")
         names.append(legal_name(plain[-1], owner, max_length))
     yield from names
     last = _clean(plain[-1])
     if not ownership.allows(_with_hash(last, owner, max_length, salt="0"), owner[0]):
-        # What begins as another's id does begins with nobody's once it has no separator.
+        # Without a separator, the name no longer begins with another server's id.
         last = _SEPARATED.sub("_", last)[: max_length - _HASH_LENGTH - 1].rstrip("_")
     for attempt in range(1000):
         yield _with_hash(last, owner, max_length, salt=str(attempt))
@@ -114,7 +114,7 @@ def _candidates(
 def _refused_names(
     owner: tuple[str, str], given: str, prefix: Prefix, max_length: int, reserved: frozenset[str], ownership: Ownership
 ) -> tuple[str, ...]:
-    """Names that the tool would have if they were not another's, which rules against it may be written with."""
+    """Return names that the tool would have if they were not another's; rules against the tool may use them."""
     plain = _plain(owner, prefix)
     if given == legal_name(plain[0], owner, max_length):
         return ()
@@ -136,7 +136,7 @@ def _former_names(
     reserved: frozenset[str],
     ownership: Ownership,
 ) -> dict[Owner, tuple[str, ...]]:
-    """The names that tools had and have no longer; those of tools that may come back as well."""
+    """Return the former names of tools, including tools that may come back."""
     taken = {*names.values(), *reserved}
     found: dict[Owner, tuple[str, ...]] = {}
     renamed = {owner: name for owner, name in earlier.items() if names.get(owner, name) != name}
@@ -156,7 +156,7 @@ def _former_names(
 
 
 def _names_before(owner: Owner, prefix: Prefix, max_length: int, reserved: frozenset[str]) -> list[str]:
-    """What a tool with a long name was called at first, as far as that follows from its own name."""
+    """Return the former names of a tool with a long name, as far as its own name determines them."""
     if max_length >= LONGEST_BEFORE or sum(map(len, owner)) + len(SEPARATOR) <= max_length:
         return []
     names = [legal_name(name, owner, LONGEST_BEFORE) for name in _plain(owner, prefix) if len(name) > max_length]
@@ -164,7 +164,7 @@ def _names_before(owner: Owner, prefix: Prefix, max_length: int, reserved: froze
 
 
 def _was_cut(owner: Owner, name: str, prefix: Prefix, max_length: int) -> bool:
-    """Whether a name is what a lower limit than that of now made of a longer one."""
+    """Return True if a name was cut under a lower limit than the current one."""
     if len(name) >= max_length or name[-_HASH_LENGTH - 1 : -_HASH_LENGTH] != "_":
         return False
     return any(
@@ -174,7 +174,7 @@ def _was_cut(owner: Owner, name: str, prefix: Prefix, max_length: int) -> bool:
 
 
 def legal_name(name: str, owner: tuple[str, str], max_length: int) -> str:
-    """`name` within the legal characters and length; a shortened one ends in a hash of its owner."""
+    """Return `name` within the legal characters and length; a shortened one ends in a hash of its owner."""
     cleaned = _clean(name)
     return cleaned if len(cleaned) <= max_length else _with_hash(cleaned, owner, max_length, salt="")
 
@@ -211,10 +211,10 @@ def build_catalog(
         max_length: characters a qualified name may have.
         reserved: names no tool may take (the meta-tools' own).
         earlier: names given in earlier builds, which their owners keep.
-        former: names that tools had before those, and are still called by.
-        previous: the catalog before this one; its unchanged tools are taken over as they are, and what a server said
-            in the very same object is not repaired again.
-        ownership: which servers are configured, also those without a listing; by default the listed ones.
+        former: names that tools had before those; tools can still be called by them.
+        previous: the catalog before this one; its unchanged tools are reused, and a definition that is the same
+            object is not repaired again.
+        ownership: the configured servers, including those without a listing; by default the listed ones.
     """
     ownership = ownership or Ownership(tuple(listing.upstream_id for listing in listings))
     configured = ownership.ids
@@ -266,14 +266,14 @@ def build_catalog(
 def _kept_assignments(
     earlier: Mapping[tuple[str, str], str], names: Mapping[tuple[str, str], str]
 ) -> dict[tuple[str, str], str]:
-    """Names of now, and of tools that may come back; an owner that lost its earlier name frees it."""
+    """Return the current names, and those of tools that may come back; an owner that lost its earlier name frees it."""
     given = set(names.values())
     gone = {owner: name for owner, name in earlier.items() if owner not in names and name not in given}
     return gone | dict(names)
 
 
 class _Names(NamedTuple):
-    """The name of a tool, those it does not get, and those it had."""
+    """The name of a tool, the names that it is refused, and its former names."""
 
     qualified: str
     refused: tuple[str, ...]
@@ -316,7 +316,7 @@ def _build_tool(raw: JsonObject, names: _Names, listing: UpstreamListing, known:
 
 
 def _taken_over(known: CatalogTool, names: _Names, *, stale: bool) -> CatalogTool:
-    """A tool that its server describes as before, under its name of now."""
+    """Return a tool with an unchanged definition under its current name."""
     qualified_name = names.qualified
     if (known.qualified_name, known.refused_names, known.former_names) == names and known.stale == stale:
         return known
@@ -333,14 +333,14 @@ def _taken_over(known: CatalogTool, names: _Names, *, stale: bool) -> CatalogToo
 
 
 def _renamed(upstream_id: str, name: str, qualified_name: str) -> tuple[str, ...]:
-    """The reason why a tool's name could not stay as it is, if it could not."""
+    """Return the reason why a tool was renamed, if it was."""
     if qualified_name in (name, f"{upstream_id}{SEPARATOR}{name}"):
         return ()
     return (f"name: {name!r} is listed as {qualified_name!r}",)
 
 
 def _checked_schema(original: JsonObject | None, repaired: JsonObject) -> JsonObject:
-    """What arguments are checked against: the original, unless it refuses every object or is nested absurdly deep."""
+    """Return the schema that checks arguments: the original, unless it refuses every object or is nested too deep."""
     if original is None or original is repaired or not is_plain(original):
         return repaired
     kind = original.get("type", "object")
@@ -348,14 +348,14 @@ def _checked_schema(original: JsonObject | None, repaired: JsonObject) -> JsonOb
 
 
 def same_tool(known: CatalogTool, tool: CatalogTool) -> bool:
-    """Whether a tool is what it was before, down to the JSON of its definition."""
+    """Return True if a tool did not change, down to the JSON of its definition."""
     return (
         (known.upstream_id, known.name, known.stale, known.hidden, known.repairs, known.reach)
         == (tool.upstream_id, tool.name, tool.stale, tool.hidden, tool.repairs, tool.reach)
         and (known.refused_names, known.former_names) == (tool.refused_names, tool.former_names)
         and known.definition == tool.definition
         and known.input_schema == tool.input_schema
-        # Python holds 1, 1.0 and true for equal; JSON does not.
+        # In Python 1, 1.0 and true are equal; in JSON they are not.
         and _canonical(known) == _canonical(tool)
     )
 

@@ -1,4 +1,4 @@
-"""Keywords and type names of OpenAPI, older drafts and programming languages, read as JSON Schema 2020-12 has them."""
+"""Translation of keywords and type names of OpenAPI, older drafts and programming languages to JSON Schema 2020-12."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pml_gateway.catalog.keywords import SAYS_NOTHING_OF_VALUES, TYPES, with_sub
 from pml_gateway.types import JsonObject
 
 Note = Callable[[str, str], None]
-"""Takes a pointer and what was changed there."""
+"""A function that records a pointer and the change made there."""
 
 _ANY = ""
 _TYPE_NAMES: Mapping[str, str] = {
@@ -26,7 +26,7 @@ _TYPE_NAMES: Mapping[str, str] = {
     }.items()
     for name in names.split()
 } | {kind: kind for kind in TYPES}
-"""What a type may be called, in lower case; any value is admitted by the empty one."""
+"""JSON types by their other names in lower case; the empty type admits any value."""
 
 _OPTIONAL = re.compile(r"(?:optional|nullable)[\[<](.*)[\]>]|(.*)\?")
 _UNION = re.compile(r"union[\[<](.*)[\]>]")
@@ -39,7 +39,7 @@ _DEFINES = frozenset({"$defs", "definitions"})
 
 
 def in_one_dialect(schema: JsonObject, note: Note, pointer: str = "", depth: int = 24) -> JsonObject:
-    """The schema with the same meaning in the words of 2020-12, down to some depth; the same object if it is so."""
+    """Return an equivalent schema in keywords of 2020-12, down to some depth; the same object if nothing changes."""
     if depth > 0:
         schema = with_subschemas(
             schema,
@@ -79,7 +79,7 @@ def _with_known_types(schema: JsonObject) -> JsonObject:
 
 
 def _types_of(name: object) -> list[str] | None:
-    """The JSON types that a name of a type stands for, as in `int`, `list[str]`, `Optional[float]` or `string|null`."""
+    """Return the JSON types for a type name such as `int`, `list[str]`, `Optional[float]` or `string|null`."""
     if not isinstance(name, str) or len(name) > 100:
         return None
     text = name.strip().lower()
@@ -109,7 +109,7 @@ def _with_numeric_bounds(schema: JsonObject) -> JsonObject:
 
 
 def _with_null(schema: JsonObject, *, is_root: bool) -> JsonObject:
-    """The schema with null as one of its values where it is nullable."""
+    """Return the schema with null as one of its values if it is nullable."""
     said = [schema[key] for key in _NULLABLE if key in schema]
     if not said:
         return schema

@@ -1,4 +1,4 @@
-"""The optional fields of tools, prompts and resources: those of the right type, and what was dropped."""
+"""The optional fields of tools, prompts and resources: those of the right type, and the reasons for dropping others."""
 
 from __future__ import annotations
 
@@ -41,17 +41,17 @@ _OFFER_FIELDS: Mapping[str, tuple[str, ...]] = {
     "templates": ("name", "title", "description", "mimeType", "annotations", "icons", "_meta"),
 }
 _SINCE: Mapping[str, str] = {"title": "2025-06-18", "_meta": "2025-06-18", "icons": "2025-11-25"}
-"""The protocol version that brought a field; the others were always there."""
+"""Protocol version that introduced a field; all other fields always existed."""
 
 _ARGUMENT_TYPES: Mapping[str, type] = {"name": str, "title": str, "description": str, "required": bool}
 _AUDIENCE = ("user", "assistant")
 
 
 def sound_fields(raw: JsonObject) -> tuple[JsonObject, list[str]]:
-    """The optional fields that the protocol allows, in a fixed order, and the reason for each one left out or changed.
+    """Return the optional fields that the protocol allows, in a fixed order, and the reason for each drop or change.
 
-    One wrong type would make strict clients refuse the whole list; null means absent. Texts are without hidden
-    characters.
+    One wrong type would make strict clients refuse the whole list; null means absent. Hidden characters are removed
+    from texts.
     """
     fields: JsonObject = {}
     dropped: list[str] = []
@@ -81,7 +81,7 @@ def sound_fields(raw: JsonObject) -> tuple[JsonObject, list[str]]:
 
 
 def sound_icons(icons: list[object], dropped: list[str]) -> list[JsonObject]:
-    """The icons that have a source, without keys of the wrong type."""
+    """Return the icons that have a source, without keys of the wrong type."""
     checked = [_icon(icon, f"icons/{index}", dropped) for index, icon in enumerate(icons)]
     return [icon for icon in checked if icon is not None]
 
@@ -116,7 +116,7 @@ def _icon(icon: object, pointer: str, dropped: list[str]) -> JsonObject | None:
 
 
 def _without(value: JsonObject, wrong: set[str], pointer: str, dropped: list[str]) -> JsonObject:
-    """`value` without its wrongly typed keys; the same object when there are none."""
+    """Return `value` without its wrongly typed keys; the same object if there are none."""
     if not wrong:
         return value
     dropped.extend(f"{pointer}/{key}: wrong type; dropped" for key in sorted(wrong) if value[key] is not None)
@@ -124,10 +124,10 @@ def _without(value: JsonObject, wrong: set[str], pointer: str, dropped: list[str
 
 
 def sound_offer(raw: JsonObject, kind: str) -> JsonObject:
-    """The fields that the protocol allows: one wrong type would make strict clients refuse the whole list.
+    """Return the fields that the protocol allows: one wrong type would make strict clients refuse the whole list.
 
-    Texts are without hidden characters. What names the offer is not among them; a resource without a name is called by
-    its URI.
+    Hidden characters are removed from texts. The field that identifies the offer is left out; a resource without a
+    name gets its URI as name.
     """
     fields: JsonObject = {}
     for key in _OFFER_FIELDS[kind]:
@@ -147,7 +147,7 @@ def sound_offer(raw: JsonObject, kind: str) -> JsonObject:
 
 
 def offer_for_version(definition: JsonObject, version: str) -> JsonObject:
-    """The definition with the fields that a protocol version knows."""
+    """Return the definition with the fields that a protocol version knows."""
     known = {key: value for key, value in definition.items() if _SINCE.get(key, "") <= version}
     if "arguments" in known and version < _SINCE["title"]:
         known["arguments"] = [

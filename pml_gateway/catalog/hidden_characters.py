@@ -1,13 +1,13 @@
-"""Characters that a person does not see and a model or a terminal obeys: they are left out of texts for reading.
+"""Hidden characters, which people do not see but models and terminals obey, and their removal from texts.
 
-Escape sequences move cursors and colour over what was shown, directional overrides turn words around, characters
-without a width and tags hide whole sentences. What some writing needs of them stays where it does:
+Escape sequences move the cursor and paint over what was shown, directional overrides reverse words, zero-width
+characters and tags hide whole sentences. Those that some scripts need are kept where they are needed:
 
 - joiners after a letter, mark or symbol beyond Latin, Greek and Cyrillic (Persian, Indic scripts, joined emoji);
-- marks of direction in texts with letters that are written from right to left;
+- direction marks in texts with right-to-left letters;
 - one variation selector after a character that has variants (emoji, ideographs, Mongolian).
 
-The flags of England, Scotland and Wales are a black flag and tags, and lose the tags.
+The flags of England, Scotland and Wales consist of a black flag and tags, and lose the tags.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _JOINERS = "\u200c\u200d"
 _DIRECTIONS = "\u061c\u200e\u200f"
 _VARIATIONS = "\u180b-\u180d\u180f\ufe00-\ufe0f\U000e0100-\U000e01ef"
 _SUSPECTS = (
-    # Controls but for tab and line feed, surrogates, and what Unicode says is to be shown as nothing.
+    # Controls except tab and line feed, surrogates, and characters that Unicode says are not displayed.
     "\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff\xad\u034f\u115f\u1160\u17b4\u17b5\u180e\u200b\u202a-\u202e"
     "\u2060-\u206f\u3164\ufeff\uffa0\ufff0-\ufffb\U0001bca0-\U0001bca3\U0001d173-\U0001d17a"
     f"\U000e0000-\U000e00ff\U000e01f0-\U000e0fff{_JOINERS}{_DIRECTIONS}{_VARIATIONS}"
@@ -42,18 +42,18 @@ _RIGHT_TO_LEFT = re.compile(
 _IS_VARIATION = re.compile(f"[{_VARIATIONS}]")
 _EMOJI_STYLE = "\ufe0f"
 _FIRST_JOINED = "\u0590"
-"""The first character of the scripts after Latin, Greek and Cyrillic, which join nothing."""
+"""First character of the scripts after Latin, Greek and Cyrillic, which need no joiners."""
 
 _KEYCAPS = "#*0123456789"
 
 TEXTS = frozenset({"title", "description", "$comment", "markdownDescription", "deprecationMessage", "errorMessage"})
 TEXT_LISTS = frozenset({"enumNames", "enumDescriptions", "markdownEnumDescriptions"})
-"""Keywords of schemas that say something to readers; all others, and names, are part of what a server receives."""
+"""Schema keywords that hold texts for readers; all others, and names, are part of what a server receives."""
 
 
 def visible(text: str) -> str:
-    """The text without hidden characters; the same object where it has none."""
-    # Most texts are plain, and looked at once, character class by character class.
+    """Return the text without hidden characters; the same object if it has none."""
+    # Most texts are plain, so a single search decides.
     if (_SUSPECT_IN_ASCII if text.isascii() else _SUSPECT).search(text) is None:
         return text
     original, text = text, _ESCAPE_SEQUENCE.sub("", text)
@@ -73,7 +73,7 @@ def visible(text: str) -> str:
 
 
 def _is_needed(character: str, before: str, *, is_right_to_left: bool) -> bool:
-    """Whether a hidden character means something after the one that stays before it."""
+    """Return True if a hidden character has a meaning after the last character that was kept."""
     if character in _DIRECTIONS:
         return is_right_to_left and (not before or before not in _DIRECTIONS)
     if not before or _HIDDEN.match(before):
@@ -90,7 +90,7 @@ def _is_needed(character: str, before: str, *, is_right_to_left: bool) -> bool:
 
 
 def visible_schema(schema: JsonObject) -> JsonObject:
-    """The schema with visible texts; the same object where nothing was hidden."""
+    """Return the schema without hidden characters in its texts; the same object if there are none."""
     changed: JsonObject = {}
     for key, value in schema.items():
         if key in TEXTS and isinstance(value, str):
@@ -105,7 +105,7 @@ def visible_schema(schema: JsonObject) -> JsonObject:
 
 
 def visible_fields(fields: JsonObject, names: Iterable[str]) -> JsonObject:
-    """The fields, with visible texts under these names; the same object where nothing was hidden."""
+    """Return the fields without hidden characters in the texts of these names; the same object if there are none."""
     texts = {name: fields[name] for name in names if isinstance(fields.get(name), str)}
     changed = {name: shown for name, text in texts.items() if (shown := visible(text)) is not text}
     return {**fields, **changed} if changed else fields

@@ -1,4 +1,4 @@
-"""JSON Schema keywords and the values each may have in dialect 2020-12, which the protocol and model APIs assume."""
+"""JSON Schema keywords and their legal values in dialect 2020-12, which the protocol and model APIs assume."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pml_gateway.catalog.pointers import escaped
 from pml_gateway.types import JsonObject
 
 MAX_VALUE_DEPTH = 64
-"""Nesting kept in values that are no schemas (defaults, examples, `_meta`): JSON readers stop at 200 in all."""
+"""Maximum nesting of values that are not schemas (defaults, examples, `_meta`): JSON readers stop at 200 in total."""
 
 SINGLE = (
     "additionalItems",
@@ -47,7 +47,7 @@ STRINGS = frozenset(
     }
 )
 FORMAT_LIMITS = frozenset({"formatExclusiveMaximum", "formatExclusiveMinimum", "formatMaximum", "formatMinimum"})
-"""Keywords of a validator that clients use, which refuses to compile them beside a format that has no order."""
+"""Keywords of a validator that clients use; it refuses to compile them next to a format without an order."""
 
 ORDERED_FORMATS = frozenset({"date", "date-time", "iso-date-time", "iso-time", "time"})
 SAYS_NOTHING_OF_VALUES = FORMAT_LIMITS | {
@@ -66,7 +66,7 @@ SAYS_NOTHING_OF_VALUES = FORMAT_LIMITS | {
     "title",
     "writeOnly",
 }
-"""Keywords without which JSON Schema 2020-12 admits the same values."""
+"""Keywords that do not affect which values JSON Schema 2020-12 admits."""
 
 _PATTERNS: Mapping[str, re.Pattern[str]] = {
     "$id": re.compile(r"[^#]*#?\Z"),
@@ -90,7 +90,7 @@ _INHERITED = frozenset(
         "valueOf",
     }
 )
-"""Names under which JavaScript finds something in an empty object, as clients do that look up a format."""
+"""Names that every JavaScript object inherits; clients that look up a format with such a name find something."""
 
 _NUMBERS = frozenset({"exclusiveMaximum", "exclusiveMinimum", "maximum", "minimum", "multipleOf"})
 _COUNTS = frozenset(
@@ -109,7 +109,7 @@ _BOOLEANS = frozenset({"deprecated", "readOnly", "uniqueItems", "writeOnly"})
 
 
 def subschemas(schema: JsonObject) -> Iterator[tuple[str, str | int | None, Any]]:
-    """Every part of a schema that is a schema too: its keyword, its name or index there, and it."""
+    """Yield every subschema of a schema: its keyword, its name or index there, and the subschema."""
     for key, value in schema.items():
         if isinstance(value, dict):
             if key in SINGLE:
@@ -124,7 +124,7 @@ def subschemas(schema: JsonObject) -> Iterator[tuple[str, str | int | None, Any]
 
 
 def with_subschemas(schema: JsonObject, change: Callable[[Any, str], Any]) -> JsonObject:
-    """The schema with its parts as `change` returns them, given each and its pointer; the same object if all stay."""
+    """Return the schema with each part replaced by `change(subschema, pointer)`; the same object if none changes."""
     changed: JsonObject = {}
     for key, place, part in subschemas(schema):
         new = change(part, f"/{key}" if place is None else f"/{key}/{escaped(str(place))}")
@@ -140,7 +140,7 @@ def with_subschemas(schema: JsonObject, change: Callable[[Any, str], Any]) -> Js
 
 
 def fault(key: str, value: object) -> str:
-    """Why a keyword may not have this value; empty when it may. Sub-schemas are not looked into."""
+    """Return the reason why a keyword may not have this value; empty if it may. Subschemas are not checked."""
     if key == "type":
         kinds = value if isinstance(value, list) else [value]
         if kinds and _are_unique_strings(kinds) and TYPES.issuperset(kinds):
@@ -191,7 +191,7 @@ def _value_fault(key: str, value: object) -> str:
 
 
 def is_plain(value: object) -> bool:
-    """Whether a value can be written as JSON that every reader accepts: finite numbers, bounded nesting."""
+    """Return True if a value can be written as JSON that every reader accepts: finite numbers, bounded nesting."""
     if isinstance(value, str | bool):
         return True  # what most values are
     level: list[object] = [value]
@@ -211,7 +211,7 @@ def is_plain(value: object) -> bool:
 
 
 def kind_of(value: object) -> str:
-    """The JSON type of a value, with its article."""
+    """Return the JSON type of a value, with its article."""
     match value:
         case None:
             return "missing"

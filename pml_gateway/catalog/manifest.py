@@ -1,4 +1,4 @@
-"""The last good listing of every upstream and the names given, on disk, shared by several gateway processes."""
+"""The manifest: every upstream's last good listing and all names given, on disk, shared by gateway processes."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ from pml_gateway.types import JsonObject
 logger = get_logger(__name__)
 
 LOCK_SECONDS = 5.0
-"""A gateway can do without what it would write."""
+"""Seconds to wait for the lock; a gateway can do without the write."""
 
 LISTED_AGAIN_SECONDS = 600.0
-"""After this, it is worth a write that a server has listed the same again."""
+"""Seconds after which an identical listing of a server is worth a write."""
 
 FORMAT = 1
 
@@ -32,10 +32,10 @@ Given = TypeVar("Given")
 
 @dataclass(frozen=True, slots=True)
 class ManifestEntry:
-    """One upstream as it last answered: what it listed, when (Unix seconds), and how it wants to be spoken to.
+    """The last answer of one upstream: its listing, its time (Unix seconds), and the protocol that it speaks.
 
-    `version` is the older protocol version that it took when the latest was refused; empty where it takes the latest.
-    `differences` are by what clients can be asked; `asks` are the capabilities for which it has asked a client.
+    `version` is the older protocol version that it accepted after refusing the latest; empty if it takes the latest.
+    `differences` are by the capabilities of clients; `asks` are the capabilities that it has used to ask a client.
     """
 
     fingerprint: str
@@ -50,7 +50,7 @@ class ManifestEntry:
     version: str = ""
 
     def says_no_more_than(self, other: ManifestEntry) -> bool:
-        """Whether this says the same, but for when the server was asked, where that is not long after."""
+        """Return True if this equals the other, except that the server was asked at most a little later."""
         is_late = self.listed_at > other.listed_at + LISTED_AGAIN_SECONDS
         return not is_late and self == replace(other, listed_at=self.listed_at)
 
@@ -63,12 +63,12 @@ class Manifest:
     names: Mapping[tuple[str, str], str] = field(default_factory=dict)
     offer_names: Mapping[OfferKind, OfferNames] = field(default_factory=dict)
     former_names: Mapping[tuple[str, str], Sequence[str]] = field(default_factory=dict)
-    """What tools were called before they were renamed, by which they are still called."""
+    """Former names of renamed tools, by which they can still be called."""
     is_pinned: bool = True
-    """Whether it was written by a gateway that pins definitions; earlier ones did not."""
+    """True if a gateway that pins definitions wrote it; earlier versions did not pin."""
 
     def says_no_more_than(self, other: Manifest) -> bool:
-        """Whether this says the same, but for when servers were asked, where that is not long after."""
+        """Return True if this equals the other, except that servers were asked at most a little later."""
         return (
             (self.names, self.offer_names, self.former_names, self.is_pinned)
             == (other.names, other.offer_names, other.former_names, other.is_pinned)
@@ -77,7 +77,7 @@ class Manifest:
         )
 
     def names_beginning_with(self, upstream_id: str) -> dict[str, str]:
-        """Return the names of a server's tools that begin with its id, now or earlier, each with the tool's own."""
+        """Return a server's current and former tool names that begin with its id, each with the server's own name."""
         given = [(owner, [name]) for owner, name in self.names.items()]
         return {
             name: own
@@ -87,7 +87,7 @@ class Manifest:
         }
 
     def copied(self, upstream_id: str, to: str) -> Manifest:
-        """Return the manifest with what is known of one server under another id as well, but names that say the id."""
+        """Return the manifest with one server's data also under another id, except names that begin with its id."""
         if upstream_id not in self.entries:
             return self
         return replace(
@@ -100,7 +100,7 @@ class Manifest:
 
 
 def _begins_with(upstream_id: str, name: str) -> bool:
-    """Return True if a name, or the URI of a resource, says the server's id."""
+    """Return True if a name, or the URI of a resource, begins with the server's id."""
     return Ownership((upstream_id,)).claim(name) is not None or split_public_uri(name)[0] == upstream_id
 
 
@@ -118,40 +118,40 @@ def _path(directory: Path, identity: str) -> Path:
 
 
 class ManifestFile:
-    """The manifest of one configuration; every write merges with what other processes wrote."""
+    """The manifest file of one configuration; every write merges with what other processes wrote."""
 
     def __init__(self, directory: Path, identity: str, *, before: str = "") -> None:
-        """The manifest of an identity; what an earlier version wrote for the identity `before` is read where it is new.
+        """Choose the file of an identity; while it does not exist, the file of `before` is read instead.
 
         Args:
-            directory: where manifests lie.
-            identity: what the manifest is of.
-            before: what an earlier version called the same.
+            directory: the folder of manifests.
+            identity: a text that identifies the configuration.
+            before: the identity of the same configuration in an earlier version.
         """
         self._path = _path(directory, identity)
         self._before = _path(directory, before) if before else self._path
 
     @classmethod
     def of(cls, directory: Path, configuration: str, prefix: str, max_length: int) -> ManifestFile:
-        """The manifest of a configuration. Names depend on how they are prefixed, so each way has its own.
+        """Return the manifest file of a configuration. Names depend on the prefix setting, so each setting has its own.
 
-        Earlier versions had one for each limit as well; that of the limit they began with goes on for all.
+        Earlier versions also had one for each length limit; the file of the first default limit now serves all limits.
         """
         same = f"{configuration}\0{prefix}\0"
         return cls(directory, f"{same}{LONGEST_BEFORE}", before=f"{same}{max_length}")
 
     @property
     def path(self) -> Path:
-        """Where the manifest lies."""
+        """Return the path of the manifest."""
         return self._path
 
     @property
     def identity(self) -> tuple[object, ...]:
-        """Equal as long as `load` gives the same."""
+        """Return a value that stays equal as long as `load` returns the same."""
         return self._path, *map(signature, (self._path, self._before))
 
     def load(self) -> Manifest:
-        """The manifest on disk; an absent or damaged one is empty."""
+        """Return the manifest on disk; an absent or damaged one is empty."""
         try:
             raw = read_json(self._path if self._path.exists() else self._before)
             return _decode(raw) if raw.get("format") == FORMAT else Manifest()
@@ -162,7 +162,7 @@ class ManifestFile:
             return Manifest()
 
     def copy(self, upstream_id: str, to: str) -> None:
-        """Keep what is known of one server under another id as well.
+        """Save a copy of one server's data under another id.
 
         Raises:
             OSError: the file cannot be written.
@@ -177,7 +177,7 @@ class ManifestFile:
 
         Args:
             manifest: what this process knows.
-            configured: upstreams that other processes' listings and names are kept of; default those in `manifest`.
+            configured: upstreams whose listings and names by other processes are kept; by default those in `manifest`.
         """
         kept = frozenset(manifest.entries if configured is None else configured) | manifest.entries.keys()
         with locked(self._path, LOCK_SECONDS):
@@ -186,7 +186,7 @@ class ManifestFile:
             others = dict(on_disk.entries)
             on_disk = replace(on_disk, entries={})
             for upstream_id in list(others):
-                # Let go of one by one: all at once would keep other threads waiting.
+                # Freed one by one: freeing all at once would keep other threads waiting.
                 other = others.pop(upstream_id)
                 mine = entries.get(upstream_id)
                 if mine is None:
@@ -212,7 +212,7 @@ class ManifestFile:
 
 
 def _known_more(newest: ManifestEntry, older: ManifestEntry) -> ManifestEntry:
-    """A process of one client lists in its name, and finds out no differences."""
+    """Add what an older entry knows of differences: a process of one client lists for it alone, and finds none."""
     return replace(newest, differences=newest.differences or older.differences, asks=newest.asks | older.asks)
 
 
@@ -242,7 +242,7 @@ def _merge_names(
 
 
 def _written(manifest: Manifest) -> str:
-    """The manifest as JSON, in pieces: written at once, a large one would keep every other thread waiting."""
+    """Return the manifest as JSON, made in pieces: at once, a large one would keep every other thread waiting."""
     offer_names = {str(kind): _nested(names) for kind, names in manifest.offer_names.items()}
     parts = {
         "format": _json(FORMAT),
@@ -305,7 +305,7 @@ def _decode(raw: JsonObject) -> Manifest:
         )
         for upstream_id, entry in raw["upstreams"].items()
     }
-    # Manifests of before offers were kept know tools alone.
+    # Manifests from before offers were stored contain only tools.
     offer_names = {OfferKind(kind): _flat(nested) for kind, nested in raw.get("offer_names", {}).items()}
     former = {
         (upstream_id, own): tuple(map(_text, names))

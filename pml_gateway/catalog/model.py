@@ -18,7 +18,7 @@ from pml_gateway.types import Effect, JsonObject, effect_of, is_idempotent
 
 @dataclass(frozen=True, slots=True)
 class UpstreamListing:
-    """What one upstream last said about its tools, in its order and its own words."""
+    """The last listing of one upstream's tools, unchanged and in its order."""
 
     upstream_id: str
     tools: tuple[JsonObject, ...]
@@ -29,9 +29,9 @@ class UpstreamListing:
 class CatalogTool:
     """One tool: the definition clients get, and the original schema that calls are checked against.
 
-    A `hidden` tool exists inside composite tools only. `listed` is what the server said of it, word for word. It has
-    none of its `refused_names` because they are another's; rules that take tools away still mean it by them. It is
-    called by its `former_names` as well, and every rule means it by them.
+    A `hidden` tool exists inside composite tools only. `listed` is the server's own definition, unchanged. The tool
+    does not get its `refused_names` because they are another's, but rules that take tools away match it by them. It
+    can also be called by its `former_names`, and every rule matches it by them.
     """
 
     qualified_name: str
@@ -50,36 +50,36 @@ class CatalogTool:
 
     @property
     def description(self) -> str:
-        """The upstream's description, or nothing."""
+        """Return the upstream's description, or an empty text."""
         return str(self.definition.get("description") or "")
 
     @property
     def title(self) -> str:
-        """The display name, from `title` or the annotations."""
+        """Return the display name, from `title` or the annotations."""
         annotations = self.definition.get("annotations") or {}
         return str(self.definition.get("title") or annotations.get("title") or "")
 
     @property
     def effect(self) -> Effect:
-        """The effect of its calls, from the annotations."""
+        """Return the effect of its calls, from the annotations."""
         return effect_of(self.definition.get("annotations"))
 
     @property
     def idempotent(self) -> bool:
-        """True if a call may be made again without harm, from the annotations."""
+        """Return True if a call may be repeated without harm, from the annotations."""
         return is_idempotent(self.definition.get("annotations"))
 
     @property
     def source(self) -> str:
-        """The upstream and its own tool name, as patterns and messages write it."""
+        """Return the upstream and its own tool name, as patterns and messages write it."""
         return f"{self.upstream_id}:{self.name}"
 
 
 @dataclass(frozen=True, eq=False)
 class Catalog:
-    """All tools in catalog order: servers as configured, tools as the server lists them; and what else they offer.
+    """All tools in catalog order (servers as configured, tools as the server lists them), and all other offers.
 
-    What servers list for some clients only is among them; `visibility` says for whom it does not exist.
+    They include what servers list for some clients only; `visibility` says for which clients it does not exist.
     """
 
     tools: tuple[CatalogTool, ...] = ()
@@ -90,16 +90,16 @@ class Catalog:
     visibility: Visibility = field(default_factory=Visibility)
     ownership: Ownership = field(default_factory=Ownership)
     held: Catalog | None = None
-    """The tools that are held back, as they were accepted: for answers that say so, and for nothing else."""
+    """The tools that are held back, as they were accepted; used only for answers that say so."""
 
     @cached_property
     def positions(self) -> Mapping[str, int]:
-        """Qualified name to position in `tools`."""
+        """Return positions in `tools` by qualified name."""
         return {tool.qualified_name: position for position, tool in enumerate(self.tools)}
 
     @cached_property
     def _by_former_name(self) -> Mapping[str, CatalogTool | None]:
-        """The tool that had a name and has another now; none where it could be one of several."""
+        """Return renamed tools by former name; None if it could be one of several."""
         found: dict[str, CatalogTool | None] = {}
         for tool in self.tools:
             for name in tool.former_names:
@@ -108,7 +108,7 @@ class Catalog:
 
     @cached_property
     def own_names(self) -> Mapping[str, Sequence[CatalogTool]]:
-        """The tools that their servers call so."""
+        """Return tools by the names that their servers use."""
         found: dict[str, list[CatalogTool]] = {}
         for tool in self.tools:
             found.setdefault(tool.name, []).append(tool)
@@ -116,7 +116,7 @@ class Catalog:
 
     @cached_property
     def own_words(self) -> Mapping[tuple[str, ...], Sequence[CatalogTool]]:
-        """The tools that their servers call so, by the words of the names."""
+        """Return tools by the words of the names that their servers use."""
         found: dict[tuple[str, ...], list[CatalogTool]] = {}
         for tool in self.tools:
             found.setdefault(words_of(tool.name), []).append(tool)
@@ -124,28 +124,28 @@ class Catalog:
 
     @cached_property
     def listed_upstreams(self) -> frozenset[str]:
-        """The upstreams that have a tool here."""
+        """Return the upstreams that have a tool here."""
         return frozenset(tool.upstream_id for tool in self.tools)
 
     @cached_property
     def fingerprint(self) -> str:
-        """A hash of every definition, name and staleness-free fact a client can observe."""
+        """Return a hash of everything about tools that a client can observe, except staleness."""
         digest = hashlib.sha256()
         for tool in self.tools:
             digest.update(_observed(tool).encode())
         return digest.hexdigest()[:16]
 
     def owned(self, upstream_id: str, name: str) -> CatalogTool | None:
-        """The tool that this server calls so."""
+        """Return the tool by the name that this server uses."""
         return self.by_name(self.assignments.get((upstream_id, name), ""))
 
     @property
     def held_names(self) -> tuple[str, ...]:
-        """The qualified names of the tools that are held back."""
+        """Return the qualified names of the tools that are held back."""
         return () if self.held is None else tuple(self.held.positions)
 
     def shows_the_same(self, other: Catalog) -> bool:
-        """Whether no client could tell this snapshot from the other."""
+        """Return True if no client could tell this snapshot from the other."""
         if (self.upstream_ids, self.assignments, self.former, self.visibility, self.ownership) != (
             other.upstream_ids,
             other.assignments,
@@ -166,12 +166,12 @@ class Catalog:
         )
 
     def by_name(self, qualified_name: str) -> CatalogTool | None:
-        """The tool of exactly this qualified name."""
+        """Return the tool with exactly this qualified name."""
         position = self.positions.get(qualified_name)
         return None if position is None else self.tools[position]
 
     def by_former_name(self, name: str) -> CatalogTool | None:
-        """The tool that had this name and has another now."""
+        """Return the tool that had this name and has another now."""
         return self._by_former_name.get(name)
 
 
@@ -182,5 +182,5 @@ def _observed(tool: CatalogTool) -> str:
 
 
 def same_definitions(left: Sequence[CatalogTool], right: Sequence[CatalogTool]) -> bool:
-    """Whether two selections put the same definitions on the wire."""
+    """Return True if two selections have the same definitions on the wire."""
     return [tool.definition for tool in left] == [tool.definition for tool in right]

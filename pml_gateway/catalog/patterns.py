@@ -1,4 +1,4 @@
-"""Regular expressions of schemas in ECMA-262 with the `u` flag, which is what clients compile them as."""
+"""Regular expressions of schemas in ECMA-262 with the `u` flag, as clients compile them."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from functools import lru_cache
 
 MAX_PATTERN = 4096
-"""Characters of a pattern that is looked at; clients do without longer ones."""
+"""Maximum number of characters of a pattern; longer ones are dropped."""
 
 _TOKEN = re.compile(
     r"\(\?P?<(?P<name>[A-Za-z_]\w*)>|\(\?P=(?P<back>[A-Za-z_]\w*)\)|\((?P<flags>\?[a-z-]+:)|\\[pP]\{[^}]*\}|\\."
@@ -22,7 +22,7 @@ _SETS = ("\\w", "\\W", "\\d", "\\D", "\\s", "\\S", "\\p", "\\P")
 
 @lru_cache(maxsize=4096)
 def portable(pattern: str) -> str | None:
-    """Return the pattern as clients can compile it, with another notation where that says the same; else None."""
+    """Return the pattern in a form that clients can compile, rewritten if an equivalent form exists; else None."""
     if len(pattern) > MAX_PATTERN:
         return None
     if _compiles(pattern):
@@ -40,14 +40,14 @@ def _compiles(pattern: str) -> bool:
         return False
     if "(?" not in pattern:
         return True
-    # Newer than what clients run on: flags of a group, and one name for several groups.
+    # Too new for the runtimes of clients: flags of a group, and one name for several groups.
     tokens = [found for found, in_class in _tokens(pattern) if not in_class]
     names = [found["name"] for found in tokens if found["name"]]
     return len(set(names)) == len(names) and not any(found["flags"] for found in tokens)
 
 
 def _tokens(pattern: str) -> Iterator[tuple[re.Match[str], bool]]:
-    """The parts of a pattern, each with whether it stands inside a class."""
+    """Yield the parts of a pattern, each with True if it is inside a class."""
     in_class = False
     for found in _TOKEN.finditer(pattern):
         if not in_class and found[0] == "[":
@@ -59,7 +59,7 @@ def _tokens(pattern: str) -> Iterator[tuple[re.Match[str], bool]]:
 
 
 def _rewritten(pattern: str) -> str | None:
-    """The pattern without what Python, PCRE and ECMA-262 without `u` write differently; None for classes of POSIX."""
+    """Return the pattern without notation of Python, PCRE or ECMA-262 without `u`; None for POSIX classes."""
     if _OTHER_CLASS.search(pattern):
         return None
     tokens = list(_tokens(pattern))
@@ -75,7 +75,7 @@ def _rewritten(pattern: str) -> str | None:
             elif text[0] == "\\" and not text[1].isalnum() and text[1] not in _SYNTAX and text[1] != "-":
                 text = text[1]
         elif found["name"] or (text == "(" and tokens[index + 1 : index + 2] and tokens[index + 1][0][0] != "?"):
-            # By number: the notation for names differs between Python, whose clients validate as well, and ECMA-262.
+            # By number: named references differ between ECMA-262 and Python, in which clients are written too.
             groups.append(found["name"] or "")
             text = "("
         elif found["back"]:

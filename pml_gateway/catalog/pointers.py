@@ -1,4 +1,4 @@
-"""JSON pointers: names as parts of them, and what a reference within a document leads to."""
+"""JSON pointers: escaping of names, and lookup of references within a document."""
 
 from __future__ import annotations
 
@@ -7,21 +7,21 @@ from typing import Any
 from pml_gateway.types import JsonObject
 
 MAX_REFERENCE = 2000
-"""Characters of a reference that is followed."""
+"""Maximum number of characters of a reference that is followed."""
 
 
 def escaped(name: str) -> str:
-    """A name as one part of a pointer."""
+    """Return a name as one part of a pointer."""
     return name.replace("~", "~0").replace("/", "~1")
 
 
 def unescaped(part: str) -> str:
-    """The name that one part of a pointer stands for."""
+    """Return the name that one part of a pointer stands for."""
     return part.replace("~1", "/").replace("~0", "~")
 
 
 def local_target(reference: str, root: JsonObject) -> object:
-    """What a `#/...` reference within the same document points at, or None."""
+    """Return the target of a `#/...` reference within the same document, or None."""
     if not reference.startswith("#/") or len(reference) > MAX_REFERENCE:
         return None
     node: Any = root
@@ -37,5 +37,5 @@ def local_target(reference: str, root: JsonObject) -> object:
 
 
 def document_target(reference: str, root: JsonObject) -> object:
-    """What a reference within the same document points at, or None; `#` is the whole of it."""
+    """Return the target of a reference within the same document, or None; `#` is the whole document."""
     return root if reference == "#" else local_target(reference, root)

@@ -1,7 +1,7 @@
 """Prompts, resources and templates of all upstreams in one table, under the names that clients use.
 
-A renamed URI is `pml://SERVER/URI`, so that a renamed template is still a template, and what it expands to leads to its
-server. What a server's templates cover is its own: what another one configured later lists there is renamed.
+A renamed URI is `pml://SERVER/URI`, so that a renamed template is still a template, and its expansions lead to its
+server. URIs covered by a server's templates belong to that server: another one configured later gets them renamed.
 """
 
 from __future__ import annotations
@@ -35,25 +35,25 @@ from pml_gateway.mcp.listing import Offers
 from pml_gateway.types import SEPARATORS, JsonObject
 
 OfferNames = Mapping[tuple[str, str], str]
-"""(upstream id, its own name or URI) to the one clients use."""
+"""Names or URIs that clients use, by (upstream id, its own name or URI)."""
 
 SCHEME = "pml://"
 
 Permits = Callable[[str, str], bool]
-"""(upstream id, its own name or URI): whether a client may see and use it."""
+"""A check by (upstream id, its own name or URI) whether a client may see and use it."""
 
 NO_NAMES: Mapping[OfferKind, OfferNames] = MappingProxyType({})
 
 
 def public_uris(upstream_id: str, uri: str) -> Iterator[str]:
-    """URIs that lead to an upstream's own one; the further ones are for where another lists the first as its own."""
+    """Yield URIs that lead to an upstream's own one; the later ones are used if another upstream lists the first."""
     server = quote(upstream_id, safe="")
     yield f"{SCHEME}{server}/{uri}"
     yield from (f"{SCHEME}{server}:{attempt}/{uri}" for attempt in count(2))
 
 
 def split_public_uri(uri: str) -> tuple[str, str]:
-    """The upstream and its own URI that one of `public_uris` was made of; empty for any other."""
+    """Return the upstream and its own URI that one of `public_uris` was made of; empty for any other."""
     if uri[: len(SCHEME)].lower() != SCHEME:
         return "", ""
     server, _, own = uri[len(SCHEME) :].partition("/")
@@ -68,9 +68,9 @@ def assign_offer_names(
     ownership: Ownership,
     foreign: Collection[tuple[str, str]] = (),
 ) -> dict[tuple[str, str], str]:
-    """Give every (upstream id, name) its public name: its own, unless that is hidden or another owner has it already.
+    """Give every (upstream id, name) a public name: its own, unless it has hidden characters or another owner has it.
 
-    Owners of earlier names keep them, also while they are not listed: those that are follow first in the answer. A
+    Owners keep their earlier names, even while they are not listed; the result begins with those that are listed. A
     prompt gets no name that begins with another server's id, and a URI that is `foreign` to its owner is never public.
     """
 
@@ -101,7 +101,7 @@ def _candidates(owner: tuple[str, str], *, is_uri: bool, is_foreign: bool) -> It
     elif name := visible(name):
         yield name
     yield f"{upstream_id}__{name}"
-    # Without a separator a name begins with no other server's id, as this one's own may do.
+    # Without a separator, the name begins with no other server's id, which this server's own id might.
     joined = f"{upstream_id}_{name}"
     while any(separator in joined for separator in SEPARATORS):
         for separator in SEPARATORS:
@@ -112,7 +112,7 @@ def _candidates(owner: tuple[str, str], *, is_uri: bool, is_foreign: bool) -> It
 
 
 class OfferKind(StrEnum):
-    """What can be offered beside tools; the values are those of the manifest."""
+    """The kinds of offers in addition to tools; the values are used in the manifest."""
 
     PROMPT = "prompts"
     RESOURCE = "resources"
@@ -124,7 +124,7 @@ _KEYS: Mapping[OfferKind, str] = {
     OfferKind.RESOURCE: "uri",
     OfferKind.TEMPLATE: "uriTemplate",
 }
-"""Where a definition names itself."""
+"""Field of a definition that identifies it."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -140,7 +140,7 @@ class Offer:
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """A URI or template that an upstream lists although another one's template covers it."""
+    """A URI or template that an upstream lists although another upstream's template covers it."""
 
     upstream_id: str
     uri: str
@@ -150,7 +150,7 @@ class Claim:
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """Where a request for a resource goes: the upstream and the URI in its own words."""
+    """The destination of a request for a resource: the upstream, and the URI as that upstream spells it."""
 
     upstream_id: str
     uri: str
@@ -158,7 +158,7 @@ class Route:
 
 @dataclass(frozen=True, eq=False)
 class OfferTable:
-    """All offers in catalog order, with what each upstream said of itself; an unknown upstream is None."""
+    """All offers in catalog order, with the answers of each upstream; None for one that has not answered yet."""
 
     offers: tuple[Offer, ...] = ()
     upstreams: Mapping[str, Offers | None] = field(default_factory=lambda: MappingProxyType({}))
@@ -167,7 +167,7 @@ class OfferTable:
 
     @cached_property
     def fingerprint(self) -> str:
-        """A hash of everything a client can observe."""
+        """Return a hash of everything that a client can observe."""
         facts: list[object] = [[offer.upstream_id, offer.name, offer.definition] for offer in self.offers]
         for upstream_id, said in self.upstreams.items():
             facts.append(upstream_id)
@@ -176,19 +176,19 @@ class OfferTable:
         return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:16]
 
     def of_kind(self, kind: OfferKind) -> tuple[Offer, ...]:
-        """The offers of one kind."""
+        """Return the offers of one kind."""
         return self._by_kind[kind]
 
     def find(self, kind: OfferKind, public: str) -> Offer | None:
-        """The offer that clients know by this name or URI."""
+        """Return the offer that clients know by this name or URI."""
         return self._by_public.get((kind, public))
 
     def routes(self, uri: str, permits: Permits) -> list[Route]:
-        """The upstreams that may have a resource, the likeliest first; none where nothing permitted may have it.
+        """Return the upstreams that may have a resource, the likeliest first; empty if no permitted one may have it.
 
         A listed URI has one owner, however it is written. Others go to the template that fits most closely, then to a
         server that has resources of the same origin (scheme and authority), or the only one that has resources at all.
-        What a client may not use as it wrote it, it may not use in the words of the server either.
+        A URI that the client may not use as it wrote it is not permitted in the server's spelling either.
         """
         listed = self.find(OfferKind.RESOURCE, uri)
         if listed is not None and permits(listed.upstream_id, listed.name):
@@ -205,13 +205,13 @@ class OfferTable:
         return [route for route in routes if permits(route.upstream_id, own) and permits(route.upstream_id, route.uri)]
 
     def public_uri(self, upstream_id: str, uri: str) -> str:
-        """The URI under which clients reach what an upstream calls `uri`."""
+        """Return the URI under which clients reach the `uri` of an upstream."""
         offer = self._owned.get((upstream_id, uri))
         if offer is not None:
             return offer.public
         said = self.upstreams.get(upstream_id)
         if said is None or not said.has_resources or scheme_of(uri) in ("http", "https"):
-            # Not the upstream's to serve: clients fetch such URIs by themselves.
+            # The upstream does not serve such URIs: clients fetch them by themselves.
             return uri
         routes = self.routes(uri, lambda _upstream_id, _name: True)
         if routes and routes[0] == Route(upstream_id, self._own_uri(upstream_id, uri)):
@@ -219,18 +219,18 @@ class OfferTable:
         return next(each for each in public_uris(upstream_id, uri) if self.find(OfferKind.RESOURCE, each) is None)
 
     def is_same(self, route: Route, uri: str) -> bool:
-        """Whether an upstream means by a URI what a request was sent for; what it lists apart is not the same."""
+        """Return True if an upstream's URI means the requested resource; a URI that it lists separately does not."""
         if uri == route.uri or self.is_listed(route.upstream_id, uri):
             return uri == route.uri
         return canonical(uri) == canonical(route.uri)
 
     def is_listed(self, upstream_id: str, uri: str) -> bool:
-        """Whether an upstream lists a resource under exactly this URI."""
+        """Return True if an upstream lists a resource under exactly this URI."""
         return (upstream_id, uri) in self._owned
 
     @cached_property
     def lookalikes(self) -> frozenset[tuple[str, str]]:
-        """(upstream id, URI) of resources that only what counts for nothing tells from others that are listed too."""
+        """Return (upstream id, URI) of resources that differ only insignificantly from others that are listed too."""
         alike = (owned for owned in self._spelled.values() if len(owned) > 1)
         return frozenset(
             (each.upstream_id, each.name) for owned in alike for each in owned if canonical(each.name) != each.name
@@ -238,7 +238,7 @@ class OfferTable:
 
     @cached_property
     def renames(self) -> bool:
-        """Whether more than one upstream has resources, so that URIs in results have to be looked at."""
+        """Return True if more than one upstream has resources, so that URIs in results have to be checked."""
         return sum(1 for said in self.upstreams.values() if said is not None and said.has_resources) > 1
 
     @cached_property
@@ -255,7 +255,7 @@ class OfferTable:
 
     @cached_property
     def _spelled(self) -> dict[tuple[str, str], list[Offer]]:
-        """(upstream id, canonical URI) to the resources that are listed under it, in any spelling."""
+        """Return the listed resources in any spelling, by (upstream id, canonical URI)."""
         spelled: dict[tuple[str, str], list[Offer]] = {}
         for offer in self.of_kind(OfferKind.RESOURCE):
             spelled.setdefault((offer.upstream_id, canonical(offer.name)), []).append(offer)
@@ -263,14 +263,14 @@ class OfferTable:
 
     @cached_property
     def _unaddressed(self) -> tuple[Offer, ...]:
-        """The resources and templates that clients know as their server does; others are reached by their server."""
+        """Return the resources and templates that keep their URI for clients; other URIs name their server."""
         return tuple(
             offer for offer in self.offers if offer.kind is not OfferKind.PROMPT and offer.public == offer.name
         )
 
     @cached_property
     def _owners(self) -> dict[str, list[str]]:
-        """Canonical URI to the upstreams that list it, in any spelling."""
+        """Return the upstreams that list a URI in any spelling, by canonical URI."""
         owners: dict[str, list[str]] = {}
         for offer in self._unaddressed:
             if offer.kind is OfferKind.RESOURCE:
@@ -279,24 +279,24 @@ class OfferTable:
 
     @cached_property
     def _templates(self) -> list[Offer]:
-        """The templates, those with the most fixed characters first."""
+        """Return the templates that keep their URI for clients, those with the most fixed characters first."""
         templates = (offer for offer in self._unaddressed if offer.kind is OfferKind.TEMPLATE)
         return sorted(templates, key=lambda offer: -literal_length(offer.name))
 
     @cached_property
     def _origins(self) -> dict[str, set[str]]:
-        """Upstream id to the origins of what it lists."""
+        """Return the origins of resources and templates that keep their URI for clients, by upstream id."""
         return _origins_of(self._unaddressed)
 
     @cached_property
     def _all_origins(self) -> dict[str, set[str]]:
-        """The same with what clients reach by its server only."""
+        """Return the origins of all resources and templates, by upstream id."""
         return _origins_of(offer for offer in self.offers if offer.kind is not OfferKind.PROMPT)
 
     def _own_uri(self, upstream_id: str, uri: str) -> str:
-        """The URI with which an upstream is asked: as it lists it, else in canonical form with the scheme it writes.
+        """Return the URI to request from an upstream: as it lists it, else in canonical form with the scheme it writes.
 
-        Schemes are equal in any case, but servers that compare texts with their templates do not know.
+        Schemes are equal in upper and lower case, but servers that compare texts with their templates ignore that.
         """
         if self.is_listed(upstream_id, uri):
             return uri
@@ -308,7 +308,7 @@ class OfferTable:
 
     @cached_property
     def _schemes(self) -> dict[tuple[str, str], str]:
-        """(upstream id, scheme in lower case) to the scheme as the upstream's first template of it is written."""
+        """Return schemes as the upstream's first template writes them, by (upstream id, scheme in lower case)."""
         schemes: dict[tuple[str, str], str] = {}
         for offer in self.of_kind(OfferKind.TEMPLATE):
             written = written_scheme(offer.name)
@@ -316,7 +316,7 @@ class OfferTable:
         return schemes
 
     def _able(self, uri: str, permits: Permits) -> list[str]:
-        """The upstreams that may have a resource that is listed by none in these words."""
+        """Return the upstreams that may have a resource which none lists in exactly this spelling."""
         form = canonical(uri)
         owners = self._owners.get(form, [])
         if not owners and self._is_awaited(form):
@@ -331,11 +331,11 @@ class OfferTable:
         loose = [template.upstream_id for template in fitting if not scheme_of(template.name)]
         holders = self._holders(uri, form)
         able = [*owners, *close, *self._by_origin(uri, permits), *loose]
-        # What a server has is nobody else's to answer for, where the client may not use that server's either.
+        # Only the holders of a URI answer for it, even if the client may not use theirs.
         return [each for each in able if each in holders] if holders else able
 
     def _holders(self, uri: str, form: str) -> set[str]:
-        """The upstreams that say that a URI is theirs, whoever asks; an open scheme says nothing."""
+        """Return the upstreams that claim a URI, for any client; a template with an open scheme claims nothing."""
         templates = (offer for offer in self.of_kind(OfferKind.TEMPLATE) if scheme_of(offer.name))
         holders = {
             offer.upstream_id
@@ -345,7 +345,7 @@ class OfferTable:
         return holders.union(self._owners.get(form, ()))
 
     def _is_awaited(self, form: str) -> bool:
-        """Whether a canonical URI is that of an upstream not heard of yet, in whose place nobody answers."""
+        """Return True if a canonical URI belongs to an upstream that has not answered yet; no other may serve it."""
         return form in self._awaited or any(matches_template(template, form) for _, template in self._awaited_templates)
 
     @cached_property
@@ -365,7 +365,7 @@ class OfferTable:
         parts = origin(uri)
         for part in parts:
             yield from (each for each in able if part in self._origins.get(each, ()))
-        # Another one's resources are not looked for at whoever is left, where the client may not use that one's.
+        # If the client may not use the server that has this origin, no other server is asked instead.
         knowing = {each for part in parts for each, known in self._all_origins.items() if part in known}
         if len(able) == 1 and (not knowing or able[0] in knowing):
             yield able[0]
@@ -376,12 +376,12 @@ def build_offers(
     earlier: Mapping[OfferKind, OfferNames] = NO_NAMES,
     ownership: Ownership | None = None,
 ) -> OfferTable:
-    """The table of what these upstreams offer, in their order.
+    """Return the table of the offers of these upstreams, in their order.
 
     Args:
-        upstreams: server id to its offers; None for one that has not been heard of yet.
+        upstreams: offers by server id; None for a server that has not answered yet.
         earlier: names given in earlier builds, which their owners keep.
-        ownership: which servers are configured, also those that offer nothing; by default these.
+        ownership: the configured servers, including those that offer nothing; by default these upstreams.
     """
     ownership = ownership or Ownership(tuple(upstreams))
     offers: list[Offer] = []
@@ -418,17 +418,17 @@ def _origins_of(offers: Iterable[Offer]) -> dict[str, set[str]]:
 def _awaited(
     names: Mapping[OfferKind, OfferNames], kind: OfferKind, upstreams: Mapping[str, Offers | None]
 ) -> Iterator[tuple[str, str]]:
-    """The owners, with their own words, of what upstreams had offered that have not been heard of since."""
+    """Return (upstream id, own name) of earlier offers whose upstreams have not answered since."""
     away = {upstream_id for upstream_id, said in upstreams.items() if said is None}
     return (owner for owner, name in names.get(kind, {}).items() if name == owner[1] and owner[0] in away)
 
 
 class _Territory:
-    """Whose a URI is by the templates of all upstreams.
+    """The ownership of URIs by the templates of all upstreams.
 
-    Of two servers that mean the same URIs, the scheme's namesake goes first, then the one configured first: that is the
-    owner's word, the same after every start, and nothing a server can do changes it. A template that leaves the scheme
-    open claims nothing.
+    If two servers claim the same URIs, the one with the name of the scheme wins, then the one configured first: so the
+    configuration decides, alike after every start, and servers cannot change it. A template that leaves the scheme open
+    claims nothing.
     """
 
     def __init__(self, upstream_ids: Sequence[str], templates: Collection[tuple[str, str]]) -> None:
@@ -439,7 +439,7 @@ class _Territory:
         self._templates.pop("", None)
 
     def foreign(self, kind: OfferKind, owners: Iterable[tuple[str, str]]) -> dict[tuple[str, str], Claim]:
-        """What lies in another upstream's part, of these (upstream id, URI or template)."""
+        """Return the claims among these (upstream id, URI or template) on URIs of other upstreams."""
         found = (self._claim(kind, upstream_id, uri) for upstream_id, uri in owners)
         return {(claim.upstream_id, claim.uri): claim for claim in found if claim is not None}
 
@@ -451,7 +451,7 @@ class _Territory:
         form, scheme = canonical(sample), scheme_of(uri)
         for owner_id, template in self._templates.get(scheme, ()):
             is_first = self._rank(owner_id, scheme) < self._rank(upstream_id, scheme)
-            # The same template is no claim on a part of it: which of the two has the name is a question of names.
+            # The same template is no claim on a part of it: the assignment of names decides which server has it.
             if (
                 is_first
                 and template != uri
@@ -465,7 +465,7 @@ class _Territory:
 
 
 def _unique(kind: OfferKind, upstreams: Mapping[str, Offers | None]) -> dict[tuple[str, str], JsonObject]:
-    """Every definition by its owner and own name; what has no name, or none to ask with, cannot be had."""
+    """Return every definition by its owner and own name, without those that have no usable name."""
     found: dict[tuple[str, str], JsonObject] = {}
     for upstream_id, said in upstreams.items():
         listed: Sequence[JsonObject] = getattr(said, kind) if said is not None else ()

@@ -1,4 +1,4 @@
-"""Resource URIs inside answers and tool metadata, replaced by those under which clients reach the resources."""
+"""Replacement of resource URIs in answers and tool metadata by those under which clients reach the resources."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _Public = Callable[[str], str]
 _Change = Callable[[JsonObject, _Public], JsonObject]
 
 NAMING_KEYS = frozenset({"openai/outputTemplate", "ui/resourceUri", "resourceUri"})
-"""Where a tool says which resource shows its results: the last one below `ui`."""
+"""Keys under which a tool names the resource that shows its results; the last one is below `ui`."""
 
 MAX_DEPTH = 4
 
@@ -23,9 +23,9 @@ MAX_DEPTH = 4
 def with_public_uris(
     result: JsonObject, upstream_id: str, table: OfferTable, asked: tuple[str, Route] | None = None
 ) -> JsonObject:
-    """A result of `tools/call`, `prompts/get` or `resources/read` with public URIs; the same object if none differs.
+    """Return a `tools/call`, `prompts/get` or `resources/read` result with public URIs; the same object if unchanged.
 
-    What was `asked` for, and was sent there, keeps the URI with which the client wrote it.
+    The resource that was `asked` for, and was sent there, keeps the URI as the client wrote it.
     """
     if not table.renames and asked is None:
         return result
@@ -75,14 +75,14 @@ _CHANGES: Mapping[str, _Change] = {"content": _content, "messages": _message, "c
 
 
 def with_public_meta(catalog: Catalog, previous: Catalog | None = None) -> Catalog:
-    """The catalog with public URIs in `_meta`; tools that are as in the catalog before are taken over from there."""
+    """Return the catalog with public URIs in `_meta`; unchanged tools are taken from the previous catalog."""
     return replace(catalog, tools=tuple(_with_public_meta(tool, catalog, previous) for tool in catalog.tools))
 
 
 def _with_public_meta(tool: CatalogTool, catalog: Catalog, previous: Catalog | None) -> CatalogTool:
     if "_meta" not in tool.definition:
         return tool
-    # From the server's own words: one that was taken over from an earlier catalog has the URIs of that.
+    # From the server's own definition: a tool taken from an earlier catalog has the URIs of that catalog.
     public = tool.listed["_meta"]
     if catalog.offers.renames:
         public = _mapped(public, lambda uri: catalog.offers.public_uri(tool.upstream_id, uri), MAX_DEPTH)

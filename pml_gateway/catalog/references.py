@@ -1,7 +1,7 @@
-"""References within a schema, written as plain pointers, and none that leads nowhere or round in a circle.
+"""References within a schema: rewritten as plain pointers, without those that lead nowhere or round in a circle.
 
-Clients compile the schemas of many servers with one validator, which remembers schemas by `$id` and anchor for as long
-as it lives. So references to either become pointers, and only an anchor that stands once in its schema is shown.
+Clients compile the schemas of many servers with one validator, which remembers schemas by `$id` and anchor as long as
+it exists. So references to either become pointers, and only an anchor that occurs once in its schema is shown.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ NAMES = frozenset({"$id", "id", *ANCHORS, "$recursiveAnchor"})
 """Keywords that name a schema for references; `id` is that of draft 4, which some validators refuse to compile."""
 
 PLAIN_FORMAT = 2
-"""Of marshal: without references."""
+"""Version of the marshal format that has no references."""
 
 MAX_DEPTH = 24
-"""Nesting of schemas that is looked at; what lies deeper is not kept."""
+"""Maximum nesting of schemas that are read; deeper parts are not kept."""
 
 MAX_MOVED = 200
-"""Schemas that are moved to `$defs` so that references reach them."""
+"""Maximum number of schemas that are moved to `$defs` so that references reach them."""
 
 _MARKS = tuple(
     len(name).to_bytes(4, "little") + name.encode() for name in ("$ref", "$dynamicRef", "$recursiveRef", *sorted(NAMES))
@@ -40,13 +40,13 @@ _MARKS = tuple(
 _PLAIN = re.compile(r"#(?:/[\w$.~-]+)*", re.ASCII)
 _LIKE_A_NAME = re.compile(r"[^A-Za-z0-9_.-]+")
 _IN_PLACE = frozenset({"allOf", "anyOf", "dependencies", "dependentSchemas", "else", "if", "not", "oneOf", "then"})
-"""Keywords whose schemas are applied to the same value as the one that they stand in."""
+"""Keywords whose schemas apply to the same value as the schema that contains them."""
 
 
 def with_pointers(schema: JsonObject) -> JsonObject:
-    """The schema without names, and with a pointer for every reference within it; the same object if it is so.
+    """Return the schema without names, and with a pointer for every reference within it; the same object if unchanged.
 
-    What references reach where no schema belongs (`#/components/schemas/X`), or under a name that pointers have to
+    A target in a place that is not for schemas (`#/components/schemas/X`), or under a name that pointers have to
     escape, is moved to `$defs`.
     """
     if not _may_refer(schema):
@@ -60,7 +60,7 @@ def with_pointers(schema: JsonObject) -> JsonObject:
 
 
 def _may_refer(schema: JsonObject) -> bool:
-    """Return False if a schema certainly has neither references nor names; far faster than a look at every part."""
+    """Return False if a schema certainly has neither references nor names; far faster than visiting every part."""
     try:
         written = marshal.dumps(schema, PLAIN_FORMAT)
     except ValueError:
@@ -82,7 +82,7 @@ class _Document:
     definitions: set[str] = field(default_factory=set)
 
     def read(self, schema: JsonObject, at: tuple[str, ...], base: str, depth: int) -> None:
-        """Note where schemas are, and the names they have."""
+        """Record the positions of schemas, and their names."""
         self.positions.add(at)
         if not schema.keys().isdisjoint(NAMES):
             self.has_names = True
@@ -117,7 +117,7 @@ class _Document:
         return tuple(map(unescaped, reference.split("/")[1:])) in self.positions
 
     def rewritten(self) -> JsonObject:
-        """The document with pointers; call it after `read`."""
+        """Return the document with pointers; call it after `read`."""
         defined = self.root.get("$defs")
         self.definitions = set(defined) if isinstance(defined, dict) else set()
         schema: JsonObject = self._rewrite(self.root, "", 0)
@@ -156,7 +156,7 @@ class _Document:
         return rewritten
 
     def _pointer(self, reference: str, base: str) -> str | None:
-        """A plain pointer to what a reference means, or None where that is not in this document."""
+        """Return a plain pointer to the target of a reference, or None if it is not in this document."""
         if len(reference) > MAX_REFERENCE:
             return None
         url, _, fragment = reference.partition("#")
@@ -169,7 +169,7 @@ class _Document:
         elif fragment.startswith("/"):
             parts = tuple(unescaped(part) for part in fragment[1:].split("/"))
             decoded = tuple(unescaped(unquote(part)) for part in fragment[1:].split("/"))
-            # A name that was no identifier, as of a draft before, is no start of pointers.
+            # Also from the root: a name that is not an identifier in the schema's draft is no base of pointers.
             tried = ((*start, *parts), (*start, *decoded), parts, decoded)
             at = next((each for each in tried if _at(self.root, each) is not None), parts)
         elif (document, fragment) in self.anchors:
@@ -197,7 +197,7 @@ class _Document:
 
 
 def without_lost_references(schema: JsonObject) -> tuple[JsonObject, list[str]]:
-    """The schema without references that lead nowhere or back to themselves, and these; the same object without any.
+    """Return the schema without references that lead nowhere or in a circle, and these; the same object without any.
 
     Takes a schema as `with_pointers` returns it.
     """
@@ -215,7 +215,7 @@ def without_lost_references(schema: JsonObject) -> tuple[JsonObject, list[str]]:
 
 
 def _references(schema: JsonObject, depth: int) -> Iterator[tuple[JsonObject, str, Any]]:
-    """Every reference in a schema: the part that has it, its keyword and its value."""
+    """Yield every reference in a schema: the part that has it, its keyword and its value."""
     yield from ((schema, key, schema[key]) for key in REFERENCES if key in schema)
     if depth <= MAX_DEPTH:
         for _, _, part in subschemas(schema):
@@ -230,7 +230,7 @@ def _target(reference: object, root: JsonObject) -> object:
 def _without(schema: JsonObject, lost: Mapping[int, str], circular: Mapping[int, str], depth: int) -> JsonObject:
     if depth > MAX_DEPTH:
         return schema
-    # A choice of what it belongs to adds nothing to choose from.
+    # An alternative that is the choice itself adds nothing.
     choices = {
         key: [each for each in schema[key] if id(each) not in circular or len(each) > 1]
         for key in ("anyOf", "oneOf")
@@ -245,7 +245,7 @@ def _without(schema: JsonObject, lost: Mapping[int, str], circular: Mapping[int,
 
 
 def _circular(root: JsonObject) -> dict[int, str]:
-    """References, by the schema that has them, whose target is a schema that is being applied to the same value."""
+    """Return references, by the `id()` of the schema that has them, whose target already applies to the same value."""
     found: dict[int, str] = {}
     finished: set[int] = set()
     for start, _, _ in _references(root, 0):
@@ -263,7 +263,7 @@ def _circular(root: JsonObject) -> dict[int, str]:
             elif id(target) in active:
                 holder = schema
                 if not by_reference:
-                    # Some reference led to where the circle closes: schemas alone are no circle.
+                    # A reference must be part of the circle: nested schemas alone form none.
                     holder = next(path[at - 1][0] for at in range(len(path) - 1, 0, -1) if path[at][2])
                 found[id(holder)] = holder["$ref"]
             elif id(target) not in finished:
@@ -273,7 +273,7 @@ def _circular(root: JsonObject) -> dict[int, str]:
 
 
 def _applied(schema: JsonObject, root: JsonObject) -> Iterator[tuple[JsonObject, bool]]:
-    """The schemas applied to the same value, and whether it is by reference."""
+    """Yield the schemas that apply to the same value, each with True if it is by reference."""
     target = _target(schema.get("$ref"), root)
     if isinstance(target, dict):
         yield target, True

@@ -1,4 +1,4 @@
-"""Tool schemas, repaired so that every client accepts them, with the reason for each repair."""
+"""Repair of tool schemas so that every client accepts them, with the reason for each repair."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ from pml_gateway.catalog.references import ANCHORS, NAMES, PLAIN_FORMAT, with_po
 from pml_gateway.types import JsonObject
 
 MAX_DEPTH = 24
-"""Nesting of sub-schemas that is kept; model APIs refuse far less than recursive validators survive."""
+"""Maximum nesting of subschemas; model APIs refuse depths that recursive validators still survive."""
 
 MAX_BYTES = 256 * 1024
-"""JSON size of one input schema that is kept whole; a larger one keeps only its top-level parameters."""
+"""Maximum JSON size of an input schema; a larger one keeps only its top-level parameters."""
 
 MAX_REASONS = 20
 MAX_POINTER = 200
@@ -40,10 +40,10 @@ MAX_REASON = 200
 
 MAX_MERGED = 500
 MAX_MERGE_DEPTH = 8
-"""Sub-schemas that merging a root visits: references can name each other in exponentially many ways."""
+"""Limits on subschemas visited while merging a root, in number and depth: references can multiply exponentially."""
 
 MAX_MERGED_PROPERTIES = 20_000
-"""Properties that merging a root comes by, each as often as it is merged once more."""
+"""Maximum number of properties seen while merging a root, counted once per merge."""
 
 _ROOT_ALTERNATIVES = ("allOf", "anyOf", "oneOf")
 _REPLACED_AT_ROOT = frozenset({*_ROOT_ALTERNATIVES, "$ref"})
@@ -56,10 +56,10 @@ LOOKED_AT_CLOSELY = (TEXTS - STRINGS | TEXT_LISTS | NAMES | FORMAT_LIMITS) | {
 }
 
 JSON_PER_BYTE = 8
-"""Characters of JSON that come of one byte of that format, at most (`false, ` of one)."""
+"""Maximum number of JSON characters per byte of the marshal format (`false, ` comes from one byte)."""
 
 _COMPILED_DIALECT = re.compile(r"https?://json-schema\.org/(?:draft/20(?:20-12|19-09)|draft-0[67])/schema#?")
-"""Values of `$schema` that clients have a validator for; they refuse a whole list for another one."""
+"""Values of `$schema` for which clients have a validator; they refuse a whole list for any other value."""
 
 _OLD_DIALECT = re.compile(r"https?://json-schema\.org/draft-0[34]/(?:hyper-)?schema#?")
 _TUPLE_DIALECTS = ("draft-03", "draft-04", "draft-06", "draft-07", "2019-09")
@@ -84,19 +84,19 @@ class _Repairs:
     admits_other_values: bool = False
 
     def note(self, pointer: str, reason: str) -> None:
-        """Say what was changed, after which the schema may admit other values."""
+        """Record a change after which the schema may admit other values."""
         self.admits_other_values = True
         self.note_same(pointer, reason)
 
     def note_same(self, pointer: str, reason: str) -> None:
-        """Say what was changed, after which the schema admits the same values."""
+        """Record a change after which the schema admits the same values."""
         if len(self.reasons) < MAX_REASONS:
             place = pointer if len(pointer) <= MAX_POINTER else f"/…{pointer[-MAX_POINTER:]}"
             self.reasons.append(f"{place or '/'}: {reason[:MAX_REASON]}")
 
 
 def repair_input_schema(schema: object) -> tuple[JsonObject, tuple[str, ...]]:
-    """A root object schema that describes the same arguments, and what had to be changed.
+    """Return a root object schema that describes the same arguments, and the reason for each change.
 
     A schema without faults is returned as the same object, so that it reaches clients byte for byte.
     """
@@ -104,7 +104,7 @@ def repair_input_schema(schema: object) -> tuple[JsonObject, tuple[str, ...]]:
 
 
 def read_input_schema(schema: object) -> tuple[JsonObject | None, JsonObject, tuple[str, ...]]:
-    """The schema in the words of JSON Schema 2020-12, faults and all, and what `repair_input_schema` makes of it."""
+    """Return the schema in keywords of 2020-12, faults included, and the result of `repair_input_schema`."""
     repairs = _Repairs()
     if not isinstance(schema, dict):
         repairs.note("", f"inputSchema is {kind_of(schema)}, not an object; any arguments are accepted")
@@ -125,7 +125,7 @@ def _understood(schema: JsonObject, repairs: _Repairs) -> JsonObject:
 
 
 def _compilable(schema: JsonObject, repairs: _Repairs) -> JsonObject:
-    """A cleaned schema as validators of clients compile it, or the same object."""
+    """Return a cleaned schema in a form that the validators of clients compile, or the same object."""
     schema, lost = without_lost_references(schema)
     for reference in lost:
         repairs.note("", f"reference {reference!r} leads to no schema in the document or back to itself; dropped")
@@ -141,7 +141,7 @@ def _compilable(schema: JsonObject, repairs: _Repairs) -> JsonObject:
 
 
 def is_flawless(schema: object) -> TypeGuard[JsonObject]:
-    """Whether an input schema certainly needs neither repair nor text left out: most are so, and seen at a glance."""
+    """Return True if an input schema certainly needs no change, as most do; this check is fast."""
     return (
         isinstance(schema, dict)
         and schema.get("type") == "object"
@@ -193,7 +193,7 @@ def _is_sound(schema: JsonObject, depth: int, references: list[str]) -> bool:
 
 
 def _names_schemas(key: str, value: object) -> bool:
-    """Return True for a keyword of a vendor in which clients find names of schemas all the same."""
+    """Return True for a vendor's keyword in which clients nevertheless find names of schemas."""
     is_known = key in MAPS or key in SINGLE or key in ("const", "default", "dependencies")
     return isinstance(value, dict) and not is_known and _has_names(value)
 
@@ -207,7 +207,7 @@ def _has_names(value: object) -> bool:
 
 
 def _is_small(schema: JsonObject, limit: int) -> bool:
-    """Whether the JSON is certainly short enough; four times as fast as writing it."""
+    """Return True if the JSON is certainly short enough; four times as fast as writing it."""
     try:
         return JSON_PER_BYTE * len(marshal.dumps(schema, PLAIN_FORMAT)) <= limit
     except ValueError:
@@ -215,7 +215,7 @@ def _is_small(schema: JsonObject, limit: int) -> bool:
 
 
 def combines_only_at_root(schema: object) -> bool:
-    """Whether a schema is sound but for combinations at its root, which the protocol allows and model APIs refuse."""
+    """Return True if only combinations at the root are wrong, which the protocol allows and model APIs refuse."""
     if not isinstance(schema, dict) or schema.get("type") != "object" or "$ref" in schema:
         return False
     repairs = _Repairs()
@@ -224,7 +224,7 @@ def combines_only_at_root(schema: object) -> bool:
 
 
 def check_output_schema(schema: object) -> tuple[JsonObject | None, tuple[str, ...]]:
-    """The output schema, or what admits the same values and compiles, else nothing; and why.
+    """Return the output schema, or one that admits the same values and compiles, or None; and the reasons.
 
     Clients compile it as soon as it is listed, and lose the whole list if that fails.
     """
@@ -262,7 +262,7 @@ def _exceeds(schema: JsonObject, limit: int) -> bool:
 
 
 def _repair_root(schema: JsonObject, repairs: _Repairs) -> JsonObject:
-    """The root of a cleaned schema as one plain object."""
+    """Return a cleaned schema whose root is one plain object."""
     root = schema
     if "$ref" in schema:
         repairs.note("/$ref", f"root reference {schema['$ref']!r} replaced by what it refers to")
@@ -271,7 +271,7 @@ def _repair_root(schema: JsonObject, repairs: _Repairs) -> JsonObject:
     if has_alternatives:
         repairs.note("", "root oneOf/anyOf/allOf merged into one object")
     if "$ref" in schema or has_alternatives:
-        # What is merged in would no longer count as evaluated.
+        # Merged properties would no longer count as evaluated.
         dropped = {*_ROOT_ALTERNATIVES, "$ref", "properties", "required", "unevaluatedProperties"}
         properties, required = _Merging(schema).visit(schema)
         root = {key: value for key, value in root.items() if key not in dropped}
@@ -309,7 +309,7 @@ def _follow_root_reference(schema: JsonObject) -> JsonObject:
 
 @dataclass(slots=True)
 class _Merging:
-    """Collects what a root admits through its local references and combinations."""
+    """A collector of what a root admits through its local references and combinations."""
 
     root: JsonObject
     remaining: int = MAX_MERGED
@@ -347,7 +347,7 @@ def _either(shapes: Sequence[_Shape]) -> _Shape:
 
 
 def _combined(keyword: str, maps: Sequence[JsonObject]) -> JsonObject:
-    """One map of properties; a name with several schemas gets all of them under `keyword`."""
+    """Merge maps of properties; a name with several schemas gets all of them under `keyword`."""
     variants: dict[str, list[object]] = {}
     for properties in maps:
         for name, schema in properties.items():
@@ -409,7 +409,7 @@ def _clean_object(schema: JsonObject, pointer: str, depth: int, repairs: _Repair
 
 
 def _clean_patterns(schema: JsonObject, pointer: str, repairs: _Repairs) -> None:
-    """Leave in a schema what clients can compile of regular expressions."""
+    """Rewrite or drop regular expressions of a schema that clients cannot compile."""
     pattern = schema.get("pattern")
     if isinstance(pattern, str) and (written := portable(pattern)) != pattern:
         if written is None:
@@ -425,7 +425,7 @@ def _clean_patterns(schema: JsonObject, pointer: str, repairs: _Repairs) -> None
     if None in rewritten or len(rewritten) < len(named):
         repairs.note(f"{pointer}/patternProperties", "regular expressions that are not of ECMA-262; dropped")
         rewritten.pop(None, None)
-        # They refuse what only those that were dropped admitted.
+        # They would refuse names that only the dropped patterns admitted.
         for key in ("additionalProperties", "unevaluatedProperties"):
             schema.pop(key, None)
     else:

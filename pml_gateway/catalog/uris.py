@@ -1,7 +1,7 @@
-"""Resource URIs compared: how one is written for good, what readers may take it for, whether it fits a template.
+"""Comparison of resource URIs: their canonical form, their possible readings, and whether they match a template.
 
-Servers read URIs in many ways. What a client writes is forwarded in one canonical form, and rules are asked about what
-it may be taken for, which is nearly always one thing.
+Servers read URIs in many ways. A client's URI is forwarded in one canonical form, and rules are checked against all
+its possible readings, of which there is nearly always only one.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from typing import TypeVar
 from urllib.parse import quote, unquote
 
 MAX_URI = 16_384
-"""Characters of a URI; nobody is asked for longer ones."""
+"""Maximum number of characters of a URI; longer ones are not requested from any server."""
 
 MAX_REMEMBERED = 1_024
-"""Characters of a URI whose forms are remembered for long: clients choose what they ask for."""
+"""Maximum number of characters of a URI in the large cache: clients choose which URIs they request."""
 
 DECODINGS = 2
-"""How often a careless server may decode a URI before it reads it, which decodes once more."""
+"""Maximum number of times that a careless server may decode a URI before it reads it, which decodes once more."""
 
 _Form = TypeVar("_Form")
 
@@ -39,7 +39,7 @@ _TABS_AND_LINE_ENDS = str.maketrans("", "", "\t\r\n")
 _IN_PATHS = "/!$&'()*+,;=:@"
 _ASCII = "".join(map(chr, range(0x21, 0x7F)))
 _DEFAULT_PORTS = {"http": "80", "https": "443", "ws": "80", "wss": "443", "ftp": "21"}
-"""The special schemes of the WHATWG URL standard other than `file`."""
+"""Default ports of the special schemes of the WHATWG URL standard other than `file`."""
 
 _HOST_AND_PORT = re.compile(r"(//(?:[^@]*@)?)(\[[^]]*\]|[^:]*)(.*)", re.DOTALL)
 
@@ -51,8 +51,10 @@ def _remembered(function: Callable[[str], _Form]) -> Callable[[str], _Form]:
 
 @lru_cache(maxsize=4096)
 def _parts(template: str) -> tuple[tuple[str, bool, bool], ...]:
-    """(literal, is expression, stays within one segment) in order; the operators of RFC 6570 but the plain one may
-    expand to anything, nothing included."""
+    """Return the parts of a template: (literal, is expression, stays within one segment) in order.
+
+    Expressions with an operator of RFC 6570 may expand to anything, including nothing.
+    """
     parts: list[tuple[str, bool, bool]] = []
     for position, text in enumerate(_EXPRESSION.split(with_scheme(template, scheme_of(template)))):
         if position % 2:
@@ -63,19 +65,20 @@ def _parts(template: str) -> tuple[tuple[str, bool, bool], ...]:
 
 
 def literal_length(template: str) -> int:
-    """The characters a template fixes: the more, the more closely it fits what it matches."""
+    """Return the number of characters that a template fixes: the more, the closer is its match."""
     return sum(len(literal) for literal, _, _ in _parts(template))
 
 
 def matches_template(template: str, uri: str) -> bool:
-    """Whether a URI may be an expansion of a template. Takes time linear in the URI for each part of the template.
+    """Return True if a URI may be an expansion of a template.
 
-    Matching is generous where RFC 6570 is ambiguous: the server that owns the template has the last word.
+    This takes time linear in the URI for each part of the template. Matching is generous if RFC 6570 is ambiguous:
+    the server that owns the template has the last word.
     """
     if len(uri) > MAX_URI:
         return False
     uri = with_scheme(uri, scheme_of(uri))
-    # All ends that the parts so far may have, as in a walk over every possibility at once.
+    # All positions at which the parts so far may end, so that every possibility is followed at once.
     ends = {0}
     for literal, is_expression, within_segment in _parts(template):
         if not is_expression:
@@ -101,29 +104,29 @@ def _to_segment_ends(uri: str, ends: set[int]) -> set[int]:
 
 
 def example(template: str) -> str:
-    """A URI that fits a template."""
+    """Return a URI that fits a template."""
     return _EXPRESSION.sub(lambda found: _EXAMPLES.get(found[1][:1], "x"), template)
 
 
 def scheme_of(uri: str) -> str:
-    """The scheme of a URI or template in lower case; empty where it is not fixed."""
+    """Return the scheme of a URI or template in lower case; empty if it is not fixed."""
     return _split(uri.strip(" "))[0]
 
 
 def written_scheme(uri: str) -> str:
-    """The scheme of a URI or template as it is written; empty where it is not fixed."""
+    """Return the scheme of a URI or template as it is written; empty if it is not fixed."""
     found = _SCHEME.fullmatch(uri.strip(" "))
     return found[1] if found else ""
 
 
 def with_scheme(uri: str, scheme: str) -> str:
-    """A URI or template with its scheme in these letters; without a scheme it stays as it is."""
+    """Return a URI or template with this spelling of its scheme; without a scheme it stays unchanged."""
     found = _SCHEME.fullmatch(uri)
     return f"{scheme}:{found[2]}" if found else uri
 
 
 def origin(uri: str) -> tuple[str, ...]:
-    """What a URI shares with others of its server: scheme and authority, then the scheme, unless the web shares it."""
+    """Return what URIs of one server have in common: scheme and authority, then the scheme unless it is the web's."""
     scheme, separator, rest = uri.partition(":")
     scheme = scheme.lower()
     if not separator:
@@ -134,10 +137,10 @@ def origin(uri: str) -> tuple[str, ...]:
 
 
 def unusable(uri: str) -> str:
-    """What keeps a URI from being asked for, as in `contains U+0000, a control character`; empty if nothing does.
+    """Return why a URI cannot be requested, as in `contains U+0000, a control character`; empty if it can.
 
-    Control characters and half ones (lone surrogates) mean something else to every reader. Readers of files agree to
-    leave out tabs and line ends.
+    Every reader treats control characters and lone surrogates differently. Readers of files agree to ignore tabs and
+    line ends.
     """
     if len(uri) > MAX_URI:
         return f"has {len(uri)} characters, over {MAX_URI}"
@@ -149,18 +152,18 @@ def unusable(uri: str) -> str:
 
 
 def is_malformed(uri: str) -> bool:
-    """Return True for a URI of the web that WHATWG parsers refuse; what other readers make of it is not known."""
+    """Return True for a URI of the web that WHATWG parsers refuse; other readers may take it for anything."""
     return _web_form(uri) is None
 
 
 @_remembered
 def canonical(uri: str) -> str:
-    """Write a URI in the one form in which it is forwarded.
+    """Return a URI in the canonical form in which it is forwarded.
 
-    A `file:` URI is read as WHATWG has it and means a path, so without host, dot segments, empty segments and encoded
-    separators. A URI of the web (`https:`, `ws:`, `ftp:`) is serialised as WHATWG has it, and left alone if it is
-    malformed. Of others only what RFC 3986 holds for equal is made so, but no letter changes its case in what may be a
-    parameter. Fragments and empty queries are gone.
+    A `file:` URI is read as in the WHATWG standard and means a path, so host, dot segments, empty segments and encoded
+    separators are removed. A URI of the web (`https:`, `ws:`, `ftp:`) is serialised as in that standard, and left
+    unchanged if it is malformed. In others, only differences that RFC 3986 ignores are removed, but the case of letters
+    is kept in possible parameters. Fragments and empty queries are removed.
     """
     text = uri.strip(" ")
     scheme, rest = _split(text.translate(_TABS_AND_LINE_ENDS))
@@ -178,7 +181,7 @@ def canonical(uri: str) -> str:
     authority, path = _authority(path)
     if path.startswith("/") and any(each in (".", "..") for each in path.split("/")):
         path = _without_dots(path)
-        # What was a path stays one.
+        # A path must not become an authority.
         path = path if authority else f"/{path.lstrip('/')}"
     path = "" if authority and path == "/" else path
     return f"{scheme}:{_host(scheme, authority)}{path}{query}"
@@ -186,10 +189,10 @@ def canonical(uri: str) -> str:
 
 @_remembered
 def readings(uri: str) -> frozenset[str]:
-    """What readers may take a URI for: decoded, with `/` between segments, without what does not count.
+    """Return all possible readings of a URI: decoded, with `/` between segments, without insignificant parts.
 
-    Two that name the same for some reader have a reading in common. There is more than one where readers disagree:
-    about `..` behind an empty or encoded segment, about backslashes, about what is encoded twice.
+    Two URIs that are the same for some reader have a reading in common. There are several readings if readers disagree:
+    about `..` after an empty or encoded segment, about backslashes, about double encoding.
     """
     return frozenset(
         reading
@@ -201,7 +204,7 @@ def readings(uri: str) -> frozenset[str]:
 
 
 def without_user(reading: str) -> str:
-    """A reading for those who look at the host alone."""
+    """Return a reading without the user, for readers that only look at the host."""
     return _USER.sub(r"\1", reading, count=1)
 
 
@@ -222,7 +225,7 @@ def _readings(uri: str) -> Iterator[str]:
         path, _ = _cut(rest)
         paths = {unquote(_whatwg_path(path)), unquote(_python_path(path))}
         if not scheme:
-            # Where no scheme is needed, a path may be one as it is.
+            # Without a scheme, the text may itself be a path.
             paths |= {rest, unquote(path)}
         yield from (f"file://{_resolved(each)}" for path in paths for each in _with_either_slash(path))
         if scheme:
@@ -236,7 +239,7 @@ def _readings(uri: str) -> Iterator[str]:
         authority, below = _authority(read)
         parts = {(authority, _resolved(below))}
         if len(authority) > 2:
-            # As careless servers have it: what follows the scheme is one path.
+            # Careless servers read all that follows the scheme as one path.
             parts.add(_authority(f"/{_resolved(read[1:])}"))
         for host, resolved in parts:
             below = f"{resolved.rstrip('/')}{unquote(query)}"
@@ -244,7 +247,7 @@ def _readings(uri: str) -> Iterator[str]:
 
 
 def _host_names(scheme: str, authority: str) -> set[str]:
-    """The authority as readers may know it: the host without a final dot, in Unicode, a mapped IPv4 address as such."""
+    """Return the authority as readers may know it: host without a final dot, in Unicode, or its mapped IPv4 address."""
     named = unicodedata.normalize("NFKC", _host(scheme, authority)).lower()
     found = _HOST_AND_PORT.fullmatch(named)
     if found is None:
@@ -259,14 +262,14 @@ def _host_names(scheme: str, authority: str) -> set[str]:
 
 
 def _in_unicode(label: str) -> str:
-    """A label of a host name without Punycode, or as it is where it is none."""
+    """Return a label of a host name decoded from Punycode; any other label unchanged."""
     from ada_url import idna_to_unicode
 
     return (label.startswith("xn--") and label.isascii() and idna_to_unicode(label)) or label
 
 
 def _mapped_address(host: str) -> str:
-    """The IPv4 address that an IPv6 address in brackets stands for, or the host as it is."""
+    """Return the IPv4 address that an IPv6 address in brackets maps, or the host unchanged."""
     try:
         mapped = ipaddress.IPv6Address(host[1:-1]).ipv4_mapped
     except ValueError:
@@ -275,7 +278,7 @@ def _mapped_address(host: str) -> str:
 
 
 def _web_form(uri: str) -> str | None:
-    """A URI of the web as WHATWG parsers write it, or None if they refuse it; any other as it is."""
+    """Return a URI of the web as WHATWG parsers write it, or None if they refuse it; any other unchanged."""
     flat = uri.translate(_TABS_AND_LINE_ENDS).strip(_AROUND)
     if _split(flat)[0] not in _DEFAULT_PORTS:
         return uri
@@ -293,19 +296,19 @@ def _with_either_slash(path: str) -> set[str]:
 
 
 def _split(uri: str) -> tuple[str, str]:
-    """Scheme in lower case and the rest; without one, all is the rest."""
+    """Return the scheme in lower case and the rest; without a scheme, everything is the rest."""
     found = _SCHEME.fullmatch(uri)
     return (found[1].lower(), found[2]) if found else ("", uri)
 
 
 def _cut(rest: str) -> tuple[str, str]:
-    """Path (with the authority) and query, which has its `?` and is left out where it is empty."""
+    """Return the path (with the authority) and the query with its `?`, which is left out if it is empty."""
     path, mark, query = rest.partition("#")[0].partition("?")
     return path, mark + query if query else ""
 
 
 def _authority(path: str) -> tuple[str, str]:
-    """The authority with its slashes, and the path below it."""
+    """Return the authority with its slashes, and the path below it."""
     if not path.startswith("//"):
         return "", path
     authority, slash, below = path[2:].partition("/")
@@ -313,7 +316,7 @@ def _authority(path: str) -> tuple[str, str]:
 
 
 def _host(scheme: str, authority: str) -> str:
-    """The authority without a port that says nothing; of the web without a user as well, and in lower case."""
+    """Return the authority without an empty or default port; for the web also without a user, and in lower case."""
     host, colon, port = authority.rpartition(":")
     if colon and (not port or port == _DEFAULT_PORTS.get(scheme)):
         authority = host
@@ -323,7 +326,7 @@ def _host(scheme: str, authority: str) -> str:
 
 
 def _whatwg_path(rest: str) -> str:
-    """The path of a `file:` URI as the WHATWG URL standard reads it, still encoded."""
+    """Return the path of a `file:` URI as the WHATWG URL standard reads it, still encoded."""
     path = rest.replace("\\", "/")
     if path.startswith("//") and not _DRIVE.fullmatch(path[2:].partition("/")[0]):
         path = path[2:].partition("/")[2]
@@ -344,13 +347,13 @@ def _whatwg_path(rest: str) -> str:
 
 
 def _python_path(rest: str) -> str:
-    """As `urllib.parse.urlparse` reads it: backslashes are characters like others, dots stay for who opens the file."""
+    """Return the path as `urllib.parse.urlparse` reads it: backslashes are ordinary characters, dot segments stay."""
     path = _authority(rest)[1]
     return path if path.startswith("/") else f"/{path}"
 
 
 def _resolved(path: str) -> str:
-    """A path as a file system takes it: without dot segments and empty ones."""
+    """Return a path as a file system resolves it: without dot segments and empty ones."""
     segments: list[str] = []
     for segment in path.split("/"):
         if segment == "..":
@@ -361,7 +364,7 @@ def _resolved(path: str) -> str:
 
 
 def _without_dots(path: str) -> str:
-    """A path without dot segments, as RFC 3986 takes them out."""
+    """Return a path without dot segments, removed as in RFC 3986."""
     segments: list[str] = []
     *_, last = given = path[1:].split("/")
     for segment in given:
@@ -373,7 +376,7 @@ def _without_dots(path: str) -> str:
 
 
 def _escaped(text: str) -> str:
-    """Escapes in capitals where they are needed, and none where they are not."""
+    """Write needed escapes in capitals, and remove unneeded ones."""
     return quote(_PERCENT.sub(_escape, text), safe=_ASCII, errors="surrogatepass")
 
 

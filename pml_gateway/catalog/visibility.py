@@ -1,4 +1,4 @@
-"""What upstreams list for some clients only, and the names that therefore do not exist for others."""
+"""Visibility: names that upstreams list for some clients only, and that therefore do not exist for others."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from pml_gateway.mcp.listing import TOOLS, Difference, Offers, gains, names, wit
 from pml_gateway.types import JsonObject
 
 Names = frozenset[tuple[str, str, str]]
-"""(upstream id, kind, its own name or URI)."""
+"""Names as (upstream id, kind, its own name or URI)."""
 
 NOTHING: Names = frozenset()
 
 
 @dataclass(frozen=True)
 class Visibility:
-    """By what clients can be asked: the names that do not exist for them, and what servers say to them alone.
+    """The names that do not exist for clients, and the offers for them alone, by the capabilities of clients.
 
-    `others` is what does not exist for clients of which no upstream was told.
+    `others` are the names that do not exist for clients with capabilities that no upstream was told of.
     """
 
     absent: Mapping[str, Names] = field(default_factory=lambda: MappingProxyType({}))
@@ -28,11 +28,11 @@ class Visibility:
     said: Mapping[str, Mapping[str, Offers]] = field(default_factory=lambda: MappingProxyType({}))
 
     def absent_for(self, client_capabilities: str) -> Names:
-        """What does not exist for a client that can be asked this."""
+        """Return the names that do not exist for a client with these capabilities."""
         return self.absent.get(client_capabilities, self.others)
 
     def group(self, client_capabilities: str) -> str:
-        """One name for all clients for whom the same exists; empty for those who cannot be asked anything."""
+        """Return one key for all clients for which the same exists; empty for those that cannot be asked anything."""
         return self._groups.get(client_capabilities, "")
 
     @cached_property
@@ -47,7 +47,7 @@ class Visibility:
 
 @dataclass(frozen=True, slots=True)
 class Variants:
-    """What one upstream lists for everybody, and the differences for clients by what they can be asked."""
+    """The listing of one upstream for all clients, and the differences by the capabilities of clients."""
 
     tools: tuple[JsonObject, ...]
     offers: Offers
@@ -55,7 +55,7 @@ class Variants:
 
 
 def build_visibility(upstreams: Mapping[str, Variants]) -> Visibility:
-    """The visibility of these upstreams; those that list the same for all clients add nothing."""
+    """Return the visibility of these upstreams; those that list the same for all clients add nothing."""
     differing = {upstream_id: each for upstream_id, each in upstreams.items() if any(each.differences.values())}
     if not differing:
         return Visibility()
@@ -77,10 +77,10 @@ def build_visibility(upstreams: Mapping[str, Variants]) -> Visibility:
 
 
 def absent_tools(absent: Names) -> frozenset[tuple[str, str]]:
-    """The tools among names, as (upstream id, name)."""
+    """Return the tools among names, as (upstream id, name)."""
     return frozenset((upstream_id, name) for upstream_id, kind, name in absent if kind == TOOLS)
 
 
 def absent_offers(absent: Names) -> frozenset[tuple[str, str]]:
-    """The prompts, resources and templates among names, as (upstream id, name or URI)."""
+    """Return the prompts, resources and templates among names, as (upstream id, name or URI)."""
     return frozenset((upstream_id, name) for upstream_id, kind, name in absent if kind != TOOLS)
