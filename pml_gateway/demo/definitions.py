@@ -1,4 +1,4 @@
-"""Seeds a folder with sample files and notes and gives the `servers:` entries of the bundled demo servers."""
+"""The `servers:` entries of the bundled demo servers, and the sample files and notes that they work on."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ SAMPLE_NOTES: tuple[tuple[str, str, tuple[str, ...]], ...] = (
 
 
 def demo_servers(work_dir: Path) -> dict[str, JsonObject]:
-    """Return the three demo servers working in a folder that is created and seeded; what exists there is kept."""
+    """Return the three demo servers working in a folder; create and seed it, but keep existing files."""
     folder = work_dir.resolve()
     files, notes = folder / "files", folder / "notes.sqlite3"
     _seed_files(files)
@@ -54,7 +54,7 @@ def demo_servers(work_dir: Path) -> dict[str, JsonObject]:
 
 
 def _entry(folder: Path, name: str, *arguments: Path) -> JsonObject:
-    # -P keeps modules lying in the working directory from being imported.
+    # -P prevents the import of modules in the working directory.
     arguments_text = [str(argument) for argument in arguments]
     return {
         "command": sys.executable,

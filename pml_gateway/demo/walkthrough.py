@@ -30,12 +30,12 @@ from pml_gateway.types import MODES, ExposureMode, JsonObject
 INTENT = "keep notes about a project and search its files"
 START_SECONDS = 30.0
 READABLE = 70
-"""Characters of what a tool does that fit on a line of a usual terminal."""
+"""Maximum number of characters of a tool's summary, so that it fits on a line of a usual terminal."""
 
 
 @dataclass(frozen=True, slots=True)
 class ModeRow:
-    """What one mode lists."""
+    """The number of tools that one mode lists, and their tokens."""
 
     label: str
     tools: int
@@ -53,7 +53,7 @@ class TourStop:
 
 @dataclass(frozen=True, slots=True)
 class DemoReport:
-    """Everything the tour saw."""
+    """The findings of the whole tour."""
 
     url: str
     tokenizer: str
@@ -64,13 +64,13 @@ class DemoReport:
     steps: list[TourStop]
 
     def as_json(self) -> JsonObject:
-        """The report as plain JSON."""
+        """Return the report as plain JSON."""
         return asdict(self)
 
 
 @asynccontextmanager
 async def running_demo(folder: Path, port: int) -> AsyncIterator[str]:
-    """The demo's gateway over HTTP with all state in `folder`; yields its URL once every server has answered."""
+    """Run the demo's gateway over HTTP with all state in `folder`; yield its URL once every server has answered."""
     settings = Settings.model_validate(
         {
             "servers": demo_servers(folder / "work"),
@@ -99,7 +99,7 @@ async def running_demo(folder: Path, port: int) -> AsyncIterator[str]:
             async with first_signal() as signalled:
                 tasks.start_soon(stop_on, signalled)
                 await serve_http(opener, HttpSettings(port=port), on_listening, stop)
-            # Ended by a signal: whoever waits inside ends with it.
+            # A signal ended the gateway: the tasks that wait for it end as well.
             tasks.cancel_scope.cancel()
 
         async def stop_on(signalled: anyio.Event) -> None:
@@ -118,12 +118,12 @@ async def running_demo(folder: Path, port: int) -> AsyncIterator[str]:
         finally:
             stop.set()
     if not complete.is_set():
-        # A signal ended it before it had started; there was nobody yet to end with it.
+        # A signal ended the gateway before it had started, so no code inside could end with it.
         raise KeyboardInterrupt
 
 
 async def walk_through(url: str) -> DemoReport:
-    """Be a client of the demo gateway and note what it answers."""
+    """Take the tour as a client of the demo gateway, and return its answers."""
     modes = [await _mode_row(url, mode) for mode in ExposureMode]
     async with Client(url) as client:
         full = await _client_tools(f"{url}/full_proxy")

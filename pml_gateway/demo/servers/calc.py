@@ -199,7 +199,7 @@ def loan_payment(principal: Money, yearly_rate: YearlyRate, months: Months) -> d
 
 
 def _moment(text: str, zone: str) -> datetime:
-    """Read a date and time; a given UTC offset wins over the zone."""
+    """Parse a date and time; a given UTC offset takes precedence over the zone."""
     moment = datetime.fromisoformat(text)
     return moment if moment.tzinfo else moment.replace(tzinfo=UTC if zone == "UTC" else ZoneInfo(zone))
 
@@ -239,7 +239,7 @@ def _finite(number: float) -> float:
 
 
 def build() -> FastMCP[None]:
-    """Return the server; it needs no argument."""
+    """Build the server, which needs no argument."""
     server = FastMCP[None]("calc", "Calculates exactly: dates, time zones, arithmetic, statistics, units, money.")
     add_tools(server, READS, current_time, convert_timezone, date_difference, add_duration)
     add_tools(server, READS, count_business_days, add_business_days, evaluate_expression, describe_numbers)

@@ -61,7 +61,7 @@ class Match:
 
 @dataclass(frozen=True, slots=True)
 class Files:
-    """The tools. No path leads outside the root, which is given resolved."""
+    """The tools of the server. No path leads outside `root`, which is given resolved."""
 
     root: Path
 
@@ -158,15 +158,15 @@ class Files:
         return f"deleted {path}"
 
     def _inside(self, path: str) -> Path:
-        """Return the place of a path after following links; it need not exist."""
+        """Return a path after following links; it need not exist."""
         place = os.path.realpath(self.root / path)
-        # Behind a loop of links, others are left in the path.
+        # After a loop of links, other links are left in the path.
         if not Path(place).is_relative_to(self.root) or os.path.realpath(place) != place:
             raise ValueError(f"{path!r} is outside the root folder; use a path relative to the root")
         return Path(place)
 
     def _unfollowed(self, path: str) -> Path:
-        """Return the place of a path with its last part not followed: a link rather than its target."""
+        """Return a path without following its last part: a link rather than its target."""
         parent, name = os.path.split(path)
         if name in {"", ".", ".."}:
             raise ValueError(f"{path!r} does not name an entry of a folder")
@@ -179,7 +179,7 @@ class Files:
         return place
 
     def _free(self, path: str) -> Path:
-        """Return a place where nothing is yet, in a folder that exists or is created."""
+        """Return a path at which nothing exists yet; create its folder if it is missing."""
         place = self._inside(path)
         if place.exists():
             raise ValueError(f"{path!r} exists already; choose another path or delete it first")
@@ -193,7 +193,7 @@ class Files:
         return place.read_bytes().decode()
 
     def _walk(self, path: str) -> Iterator[Path]:
-        """Iterate over readable regular files below a folder; links are left out."""
+        """Yield readable regular files below a folder, without links."""
         places = (Path(parent, name) for parent, _, names in os.walk(self._inside(path)) for name in sorted(names))
         for place in places:
             if not place.is_symlink() and place.is_file() and os.access(place, os.R_OK):

@@ -29,7 +29,7 @@ def add_tools(server: FastMCP[None], hints: ToolAnnotations, *functions: Functio
 
 
 def _explained(function: Function) -> Function:
-    """Tell the caller, and not the log, why a request was refused."""
+    """Wrap a function so that the caller learns why a request was refused, and nothing is logged."""
 
     @functools.wraps(function)
     def answer(*args: object, **kwargs: object) -> object:
@@ -38,7 +38,7 @@ def _explained(function: Function) -> Function:
         except (ArithmeticError, LookupError, ValueError, sqlite3.DatabaseError) as exc:
             raise ToolError(str(exc.args[0]) if len(exc.args) == 1 else str(exc), log_level=logging.DEBUG) from exc
         except OSError as exc:
-            # The name only: an absolute path would tell the caller where the folder lies.
+            # The name only: an absolute path would reveal the folder's location to the caller.
             text = f"{Path(str(exc.filename)).name}: {exc.strerror}" if exc.filename else str(exc)
             raise ToolError(text, log_level=logging.DEBUG) from exc
 

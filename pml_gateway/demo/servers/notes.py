@@ -119,7 +119,7 @@ class Notes:
 
     @contextmanager
     def _database(self) -> Iterator[sqlite3.Connection]:
-        """Open the file; what is changed is kept together or not at all."""
+        """Open the file; changes are committed together or not at all."""
         with closing(sqlite3.connect(self.path, timeout=BUSY_SECONDS)) as database, database:
             database.execute("CREATE TABLE IF NOT EXISTS notes (id INTEGER PRIMARY KEY AUTOINCREMENT, note TEXT)")
             database.execute("BEGIN IMMEDIATE")
