@@ -43,9 +43,9 @@ from pml_gateway.upstreams.concurrency import Activity
 from pml_gateway.upstreams.dialogue.background import Background
 from pml_gateway.upstreams.dialogue.habits import Habit
 from pml_gateway.upstreams.dialogue.local_clients import LocalClients
+from pml_gateway.upstreams.dialogue.question_probe import QuestionProbe
 from pml_gateway.upstreams.dialogue.resource_subscriptions import UPDATED, ResourceSubscriptions
 from pml_gateway.upstreams.dialogue.shared_questions import SharedQuestions
-from pml_gateway.upstreams.dialogue.trials import Trials
 from pml_gateway.upstreams.faults import STABLE_AFTER, Faults, is_permanent
 from pml_gateway.upstreams.first_start import FirstStart
 from pml_gateway.upstreams.lists import Lists
@@ -206,7 +206,7 @@ class Lifecycle:
         self._local = local
         self._background = background
         self.habit = habit
-        self.trials = Trials(habit)
+        self.question_probe = QuestionProbe(habit)
         self._on_listed = on_listed
         self._on_failed = on_failed
         self._backoff = Backoff()
@@ -421,7 +421,7 @@ class Lifecycle:
             self._local,
             self._effective.defaults.question_timeout,
             on_asked=self.note_asked,
-            on_unproven=self.trials.begin_anew,
+            on_unproven=self.question_probe.begin_anew,
             on_outdated=self.meet_clients,
             in_order=self._effective.definition.resolved_transport is not Transport.HTTP,
         )

@@ -36,9 +36,9 @@ from pml_gateway.upstreams.call import Calls, Request, SessionExpiredError
 from pml_gateway.upstreams.concurrency import CallLimit
 from pml_gateway.upstreams.dialogue.background import Background
 from pml_gateway.upstreams.dialogue.client_sessions import OwnSessions
+from pml_gateway.upstreams.dialogue.question_probe import QuestionProbe
 from pml_gateway.upstreams.dialogue.shared_questions import UnclearQuestionError
 from pml_gateway.upstreams.dialogue.suspended_calls import SuspendedCall, SuspendedCalls
-from pml_gateway.upstreams.dialogue.trials import Trials
 from pml_gateway.upstreams.retries import repeated
 from pml_gateway.upstreams.session_choice import TRIED, UNTRIED, SessionChoice
 
@@ -70,7 +70,7 @@ class Relay:
         calls: Calls,
         *,
         own_sessions: OwnSessions,
-        trials: Trials,
+        question_probe: QuestionProbe,
         background: Background,
         limit: CallLimit,
         breaker: Breaker,
@@ -79,7 +79,7 @@ class Relay:
         self._choice = choice
         self._calls = calls
         self._own_sessions = own_sessions
-        self._trials = trials
+        self._question_probe = question_probe
         self._limit = limit
         self._breaker = breaker
         self._suspended = SuspendedCalls(effective.upstream_id, background, self._question_timeout)
@@ -147,7 +147,7 @@ class Relay:
             if isinstance(audience, SuspendedCall):
                 call.party = call
             calls.append(call)
-            proven, tried = self._trials.proven, request.subject
+            proven, tried = self._question_probe.proven, request.subject
             call.is_proven, call.is_repeatable = tried in proven, self._calls.is_repeatable(request)
             async with AsyncExitStack() as stack:
                 borrowed, why = None, why_own
@@ -162,7 +162,7 @@ class Relay:
                 call.lend_place = permit.lent
                 result = await self._calls.attempt(request, call, borrowed)
                 if is_tried and not call.was_questioned and not result.get("isError"):
-                    self._trials.passed(tried, proven)
+                    self._question_probe.passed(tried, proven)
                 return result
 
         if self._calls.is_repeatable(request):
@@ -190,9 +190,9 @@ class Relay:
             return UNTRIED
         if call.is_proven:
             if self._choice.joins(audience):
-                await self._trials.until_quiet(call.party, deadline=deadline, moves=moves)
+                await self._question_probe.until_quiet(call.party, deadline=deadline, moves=moves)
             return self._choice.why_own(audience, era)
-        turn = self._trials.turn(request.subject, call.party, deadline=deadline, moves=moves, apart=apart)
+        turn = self._question_probe.turn(request.subject, call.party, deadline=deadline, moves=moves, apart=apart)
         if await stack.enter_async_context(turn):
             return ""
         return self._choice.why_own(audience, era) or (UNTRIED if apart() else TRIED)

@@ -134,7 +134,7 @@ class Upstream:
             self._choice,
             self._calls,
             own_sessions=self._own_sessions,
-            trials=self._lifecycle.trials,
+            question_probe=self._lifecycle.question_probe,
             background=self._background,
             limit=limit,
             breaker=self.breaker,

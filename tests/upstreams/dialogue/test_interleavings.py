@@ -15,7 +15,7 @@ from mcp.client.client import Client
 from mcp.shared.exceptions import MCPError
 
 from pml_gateway.serve.clients import end_local_client
-from pml_gateway.upstreams.dialogue import shared_questions, trials
+from pml_gateway.upstreams.dialogue import question_probe, shared_questions
 from tests.support.asking import Person, act, asking, question_of
 from tests.support.local import Machine, machine
 from tests.support.scripted_server import text_result, tool
@@ -122,7 +122,7 @@ class Caller:
     ],
 )
 async def test_everything_reaches_its_own_client(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
-    monkeypatch.setattr(trials, "TURN_SECONDS", MOMENT * 3)
+    monkeypatch.setattr(question_probe, "TURN_SECONDS", MOMENT * 3)
     monkeypatch.setattr(shared_questions, "HELD_SECONDS", MOMENT * 5)
     chance = random.Random(seed)
     people = [Person(name) for name in NAMES[: chance.randint(2, 4)]]

@@ -17,7 +17,7 @@ from pml_gateway.config.settings import Settings
 from pml_gateway.mcp.elicitation import Capabilities
 from pml_gateway.mcp.transport import open_streams
 from pml_gateway.upstreams import change_pace, lifecycle
-from pml_gateway.upstreams.dialogue import shared_questions, trials
+from pml_gateway.upstreams.dialogue import question_probe, shared_questions
 from pml_gateway.upstreams.dialogue.local_clients import LocalClients, union
 from tests.support.asking import Asked, Person, act, asking, gated, question_of
 from tests.support.local import Machine, machine
@@ -191,7 +191,7 @@ async def test_requests_that_may_ask_run_beside_no_others_and_those_that_wait_mo
 async def test_a_request_that_is_not_proven_takes_its_own_session_beside_a_slow_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(trials, "TURN_SECONDS", 0.05)
+    monkeypatch.setattr(question_probe, "TURN_SECONDS", 0.05)
     gate, ada, bob = Gate(), Person("ada"), Person("bob")
     gate.holds("slow")
     async with (
@@ -689,7 +689,7 @@ async def test_the_lone_stateless_client_of_a_gateway_has_sessions_of_its_own(tm
 async def test_a_client_beside_the_local_ones_is_not_asked_for_them_nor_given_what_they_told(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(trials, "TURN_SECONDS", 0.05)
+    monkeypatch.setattr(question_probe, "TURN_SECONDS", 0.05)
     gate, ada, beside = Gate(), Person("ada"), Asked("anonymous")
     gate.holds("long")
 

@@ -24,7 +24,7 @@ TURN_SECONDS = 2.0
 _Counted = TypeVar("_Counted", bound=Hashable)
 
 
-class Trials:
+class QuestionProbe:
     """What was answered without a question, and whose other requests run on the shared session."""
 
     def __init__(self, habit: Habit) -> None:
