@@ -17,7 +17,7 @@ from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 from pml_gateway.config.servers import Transport, UpstreamDefinition
 from pml_gateway.log import get_logger
 from pml_gateway.mcp.elicitation import OpenCall, Questions
-from pml_gateway.mcp.http import HttpSide
+from pml_gateway.mcp.http import ConnectionFacts
 from pml_gateway.mcp.negotiation import HANDSHAKE, MODERN, Spoken, negotiate
 from pml_gateway.mcp.network import Network
 from pml_gateway.mcp.session import (
@@ -54,7 +54,7 @@ class Connection:
     lost: anyio.Event
     ended: anyio.Event
     send_call: CallTool | None = None
-    http: HttpSide | None = None
+    http: ConnectionFacts | None = None
 
     @property
     def pid(self) -> int | None:
@@ -125,7 +125,7 @@ async def open_connection(
     connect_timeout: float,
     header_maps: HeaderMaps,
     on_notice: OnNotice,
-    http: HttpSide,
+    http: ConnectionFacts,
     questions: Questions,
 ) -> AsyncIterator[Connection]:
     """Open, negotiate and watch one session; it ends with this context.
@@ -167,7 +167,7 @@ async def _calls(
     definition: UpstreamDefinition,
     workplace: Workplace,
     connection: Connection,
-    http: HttpSide,
+    http: ConnectionFacts,
     connect_timeout: float,
     on_notice: OnNotice,
 ) -> AsyncIterator[Connection]:
@@ -191,7 +191,12 @@ async def _calls(
 
 @asynccontextmanager
 async def _session(
-    read: object, write: object, header_maps: HeaderMaps, on_message: object, questions: Questions, http: HttpSide
+    read: object,
+    write: object,
+    header_maps: HeaderMaps,
+    on_message: object,
+    questions: Questions,
+    http: ConnectionFacts,
 ) -> AsyncIterator[Connection]:
     dispatcher = WatchedDispatcher(read, write)  # type: ignore[arg-type]  # the SDK's stream protocols are private
     dispatcher.lost = anyio.Event()

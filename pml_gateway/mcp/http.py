@@ -56,7 +56,7 @@ class SessionUnknownError(UpstreamUnavailableError):
 
 
 @dataclass(slots=True)
-class HttpSide:
+class ConnectionFacts:
     """State shared with a transport next to the message streams, including HTTP details that the SDK does not expose.
 
     `max_bytes` is the maximum size of a message; `pid` the process that was started, and `was_read` is False if it

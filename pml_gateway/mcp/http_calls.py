@@ -28,7 +28,7 @@ from pml_gateway.mcp.bodies import ACCEPTED_ENCODING, BodyError, unpacked
 from pml_gateway.mcp.elicitation import TOLD, OpenCall, Questions
 from pml_gateway.mcp.events import events
 from pml_gateway.mcp.failures import unreachable
-from pml_gateway.mcp.http import CREDENTIALS_ENDED, EVENTS, FIRST_REFUSAL, SESSION_HEADER, HttpSide
+from pml_gateway.mcp.http import CREDENTIALS_ENDED, EVENTS, FIRST_REFUSAL, SESSION_HEADER, ConnectionFacts
 from pml_gateway.mcp.network import Network
 from pml_gateway.mcp.refusals import MAX_READ, Refusal
 from pml_gateway.mcp.session import MAX_OPEN_REQUESTS, OnNotice, PassthroughSession, report_progress, too_many
@@ -144,7 +144,7 @@ class HttpCalls:
         client: aiohttp.ClientSession,
         url: str,
         session: PassthroughSession,
-        http: HttpSide,
+        http: ConnectionFacts,
         on_notice: OnNotice,
     ) -> None:
         self._client = client
@@ -339,7 +339,7 @@ async def open_http_calls(
     url: str,
     headers: Mapping[str, str],
     session: PassthroughSession,
-    http: HttpSide,
+    http: ConnectionFacts,
     network: Network,
     *,
     connect_timeout: float,

@@ -28,7 +28,7 @@ from pml_gateway.errors import GatewayError
 from pml_gateway.foreign_json import sound_error
 from pml_gateway.json_text.pieces import LARGE
 from pml_gateway.json_text.reading import TooManyListedError
-from pml_gateway.mcp.http import HttpSide, answer_in_context
+from pml_gateway.mcp.http import ConnectionFacts, answer_in_context
 from pml_gateway.processes.framing import AnswerFault
 from pml_gateway.processes.messages import read_message
 from pml_gateway.types import JsonObject
@@ -266,7 +266,7 @@ REOPEN_SECONDS = 5.0
 
 
 @asynccontextmanager
-async def http_streams(url: str, client: httpx2.AsyncClient, http: HttpSide) -> AsyncIterator[TransportStreams]:
+async def http_streams(url: str, client: httpx2.AsyncClient, http: ConnectionFacts) -> AsyncIterator[TransportStreams]:
     """Open streams like `mcp.client.streamable_http.streamable_http_client`, with four differences.
 
     Large messages are parsed in pieces; an error answers the request it was sent for, whatever its id; a connection

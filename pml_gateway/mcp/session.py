@@ -48,7 +48,7 @@ from pml_gateway import __version__
 from pml_gateway.errors import UpstreamProtocolError
 from pml_gateway.log import get_logger
 from pml_gateway.mcp.elicitation import TOLD, OpenCall, Questions
-from pml_gateway.mcp.http import Answered, HttpSide, SessionUnknownError, noting_answer
+from pml_gateway.mcp.http import Answered, ConnectionFacts, SessionUnknownError, noting_answer
 from pml_gateway.mcp.lost_sessions import CHECK_SECONDS, SessionCheck
 from pml_gateway.mcp.refusals import Refusal
 from pml_gateway.mcp.sdk import OpenDispatcher, OpenSession
@@ -161,7 +161,7 @@ class PassthroughSession(OpenSession):
         dispatcher: WatchedDispatcher,
         header_maps: HeaderMaps,
         questions: Questions,
-        http: HttpSide,
+        http: ConnectionFacts,
         **options: Any,
     ) -> None:
         super().__init__(dispatcher=dispatcher, **options)

@@ -18,7 +18,7 @@ from mcp_types.jsonrpc import INTERNAL_ERROR, ErrorData
 
 from pml_gateway.errors import UpstreamProtocolError, UpstreamUnusableError
 from pml_gateway.log import get_logger
-from pml_gateway.mcp.http import EVENTS, FIRST_REFUSAL, HttpSide, answer_in_context, read_refusal
+from pml_gateway.mcp.http import EVENTS, FIRST_REFUSAL, ConnectionFacts, answer_in_context, read_refusal
 from pml_gateway.mcp.sdk import (
     ContextReceiveStream,
     ContextSendStream,
@@ -35,7 +35,7 @@ Incoming = ContextSendStream[SessionMessage | Exception]
 
 
 @asynccontextmanager
-async def sse_streams(url: str, client: httpx2.AsyncClient, http: HttpSide) -> AsyncIterator[TransportStreams]:
+async def sse_streams(url: str, client: httpx2.AsyncClient, http: ConnectionFacts) -> AsyncIterator[TransportStreams]:
     """Open the event stream, and send messages to the address that it names.
 
     Raises:
@@ -110,7 +110,7 @@ async def _send(
             async with stream_within_origin(client, "POST", address, json=content) as response:
                 if response.status_code < FIRST_REFUSAL and response.next_request is None:
                     return
-                # `HttpSide.note` has already reported the response to the sender.
+                # `ConnectionFacts.note` has already reported the response to the sender.
                 reason = f"HTTP {response.status_code}"
         except httpx2.TransportError as error:
             answered = answer_in_context()

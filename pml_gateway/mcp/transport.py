@@ -21,7 +21,7 @@ from pml_gateway.config.servers import Transport, UpstreamDefinition
 from pml_gateway.errors import GatewayError, SecretError, UpstreamUnusableError
 from pml_gateway.log import get_logger
 from pml_gateway.mcp.bodies import ACCEPTED_ENCODING
-from pml_gateway.mcp.http import HttpSide
+from pml_gateway.mcp.http import ConnectionFacts
 from pml_gateway.mcp.network import Network
 from pml_gateway.mcp.sdk import TransportStreams, http_streams
 from pml_gateway.mcp.sse import sse_streams
@@ -101,7 +101,7 @@ class OpenStreams(Protocol):
         workplace: Workplace,
         logs_dir: Path,
         connect_timeout: float,
-        http: HttpSide,
+        http: ConnectionFacts,
     ) -> AbstractAsyncContextManager[TransportStreams]: ...
 
 
@@ -113,7 +113,7 @@ async def open_streams(
     workplace: Workplace,
     logs_dir: Path,
     connect_timeout: float,
-    http: HttpSide,
+    http: ConnectionFacts,
     children: Children | None = None,
 ) -> AsyncIterator[TransportStreams]:
     """Open the transport; secrets are resolved here, in `workplace`, and live no longer than the connection.
@@ -149,7 +149,7 @@ async def _open_stdio(
     definition: UpstreamDefinition,
     workplace: Workplace,
     logs_dir: Path,
-    http: HttpSide,
+    http: ConnectionFacts,
     given: Children | None,
 ) -> AsyncIterator[TransportStreams]:
     parameters = process_parameters(upstream_id, definition, workplace)
@@ -259,7 +259,7 @@ def surroundings(upstream_id: str, definition: UpstreamDefinition, workplace: Wo
 
 
 def _http_client(
-    definition: UpstreamDefinition, workplace: Workplace, connect_timeout: float, http: HttpSide
+    definition: UpstreamDefinition, workplace: Workplace, connect_timeout: float, http: ConnectionFacts
 ) -> httpx2.AsyncClient:
     async def limit(request: httpx2.Request) -> None:
         # The SDK sends these without a deadline; a server that never answers would block the rest.

@@ -29,7 +29,7 @@ from pml_gateway.log import get_logger
 from pml_gateway.mcp.connection import Connection, open_connection
 from pml_gateway.mcp.elicitation import Questions
 from pml_gateway.mcp.failures import translate
-from pml_gateway.mcp.http import HttpSide, SessionUnknownError
+from pml_gateway.mcp.http import ConnectionFacts, SessionUnknownError
 from pml_gateway.mcp.listing import Listed, ListKind, Remembered, announced_kind
 from pml_gateway.mcp.negotiation import MODERN, ClosedAtVersionError, Spoken, WrongEraError
 from pml_gateway.mcp.session import HeaderMaps, OnNotice
@@ -129,12 +129,12 @@ class Opener:
             return Turn(self.starts)
         return await self.starts.turn(urgency, whose)
 
-    def http_side(self) -> HttpSide:
+    def connection_facts(self) -> ConnectionFacts:
         """What a connection is to learn of HTTP beside the messages."""
-        return HttpSide(self.effective.defaults.max_message_bytes, self.authorization)
+        return ConnectionFacts(self.effective.defaults.max_message_bytes, self.authorization)
 
     def open(
-        self, spoken: Spoken, questions: Questions, http: HttpSide, header_maps: HeaderMaps, on_notice: OnNotice
+        self, spoken: Spoken, questions: Questions, http: ConnectionFacts, header_maps: HeaderMaps, on_notice: OnNotice
     ) -> AbstractAsyncContextManager[Connection]:
         """One more connection, preferably in this era and version; what its peer asks goes to `questions`."""
         return open_connection(
@@ -197,7 +197,7 @@ class Lifecycle:
         self._effective = opener.effective
         self._opener = opener
         self._first_start = FirstStart(opener.effective, opener.installs, opener.logs_dir, opener.workplace)
-        self._http = opener.http_side()  # of the shared connection
+        self._http = opener.connection_facts()  # of the shared connection
         self.lists = Lists(opener.effective, remembered)
         self._due = self.lists.due
         self._activity = activity
@@ -387,7 +387,7 @@ class Lifecycle:
         Raises:
             GatewayError: it could not be opened, or not in the time that a start may take once it is its turn.
         """
-        http = self._opener.http_side()
+        http = self._opener.connection_facts()
         try:
             if await self._first_start.is_due():
                 raise self._first_start.progress()
@@ -414,7 +414,7 @@ class Lifecycle:
 
     def _open_shared(self) -> AbstractAsyncContextManager[Connection]:
         """The connection for everybody; what it asks is asked of local clients."""
-        self._http = self._opener.http_side()
+        self._http = self._opener.connection_facts()
         if self._local is None:
             return self._open(self.era, Questions(on_asked=self.note_asked), self._http, self.take_notice)
         asked = SharedQuestions(
@@ -428,7 +428,7 @@ class Lifecycle:
         return self._open(self.era, asked, self._http, self.take_notice)
 
     def _open(
-        self, era: str, questions: Questions, http: HttpSide, on_notice: OnNotice
+        self, era: str, questions: Questions, http: ConnectionFacts, on_notice: OnNotice
     ) -> AbstractAsyncContextManager[Connection]:
         return self._opener.open(
             Spoken(era, self._version),

@@ -14,7 +14,7 @@ from mcp.shared.memory import create_client_server_memory_streams
 from mcp.shared.message import SessionMessage
 
 from pml_gateway.mcp.elicitation import Questions
-from pml_gateway.mcp.http import HttpSide
+from pml_gateway.mcp.http import ConnectionFacts
 from pml_gateway.mcp.session import MAX_OPEN_REQUESTS, PassthroughSession, RateLimiter, WatchedDispatcher
 
 pytestmark = pytest.mark.anyio
@@ -28,7 +28,7 @@ async def session_with_server() -> AsyncIterator[tuple[Any, Any]]:
     async with create_client_server_memory_streams() as (streams, server_streams):
         dispatcher = WatchedDispatcher(*streams)
         dispatcher.lost, dispatcher.pace = anyio.Event(), RateLimiter(1_000_000)
-        async with PassthroughSession(dispatcher, lambda _name: {}, Questions(), HttpSide()):
+        async with PassthroughSession(dispatcher, lambda _name: {}, Questions(), ConnectionFacts()):
             yield server_streams
 
 
