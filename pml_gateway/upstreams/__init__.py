@@ -1,1 +1,1 @@
-"""The MCP servers behind the gateway: each with its connection, its calls, and its whole life."""
+"""MCP servers behind the gateway: connections, calls and lifecycle of each."""

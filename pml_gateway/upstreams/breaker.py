@@ -1,4 +1,4 @@
-"""The circuit breaker of one upstream: whether a call is let through, tried, or refused at once."""
+"""The circuit breaker of one upstream: lets calls through, probes with one, or refuses at once."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ from pml_gateway.types import JsonObject
 logger = get_logger(__name__)
 
 PROBE_SECONDS = 1.0
-"""When a call that is refused beside a probe may be tried again: the probe's outcome is not known before."""
+"""Seconds after which a call that was refused during a probe may be retried: the probe has not ended before."""
 
 
 class BreakerState(StrEnum):
-    """Whether calls are let through."""
+    """State of a circuit breaker."""
 
     CLOSED = "closed"
     OPEN = "open"
@@ -37,10 +37,10 @@ class BreakerState(StrEnum):
 
 @dataclass(slots=True, eq=False)
 class Ticket:
-    """The leave to make one call, with what is known of it so far.
+    """Permission for one call, and what is known of the call so far.
 
-    `share` is whose it is, `pause` the end of the pause in which or after which it is made, if there is one, and
-    `incident` what a failure belongs to where one fault ends many calls.
+    `share` is the client that the call counts for, `pause` the end of the pause in or after which the call is made, if
+    there is one. Failures with the same `incident` are one fault that ended many calls.
     """
 
     share: str = OWN
@@ -50,18 +50,18 @@ class Ticket:
 
     @property
     def executed(self) -> str:
-        """What is known of the call's execution while there is no answer."""
+        """Return `unknown` if the call was sent and may have been executed, else `no`."""
         return "unknown" if self.sent else "no"
 
 
 class Breaker:
-    """Counts the calls that failed in a row, and holds calls back while the upstream is not to be tried.
+    """Counts consecutive failures of calls, and refuses calls while the upstream should not be tried.
 
-    The connection loop holds calls back as well, through `hold`: there is one answer to "may a call be made now". Where
-    no connection stands, the next attempt to connect is the probe; where one does, the next call is.
+    The connection loop refuses calls as well, through `hold`, so that one object decides if a call may be made now. If
+    there is no connection, the next attempt to connect is the probe; otherwise the next call is.
 
-    One client's calls may fail where others are answered. While calls of one alone have failed, only its calls are
-    refused: the first answer to another one ends the pause, and the first failure makes it everybody's.
+    Calls of one client may fail while others succeed. While only one client's calls have failed, only its calls are
+    refused: the first answer to another client ends the pause, and the first failure extends it to all clients.
     """
 
     def __init__(
@@ -87,36 +87,36 @@ class Breaker:
 
     @property
     def state(self) -> BreakerState:
-        """Open while every call is refused, half open while one is let through to see."""
+        """Return open while all calls are refused, half open while one call probes the upstream."""
         if self.retry_after > 0:
             return BreakerState.OPEN
         return BreakerState.HALF_OPEN if self._open else BreakerState.CLOSED
 
     @property
     def retry_after(self) -> float:
-        """Seconds until calls are let through again."""
+        """Return the seconds until calls are let through again."""
         return max(max(self._paused_until, self._held_until) - self._clock(), 0.0)
 
     def report(self) -> JsonObject:
-        """The state for people and programs."""
+        """Return the state as JSON."""
         return {"state": self.state.value, "failures": self.failures, **self.details}
 
     @property
     def details(self) -> JsonObject:
-        """Details of errors that say when to try again."""
+        """Return the details for errors that say when to retry."""
         return {"retry_after_seconds": _tenths(self.retry_after)} if self.retry_after else {}
 
     def check_hold(self) -> None:
-        """Refuse a call until the connection loop tries again.
+        """Refuse a call until the connection loop retries.
 
         Raises:
-            GatewayError: why, and in how many seconds to try again; nothing was sent.
+            GatewayError: the reason, and the seconds until a retry makes sense; nothing was sent.
         """
         if (seconds := self._held_until - self._clock()) > 0:
             raise self._refusal(seconds)
 
     def check(self, share: str = OWN) -> None:
-        """Refuse a client's call during a pause, and beside the probe that follows it.
+        """Refuse a client's call during a pause, and during the probe that follows it.
 
         Raises:
             GatewayError: as `check_hold`.
@@ -130,9 +130,9 @@ class Breaker:
 
     @contextmanager
     def call(self, share: str = OWN, *, impatient: bool) -> Iterator[Ticket]:
-        """Make a client's call in this context, which takes note of how it ends; the first after a pause is the probe.
+        """Make a client's call in this context and record how it ends; the first call after a pause is the probe.
 
-        An `impatient` call is given less time than the upstream may take, so that its deadline says nothing of it.
+        An `impatient` call has less time than the upstream is allowed, so its timeout does not count as a failure.
 
         Raises:
             GatewayError: as `check`.
@@ -155,7 +155,7 @@ class Breaker:
                 self._failed(ticket, error, ticket.incident)
             raise
         except UpstreamError:
-            # It answered, be it with an error or with nonsense.
+            # It answered, even if with an error or an invalid message.
             self._succeeded(ticket)
             raise
         finally:
@@ -163,25 +163,25 @@ class Breaker:
                 self._probe = None
 
     def heard(self, ticket: Ticket) -> None:
-        """The upstream asked something during a call: it is alive, and nobody has to wait for a person's answer."""
+        """Count a call as answered because the upstream asked something during it: it is alive."""
         self._succeeded(ticket)
 
     def hold(self, error: GatewayError, seconds: float) -> None:
-        """Refuse calls until the connection loop tries again."""
+        """Refuse calls until the connection loop retries."""
         self._reason = error
         self._held_until = self._clock() + seconds
 
     def release(self) -> None:
-        """End what `hold` began: calls wait for the attempt to connect. A pause that failed calls began goes on."""
+        """Undo `hold`: calls wait for the attempt to connect. A pause that failed calls started goes on."""
         self._held_until = 0.0
 
     def _spares(self, share: str) -> bool:
-        """Whether it is the calls of one other client alone that failed."""
+        """Return True if only the calls of one other client have failed."""
         return self._open and len(self._failed_for) == 1 and share not in self._failed_for
 
     def _succeeded(self, ticket: Ticket) -> None:
         if self._open and ticket.pause != self._paused_until:
-            # A call from before the pause says nothing of now.
+            # A call from before the pause says nothing about the current state.
             return
         if self._open:
             logger.info("%s: a call was answered; calls are let through again", self._upstream_id)
@@ -194,7 +194,7 @@ class Breaker:
         self._incident = incident
         was_spared = self._spares(ticket.share)
         if len(self._failed_for) < 2:
-            # Whether there are several is all that matters.
+            # It only matters if there are several.
             self._failed_for.add(ticket.share)
         if self._open:
             if self._probe is ticket or was_spared:
@@ -222,5 +222,5 @@ class Breaker:
 
 
 def _tenths(seconds: float) -> float:
-    """Rounded up: nobody is told to try again in 0 s."""
+    """Round up to tenths of a second, so that no error says to retry in 0 s."""
     return math.ceil(seconds * 10) / 10

@@ -1,4 +1,4 @@
-"""A request on its way to an upstream: a place for it, attempts on a live connection, its outcome in our errors."""
+"""A request to an upstream: waits for a slot, is sent on a live connection, and fails with the gateway's errors."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ from pml_gateway.upstreams.retries import repeated
 from pml_gateway.upstreams.session_choice import late
 
 READS = frozenset({"completion/complete", "prompts/get", "resources/read"})
-"""Requests that change nothing, whatever they name."""
+"""Methods that change nothing, whatever their params."""
 
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What is sent, with `limit` seconds for its answer, which end at `deadline` (`anyio.current_time`).
+    """A request with its time limit: `limit` seconds for the answer, which end at `deadline` (`anyio.current_time`).
 
-    Progress renews them until `end`. `share` is whom its place is counted for.
+    Progress extends the deadline by `limit`, at most until `end`. `share` is the client that its slot counts for.
     """
 
     method: str
@@ -43,12 +43,12 @@ class Request:
 
     @property
     def subject(self) -> tuple[str, str]:
-        """The method, and the tool, prompt or resource that it is about."""
+        """Return the method, and the name of its tool, prompt or resource."""
         return self.method, str(self.params.get("name") or self.params.get("uri") or "")
 
     @property
     def what(self) -> str:
-        """What people know it by."""
+        """Return the name for messages."""
         return str(self.params.get("name") or self.params.get("uri") or self.method)[:100]
 
 
@@ -57,7 +57,7 @@ class SessionExpiredError(UpstreamUnavailableError):
 
 
 class Calls:
-    """The requests to one upstream, as many at a time as may run."""
+    """The requests to one upstream, with a limit on how many run at a time."""
 
     def __init__(
         self, effective: EffectiveSettings, lifecycle: Lifecycle, activity: Activity, breaker: Breaker
@@ -70,10 +70,10 @@ class Calls:
         self._breaker = breaker
 
     async def send(self, request: Request) -> JsonObject:
-        """The result of a request on the shared session during which nobody is asked anything.
+        """Send a request on the shared session and return its result; the client is not asked anything meanwhile.
 
         Raises:
-            GatewayError: what became of it.
+            GatewayError: the request failed.
         """
         check = partial(self._breaker.check, request.share)
         async with self._activity.limit.taken(request.deadline, check, request.share):
@@ -82,7 +82,7 @@ class Calls:
             return await self.attempt(request)
 
     def is_repeatable(self, request: Request) -> bool:
-        """Whether it may reach the upstream twice: a read, a list, or a call of a tool that says so."""
+        """Return True if the request may reach the upstream twice: a read, a list, or a call of an idempotent tool."""
         if request.method == "tools/call":
             return request.params.get("name") in self._lifecycle.lists.tool_facts.repeatable
         return request.method in READS or request.method.endswith("/list")
@@ -90,16 +90,16 @@ class Calls:
     async def attempt(
         self, request: Request, call: OpenCall | None = None, borrowed: Connection | None = None
     ) -> JsonObject:
-        """Send a request that has its place, and wait for the answer.
+        """Send a request that has its slot, and wait for the answer.
 
         Args:
             request: what to send.
-            call: the request as the upstream may ask in it; its time stands still meanwhile.
-            borrowed: the session of one client; without it, the request goes over the shared one.
+            call: the request as the upstream may ask in it; its time limit is suspended meanwhile.
+            borrowed: the session of one client; by default, the request uses the shared session.
 
         Raises:
             SessionExpiredError: the server forgot the borrowed session.
-            GatewayError: what became of the request.
+            GatewayError: the request failed.
         """
         with self._breaker.call(request.share, impatient=request.limit < self._call_timeout) as ticket:
             with (
@@ -129,7 +129,7 @@ class Calls:
             if delivery is not None:
                 delivery.sending(repeatable=self.is_repeatable(request))
             ticket.sent = True
-            # One lost session fails all its calls; over HTTP, each fails for itself.
+            # One lost session fails all its calls; over HTTP, each call fails for itself.
             ticket.incident = connection if connection.send_call is None else None
             try:
                 with self._activity.sent():
@@ -142,10 +142,10 @@ class Calls:
             except SessionUnknownError as refused:
                 if refused.details["executed"] != "no":
                     raise translate(refused, self._upstream_id) from refused
-                # The server executed nothing: the one safe retry.
+                # The server executed nothing, so this retry is safe.
                 ticket.sent = False
                 if is_last:
-                    # A new session makes no difference, so that its error says more.
+                    # A new session makes no difference, so the server's own error is more useful.
                     raise translate(refused.__cause__ or refused, self._upstream_id) from refused
                 if borrowed is not None:
                     connection.ended.set()
@@ -165,7 +165,7 @@ class Calls:
 
 
 def _renewing(request: Request, deadline: Deadline) -> ProgressFnT:
-    """Return what is told of progress: it renews the deadline and reaches the client, if that asked."""
+    """Return the progress handler of a request: it extends the deadline, and passes progress on to the client."""
 
     async def renew(progress: float, total: float | None, message: str | None) -> None:
         deadline.renew(request.limit)

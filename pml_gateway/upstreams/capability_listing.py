@@ -1,10 +1,10 @@
-"""Lists upstreams again for clients that can be asked, where those get more or fewer tools than others.
+"""Additional listings of upstreams whose lists depend on the capabilities of the client.
 
-Some servers of the handshake era look at what a client announced and register tools by that. The session that lists
-for all clients announces nothing, or what local clients can be asked together. So when the first client comes that can
-be asked something else, such servers are listed once more by a session that announces everything, or nothing; those
-that list something else then, once for every set of capabilities that clients really have. What differs is kept with
-the manifest.
+Some servers of the handshake era register tools by the capabilities that a client announced. The session that lists
+for all clients announces nothing, or the combined capabilities of local clients. When the first client with other
+capabilities connects, such servers are therefore listed once more by a session that announces everything, or nothing.
+Those whose list differs are then listed once for each set of capabilities that clients really have. The differences
+are kept with the manifest.
 """
 
 from __future__ import annotations
@@ -34,25 +34,25 @@ from pml_gateway.upstreams.upstream import Upstream
 logger = get_logger(__name__)
 
 FIRST_WAIT = 3.0
-"""Seconds that the first client of its kind waits for its lists; those that are later announce themselves."""
+"""Seconds that the first client with its capabilities waits for its lists; later changes are announced to it."""
 
 MAX_SETS = 16
-"""Sets of capabilities that are listed for; clients of further ones get the list for everybody."""
+"""Maximum number of capability sets that are listed for; clients with further ones get the list for all clients."""
 
 AT_ONCE = 4
-"""Upstreams that are listed side by side: over stdio each is one more process."""
+"""Upstreams that are listed at the same time: over stdio, each is one more process."""
 
 QUIET_SECONDS = 10.0
-"""How long a listing stands at least, unless that for everybody changes: servers announce changes in bursts."""
+"""Minimum seconds between listings, unless the list for all clients changes: servers announce changes in bursts."""
 
 LAST_PAUSE = 300.0
-"""Seconds between attempts, which double from `QUIET_SECONDS`."""
+"""Maximum seconds between attempts, which double from `QUIET_SECONDS`."""
 
 SETTLING_SECONDS = 0.5
-"""How long a server may take, after a session began, to announce that its list is another now."""
+"""Seconds after the start of a session in which a server may announce that its list has changed."""
 
 MAX_LISTINGS = 3
-"""Listings of one session, however often its list changes."""
+"""Maximum number of listings in one session, however often its list changes."""
 
 
 def _client_capabilities(announced: JsonObject) -> Capabilities:
@@ -66,7 +66,7 @@ EVERYTHING = _client_capabilities(
         "sampling": {"context": {}, "tools": {}},
     }
 )
-"""All that a client can be asked."""
+"""All capabilities through which a client can be asked."""
 
 
 NOTHING = _client_capabilities({})
@@ -74,7 +74,7 @@ NOTHING = _client_capabilities({})
 
 @lru_cache(maxsize=256)
 def listed_for(key: str) -> Capabilities:
-    """What of a client's capabilities lists may depend on; whatever else it wrote into them is its own matter."""
+    """Return the part of a client's capabilities that lists may depend on."""
     announced: JsonObject = json.loads(key)
     return _client_capabilities(
         {
@@ -86,10 +86,10 @@ def listed_for(key: str) -> Capabilities:
 
 @dataclass(slots=True, eq=False)
 class _Record:
-    """What has been done for one upstream: for whom it was listed, and for whom it is to be again.
+    """The state of the listings of one upstream: the capability sets that are done, and those that are due again.
 
-    Times are those of `anyio.current_time`: of the last listing begun, the next that repeats one, and the next attempt.
-    One that `is_faulty` was against the protocol, and is not tried again because its upstream announces something.
+    Times are `anyio.current_time`: of the last listing started, the next repeated one, and the next attempt. After a
+    protocol violation, `is_faulty` is set: the listing is then not retried when the upstream announces a change.
     """
 
     upstream: Upstream
@@ -106,7 +106,7 @@ class _Record:
 
 
 class CapabilityListings:
-    """Lists upstreams in the name of the clients that were met; `run` does it, in the background."""
+    """Lists upstreams for the capabilities of the clients that connected; `run` does so in the background."""
 
     def __init__(
         self,
@@ -115,13 +115,13 @@ class CapabilityListings:
         note: Callable[[Upstream, str, Difference], None],
         serve: Callable[[], Awaitable[None]],
     ) -> None:
-        """List the upstreams of a pool.
+        """Set up the listings for a pool of upstreams.
 
         Args:
-            pool: whose upstreams.
-            known: the differences of an upstream that are known; None if it needs none.
-            note: takes one more, or a new one.
-            serve: has what was taken become what clients are answered from.
+            pool: the upstreams.
+            known: returns the known differences of an upstream; None if it needs none.
+            note: stores a new or changed difference.
+            serve: makes the stored differences visible to clients.
         """
         self._pool = pool
         self._known = known
@@ -134,9 +134,9 @@ class CapabilityListings:
         self._places = anyio.Semaphore(AT_ONCE)
 
     def note_client(self, client_capabilities: Capabilities) -> str:
-        """What lists for this client depend on; upstreams are listed for it from now on.
+        """Return the key of the capabilities that this client's lists depend on, and list upstreams for it from now on.
 
-        Empty where it is listed what is listed for everybody.
+        Empty if the client gets the list for all clients.
         """
         wanted = listed_for(client_capabilities.key)
         if wanted == self._base:
@@ -147,11 +147,11 @@ class CapabilityListings:
         return wanted.key
 
     def is_ready(self, key: str) -> bool:
-        """Whether lists for these capabilities need not be waited for (any more)."""
+        """Return True if clients need not wait (any more) for the lists for these capabilities."""
         return key in self._waited
 
     async def wait(self, key: str) -> None:
-        """Wait, for a moment at most, until what is listed for these capabilities is known."""
+        """Wait until the lists for these capabilities are known, for at most `FIRST_WAIT` seconds."""
         with anyio.move_on_after(FIRST_WAIT):
             await self._changed.until(
                 lambda: not any(self._lacks(upstream, key) for upstream in self._pool.upstreams.values())
@@ -160,7 +160,7 @@ class CapabilityListings:
         self._waited.add(key)
 
     def listed(self, upstream: Upstream, listed: Listed) -> None:
-        """An upstream was listed for everybody: what differs from that may be another now."""
+        """Note that an upstream was listed for all clients: differences from that list may have changed."""
         record = self._record(upstream)
         base = (listed.tools, listed.offers)
         if record.base != base:
@@ -176,19 +176,19 @@ class CapabilityListings:
         self._changed.set()
 
     def renew(self) -> None:
-        """List every upstream anew, at once."""
+        """List every upstream again at once."""
         for record in self._records.values():
             record.stale |= record.done
             record.again_at = record.retry_at = -math.inf
         self._changed.set()
 
     def failed(self, upstream: Upstream) -> None:
-        """An upstream cannot be reached: nobody needs to wait for it."""
+        """Note that an upstream is unreachable, so that no client waits for it."""
         self._record(upstream).has_failed = True
         self._changed.set()
 
     async def run(self) -> None:
-        """List whenever there is reason to, for as long as the owner's task group lives."""
+        """Run due listings for as long as the owner's task group lives."""
         async with anyio.create_task_group() as tasks:
             while True:
                 for upstream in self._pool.upstreams.values():
@@ -205,7 +205,7 @@ class CapabilityListings:
         return record
 
     def _wanted(self, upstream: Upstream) -> dict[str, Capabilities]:
-        """What the upstream is to be listed for: first for everything, and for the rest only if that differs."""
+        """Return the capability sets to list for: first those that probe for a difference, then all if there is one."""
         if not self._met:
             return {}
         known = self._known(upstream.upstream_id)
@@ -217,13 +217,13 @@ class CapabilityListings:
 
     @property
     def _base(self) -> Capabilities:
-        """What the session announces that lists for everybody."""
+        """Return the capabilities that the session for the common list announces."""
         local = self._pool.local
         return NOTHING if local is None else listed_for(local.client_capabilities.key)
 
     @property
     def _probes(self) -> tuple[Capabilities, ...]:
-        """What upstreams are listed for first, to see whether it makes a difference what a client can be asked."""
+        """Return the capability sets that show if an upstream's list depends on capabilities at all."""
         base = self._base
         if not base:
             return (EVERYTHING,)
@@ -231,7 +231,7 @@ class CapabilityListings:
         return (NOTHING, EVERYTHING) if has_more else (NOTHING,)
 
     def _due(self, record: _Record) -> list[tuple[float, Capabilities]]:
-        """For whom the upstream is to be listed, and when."""
+        """Return the capability sets that are due, each with its time."""
         upstream = record.upstream
         is_known = upstream.last_listed is not None and upstream.state in (UpstreamState.READY, UpstreamState.IDLE)
         if not is_known or self._pool.upstreams.get(upstream.upstream_id) is not upstream:
@@ -251,7 +251,7 @@ class CapabilityListings:
         probes = [each.key for each in self._probes]
         if not self._base and EVERYTHING.key not in known:
             return True
-        # Local clients come to lists that are nearly always theirs, and are told of changes.
+        # Local clients get lists that are nearly always right for them, and are told of changes.
         return any(known.get(probe) for probe in probes) and key not in known
 
     async def _list_due(self, record: _Record) -> None:
@@ -283,7 +283,7 @@ class CapabilityListings:
             self._changed.set()
 
     async def _list(self, upstream: Upstream, client_capabilities: Capabilities) -> None:
-        """List as a client of these capabilities, again if its list changes while the session begins."""
+        """List with these capabilities, and again if the list changes at the start of the session."""
         changed = anyio.Event()
 
         def on_notice(method: str, _params: JsonObject) -> None:

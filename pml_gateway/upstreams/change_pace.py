@@ -1,4 +1,4 @@
-"""The pace at which the changes of one server's lists are followed: each is judged, indexed and written to disk."""
+"""A rate limit for processing the changes of one server's lists: each is checked, indexed and written to disk."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from collections.abc import Callable
 
 CHANGES_SECONDS = 600.0
 FREE_CHANGES = 10
-"""Changes within so many seconds that are followed at once: more than a person makes who writes a server."""
+"""Changes per `CHANGES_SECONDS` that are processed at once: more than a developer of a server causes."""
 
 FIRST_PAUSE = 1.0
 LONGEST_PAUSE = 300.0
-"""Seconds of the first pause, which doubles with each further change, and the longest wait for a new list."""
+"""Maximum seconds of a pause; the first one doubles with each further change."""
 
 
 class ChangePace:
-    """Counts changes, and says how long to wait before the next one is looked at."""
+    """Counts changes, and computes the pause before the next one is processed."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
@@ -25,7 +25,7 @@ class ChangePace:
 
     @property
     def remaining(self) -> float:
-        """Seconds until the next change is to be looked at."""
+        """Return the seconds until the next change may be processed."""
         return max(self._paused_until - self._clock(), 0.0)
 
     def note(self) -> float:
@@ -36,6 +36,6 @@ class ChangePace:
             self._changes.popleft()
         more = len(self._changes) - FREE_CHANGES
         if more > 0:
-            # A bounded exponent, as no float holds any power.
+            # Limit the exponent, as large powers overflow a float.
             self._paused_until = now + min(FIRST_PAUSE * 2.0 ** min(more - 1, 16), LONGEST_PAUSE)
         return self.remaining

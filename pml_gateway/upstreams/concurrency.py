@@ -1,4 +1,4 @@
-"""How many calls of one upstream run and wait: bounded, counted, fair to every client, and waited for at the end."""
+"""Limits for the calls of one upstream: bounded, counted, fair between clients, and drained at the end."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from pml_gateway.signal import Signal
 
 
 class Permit:
-    """One taken place, which may be lent while its call waits for a person."""
+    """A slot for one call, which can be lent while the call waits for a person."""
 
     def __init__(self, places: FairPlaces, share: str) -> None:
         self._places = places
@@ -25,7 +25,7 @@ class Permit:
 
     @asynccontextmanager
     async def lent(self) -> AsyncIterator[None]:
-        """Let other calls run for the length of this context; contexts may overlap."""
+        """Let other calls use the slot for the length of this context; contexts may overlap."""
         self._loans += 1
         self._release()
         try:
@@ -40,7 +40,7 @@ class Permit:
                     self._is_held = True
 
     def give_up(self) -> None:
-        """The call is over."""
+        """Release the slot at the end of the call."""
         self._is_over = True
         self._release()
 
@@ -51,11 +51,11 @@ class Permit:
 
 
 class CallLimit:
-    """Lets a number of calls run, a number of them wait, and refuses the rest at once.
+    """Limits the calls that run and the calls that wait, and refuses all others at once.
 
-    A client that is alone may take every place and the whole queue. Of several, the one with the fewest running calls
-    is served next; where the queue is full, it gives up the latest call of the one of which most wait. While others are
-    there that have no running calls, the last places are kept for them.
+    A client may use all slots and the whole queue if it is the only one. Of several clients, the one with the fewest
+    running calls is served next; if the queue is full, the client with most waiting calls loses its latest one. While
+    other clients without running calls are connected, the last slots are reserved for them.
     """
 
     def __init__(
@@ -69,38 +69,38 @@ class CallLimit:
 
     @property
     def waiting(self) -> int:
-        """Calls that wait for a place."""
+        """Return the number of calls that wait for a slot."""
         return len(self._places.waiting)
 
     @property
     def running(self) -> int:
-        """Calls that have a place."""
+        """Return the number of calls that have a slot."""
         return self._max_concurrent - self._places.free
 
     @property
     def calls(self) -> int:
-        """Calls that run or wait."""
+        """Return the number of calls that run or wait."""
         return self.waiting + self.running
 
     @property
     def is_unused(self) -> bool:
-        """Whether no call runs or waits."""
+        """Return True if no call runs or waits."""
         return not self.calls
 
     @asynccontextmanager
     async def taken(
         self, deadline: float, before_waiting: Callable[[], None] = lambda: None, share: str = OWN
     ) -> AsyncIterator[Permit]:
-        """One place, held for the length of this context.
+        """Wait for a slot, and hold it for the length of this context.
 
         Args:
-            deadline: ends the wait for it (`anyio.current_time`).
-            before_waiting: is called where no place is free for it, and raises where the wait would be in vain.
-            share: whose call it is.
+            deadline: end of the wait (`anyio.current_time`).
+            before_waiting: called if no slot is free; raises if waiting is useless.
+            share: the client that the call counts for.
 
         Raises:
-            UpstreamBusyError: as many calls wait as may; nothing was sent.
-            UpstreamTimeoutError: no place was free in time; nothing was sent.
+            UpstreamBusyError: the queue is full; nothing was sent.
+            UpstreamTimeoutError: no slot was free in time; nothing was sent.
         """
         if self._places.has_one_for(share) and anyio.current_time() < deadline:
             self._places.take(share)
@@ -115,11 +115,11 @@ class CallLimit:
             self._changed.set()
 
     def hand_out(self) -> None:
-        """A client left: let calls that wait have the places that were kept for it."""
+        """Give the slots that were reserved for a client that left to waiting calls."""
         self._places.hand_out()
 
     async def until_unused(self, timeout: float) -> None:
-        """Wait until no call runs or waits, at most `timeout` seconds."""
+        """Wait until no call runs or waits, for at most `timeout` seconds."""
         with anyio.move_on_after(timeout):
             await self._changed.until(lambda: self.is_unused)
 
@@ -159,7 +159,7 @@ class CallLimit:
 
 
 class Activity:
-    """What an upstream's connection is used for right now."""
+    """Current use of an upstream's connection."""
 
     def __init__(self, limit: CallLimit) -> None:
         self.limit = limit
@@ -171,21 +171,21 @@ class Activity:
 
     @property
     def is_unused(self) -> bool:
-        """Whether no call runs or waits."""
+        """Return True if no call runs or waits."""
         return self.limit.is_unused
 
     @property
     def idle_seconds(self) -> float:
-        """Seconds since a call or a connection began or ended."""
+        """Return the seconds since a call or a connection last started or ended."""
         return time.monotonic() - self._last_used
 
     def touch(self) -> None:
-        """Begin to count idle seconds anew."""
+        """Restart the count of idle seconds."""
         self._last_used = time.monotonic()
 
     @contextmanager
     def sent(self) -> Iterator[None]:
-        """Count one call that was sent and is not yet answered; its time is kept if it is answered."""
+        """Count a sent call until it is answered; record its duration if it is."""
         started = time.monotonic()
         self.in_flight += 1
         self.sent_calls += 1
@@ -198,6 +198,6 @@ class Activity:
             self._answered.set()
 
     async def drain(self, timeout: float) -> None:
-        """Wait until no call is in flight, at most `timeout` seconds."""
+        """Wait until no call is in flight, for at most `timeout` seconds."""
         with anyio.move_on_after(timeout):
             await self._answered.until(lambda: self.in_flight == 0)

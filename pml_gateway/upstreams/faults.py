@@ -1,4 +1,4 @@
-"""What the log is told of an upstream that fails: each reason once, and the same one again only rarely."""
+"""Log suppression for an upstream that fails: each reason is logged once, and repeated only rarely."""
 
 from __future__ import annotations
 
@@ -11,24 +11,24 @@ from pml_gateway.errors import GatewayError, UpstreamAuthError, UpstreamUnusable
 
 FIRST_SILENCE = 600.0
 LAST_SILENCE = 6 * 3600.0
-"""Seconds until the same reason is told again: doubled from the first to the last."""
+"""Maximum seconds until the same reason is logged again; doubles from the first to this."""
 
 STABLE_AFTER = 5.0
-"""Seconds a connection has to live for its loss to be an accident, and what comes after it another outage."""
+"""Minimum lifetime of a connection in seconds for its loss to count as a new outage."""
 
 MAX_REASONS = 16
-"""Reasons of one upstream that are told apart; one that gives another each time is told no more often for that."""
+"""Maximum number of reasons of one upstream that are told apart, so that changing reasons are not logged more often."""
 
 _NUMBERS = re.compile(r"\d+")
 
 
 def is_permanent(error: GatewayError) -> bool:
-    """Whether trying again helps nobody before somebody puts something right."""
+    """Return True if retrying cannot succeed until the configuration, the login or the server changes."""
     return isinstance(error, UpstreamUnusableError | UpstreamAuthError)
 
 
 class Faults:
-    """The reasons that were told of one upstream, forgotten when it was there for a while."""
+    """The logged reasons of one upstream, forgotten once it was connected for a while."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
@@ -37,11 +37,11 @@ class Faults:
         self._answered_at = math.inf
 
     def is_news(self, error: GatewayError) -> bool:
-        """Whether this failure is to be told; reasons that differ in numbers alone are the same."""
+        """Return True if this failure should be logged; reasons that differ only in numbers count as the same."""
         if self._clock() - self._answered_at >= STABLE_AFTER:
             self._silences.clear()
         self._answered_at = math.inf
-        # Processes and ports have numbers, which say nothing new.
+        # Process ids and ports change with each failure, and are no news.
         reason = _NUMBERS.sub("0", error.message)
         if reason not in self._silences and len(self._silences) >= MAX_REASONS:
             reason = ""
@@ -54,6 +54,6 @@ class Faults:
         return True
 
     def answered(self) -> bool:
-        """Note that a connection stands; whether that is worth a word, as a failure was told since the last one."""
+        """Note that a connection is open; return True if that should be logged, because a failure was."""
         was_told, self._is_told, self._answered_at = self._is_told, False, self._clock()
         return was_told

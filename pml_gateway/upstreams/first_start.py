@@ -1,4 +1,4 @@
-"""The first start of one upstream whose command fetches a package: installed first, and never half of it."""
+"""Installation before the first start of an upstream whose command fetches a package."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ from pml_gateway.text import escaped, shortened
 from pml_gateway.workplace import Workplace
 
 MAX_SHOWN = 60
-"""Characters of a package's name in a message."""
+"""Maximum length of a package's name in a message."""
 
 MAX_LINE = 200
-"""Characters of what a package runner said."""
+"""Maximum length of a quoted line of a package runner."""
 
 _UNKNOWN = re.compile(
     # npm, pnpm, bun, yarn; then uv and pip; then deno and docker.
@@ -34,14 +34,14 @@ _UNKNOWN = re.compile(
     rb"|npm package '[^']*' does not exist|JSR package not found"
     rb"|manifest (?:for \S+ not found|unknown)|repository does not exist"
 )
-"""What package runners say where a registry has no such package or version."""
+"""Output of package runners if a registry has no such package or version."""
 
 RETRY_SECONDS = 5.0
-"""When a call that came during an installation may be tried again."""
+"""Seconds after which a call that came during an installation may be retried."""
 
 
 class FirstStart:
-    """Has the package of one upstream installed before its server is started, where it has one."""
+    """Installs the package of one upstream before its server is started, if its command fetches one."""
 
     def __init__(
         self, effective: EffectiveSettings, installs: Installs | None, logs_dir: Path, workplace: Workplace
@@ -58,10 +58,10 @@ class FirstStart:
         self._was_unknown = False
 
     async def run(self, on_begin: Callable[[], None]) -> None:
-        """Return once there is nothing left to install; `on_begin` is called where there is.
+        """Install what is missing; call `on_begin` if there is anything.
 
         Raises:
-            GatewayError: it was not installed, or the server cannot be started at all.
+            GatewayError: the installation failed, or the server cannot be started at all.
         """
         found = self._found()
         if self._installs is None or found is None or await self._installs.is_installed(*found):
@@ -70,12 +70,12 @@ class FirstStart:
         self._was_unknown = names_unknown_package(await self._installs.said_last(*found))
         on_begin()
         started = await self._installs.see_through(*found, log_file=self._log_file, seconds=self.limit)
-        # Without a process there was nothing to install with: the start that follows says what is wrong.
+        # Without a process there was nothing to install with: the start that follows reports the error.
         if started.outcome is not Outcome.INSTALLED and started.has_run:
             raise self._failure(found[0], started)
 
     async def is_due(self) -> bool:
-        """Whether something is to be installed before a server can be started.
+        """Return True if a package must be installed before the server can be started.
 
         Raises:
             GatewayError: the server cannot be started at all.
@@ -84,13 +84,13 @@ class FirstStart:
         return self._installs is not None and found is not None and not await self._installs.is_installed(*found)
 
     async def doubt(self) -> None:
-        """Take the next start for a first one, as this took too long: the runner may have begun to fetch something."""
+        """Treat the next start as a first one, as this one took too long: the runner may have begun a download."""
         found = self._found()
         if self._installs is not None and found is not None:
             await self._installs.doubt(*found)
 
     def progress(self) -> GatewayError:
-        """What a request is refused with meanwhile."""
+        """Return the error for requests during the installation."""
         seconds = time.monotonic() - self._began if self._began else 0.0
         if self._was_unknown:
             return UpstreamUnusableError(
@@ -106,7 +106,7 @@ class FirstStart:
         )
 
     def _found(self) -> tuple[PackageRun, StdioServerParameters] | None:
-        """What is installed and how it is started, of a command that can be started at all."""
+        """Return the package and the command that runs it; None if the command fetches no package."""
         if self._installs is None:
             return None
         parameters = process_parameters(self._upstream_id, self._definition, self._workplace)
@@ -141,12 +141,12 @@ def names_unknown_package(said: bytes) -> bool:
 
 
 def _last_words(said: bytes) -> str:
-    """The last line of a runner that says what is missing: the first ones are codes."""
+    """Return the last line that names the missing package: the first ones are codes."""
     lines = [line.strip() for line in said.decode("utf-8", "replace").splitlines() if line.strip()]
     line = next((line for line in reversed(lines) if _UNKNOWN.search(line.encode())), lines[-1])
     return shortened(escaped(mask_text(line)), MAX_LINE)
 
 
 def _shown(run: PackageRun) -> str:
-    """Runner and package for people; what they are made of may hold a secret."""
+    """Return runner and package for messages, without secrets."""
     return f"{run.runner} {shortened(escaped(mask_text(without_defaults(run.packages[0]))), MAX_SHOWN)}"

@@ -1,4 +1,4 @@
-"""The life of one upstream's connection: opened when wanted, listed, watched, reconnected with backoff, closed."""
+"""The lifecycle of one upstream's connection: opened on demand, listed, watched, reconnected with backoff, closed."""
 
 from __future__ import annotations
 
@@ -59,30 +59,30 @@ logger = get_logger(__name__)
 
 FIRST_BACKOFF = 1.0
 LAST_BACKOFF = 60.0
-"""Seconds between attempts to reach an upstream that fails: doubled from the first to the last."""
+"""Maximum seconds between attempts to reach a failing upstream; doubles from the first to this."""
 
 PERMANENT_PAUSE = 600.0
 SURROUNDINGS_SECONDS = 5.0
-"""Seconds between attempts where only a change of something helps, and how often it is looked whether one came."""
+"""Seconds between attempts if only a change of the surroundings helps, and between checks for such a change."""
 
 LISTING_SECONDS = 1.0
-"""How long a connection on which no client calls stays open after it has listed: its lists may change at once."""
+"""Seconds that a connection without client calls stays open after listing: the lists may change at once."""
 
 BURST_SECONDS = 0.05
-"""Servers announce changes in bursts; one listing answers all that arrive within this time."""
+"""Servers announce changes in bursts; one listing answers all that arrive within these seconds."""
 
 CLOSING_SECONDS = 10.0
-"""How long a connection that is no longer used for new calls stays open for those in flight."""
+"""Seconds that a connection which takes no new calls stays open for those in flight."""
 
 OLDER_VERSIONS_SECONDS = 600.0
 """Seconds until a server that ended at every protocol version is offered the older ones again."""
 
 Surroundings = tuple[str, object, bool]
-"""What the attempt after a permanent fault waits for a change of."""
+"""The state that has to change before an attempt after a permanent fault."""
 
 
 class Backoff:
-    """The pauses of one upstream. `expired` says that the gateway itself gave up the connection that ends next."""
+    """Reconnect pauses of one upstream. `expired` is True if the gateway itself closed the connection that ends next."""
 
     def __init__(self) -> None:
         self.expired = False
@@ -91,7 +91,7 @@ class Backoff:
         self._was_stable = False
 
     def needs_none(self, lived: float) -> bool:
-        """Whether a connection that lived so many seconds may be followed by another one at once."""
+        """Return True if a connection that lived `lived` seconds may be replaced at once."""
         lost_quickly = lived < STABLE_AFTER
         at_once = self.expired or not (lost_quickly and self._lost_quickly)
         self.expired, self._lost_quickly = False, lost_quickly
@@ -99,7 +99,7 @@ class Backoff:
         return at_once
 
     def pause(self) -> float:
-        """Seconds until the next attempt after one that failed; twice as many the time after."""
+        """Return the seconds until the next attempt after a failed one, and double the next pause."""
         if self._was_stable:
             self._pause, self._was_stable = FIRST_BACKOFF, False
         pause = self._pause
@@ -107,13 +107,13 @@ class Backoff:
         return pause * random.uniform(0.8, 1.2)
 
     def forget(self) -> None:
-        """Begin with the shortest pause again."""
+        """Start with the shortest pause again."""
         self._pause = FIRST_BACKOFF
 
 
 @dataclass(frozen=True, slots=True)
 class Opener:
-    """How connections to one upstream are opened: with the folder and the variables of `workplace`."""
+    """Opens connections to one upstream, in the folder and with the variables of `workplace`."""
 
     effective: EffectiveSettings
     open_streams: OpenStreams
@@ -124,19 +124,19 @@ class Opener:
     installs: Installs | None = None
 
     async def turn(self, urgency: Urgency, whose: str = EVERYBODY) -> Turn:
-        """Wait until the server may be started, where it is started here."""
+        """Wait until the server may be started, if it is a local process."""
         if self.effective.definition.resolved_transport is not Transport.STDIO:
             return Turn(self.starts)
         return await self.starts.turn(urgency, whose)
 
     def connection_facts(self) -> ConnectionFacts:
-        """What a connection is to learn of HTTP beside the messages."""
+        """Create the object that collects the HTTP facts of a new connection."""
         return ConnectionFacts(self.effective.defaults.max_message_bytes, self.authorization)
 
     def open(
         self, spoken: Spoken, questions: Questions, http: ConnectionFacts, header_maps: HeaderMaps, on_notice: OnNotice
     ) -> AbstractAsyncContextManager[Connection]:
-        """One more connection, preferably in this era and version; what its peer asks goes to `questions`."""
+        """Open one more connection, preferably in this era and version; questions of the server go to `questions`."""
         return open_connection(
             self.effective.upstream_id,
             self.effective.definition,
@@ -153,7 +153,7 @@ class Opener:
 
 
 class UpstreamState(StrEnum):
-    """Where an upstream is in its life."""
+    """State of an upstream's connection."""
 
     IDLE = "idle"
     INSTALLING = "installing"
@@ -165,7 +165,7 @@ class UpstreamState(StrEnum):
 class Lifecycle:
     """Holds at most one connection, in the task that runs `run`; other tasks borrow the live one.
 
-    A connection is kept while `activity` uses it, and a while longer. While none can be had, `breaker` refuses calls.
+    A connection is kept while `activity` uses it, and for a while after. If there is none, `breaker` refuses calls.
     """
 
     def __init__(
@@ -186,13 +186,11 @@ class Lifecycle:
         self.state = UpstreamState.IDLE
         self.last_error: GatewayError | None = None
         self.settled = anyio.Event()
-        self.start_seconds = 0.0  # that the last start took until it had listed, on this machine as busy as it was
+        self.start_seconds = 0.0  # duration of the last start with its first listing, under the load at the time
         self._knew_lists = bool(remembered.era)
-        self.era = remembered.era  # that of the last connection, here or before this start; empty if there was none
-        self._version = (
-            remembered.version
-        )  # the older version of the handshake that the server takes, if it refuses others
-        self._older_versions_at = -math.inf  # when they were last offered in vain, on connections that the server ended
+        self.era = remembered.era  # of the last connection, here or before this start; empty if there was none
+        self._version = remembered.version  # the older handshake version that the server accepts, if it refuses others
+        self._older_versions_at = -math.inf  # time of the last vain offer, on connections that the server ended
         self._offered: set[str] = set()  # the older versions that connections were opened for
         self._effective = opener.effective
         self._opener = opener
@@ -218,32 +216,32 @@ class Lifecycle:
 
     @property
     def longest_start(self) -> float:
-        """Seconds until a start has succeeded or failed at the latest, with what it may install first."""
+        """Return the maximum seconds until a start has succeeded or failed, including an installation before it."""
         return self._effective.connect_timeout + self._first_start.limit
 
     @property
     def installing(self) -> GatewayError | None:
-        """What requests are refused with while the upstream's package is installed."""
+        """Return the error for requests while the upstream's package is installed."""
         return self._first_start.progress() if self.state is UpstreamState.INSTALLING else None
 
     async def until_tried(self) -> None:
-        """Wait until the upstream has answered or failed, or is seen to need longer than a start."""
+        """Wait until the upstream has answered or failed, or is found to need an installation first."""
         await self._changed.until(lambda: self.settled.is_set() or self.state is UpstreamState.INSTALLING)
 
     def request_connect(self) -> None:
-        """Ask for a connection, and for a fresh listing once it stands."""
+        """Request a connection, and a new listing once it is open."""
         self._wanted.set()
         self._due.add()
 
     def reconnect(self) -> None:
-        """Ask for a new connection in place of the present one: a login or logout changed what it may do."""
+        """Request a new connection in place of the current one: a login or logout changed the credentials."""
         if self._connection is not None:
             self._backoff.expired = True
             self._connection.ended.set()
         self.request_connect()
 
     def meet_clients(self) -> None:
-        """Replace a connection whose peer was told otherwise than its clients are, once no call runs on it."""
+        """Replace a connection that announced other capabilities than its clients have, once no call runs on it."""
         questions = self.shared_questions
         if questions is None or not questions.is_outdated:
             return
@@ -260,28 +258,28 @@ class Lifecycle:
 
     @property
     def connection(self) -> Connection | None:
-        """The live connection."""
+        """Return the live connection."""
         return self._connection
 
     @property
     def shared_questions(self) -> SharedQuestions | None:
-        """What is asked on the live connection, where local clients share it."""
+        """Return the questions of the live connection, if local clients share it."""
         questions = None if self._connection is None or self._connection.is_over else self._connection.session.questions
         return questions if isinstance(questions, SharedQuestions) else None
 
     @property
     def declares_logging(self) -> bool:
-        """Whether the server said that it sends logs, on the live connection."""
+        """Return True if the server declared on the live connection that it sends logs."""
         capabilities = None if self._connection is None else self._connection.session.server_capabilities
         return capabilities is not None and capabilities.logging is not None
 
     def connection_of(self, client_id: str) -> Connection | None:
-        """The live connection, where it is this client's: the only local one there has been."""
+        """Return the live connection if this client is the only local one so far."""
         sole = None if self._local is None else self._local.sole
         return self._connection if sole is not None and sole.client_id == client_id else None
 
     def note_asked(self, name: str) -> None:
-        """A server asked something for which clients need this capability; it is remembered with its lists."""
+        """Note that a server asked for something that requires this client capability; it is stored with the lists."""
         if name in self.lists.asks:
             return
         self.lists.asks |= {name}
@@ -291,25 +289,25 @@ class Lifecycle:
 
     @property
     def _is_for_lists(self) -> bool:
-        """Whether no client calls on the shared connection, as each of several has a session of its own."""
+        """Return True if no client calls run on the shared connection, because each client has its own session."""
         return self._effective.per_client and self._local is not None and not self._local.is_alone
 
     @property
     def waits_for_calls(self) -> bool:
-        """Whether it need not be connected before a client calls: its lists are known, and it serves nothing else."""
+        """Return True if no connection is needed before a client calls: the lists are known, and nothing else uses it."""
         return self._is_for_lists and (self._knew_lists or self.lists.last is not None)
 
     async def list_own(self, session: Hashable, connection: Connection, *, has_changed: bool) -> None:
-        """List in a session of one client's that says that its lists changed; else if nothing has listed yet."""
+        """List in one client's session if its lists changed, or if nothing has been listed yet."""
         local, is_first = self._local, self.lists.last is None and self._is_for_lists
         if not (is_first or has_changed):
             return
         if not is_first and (local is None or local.has_several):
-            # The catalog is everybody's, and what the session of one client has is that client's.
+            # The catalog is shared, and what one client's session has belongs to that client.
             return
         announced = connection.session.questions.client_capabilities
         if is_first and local is not None and announced != local.client_capabilities:
-            # Others may be listed more than this client is.
+            # Other clients may have more than this client's session lists.
             self.request_connect()
             return
         await anyio.sleep(max(BURST_SECONDS, self.lists.pace.remaining if has_changed else 0.0))
@@ -326,7 +324,7 @@ class Lifecycle:
             self._on_listed(listed)
 
     def forget_own(self, session: Hashable) -> None:
-        """A session of one client's ended, and what it had with it."""
+        """Forget the lists of a client's session that ended."""
         if (listed := self.lists.forget_own(session)) is not None:
             self._on_listed(listed)
 
@@ -336,26 +334,26 @@ class Lifecycle:
         self._set_state(self.state)
 
     async def replace(self, connection: Connection) -> None:
-        """End this connection, whose session the server no longer knows, and wait until it is not the live one."""
+        """End this connection, as the server no longer knows its session, and wait until it is not the live one."""
         if self._connection is connection:
             self._backoff.expired = True
             connection.ended.set()
         await self._changed.until(lambda: self._connection is not connection)
 
     async def renegotiate(self, era: str) -> None:
-        """Have the next connection speak another era; calls in flight end on the present one."""
+        """Switch the next connection to another era; calls in flight finish on the current one."""
         connection = await self.live()
         if connection.era != era:
-            # Only now: one that was about to open says which era it speaks.
+            # Only now: a connection that was about to open sets the era itself.
             self.era = era
             await self.replace(connection)
 
     async def live(self) -> Connection:
-        """The live connection, opened if there is none.
+        """Return the live connection; open one if necessary.
 
         Raises:
-            GatewayError: the last attempt failed and the next is not due, its package is being installed, or the
-            upstream retires.
+            GatewayError: the last attempt failed and the next is not due, its package is being installed, or it
+            was removed.
         """
         while self._connection is None or self._connection.is_over:
             if self._retired:
@@ -382,10 +380,10 @@ class Lifecycle:
         urgency: Urgency = lambda: 0,
         whose: str = EVERYBODY,
     ) -> AsyncIterator[Connection]:
-        """One more connection to the same server, which its caller holds; what it asks goes to `questions`.
+        """Open one more connection to the same server, owned by the caller; its questions go to `questions`.
 
         Raises:
-            GatewayError: it could not be opened, or not in the time that a start may take once it is its turn.
+            GatewayError: it could not be opened, or not within the time limit of a start once its turn came.
         """
         http = self._opener.connection_facts()
         try:
@@ -405,15 +403,15 @@ class Lifecycle:
                 turn.end()
             if opening.cancelled_caught:
                 raise self._no_answer()
-        # Translated here, where it is known what HTTP said.
+        # Translated here, where the HTTP details are known.
         except Exception as exc:
-            # The shared connection finds out whether the server can be reached at all, and holds calls back if not.
+            # The shared connection finds out if the server can be reached at all, and holds calls back if not.
             self._wanted.set()
             self._due.announce()
             raise translate(exc, self.upstream_id) from exc
 
     def _open_shared(self) -> AbstractAsyncContextManager[Connection]:
-        """The connection for everybody; what it asks is asked of local clients."""
+        """Open the connection for all clients; local clients answer its questions."""
         self._http = self._opener.connection_facts()
         if self._local is None:
             return self._open(self.era, Questions(on_asked=self.note_asked), self._http, self.take_notice)
@@ -439,7 +437,7 @@ class Lifecycle:
         )
 
     async def run(self) -> None:
-        """Connect whenever wanted, for as long as the owner's task group lives."""
+        """Connect on request, for as long as the owner's task group lives."""
         while True:
             await self._wanted.wait()
             self._set_state(UpstreamState.CONNECTING)
@@ -455,7 +453,7 @@ class Lifecycle:
             await self._back_off(error)
 
     async def _install(self) -> GatewayError | None:
-        """Have installed what the command fetches first; why that failed, if it did."""
+        """Install what the command fetches; return the error if that failed."""
         try:
             await self._first_start.run(lambda: self._set_state(UpstreamState.INSTALLING))
         # As with the connection: one upstream's failure must not stop the others.
@@ -470,7 +468,7 @@ class Lifecycle:
             pause = self.lists.rest(tuple(ListKind))
         else:
             pause = PERMANENT_PAUSE if is_permanent(error) else self._backoff.pause()
-            # A server that asks for a longer pause is not asked again before that.
+            # A server that asks for a longer pause is not retried before that.
             pause = max(pause, error.details.get("retry_after_seconds", 0.0))
         self.last_error = error
         self._breaker.hold(error, pause)
@@ -489,8 +487,8 @@ class Lifecycle:
             tasks.cancel_scope.cancel()
 
     async def _wake_on_change(self, error: GatewayError, before: Surroundings) -> None:
-        """Ask for another attempt once what a start depends on is not what it was at the last one."""
-        # Nothing tells of commands that appear and of variables in files.
+        """Request another attempt once the surroundings of a start have changed since the last one."""
+        # Nothing notifies us of commands that appear or variables that change in files.
         while before == await anyio.to_thread.run_sync(self._surroundings, error):  # noqa: ASYNC110
             await anyio.sleep(SURROUNDINGS_SECONDS)
         self._due.add()
@@ -503,7 +501,7 @@ class Lifecycle:
         return surroundings(self.upstream_id, self._effective.definition, self._opener.workplace), login, is_there
 
     async def _connect_once(self) -> GatewayError | None:
-        """Hold one connection until it is idle (None) or fails (why)."""
+        """Hold one connection until it is idle (None) or fails (the error)."""
         outcome: list[GatewayError | None] = []
         established = anyio.Event()
         turn = await self._opener.turn(lambda: self._activity.limit.calls)
@@ -530,7 +528,7 @@ class Lifecycle:
         )
 
     async def _hold(self, established: anyio.Event, outcome: list[GatewayError | None]) -> None:
-        """Open the connection, serve on it to its end, and say what came of it, unless this is cancelled."""
+        """Open the connection, serve it until it ends, and append the outcome, unless cancelled."""
         try:
             async with self._open_shared() as connection, self._subscriptions.following(connection):
                 self._activity.touch()
@@ -538,11 +536,11 @@ class Lifecycle:
                 self.habit.meet(f"{info.name} {info.version}" if info else "")
                 await self._list(connection)
                 established.set()
-                # What clients said while the lists were fetched.
+                # For capabilities that clients announced while the lists were fetched.
                 self.meet_clients()
                 await connection.set_log_level(connection.session.questions.wanted_log_level)
                 reason = await self._serve(connection)
-                # Calls that come from now on wait for the next connection; those in flight may finish on this one.
+                # New calls wait for the next connection; those in flight may finish on this one.
                 self._connection = None
                 self._set_state(UpstreamState.CONNECTING if reason else UpstreamState.IDLE)
                 if not connection.lost.is_set():
@@ -565,19 +563,19 @@ class Lifecycle:
             await self._activity.drain(CLOSING_SECONDS)
 
     def _failure(self, exc: Exception, *, was_established: bool) -> GatewayError:
-        """Why a connection failed; what is known of the server's era may be wrong by now."""
+        """Return the error of a failed connection; correct the era, which may have changed."""
         if isinstance(innermost(exc), WrongEraError):
             self.era = MODERN
             return _StartAgainError(f"{self.upstream_id}: speaks the modern protocol only")
         ended = innermost(exc)
-        # One that read nothing ended for another reason than the version that it was offered.
+        # A process that read nothing ended for another reason than the offered version.
         is_about_version = isinstance(ended, ClosedAtVersionError) and self._http.was_read
         if is_about_version and self._may_offer(str(ended)):
             self._version = str(ended)
             return _StartAgainError(f"{self.upstream_id}: ended before it took a protocol version")
         error = translate(exc, self.upstream_id)
         if not was_established:
-            # The era may be what changed; the next attempt finds out again.
+            # The era may have changed; the next attempt finds out again.
             self.era = self._version = ""
             says_why = isinstance(error, SessionUnknownError) or "http_status" in error.details
             if error.details.get("executed") == "unknown" and not says_why:
@@ -585,13 +583,13 @@ class Lifecycle:
                     f"{self.upstream_id}: the server ended or closed the connection while starting",
                     hint=self._effective.where_to_look,
                 )
-        # It is remembered as long as the upstream fails; its traceback would hold all that was received by then.
+        # It is stored as long as the upstream fails; its traceback would keep all received data alive.
         return error.anew()
 
     def _may_offer(self, version: str) -> bool:
-        """Return True if a server that ends at its start is to be offered an older version at once.
+        """Return True if a server that ends at its start should be offered an older version at once.
 
-        Most such servers lack something else, so that they are not started for this all the time.
+        Most such servers end for another reason, so this is not tried every time.
         """
         if time.monotonic() - self._older_versions_at < OLDER_VERSIONS_SECONDS:
             return False
@@ -603,7 +601,7 @@ class Lifecycle:
         return False
 
     async def _list(self, connection: Connection, *, poll: bool = False) -> None:
-        """Ask for the lists that are due; from the first on, the connection is the live one."""
+        """Ask for the lists that are due; after the first listing, the connection is the live one."""
         is_new = self._connection is not connection
         listed = await self.lists.ask(connection, is_new=is_new, poll=poll)
         self.era, self._version = connection.spoken.era, connection.spoken.version
@@ -615,11 +613,11 @@ class Lifecycle:
         self._connection = connection
         self._set_state(UpstreamState.READY)
         if not self._due.is_requested:
-            # Else it is what was listed before somebody asked, who is answered by the next listing.
+            # Otherwise the listing is older than the request of a waiting client; the next listing answers it.
             self.settled.set()
 
     async def _list_again(self, connection: Connection, *, poll: bool) -> bool:
-        """Whether to keep the connection: a failed listing alone ends none, for calls may be running on it."""
+        """Return True to keep the connection: a failed listing alone ends none, as calls may be running on it."""
         try:
             await self._list(connection, poll=poll)
         except SessionUnknownError as error:
@@ -636,11 +634,11 @@ class Lifecycle:
         return True
 
     async def _serve(self, connection: Connection) -> GatewayError | None:
-        """Follow changes until the peer goes away (an error) or nobody has used it for long (None)."""
+        """Follow changes until the peer disconnects (an error) or the connection has been idle for long (None)."""
         established = time.monotonic()
         defaults = self._effective.defaults
         idle_timeout = min(LISTING_SECONDS, defaults.idle_timeout) if self._is_for_lists else defaults.idle_timeout
-        # Whatever it says: many servers claim to announce changes, as their SDK does for them, and never do.
+        # Regardless of its capabilities: many servers claim to announce changes, as their SDK does, and never do.
         poll_at = anyio.current_time() + defaults.refresh_interval
         while not connection.is_over:
             idle_for = self._activity.idle_seconds
@@ -659,13 +657,13 @@ class Lifecycle:
                 if poll:
                     poll_at = anyio.current_time() + defaults.refresh_interval
         closed = f"{self.upstream_id}: the server closed the connection"
-        # A session that is to be replaced is found out by a request, which waits for the next one.
+        # A replaced session is detected by a request, which waits for the next connection.
         if self._backoff.needs_none(time.monotonic() - established) or connection.ended.is_set():
             return _StartAgainError(closed)
         return UpstreamUnavailableError(closed, hint=self._effective.where_to_look)
 
     def take_notice(self, method: str, params: JsonObject) -> None:
-        """What the upstream announces, on any of its sessions."""
+        """Handle a notification of the upstream on any of its sessions."""
         kind = announced_kind(method)
         if kind is not None:
             self.lists.announce(kind)
@@ -678,4 +676,4 @@ class Lifecycle:
 
 
 class _StartAgainError(UpstreamUnavailableError):
-    """The connection is worth opening again at once: the era was wrong, the session expired, or a long run ended."""
+    """The connection should be reopened at once: the era was wrong, the session expired, or a long run ended."""

@@ -1,4 +1,4 @@
-"""Asking one upstream for its lists: which are due, all their pages, and what sending a call depends on."""
+"""Requests for the lists of one upstream: those that are due, with all their pages, and the facts that calls need."""
 
 from __future__ import annotations
 
@@ -37,26 +37,26 @@ from pml_gateway.upstreams.retries import repeatable_tools
 logger = get_logger(__name__)
 
 OnPages = Callable[[ListKind, Pages], None]
-"""Is told of a list that came, which may be faulty or lack some definitions."""
+"""Callback for a list that arrived; it may be faulty or lack some definitions."""
 
 OnError = Callable[[ListKind, GatewayError], None]
-"""Is told of a list that did not come, and why."""
+"""Callback for a list that could not be fetched, with the error."""
 
 MAX_INSTRUCTIONS = 20_000
-"""Characters of a server's instructions that are kept; what clients get of them is less."""
+"""Maximum characters of a server's instructions that are kept; clients get fewer."""
 
 OFFERS_SHARE = 0.2
-"""Of the time to connect, what each list beside the tools may take: one that is never given costs no tools."""
+"""Share of the connect timeout for each list other than tools, so that a list that never arrives costs no tools."""
 
 FIRST_REST = 30.0
 REST_FACTOR = 4
 LAST_REST = 3600.0
-"""Seconds until a list that failed or was against the protocol is asked for again, ever longer: most such faults are in
-the server and stay there."""
+"""Maximum seconds until a failed or invalid list is requested again; the pause grows, as most such faults are in the
+server and stay there."""
 
 
 class ToolFacts:
-    """Which arguments go into headers as well, and which tools may be called twice."""
+    """Facts of tools for sending calls: arguments that are also sent as headers, and tools that may be called twice."""
 
     def __init__(self, tools: Sequence[JsonObject]) -> None:
         self._input_schemas = {str(tool.get("name")): tool.get("inputSchema") for tool in tools}
@@ -64,7 +64,7 @@ class ToolFacts:
         self.repeatable = repeatable_tools(tools)
 
     def header_map(self, name: str) -> Mapping[tuple[str, ...], str]:
-        """A tool's property paths that are annotated with `x-mcp-header`, with their header tokens."""
+        """Return the property paths of a tool annotated with `x-mcp-header`, each with its header token."""
         if name not in self._input_schemas:
             return {}
         known = self._header_maps.get(name)
@@ -76,10 +76,10 @@ class ToolFacts:
 
 
 async def list_tools(connection: Connection, upstream_id: str, timeout: float) -> Pages:
-    """List all tools, as the upstream sent them, within `timeout` seconds.
+    """Fetch all tools, as the upstream sent them, within `timeout` seconds.
 
     Raises:
-        GatewayError: it did not answer, or with what is no list.
+        GatewayError: there was no answer, or it was not a list.
     """
     session = connection.session
     capabilities = session.server_capabilities
@@ -89,9 +89,9 @@ async def list_tools(connection: Connection, upstream_id: str, timeout: float) -
 
 
 async def list_whole(connection: Connection, upstream_id: str, timeout: float) -> tuple[tuple[JsonObject, ...], Offers]:
-    """List tools and all else in a session of a client's own.
+    """Fetch tools and all other lists in a session of one client.
 
-    Nothing is taken where a list failed or was faulty: it would differ from the list for everybody by that alone.
+    Nothing is used if a list failed or was faulty: the result would differ from the common list only because of that.
 
     Raises:
         GatewayError: a list failed, or was faulty.
@@ -128,9 +128,9 @@ async def list_offers(
     on_pages: OnPages,
     on_error: OnError,
 ) -> Offers:
-    """Ask for prompts, resources and templates; lists that are not among `kinds`, or fail, are as `known` before.
+    """Fetch prompts, resources and templates; lists that are not among `kinds`, or fail, stay as in `known`.
 
-    Nothing here raises for what the upstream answers, unless `on_pages` or `on_error` does: tools do not depend on it.
+    Errors of the upstream are not raised, unless `on_pages` or `on_error` does: tools do not depend on these lists.
     """
     capabilities = session.server_capabilities or ServerCapabilities()
 
@@ -168,7 +168,7 @@ async def list_offers(
 def _lists_others(
     kind: ListKind, before: tuple[Sequence[JsonObject], Offers], now: tuple[Sequence[JsonObject], Offers]
 ) -> bool:
-    """Whether a list has other things than before; tools are the very same objects then, in whichever order."""
+    """Return True if a list changed; unchanged tools are identical objects, in any order."""
     match kind:
         case ListKind.TOOLS:
             return set(map(id, before[0])) != set(map(id, now[0]))
@@ -181,9 +181,9 @@ def _lists_others(
 
 
 class Lists:
-    """What an upstream lists; `last` is None until it has listed something since the start.
+    """The lists of an upstream; `last` is None until it has listed something since the start.
 
-    That is what its shared session lists, and what it says in sessions of single clients that it has more there.
+    They contain the lists of its shared session, and the additions that sessions of single clients announced.
     """
 
     def __init__(self, effective: EffectiveSettings, remembered: Remembered) -> None:
@@ -203,12 +203,12 @@ class Lists:
         self.pace = ChangePace()
 
     def announce(self, kind: ListKind) -> None:
-        """The upstream says that a list changed."""
+        """Note that the upstream announced a change of a list."""
         self._announced.add(kind)
         self.due.announce((kind,))
 
     async def ask(self, connection: Connection, *, is_new: bool, poll: bool) -> Listed:
-        """Ask for the lists that are due, and to `poll` or of a new connection for all; the others are as they were.
+        """Fetch the lists that are due, or all if `poll` or the connection is new; the others stay as they are.
 
         Raises:
             GatewayError: the tools could not be listed.
@@ -218,7 +218,7 @@ class Lists:
         before = None if is_new else self.last
         if before is None:
             kinds = frozenset(ListKind)
-        # What is announced from here on is due again, and told with that listing.
+        # Changes announced from here on are due again, and reported with the next listing.
         announced = kinds & self._announced
         self._announced -= announced
         started = time.monotonic()
@@ -288,7 +288,7 @@ class Lists:
         return self.last
 
     async def ask_own(self, session: Hashable, connection: Connection) -> Listed | None:
-        """Ask for all lists in a session of one client's; None if that changes nothing.
+        """Fetch all lists in a session of one client; return None if that changes nothing.
 
         Raises:
             GatewayError: the tools could not be listed.
@@ -302,7 +302,7 @@ class Lists:
         return listed
 
     def forget_own(self, session: Hashable) -> Listed | None:
-        """What such a session listed is no more, as it ended; None if that changes nothing."""
+        """Drop the lists of a client's session that ended; return None if that changes nothing."""
         return self._own_changed(session, Difference())
 
     def _own_changed(self, session: Hashable, more: Difference) -> Listed | None:
@@ -318,7 +318,7 @@ class Lists:
         return self.last
 
     def _with_own(self) -> tuple[tuple[JsonObject, ...], Offers]:
-        """What the shared session lists and what single clients' sessions have more."""
+        """Return the lists of the shared session and the additions of single clients' sessions."""
         tools, offers = self._tools, self._offers
         if self._own:
             tools, offers = with_more(tools, offers, self._own.values())
@@ -327,10 +327,10 @@ class Lists:
         return tools, offers
 
     def rest(self, kinds: Collection[ListKind]) -> float:
-        """Ask for lists that are at fault only after a while, each time longer until all are sound.
+        """Delay the next requests for faulty lists; the pause grows each time until all lists are valid.
 
         Returns:
-            How long, in seconds.
+            The pause in seconds.
         """
         pause, self._next_rest = self._next_rest, min(self._next_rest * REST_FACTOR, LAST_REST)
         self.due.rest(kinds, pause)

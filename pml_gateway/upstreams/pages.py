@@ -1,4 +1,4 @@
-"""All pages of one list of an upstream; what came is kept where a later page fails, repeats or never ends."""
+"""All pages of one list of an upstream; entries are kept if a later page fails, repeats or never ends."""
 
 from __future__ import annotations
 
@@ -22,30 +22,30 @@ from pml_gateway.upstreams.retries import repeated
 MAX_PAGES = 2_000
 
 MAX_IDLE_PAGES = 10
-"""Pages in a row that list nothing new: the server gives cursors without end."""
+"""Maximum number of consecutive pages without new entries: the server gives cursors without end."""
 
 MAX_LIST_BYTES = 64 * 1024 * 1024
-"""JSON size of a whole list; each of its messages is limited besides (`upstreams.max_message_bytes`)."""
+"""Maximum JSON size of a whole list; each message has its own limit as well (`upstreams.max_message_bytes`)."""
 
 MAX_CURSOR = 64 * 1024
-"""Characters of a cursor that is sent back."""
+"""Maximum characters of a cursor that is sent back."""
 
 LATER_SHARE = 0.7
 LATER_SECONDS = 1.0
-"""Of the time for a list, what its first page and the later ones may take together, so that what came is kept before
-the whole start is given up; after a slow first page, later ones have a second."""
+"""`LATER_SHARE` is the part of the time for a list that its pages may take together, so that entries are kept before the
+whole start is given up; after a slow first page, later ones have `LATER_SECONDS`."""
 
 MEASURED_AT_ONCE = 50
-"""Entries of a list that are looked at between two turns of everybody else, about 0.3 ms."""
+"""Entries of a list that are measured between two checkpoints of the event loop, about 0.3 ms."""
 
 _KINDS = {"resourceTemplates": "templates"}
 
 
 @dataclass(frozen=True, slots=True)
 class Pages:
-    """What was listed. `fault` says what was wrong with it; `is_cut`, that pages are missing.
+    """The entries of a list. `fault` is a fault of the list; `is_cut` is True if pages are missing.
 
-    `left_out` says of definitions why they are left out; the list is in order but for them.
+    `left_out` has the reasons for definitions that were left out; apart from them, the list is valid.
     """
 
     entries: tuple[JsonObject, ...]
@@ -54,7 +54,7 @@ class Pages:
     left_out: tuple[str, ...] = ()
 
     def completed(self, before: tuple[JsonObject, ...], key: str) -> tuple[JsonObject, ...]:
-        """Return the entries, followed by those listed before that may stand on missing pages."""
+        """Return the entries, followed by earlier ones that may be on missing pages."""
         if not self.is_cut:
             return self.entries
         named_by = _named_by(key)
@@ -63,12 +63,12 @@ class Pages:
 
 
 async def all_pages(session: PassthroughSession, method: str, key: str, *, upstream_id: str, timeout: float) -> Pages:
-    """Fetch every object of a paginated list, as the upstream sent it; `timeout` is for all of its pages.
+    """Fetch every object of a paginated list, as the upstream sent it; `timeout` covers all pages.
 
     Raises:
         AnswerTooLargeError: pages or objects exceed the limits.
         UpstreamProtocolError: the first page has no list under `key`.
-        GatewayError: there was no first page.
+        GatewayError: the first page could not be fetched.
     """
     reader = _Reader(session, method, key, upstream_id)
     started = anyio.current_time()
@@ -88,7 +88,7 @@ async def all_pages(session: PassthroughSession, method: str, key: str, *, upstr
 
 
 class _Reader:
-    """Reads one list."""
+    """Reads the pages of one list."""
 
     def __init__(self, session: PassthroughSession, method: str, key: str, upstream_id: str) -> None:
         self.entries: list[JsonObject] = []
@@ -106,7 +106,7 @@ class _Reader:
         self._left_out: list[str] = []
 
     def so_far(self, *, is_cut: bool = False) -> Pages:
-        """Return what was read."""
+        """Return the entries read so far."""
         return Pages(tuple(self.entries), self.fault, is_cut, tuple(self._left_out))
 
     async def first(self, deadline: float) -> bool:
@@ -179,7 +179,7 @@ class _Reader:
         return self._size > MAX_LIST_BYTES
 
     def _name(self, entry: JsonObject) -> str:
-        """Return the name of an entry; empty where it has none, as such entries are told apart by nothing."""
+        """Return the name of an entry; empty if it has none, as such entries cannot be told apart."""
         name = entry.get(self._named_by)
         return name if isinstance(name, str) else ""
 
@@ -192,8 +192,8 @@ def _named_by(key: str) -> str:
 
 
 def _cursor(given: object) -> object:
-    """Return what is to be sent back for the next page, as it is; None where the list ends."""
-    # Servers that are not strict about types write the end of a list as each of these.
+    """Return the cursor for the next page, unchanged; None if the list ends."""
+    # Servers that are not strict about types mark the end of a list with any of these.
     return None if given in (None, False, "", 0, [], {}) else given
 
 

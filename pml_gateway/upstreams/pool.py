@@ -1,4 +1,4 @@
-"""The upstreams of one gateway, added and removed as its configuration changes; gateways of one process share them."""
+"""The upstreams of one gateway, added and removed with its configuration; gateways of one process share them."""
 
 from __future__ import annotations
 
@@ -39,14 +39,14 @@ if TYPE_CHECKING:
 logger = get_logger(__name__)
 
 MOMENT_SECONDS = 0.4
-"""How long upstreams may take to end before it is said which are waited for."""
+"""Seconds that upstreams may take to end before the log names those that are waited for."""
 
 DRAIN_SECONDS = 10.0
-"""How long the calls of an upstream that a new configuration removes may still run."""
+"""Seconds that calls may still run when a new configuration removes their upstream."""
 
 
 class Follower(Protocol):
-    """Who is told of an upstream: the pool of each gateway that has it."""
+    """A receiver of an upstream's events: the pool of each gateway that uses it."""
 
     on_listed: OnListed
     on_failed: OnFailed
@@ -54,7 +54,7 @@ class Follower(Protocol):
 
 @dataclass(slots=True)
 class Running:
-    """One upstream that runs, and those who have it."""
+    """A running upstream and its followers."""
 
     upstream: Upstream
     wanted: WantedUpstream
@@ -63,7 +63,7 @@ class Running:
 
 
 class SharedUpstreams:
-    """The upstreams that run in this process, each with a task of its own. Who wants the same one gets the same one."""
+    """The upstreams that run in this process, each with its own task; equal requests get the same upstream."""
 
     def __init__(
         self,
@@ -86,15 +86,15 @@ class SharedUpstreams:
         self._habits = habits
         self._starts = Starts()
         self._running: dict[Hashable, Running] = {}
-        self._open: list[Upstream] = []  # also those that nobody has any more
+        self._open: list[Upstream] = []  # including those without followers
         self._ended_calls: Counter[str] = Counter()
 
     def follow(
         self, wanted: WantedUpstream, effective: EffectiveSettings, remembered: Remembered, follower: Follower
     ) -> Upstream:
-        """The upstream that is wanted, started where nobody has it.
+        """Return the requested upstream; start it if it is not running.
 
-        What is remembered of it need not be found out again.
+        `remembered` is what is known of it from before, so that it need not be found out again.
         """
         running = self._running.get(wanted.key)
         if running is None:
@@ -103,7 +103,7 @@ class SharedUpstreams:
         return running.upstream
 
     def unfollow(self, key: Hashable, follower: Follower) -> None:
-        """End what `follow` began; an upstream that nobody has any more finishes its calls and ends."""
+        """Undo `follow`; an upstream without followers finishes its calls and ends."""
         running = self._running[key]
         running.followers.remove(follower)
         if not running.followers:
@@ -112,17 +112,17 @@ class SharedUpstreams:
 
     @property
     def running(self) -> list[Running]:
-        """Those that somebody has."""
+        """Return the upstreams that have followers."""
         return [*self._running.values()]
 
     def calls(self, upstream_id: str) -> int:
-        """Calls sent to a server since this process began, also to processes of it that have ended."""
+        """Return the number of calls sent to a server since this process began, including its ended upstreams."""
         return self._ended_calls[upstream_id] + sum(
             each.calls for each in self._open if each.upstream_id == upstream_id
         )
 
     async def tell_waited_for(self) -> None:
-        """Say which upstreams take more than a moment to end, if any do."""
+        """Log which upstreams take more than a moment to end, if any."""
         await anyio.sleep(MOMENT_SECONDS)
         slow = dict.fromkeys(each.upstream_id for each in self._open)
         if slow:
@@ -170,7 +170,7 @@ class SharedUpstreams:
     ) -> Authorization | None:
         if definition.url is None:
             return None
-        # It takes 20 ms to import beside the SDK, which gateways with stdio upstreams alone never need.
+        # Importing it takes 20 ms on top of the SDK, which gateways with only stdio upstreams never need.
         from pml_gateway.upstreams.auth.authorization import Authorization
         from pml_gateway.upstreams.auth.logins import LoginStore
 
@@ -192,13 +192,13 @@ async def open_shared_upstreams(
     open_streams: OpenStreams | None = None,
     local: LocalClients | None = None,
 ) -> AsyncIterator[SharedUpstreams]:
-    """Upstreams whose connections and child processes end with this context; those of `local` clients share sessions.
+    """Open upstreams whose connections and child processes end with this context; `local` clients share sessions.
 
-    What package runners install goes on after it, within its limit.
+    Installations by package runners continue after it, within their time limit.
     """
     with open_children() as children:
         opener = open_streams or partial(open_transport, children=children)
-        # Where tests open the streams, no command is ever started.
+        # If tests open the streams, no command is ever started.
         installs = Installs(installs_dir) if open_streams is None and os.name == "posix" else None
         habits = await anyio.to_thread.run_sync(Habits, habits_file)
         async with anyio.create_task_group() as telling:
@@ -214,14 +214,14 @@ async def open_shared_upstreams(
                 )
                 tasks.start_soon(habits.keep)
                 yield shared
-                # All are asked at once, and end side by side.
+                # All are cancelled at once, and end side by side.
                 tasks.cancel_scope.cancel()
                 telling.start_soon(shared.tell_waited_for)
             telling.cancel_scope.cancel()
 
 
 class UpstreamPool:
-    """Every upstream of one gateway by server id, in configuration order."""
+    """All upstreams of one gateway by server id, in configuration order."""
 
     def __init__(self, shared: SharedUpstreams, workplace: Workplace) -> None:
         self.local = shared.local
@@ -236,17 +236,17 @@ class UpstreamPool:
 
     @property
     def upstreams(self) -> Mapping[str, Upstream]:
-        """The upstreams that run now."""
+        """Return the running upstreams."""
         return self._upstreams
 
     def wanted(
         self, definitions: Mapping[str, UpstreamDefinition], defaults: UpstreamSettings
     ) -> dict[str, WantedUpstream]:
-        """Which upstreams these definitions mean here; reads files."""
+        """Return the upstreams that these definitions stand for at this workplace; reads files."""
         local, here = self.local, self.workplace
         if local is not None and not local.is_alone:
             return wanted_upstreams(definitions, defaults, here)
-        # Nobody else starts servers from another place.
+        # No other client starts servers from another place.
         alone = Sharing(SharedBy.EVERYBODY, "", here)
         shown = defaults.model_dump_json()
         return {
@@ -269,9 +269,9 @@ class UpstreamPool:
         remembered: Mapping[str, Remembered],
         wanted: Mapping[str, WantedUpstream],
     ) -> None:
-        """Start what is new, restart what changed, stop what is gone; the rest is not touched.
+        """Start new upstreams, restart changed ones, stop removed ones; leave the rest untouched.
 
-        What is remembered of an upstream need not be found out again.
+        `remembered` is what is known of upstreams from before, so that it need not be found out again.
         """
         keys = {upstream_id: each.key for upstream_id, each in wanted.items()}
         before, keys_before = self._upstreams, self._keys
@@ -290,30 +290,30 @@ class UpstreamPool:
             self._catch_up(self._upstreams[upstream_id])
 
     def close(self) -> None:
-        """Leave every upstream; those that nobody else has end."""
+        """Leave every upstream; those without other followers end."""
         for key in self._keys.values():
             self._shared.unfollow(key, self)
         self._upstreams, self._keys = {}, {}
 
     def request_all(self) -> None:
-        """Connect every upstream that is not, and list every one anew."""
+        """Connect every upstream that is not connected, and list all again."""
         for upstream in self._upstreams.values():
             upstream.request_connect()
 
     def connect_missing(self) -> None:
-        """Connect every upstream that is not; those that are have listed, and say when that changes or are polled."""
+        """Connect every upstream that is not connected; connected ones announce changes to their lists, or are polled."""
         for upstream in self._upstreams.values():
             upstream.connect_early()
 
     async def settled(self, timeout: float) -> bool:
-        """Wait until every upstream has answered or failed once, at most `timeout` seconds."""
+        """Wait until every upstream has answered or failed once, for at most `timeout` seconds."""
         with anyio.move_on_after(timeout):
             for upstream in list(self._upstreams.values()):
                 await upstream.settled.wait()
         return all(upstream.settled.is_set() for upstream in self._upstreams.values())
 
     def _catch_up(self, upstream: Upstream) -> None:
-        """Be told what others who had the upstream before were told."""
+        """Repeat to this pool the events that earlier followers of the upstream received."""
         if upstream.last_listed is not None:
             self.on_joined(upstream, replace(upstream.last_listed, announced={}))
         elif upstream.state is UpstreamState.FAILED:
@@ -322,7 +322,7 @@ class UpstreamPool:
 
 @asynccontextmanager
 async def open_pool(shared: SharedUpstreams, workplace: Workplace) -> AsyncIterator[UpstreamPool]:
-    """The upstreams of one gateway, whose clients work here; they are left at the end of this context."""
+    """Open the upstreams of one gateway whose clients work at `workplace`; they are left at the end of this context."""
     pool = UpstreamPool(shared, workplace)
     try:
         yield pool

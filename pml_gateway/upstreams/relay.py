@@ -1,4 +1,4 @@
-r"""Requests during which the upstream may ask or tell their client something, and how questions cross the two eras.
+r"""Requests during which the upstream may ask their client or send it notices, across the two protocol eras.
 
 A handshake upstream asks in the middle of a call and waits; a client of the stateless protocol gets the question as
 the result of its request and answers with another one.
@@ -6,7 +6,7 @@ the result of its request and answers with another one.
 | client \ upstream | handshake | stateless |
 | --- | --- | --- |
 | handshake | asked in the middle of the call | asked between rounds, which the gateway makes |
-| stateless | the call waits in a task of its own | questions and answers pass as they are |
+| stateless | the call waits in its own task | questions and answers pass unchanged |
 """
 
 from __future__ import annotations
@@ -45,13 +45,13 @@ from pml_gateway.upstreams.session_choice import TRIED, UNTRIED, SessionChoice
 logger = get_logger(__name__)
 
 MAX_ROUNDS = 10
-"""How often a stateless upstream may ask in one call; as the official SDKs."""
+"""Maximum number of times that a stateless upstream may ask in one call; as in the official SDKs."""
 
 WAIT_SECONDS = 0.25
-"""Pause before a round without questions, with which an upstream says that it is not ready."""
+"""Pause in seconds before a round without questions, with which an upstream signals that it is not ready."""
 
 SendRound = Callable[[JsonObject, ProgressFnT | None, Audience], Awaitable[JsonObject]]
-"""One round: the raw result of the request with these params, whose upstream may ask this audience."""
+"""Sends one round: params, progress handler and the audience that may be asked, to the raw result."""
 
 
 class QuestionRefusedError(UpstreamError):
@@ -61,7 +61,7 @@ class QuestionRefusedError(UpstreamError):
 
 
 class Relay:
-    """The requests to one upstream whose clients may be asked or told something, or have sessions of their own."""
+    """The requests to one upstream whose clients may be asked, get notices, or have their own sessions."""
 
     def __init__(
         self,
@@ -92,12 +92,12 @@ class Relay:
         on_progress: ProgressFnT | None,
         audience: Audience,
     ) -> JsonObject:
-        """The result of a request, or the interim result that asks a client which answers later.
+        """Send a request; return its result, or the interim result for a client that answers later.
 
-        Each round of it has the first of `limits` in seconds, which progress renews until the second.
+        Each round has the first of `limits` in seconds, which progress extends up to the second.
 
         Raises:
-            GatewayError: what became of the request, or of a question.
+            GatewayError: the request or a question failed.
         """
         self._breaker.check(audience.share)
         limit, total = limits
@@ -129,17 +129,17 @@ class Relay:
         )
 
     def end_client(self, client_id: str) -> None:
-        """Give up the calls that wait for a client which does not come back."""
+        """Give up the calls that wait for a client that does not come back."""
         self._suspended.end_client(client_id)
 
     async def _round(self, request: Request, audience: Audience, era: str, why_own: str) -> JsonObject:
-        """One request in which the upstream may ask; it is repeated only while nobody has been asked.
+        """Send one request in which the upstream may ask; repeat it only as long as no client has been asked.
 
-        It takes a session of the client's own where there is a reason for that.
+        It uses the client's own session if there is a reason for that.
         """
         calls: list[OpenCall] = []
         check = partial(self._breaker.check, request.share)
-        # A suspended call is given up as a whole when its client does not come back.
+        # A suspended call is given up as a whole if its client does not come back.
         patience = math.inf if isinstance(audience, SuspendedCall) else self._question_timeout
 
         async def attempt() -> JsonObject:
@@ -173,9 +173,9 @@ class Relay:
             return await attempt()
 
     async def _why_apart(self, request: Request, call: OpenCall, era: str, stack: AsyncExitStack) -> str:
-        """Why a request leaves the shared session, where others may be asked what it asks; empty where it does not.
+        """Return the reason for a request to leave the shared session, whose questions may reach others; empty if none.
 
-        It waits for its turn there, which it has until the end of `stack`.
+        Wait for the request's turn on the shared session, which lasts until the end of `stack`.
         """
         audience, deadline = call.audience, request.deadline
 
@@ -186,7 +186,7 @@ class Relay:
             return not call.is_repeatable and bool(audience.client_capabilities) and self._choice.is_joined(audience)
 
         if self._own_sessions.keeps(audience.client_id, era):
-            # A server that keeps something of each call is to have all of them.
+            # A server that keeps state from call to call must get all of them.
             return UNTRIED
         if call.is_proven:
             if self._choice.joins(audience):
@@ -200,10 +200,10 @@ class Relay:
     async def _own(
         self, request: Request, call: OpenCall, era: str, why: str, stack: AsyncExitStack
     ) -> Connection | None:
-        """A session of the client's own until the end of `stack`; None for the shared one, if there can be no other.
+        """Open the client's own session until the end of `stack`; None to use the shared one, if no other is possible.
 
         Raises:
-            GatewayError: there is none, and the shared one will not do.
+            GatewayError: no session could be opened, and the shared one cannot be used.
         """
         is_needed = why != UNTRIED
         now = anyio.current_time()
@@ -215,7 +215,7 @@ class Relay:
         except GatewayError as error:
             if is_needed:
                 raise
-            # Some servers run once at a time only. What this call asks on the shared session is refused.
+            # Some servers can only run once. Questions of this call on the shared session are refused.
             logger.debug("no session to try %s in: %s", request.what, error)
             return None
 
@@ -227,7 +227,7 @@ class Relay:
         on_progress: ProgressFnT | None,
         send: SendRound,
     ) -> JsonObject:
-        """Ask the client what the upstream wants to know, and send the request again with the answers."""
+        """Ask the client the upstream's questions, and send the request again with the answers."""
         result = first
         for _ in range(MAX_ROUNDS):
             if result.get("resultType") != "input_required":

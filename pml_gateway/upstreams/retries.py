@@ -1,4 +1,4 @@
-"""Repeats after a transport failure what can be asked twice without harm: bounded, jittered, in time."""
+"""Retries after transport failures for requests that are safe to repeat: bounded, jittered, within the deadline."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pml_gateway.types import JsonObject, is_idempotent
 
 MAX_RETRIES = 2
 FIRST_PAUSE = 0.1
-"""Seconds before the first retry, at most; doubled for the second."""
+"""Maximum seconds before the first retry; doubled for the second."""
 
 ResultT = TypeVar("ResultT")
 
@@ -21,12 +21,12 @@ ResultT = TypeVar("ResultT")
 async def repeated(
     attempt: Callable[[], Awaitable[ResultT]], deadline: float, may_repeat: Callable[[], bool] = lambda: True
 ) -> ResultT:
-    """The outcome of `attempt`, made again after transport failures only and before `deadline` (`anyio.current_time`).
+    """Return the outcome of `attempt`, retried after transport failures, before `deadline` (`anyio.current_time`).
 
-    `may_repeat` is asked after a failure. What the last failure says of execution holds for all attempts.
+    `may_repeat` is checked after a failure. `executed` of the last failure holds for all attempts.
 
     Raises:
-        GatewayError: the last failure, or the first where the upstream refuses to be tried again.
+        GatewayError: the last failure, or the first if the upstream refuses retries.
     """
     failure: GatewayError | None = None
     reached = False

@@ -1,10 +1,10 @@
-"""Which session and which protocol era a client's request takes at an upstream.
+"""The choice of session and protocol era for a client's request to an upstream.
 
-Tools that ask do so in the way of the era they are called in, and many know only one way. So a client that can be
-asked is given its own era where the upstream has it. The shared session speaks the newer one once that is known, or
-that of the one client there is.
+Tools ask in the way of the era they are called in, and many know only one way. So a client that can be asked is given
+its own era if the upstream speaks it. The shared session speaks the newer era once the upstream is known to, or the
+era of the only client.
 
-Local clients share the one session of a handshake server until that asks; most never do.
+Local clients share the one session of a handshake server until it asks something; most never do.
 """
 
 from __future__ import annotations
@@ -26,19 +26,19 @@ from pml_gateway.upstreams.dialogue.local_clients import LocalClients
 from pml_gateway.upstreams.lifecycle import Lifecycle
 
 PROBE_SECONDS = 5.0
-"""How much longer than a start takes requests wait until an upstream says that it speaks an era; after that, they take
-the other."""
+"""Seconds in addition to a start that requests wait to learn if an upstream speaks an era; after that, they use the
+other."""
 
 LOGS = "the client wants its logs"
 TRIED = "calls of others ran that may ask"
 UNTRIED = "a tool was new that may ask"
 
 TRY_AGAIN_SECONDS = 600.0
-"""How long an upstream that did not say whether it speaks an era is not asked again."""
+"""Seconds until an upstream that did not say if it speaks an era is asked again."""
 
 
 class Eras:
-    """The eras of one upstream beside that of its shared session."""
+    """The eras of one upstream other than that of its shared session."""
 
     def __init__(
         self, transport: Transport, lifecycle: Lifecycle, local: LocalClients | None, background: Background
@@ -54,7 +54,7 @@ class Eras:
         self._turns = anyio.Lock()
 
     async def choose(self, audience: Audience, era: str) -> str:
-        """The era for a request of this client, while the shared session speaks `era`."""
+        """Return the era for a request of this client while the shared session speaks `era`."""
         wanted = MODERN if audience.answers_later else HANDSHAKE
         if (
             era == wanted
@@ -63,7 +63,7 @@ class Eras:
         ):
             return era
         if wanted == MODERN and self._transport is not Transport.STDIO:
-            # Over HTTP the newer era is asked for first.
+            # Over HTTP the newer era is tried first.
             return era
         async with self._turns:
             if not await self._speaks(wanted):
@@ -74,7 +74,7 @@ class Eras:
         return wanted
 
     async def _speaks(self, era: str) -> bool:
-        """Whether it does, as far as that is found out in time."""
+        """Return True if the upstream is found to speak the era in time."""
         if era in self._spoken:
             return True
         if self._lifecycle.habit.speaks_not(era):
@@ -82,7 +82,7 @@ class Eras:
         if time.monotonic() - self._tried_at.get(era, -math.inf) >= TRY_AGAIN_SECONDS:
             self._tried_at[era] = time.monotonic()
             self._trying.add(era)
-            # Whoever asked may give up before the server has started.
+            # The request that asked may be cancelled before the server has started.
             self._background.start(partial(self._find_out, era))
         limit = self._lifecycle.start_seconds + PROBE_SECONDS
         with anyio.move_on_after(self._tried_at[era] + limit - time.monotonic()):
@@ -90,7 +90,7 @@ class Eras:
         return era in self._spoken
 
     async def _find_out(self, era: str) -> None:
-        """Ask on a connection of its own, for as long as a start may take."""
+        """Try the era on a separate connection, for at most as long as a start may take."""
         try:
             with anyio.move_on_after(self._lifecycle.longest_start), suppress(GatewayError):
                 async with self._lifecycle.open_beside(Questions(), era, urgency=lambda: 1) as connection:
@@ -109,7 +109,7 @@ class Eras:
 
 
 class SessionChoice:
-    """Chooses before a request is sent: a question of a shared handshake session does not say whom it is for."""
+    """Chooses before a request is sent: a question on a shared handshake session does not name its client."""
 
     def __init__(
         self,
@@ -125,7 +125,7 @@ class SessionChoice:
         self._eras = Eras(definition.resolved_transport, lifecycle, local, background)
 
     async def choose(self, audience: Audience, limit: float) -> tuple[str, str]:
-        """The era for a request of this client, and why it takes a session of its own; empty where it does not.
+        """Return the era for a request of this client, and the reason to use its own session (empty to use the shared one).
 
         Raises:
             GatewayError: the upstream cannot be reached, or not within `limit` seconds.
@@ -134,7 +134,7 @@ class SessionChoice:
         return era, self.why_own(audience, era)
 
     def is_alone(self, audience: Audience, era: str) -> bool:
-        """Whether a call needs a session for itself: questions do not say there which call they belong to."""
+        """Return True if a call needs exclusive use of a session: its questions would not name their call."""
         return (
             bool(audience.client_capabilities)
             and era != MODERN
@@ -142,25 +142,25 @@ class SessionChoice:
         )
 
     def is_tried(self, method: str, era: str) -> bool:
-        """Whether a question on the shared session would not say whose it is, as several clients may use it."""
+        """Return True if a question on the shared session would be ambiguous, as several clients may use it."""
         if self._local is None or self._local.is_alone or era == MODERN:
             return False
         return method != "tools/call" or self._definition.resolved_transport is not Transport.HTTP
 
     def joins(self, audience: Audience) -> bool:
-        """Whether a call of this client would be its first on the shared session."""
+        """Return True if a call of this client would be its first on the shared session."""
         questions = self._lifecycle.shared_questions
         return questions is not None and not questions.is_used_by(audience.client_id)
 
     def is_joined(self, audience: Audience) -> bool:
-        """Whether others have used the shared session, so that nobody can be asked there any more."""
+        """Return True if others have used the shared session, so that no client can be asked there any more."""
         questions = self._lifecycle.shared_questions
         return questions is not None and questions.is_used_beside(audience.client_id)
 
     def why_own(self, audience: Audience, era: str) -> str:
-        """Why a request of this client takes a session of its own, in words; empty where it does not."""
+        """Return the reason why a request of this client uses its own session; empty if it uses the shared one."""
         local = self._local
-        # A stateless client is asked by results, each of one call, so that its calls need sessions for themselves.
+        # A stateless client is asked through the result of one call, so its calls need exclusive sessions.
         if local is not None and local.is_alone and (era == MODERN or not audience.answers_later):
             return ""
         if self._per_client:
@@ -186,7 +186,7 @@ class SessionChoice:
         if self._lifecycle.era not in ("", era):
             return f"it speaks the {era} protocol"
         questions, sole = self._lifecycle.shared_questions, local.sole
-        # The questions of a stateless client's calls are told apart by the calls, as are those of several clients.
+        # Questions to a stateless client are assigned by their call; so are those of several clients.
         is_certain = sole is not None and (era == MODERN or sole.audience is not None)
         if is_certain and (questions is None or questions.is_one_clients):
             return ""
@@ -197,7 +197,7 @@ class SessionChoice:
         return LOGS if audience.log_level is not None and self._lifecycle.declares_logging else ""
 
     def _logs_are_nameless(self, audience: Audience) -> bool:
-        """Whether the client wants logs that do not say which request they belong to."""
+        """Return True if the client wants logs, which do not name their request over stdio."""
         return audience.log_level is not None and self._definition.resolved_transport is Transport.STDIO
 
     async def _negotiated(self, limit: float) -> str:
@@ -209,15 +209,15 @@ class SessionChoice:
 def late(
     upstream_id: str, what: str, limit: float, executed: str, setting: str = "call_timeout", *, renewed: bool = False
 ) -> UpstreamTimeoutError:
-    """The error for an answer that did not come in time.
+    """Return the error for an answer that did not come in time.
 
     Args:
         upstream_id: the server.
-        what: was asked of it.
-        limit: seconds that it had.
-        executed: whether the request was executed, as far as known.
-        setting: the limit that applied.
-        renewed: whether progress came before.
+        what: the subject of the request.
+        limit: the time limit in seconds.
+        executed: `yes`, `no` or `unknown`, as far as known.
+        setting: the setting of the limit.
+        renewed: True if progress came before.
     """
     missing = "no answer and no further progress of" if renewed else "no answer to"
     return UpstreamTimeoutError(

@@ -1,7 +1,7 @@
-"""Which clients can share a server's process: those for whom it would be started alike, with nothing of one of them.
+"""Sharing of a server's process: clients share it if it would be started alike for them, without any client's data.
 
-A server depends on the folder that a client works in where its definition says so, or names what lies there. The
-process of one that does not is started in the home directory, which is the same for all.
+A server depends on the folder that a client works in if its definition says so, or refers to something there. The
+process of any other server is started in the home directory, which is the same for all clients.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ from pml_gateway.text import escaped, shortened
 from pml_gateway.workplace import Workplace
 
 MAX_SHOWN = 60
-"""Characters of an argument in a reason."""
+"""Maximum characters of an argument in a reason."""
 
 _LOCAL_FIRST = frozenset({"npm", "bun"})
-"""Runners that start the package of the project they run in, where it has that."""
+"""Runners that start the package of the current project, if it has that package."""
 
 
 class SharedBy(StrEnum):
-    """Who has a process of a server together."""
+    """The group of clients that shares a process of a server."""
 
     EVERYBODY = "everybody"
     FOLDER = "folder"
@@ -47,7 +47,7 @@ class SharedBy(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Sharing:
-    """Who shares a server's process, and why no more do; `place` is where it is started for one of them."""
+    """The clients that share a server's process, and the reason why no others do; `place` is where it is started."""
 
     by: SharedBy
     reason: str
@@ -56,7 +56,7 @@ class Sharing:
 
 @dataclass(frozen=True, slots=True)
 class ProcessKey:
-    """Equal for two clients where one process of a server can serve both."""
+    """The key of a server's process: equal for two clients if one process can serve both."""
 
     upstream_id: str
     digest: str = field(repr=False)
@@ -64,14 +64,14 @@ class ProcessKey:
 
 @dataclass(frozen=True, slots=True)
 class WantedUpstream:
-    """Which upstream is meant: equal keys, the same one; and who shares it, with the place where it is started."""
+    """A requested upstream: equal keys mean the same one; `sharing` says who shares it, and where it is started."""
 
     key: Hashable
     sharing: Sharing
 
 
 def shared_by(definition: UpstreamDefinition, workplace: Workplace) -> Sharing:
-    """Who shares the process of a server that is started for a client at `workplace`."""
+    """Return the sharing of a server's process that is started for a client at `workplace`."""
     if definition.resolved_sessions == "per_client":
         kept = "" if definition.sessions else f"keeps {definition.keeps} from call to call; "
         return Sharing(SharedBy.CLIENT, f"{kept}sessions: per_client", workplace)
@@ -84,7 +84,7 @@ def shared_by(definition: UpstreamDefinition, workplace: Workplace) -> Sharing:
 def wanted_upstreams(
     definitions: Mapping[str, UpstreamDefinition], defaults: UpstreamSettings, workplace: Workplace
 ) -> dict[str, WantedUpstream]:
-    """Which upstreams the enabled ones among these definitions mean at a workplace. Reads files."""
+    """Return the upstreams that the enabled definitions stand for at a workplace. Reads files."""
     found = {}
     for upstream_id, definition in definitions.items():
         if definition.enabled:
@@ -100,7 +100,7 @@ def _key(
     workplace: Workplace,
     sharing: Sharing,
 ) -> ProcessKey:
-    """What a server's process and the gateway's way with it depend on. Reads files: those that hold its variables."""
+    """Return everything that the server's process and its treatment depend on. Reads files, such as env files."""
     is_stdio = definition.resolved_transport is Transport.STDIO
     started = {"command", "args", "env", "env_file", "cwd"} if is_stdio else {"url", "headers"}
     rest = definition.model_dump(mode="json", exclude=started | {"tools"})
@@ -119,7 +119,7 @@ def _key(
 
 
 def _started(upstream_id: str, definition: UpstreamDefinition, place: Workplace) -> object:
-    """All that reaches the server, and the files that it comes from: they may say something else at the next start."""
+    """Return everything that the server receives, resolved from files: those may change before the next start."""
     try:
         if definition.resolved_transport is Transport.STDIO:
             found = process_parameters(upstream_id, definition, place)
@@ -134,7 +134,7 @@ def _started(upstream_id: str, definition: UpstreamDefinition, place: Workplace)
                 [network.proxies, network.certificates],
             ]
     except GatewayError as error:
-        # Who cannot be served now may be soon, each from a place of its own.
+        # The server may become startable later, from a different place for each client.
         return [str(error), definition.model_dump(mode="json"), str(place.folder), dict(place.environ)]
     files = {
         str(place.path(each.name)) for _, text in _texts(definition) for each in references(text) if each.kind == "file"
@@ -146,7 +146,7 @@ def _started(upstream_id: str, definition: UpstreamDefinition, place: Workplace)
 
 
 def _texts(definition: UpstreamDefinition) -> Iterator[tuple[str, str]]:
-    """Every text of a definition in which references count, with its key."""
+    """Yield the texts of a definition in which references are resolved, each with its key."""
     for key in ("command", "cwd", "env_file", "url"):
         if text := getattr(definition, key):
             yield key, text
@@ -158,11 +158,11 @@ def _texts(definition: UpstreamDefinition) -> Iterator[tuple[str, str]]:
 
 
 def stored_digest(definition: UpstreamDefinition, place: Workplace) -> str:
-    """Return a hash of the stored values that a definition refers to: a new key needs a new start. Reads a file."""
+    """Return a hash of the stored values that a definition refers to: a new value needs a new start. Reads a file."""
     try:
         stored = stored_variables(place.environ, place.folder)
     except GatewayError:
-        # Told when the server starts.
+        # Reported when the server starts.
         stored = {}
     texts = [*(text for _, text in _texts(definition)), (definition.auth and definition.auth.client_secret) or ""]
     values = {each.name: stored.get(each.name) for text in texts for each in references(text)}
@@ -170,7 +170,7 @@ def stored_digest(definition: UpstreamDefinition, place: Workplace) -> str:
 
 
 def _reasons(definition: UpstreamDefinition, workplace: Workplace) -> Iterator[str]:
-    """Why the folder matters, the plainest reason first."""
+    """Yield the reasons why the server depends on the folder, the plainest first."""
     if definition.sessions == "per_folder":
         yield "sessions: per_folder"
     for key, text in _texts(definition):
@@ -183,7 +183,7 @@ def _reasons(definition: UpstreamDefinition, workplace: Workplace) -> Iterator[s
     try:
         yield from _of_process(definition, workplace)
     except GatewayError:
-        # It cannot be started at all, which is told when that is tried.
+        # It cannot be started at all, which is reported when that is tried.
         return
 
 
@@ -223,7 +223,7 @@ def _of_process(definition: UpstreamDefinition, workplace: Workplace) -> Iterato
 def _of_words(
     definition: UpstreamDefinition, command: str, workplace: Workplace, resolved: Callable[[str], str]
 ) -> Iterator[str]:
-    """What arguments and variables say of paths; a setting overrules it, as words can be mistaken for such."""
+    """Yield the reasons in arguments and variables that look like paths; a setting overrides this guess."""
     words = [resolved(text) for text in definition.args]
     line = told_apart([command, *words])
     run = package_run(command, words)
@@ -235,7 +235,7 @@ def _of_words(
     )
     for name, text in definition.env.items():
         value = resolved(text)
-        # What a container is given means something inside of it, and PATH is looked at by itself.
+        # Values for a container are paths inside it, and PATH is checked separately.
         is_elsewhere = line.is_container or name == "PATH"
         if is_plainly_relative(value) or (not is_elsewhere and paths.variable(name, value).may_name_path):
             yield f"env.{name} is relative"
@@ -266,5 +266,5 @@ def _has_folder(command: str) -> bool:
 
 
 def _shown(text: str) -> str:
-    """A text of a definition for people, on one line and without what may be secret."""
+    """Return a text of a definition for messages, on one line and without secrets."""
     return repr(shortened(escaped(mask_text(text)), MAX_SHOWN))

@@ -1,4 +1,4 @@
-"""Starts of servers side by side: a few at a time, first those for which most calls wait."""
+"""A limit on servers that start at the same time: those with most waiting calls start first."""
 
 from __future__ import annotations
 
@@ -9,20 +9,20 @@ from collections.abc import Callable
 import anyio
 
 AT_ONCE = max(4, 2 * (os.cpu_count() or 2))
-"""Servers that start side by side: twenty at once on a small machine would all be ready late."""
+"""Maximum number of servers that start at the same time: twenty at once would all be late on a small machine."""
 
 START_SECONDS = 1.0
-"""How long one that starts may keep the others waiting: what takes longer mostly waits itself."""
+"""Seconds that a starting server may delay the others: one that takes longer mostly waits itself."""
 
 EVERYBODY = ""
-"""Whose a start is that is not one client's."""
+"""Client id of starts that are not for one client."""
 
 Urgency = Callable[[], int]
-"""How many calls wait for a server now."""
+"""Returns the number of calls that currently wait for a server."""
 
 
 class Turn:
-    """One start, from when it may begin until it is over or has taken its time."""
+    """One start, from its permission to begin until it ends or has used its time."""
 
     def __init__(self, starts: Starts, whose: str = EVERYBODY) -> None:
         self.whose = whose
@@ -31,21 +31,21 @@ class Turn:
         self.ends_at = 0.0
 
     def end(self) -> None:
-        """The server has started, or failed."""
+        """End the turn: the server has started, or failed."""
         self._starts.end(self)
 
 
 class Starts:
-    """Those of one process."""
+    """The starts of one process."""
 
     def __init__(self) -> None:
         self._running: list[Turn] = []
         self._waiting: dict[Turn, Urgency] = {}
         self._had: Counter[str] = Counter()
-        """How many of each client's there were while others waited."""
+        """Number of starts of each client while others waited."""
 
     async def turn(self, urgency: Urgency, whose: str = EVERYBODY) -> Turn:
-        """Wait until a server may be started; whoever does says when that is over."""
+        """Wait until a server may be started; the caller ends the turn it gets."""
         turn = Turn(self, whose)
         self._waiting[turn] = urgency
         try:
@@ -60,7 +60,7 @@ class Starts:
             raise
 
     def end(self, turn: Turn) -> None:
-        """Let the next one start."""
+        """Let the next server start."""
         self._waiting.pop(turn, None)
         if turn in self._running:
             self._running.remove(turn)
@@ -72,8 +72,8 @@ class Starts:
         now = anyio.current_time()
         self._running = [each for each in self._running if each.ends_at > now]
         while self._waiting and len(self._running) < AT_ONCE:
-            # Of those for which as many wait, that of the client that had fewest; of one client's, the latest: it is
-            # waited for now, rather than what was begun before a gateway was lost.
+            # Among those with equally many waiting calls, the client with the fewest starts; of one client, the latest
+            # start: it is needed now, unlike one begun before a gateway was lost.
             turn = max(reversed(self._waiting), key=lambda each: (self._waiting[each](), -self._had[each.whose]))
             del self._waiting[turn]
             self._had[turn.whose] += 1

@@ -1,4 +1,4 @@
-"""The gateway's side of one MCP server: its requests, the resources clients follow there, and how it is doing."""
+"""The gateway's side of one MCP server: its requests, followed resources, and state."""
 
 from __future__ import annotations
 
@@ -46,16 +46,16 @@ OnFailed = Callable[["Upstream"], None]
 
 MAX_REASON = 100
 MAX_READ = 1000
-"""Characters of a reason in a list of several, and of the error's message that it is made of."""
+"""Maximum characters of a reason in a list of several, and of the error's message that it is made of."""
 
 
 SHARED = ""
-"""In place of a client's id: of all clients."""
+"""Client id of the session shared by all clients."""
 
 
 @dataclass(frozen=True, slots=True)
 class Session:
-    """One session: whose it is, the process that serves it (where one does), and why it is not shared."""
+    """One session: its client, the process that serves it (if any), and the reason why it is not shared."""
 
     client_id: str
     pid: int | None
@@ -63,14 +63,14 @@ class Session:
 
     @property
     def is_shared(self) -> bool:
-        """Whether it is all clients'."""
+        """Return True if all clients share it."""
         return self.client_id == SHARED
 
 
 class Upstream:
-    """One MCP server. `run` owns every connection; calls from other tasks borrow the live one, and block nobody.
+    """One MCP server. `run` owns every connection; calls from other tasks borrow the live one, and block no others.
 
-    A `client_id` is empty where clients cannot be told apart.
+    A `client_id` is empty if clients cannot be told apart.
     """
 
     def __init__(
@@ -159,15 +159,16 @@ class Upstream:
         """Send one request with raw params and return the raw result.
 
         Args:
-            method: of a request that clients send.
-            params: as the upstream shall get them.
-            timeout: seconds, not counting those in which the client is asked; progress does not renew them.
-            on_progress: gets the upstream's progress.
-            audience: the client, if the upstream may ask or tell it something.
+            method: a request that clients send.
+            params: sent to the upstream unchanged.
+            timeout: in seconds, not counting the time while the client is asked; progress does not extend it.
+            on_progress: handler for the upstream's progress.
+            audience: the client, if the upstream may ask it or send it notices.
 
         Raises:
-            UpstreamBusyError: the queue is full; UpstreamUnavailableError, UpstreamTimeoutError, UpstreamAuthError,
-            UpstreamError: what became of the request.
+            UpstreamBusyError: the queue is full.
+            UpstreamUnavailableError, UpstreamTimeoutError, UpstreamAuthError,
+            UpstreamError: the request failed.
         """
         limit = timeout or self.call_timeout
         total = self._call_timeout_total if timeout is None else timeout
@@ -177,16 +178,16 @@ class Upstream:
         return await self._calls.send(Request(method, params, on_progress, limit, now + limit, now + total, share))
 
     def follow(self, uri: str, key: object, on_updated: OnUpdated, client_id: str) -> None:
-        """Be told when a resource changes, from the moment on that the upstream is connected and agrees."""
+        """Call `on_updated` when a resource changes, once the upstream is connected and has agreed."""
         self._follow(uri, key, on_updated, client_id)
         if self.state is UpstreamState.IDLE:
             self.request_connect()
 
     async def subscribe(self, uri: str, key: object, on_updated: OnUpdated, audience: Audience) -> None:
-        """As `follow`, and wait for the upstream to agree: in the session that calls of this client take.
+        """Follow a resource and wait until the upstream agrees, in the session that calls of this client use.
 
         Raises:
-            GatewayError: it did not; nothing is followed then.
+            GatewayError: it did not agree; nothing is followed then.
         """
         client_id = audience.client_id if audience.is_one_client else ""
         self._follow(uri, key, on_updated, client_id)
@@ -203,19 +204,19 @@ class Upstream:
             raise
 
     def unfollow(self, uri: str, key: object, client_id: str) -> None:
-        """End what `follow` or `subscribe` began."""
+        """Undo `follow` or `subscribe`."""
         self._subscriptions.remove(uri, key)
         if client_id:
             self._own_sessions.unfollow(client_id, uri, key)
 
     def _may_converse(self, audience: Audience, params: JsonObject) -> bool:
-        """Whether a client's request may be more than one plain round on the shared session."""
+        """Return True if a client's request may need more than one plain round on the shared session."""
         return (
             bool(audience.client_capabilities)
             or audience.log_level is not None
             or self._per_client
             or "requestState" in params
-            # Whose a question on a session of several clients is depends on whose calls run there.
+            # On a session of several clients, the recipient of a question depends on the calls that run there.
             or (self._local is not None and not self._local.is_alone)
         )
 
@@ -225,7 +226,7 @@ class Upstream:
             return
 
         def unless_heard(updated: str) -> None:
-            # While a session of its own is told of the resource, the client hears of each change once.
+            # While its own session follows the resource, the client gets each change only once.
             if not self._own_sessions.hears(client_id, uri):
                 on_updated(updated)
 
@@ -233,7 +234,7 @@ class Upstream:
         self._own_sessions.follow(client_id, uri, key, on_updated)
 
     async def _agrees(self, uri: str, audience: Audience) -> bool:
-        """Whether a session of the client's own follows the resource; there may be none, or none free.
+        """Return True if the client's own session follows the resource; there may be none, or none free.
 
         Raises:
             GatewayError: the upstream refused.
@@ -245,7 +246,7 @@ class Upstream:
             return False
         alone = self._choice.is_alone(audience, era)
         try:
-            # Where all sessions are busy, there is time left for the shared one to agree.
+            # If all sessions are busy, there is time left for the shared one to agree.
             deadline = anyio.current_time() + self.call_timeout / 2
             async with self._own_sessions.taken(OpenCall(audience, math.inf), era, deadline, alone=alone, why=why_own):
                 pass
@@ -258,17 +259,17 @@ class Upstream:
 
     @property
     def state(self) -> UpstreamState:
-        """Where its connection is in its life."""
+        """Return the state of the connection."""
         return self._lifecycle.state
 
     @property
     def last_error(self) -> GatewayError | None:
-        """Why it cannot be reached, if it cannot."""
+        """Return the error that makes the upstream unreachable; None if it is reachable."""
         return self._lifecycle.last_error
 
     @property
     def unlisted_because(self) -> str:
-        """The reason, in a few words, why none of its lists is known."""
+        """Return the reason, in a few words, why none of its lists is known."""
         return self._unlisted_because(MAX_REASON)
 
     def _unlisted_because(self, most: int) -> str:
@@ -279,14 +280,14 @@ class Upstream:
         return shortened(without_secrets(escaped(why[:MAX_READ])), most)
 
     def not_listed(self) -> GatewayError:
-        """What a request is refused with that needs a list of it, as none is known."""
+        """Return the error for a request that needs one of its lists, while none is known."""
         if (progress := self._lifecycle.installing) is not None:
             return progress
         failure = self.last_error
         if isinstance(failure, UpstreamAuthError):
             return failure.anew()
         failed = {} if failure is None else {**failure.details}
-        # Of the pause that the server asked for, some has passed.
+        # Part of the pause that the server asked for has passed.
         failed.pop("retry_after_seconds", None)
         return UpstreamUnavailableError(
             f"{self.upstream_id}: its tools are not known yet ({self._unlisted_because(MAX_READ)})",
@@ -296,55 +297,55 @@ class Upstream:
 
     @property
     def longest_start(self) -> float:
-        """Seconds until a start has succeeded or failed at the latest, with what it may install first."""
+        """Return the maximum seconds until a start has succeeded or failed, including an installation before it."""
         return self._lifecycle.longest_start
 
     @property
     def installing(self) -> GatewayError | None:
-        """How far its package is installed, while it is."""
+        """Return the error with the progress of its package's installation, while that runs."""
         return self._lifecycle.installing
 
     async def until_tried(self) -> None:
-        """Wait until it has answered or failed, or is seen to install something first."""
+        """Wait until it has answered or failed, or is found to need an installation first."""
         await self._lifecycle.until_tried()
 
     @property
     def last_listed(self) -> Listed | None:
-        """What it listed last, if it has listed anything since the start."""
+        """Return its latest lists, if it has listed anything since the start."""
         return self._lifecycle.lists.last
 
     @property
     def last_call_seconds(self) -> float | None:
-        """How long the last answered call took."""
+        """Return the duration of the last answered call."""
         return self._activity.last_call_seconds
 
     @property
     def in_flight(self) -> int:
-        """Calls sent and not yet answered."""
+        """Return the number of calls sent and not yet answered."""
         return self._activity.in_flight
 
     @property
     def calls(self) -> int:
-        """Calls sent since the start."""
+        """Return the number of calls sent since the start."""
         return self._activity.sent_calls
 
     @property
     def waiting(self) -> int:
-        """Calls that wait for a place."""
+        """Return the number of calls that wait for a slot."""
         return self._activity.limit.waiting
 
     @property
     def settled(self) -> anyio.Event:
-        """Set once it has answered or failed."""
+        """Return the event that is set once it has answered or failed."""
         return self._lifecycle.settled
 
     def mark_pending(self) -> None:
-        """Let `settled` be set by the next answer or failure. Who waits for that already goes on waiting for it."""
+        """Clear `settled` until the next answer or failure. Tasks that already wait for it keep waiting."""
         if self._lifecycle.settled.is_set():
             self._lifecycle.settled = anyio.Event()
 
     def connect_early(self) -> None:
-        """Ask for a connection before any client calls, where one is needed: not where all is known."""
+        """Request a connection before any client calls, unless everything is known already."""
         if self.state is UpstreamState.READY:
             return
         if self._lifecycle.waits_for_calls:
@@ -353,29 +354,29 @@ class Upstream:
             self.request_connect()
 
     def request_connect(self) -> None:
-        """Ask for a connection, and for a fresh listing once it stands."""
+        """Request a connection, and a new listing once it is open."""
         self._lifecycle.request_connect()
 
     def reconnect(self) -> None:
-        """Ask for a new connection in place of the present one: a login or logout changed what it may do."""
+        """Request a new connection in place of the current one: a login or logout changed the credentials."""
         self._lifecycle.reconnect()
 
     def meet_clients(self) -> None:
-        """Replace a connection that was opened before its local clients had said what they can be asked."""
+        """Replace a connection that was opened before its local clients announced their capabilities."""
         self._lifecycle.meet_clients()
 
     def open_beside(
         self, questions: Questions, era: str, on_notice: OnNotice
     ) -> AbstractAsyncContextManager[Connection]:
-        """One more connection to the same server, which its caller holds; what it asks goes to `questions`."""
+        """Open one more connection to the same server, owned by the caller; its questions go to `questions`."""
         return self._lifecycle.open_beside(questions, era, on_notice)
 
     def end_client(self, client_id: str) -> None:
-        """Free what was a client's that left: its sessions; calls in flight end by themselves."""
+        """Close the sessions of a client that left; calls in flight end by themselves."""
         self._own_sessions.end_client(client_id)
 
     def end_local_client(self, client_id: str) -> None:
-        """As `end_client`, for one that cannot come back: questions to it and calls that wait for it end as well."""
+        """As `end_client`, for one that cannot come back: also end questions to it and the calls that wait for it."""
         self.end_client(client_id)
         if (questions := self._lifecycle.shared_questions) is not None:
             questions.withdraw(client_id)
@@ -383,17 +384,17 @@ class Upstream:
         self._activity.limit.hand_out()
 
     def sessions(self) -> list[Session]:
-        """The sessions that are open, or are being opened, with the reason of each that is one client's."""
+        """Return the sessions that are open or being opened, with the reason for each that is not shared."""
         shared = self._lifecycle.connection
         own = [Session(each.client_id, each.pid, each.why) for each in self._own_sessions]
         return own if shared is None else [Session(SHARED, shared.pid, ""), *own]
 
     async def tell_of_client(self, client_id: str, method: str) -> None:
-        """Tell the upstream something of a client, in this client's sessions."""
+        """Send the upstream a notification about a client, in this client's sessions."""
         await self._own_sessions.notify(client_id, method)
 
     async def set_log_level(self, client_id: str, level: str) -> None:
-        """Tell the upstream how much a client wants to know, in this client's sessions."""
+        """Set a client's log level at the upstream, in this client's sessions."""
         await self._own_sessions.set_log_level(client_id, level)
 
     async def retire(self, timeout: float) -> None:
@@ -402,6 +403,6 @@ class Upstream:
         await self._activity.limit.until_unused(timeout)
 
     def _check_up(self) -> None:
-        """List when the breaker opens: an upstream that answers neither calls nor lists is connected anew."""
+        """List when the breaker opens: an upstream that answers neither calls nor lists is reconnected."""
         if self.state is UpstreamState.READY:
             self.request_connect()
