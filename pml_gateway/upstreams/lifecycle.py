@@ -82,7 +82,7 @@ Surroundings = tuple[str, object, bool]
 
 
 class Backoff:
-    """Reconnect pauses of one upstream. `expired` is True if the gateway itself closed the connection that ends next."""
+    """Reconnect pauses of one upstream. `expired` is True if the gateway itself ends the current connection."""
 
     def __init__(self) -> None:
         self.expired = False
@@ -294,7 +294,7 @@ class Lifecycle:
 
     @property
     def waits_for_calls(self) -> bool:
-        """Return True if no connection is needed before a client calls: the lists are known, and nothing else uses it."""
+        """Return True if no connection is needed until a client calls: the lists are known, and it has no other use."""
         return self._is_for_lists and (self._knew_lists or self.lists.last is not None)
 
     async def list_own(self, session: Hashable, connection: Connection, *, has_changed: bool) -> None:

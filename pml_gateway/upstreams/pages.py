@@ -32,8 +32,8 @@ MAX_CURSOR = 64 * 1024
 
 LATER_SHARE = 0.7
 LATER_SECONDS = 1.0
-"""`LATER_SHARE` is the part of the time for a list that its pages may take together, so that entries are kept before the
-whole start is given up; after a slow first page, later ones have `LATER_SECONDS`."""
+"""`LATER_SHARE` is the part of the time for a list that its pages may take together, so that entries are kept before
+the whole start is given up; after a slow first page, later ones have `LATER_SECONDS`."""
 
 MEASURED_AT_ONCE = 50
 """Entries of a list that are measured between two checkpoints of the event loop, about 0.3 ms."""

@@ -301,7 +301,7 @@ class UpstreamPool:
             upstream.request_connect()
 
     def connect_missing(self) -> None:
-        """Connect every upstream that is not connected; connected ones announce changes to their lists, or are polled."""
+        """Connect every upstream that is not connected; connected ones announce changes of lists, or are polled."""
         for upstream in self._upstreams.values():
             upstream.connect_early()
 

@@ -125,7 +125,7 @@ class SessionChoice:
         self._eras = Eras(definition.resolved_transport, lifecycle, local, background)
 
     async def choose(self, audience: Audience, limit: float) -> tuple[str, str]:
-        """Return the era for a request of this client, and the reason to use its own session (empty to use the shared one).
+        """Return the era for a request of this client, and the reason for a session of its own (else empty).
 
         Raises:
             GatewayError: the upstream cannot be reached, or not within `limit` seconds.

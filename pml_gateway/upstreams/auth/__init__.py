@@ -1,1 +1,1 @@
-"""Logins at upstreams: OAuth, stored and renewed, shared by every gateway on this home."""
+"""Logins at upstreams: OAuth, stored and renewed, shared by all gateways with the same home folder."""

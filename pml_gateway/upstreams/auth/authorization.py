@@ -1,6 +1,6 @@
-"""One source of access tokens for everything that is sent to an upstream: the SDK's requests and the calls beside it.
+"""The source of access tokens for all requests to an upstream: those of the SDK and those sent outside of it.
 
-A token that ends or is refused is renewed once, by whoever comes first, in this process or another one.
+A token that ends or is refused is renewed once, by the first request that needs it, in this or another process.
 """
 
 from __future__ import annotations
@@ -32,18 +32,18 @@ RENEWAL_SECONDS = 60.0
 """Time limit in seconds for a renewal, including those of other processes that come first."""
 
 TRUST_SECONDS = 30.0
-"""A server that refuses a token right after its renewal is not asked for a third one for this long."""
+"""Seconds after a renewal in which a server that refuses the new token gets no further one."""
 
 RETRY_STORE_SECONDS = 30.0
-"""A login that could not be read is tried again after this time, or when it is replaced."""
+"""Seconds until a login that could not be read is read again, unless it is replaced before."""
 
 
 Start = Callable[[Callable[[], Coroutine[Any, Any, None]]], object]
-"""Runs a renewal for as long as the gateway lives, so that a caller who gives up loses no token."""
+"""Starts a renewal that lives as long as the gateway, so that no token is lost if the caller is cancelled."""
 
 
 class _Renewal:
-    """One renewal and everyone who waits for it."""
+    """One renewal, shared by all requests that wait for it."""
 
     def __init__(self) -> None:
         self.done = anyio.Event()
@@ -80,11 +80,11 @@ class Authorization:
         self._is_asked = False
 
     async def headers(self) -> dict[str, str]:
-        """The header with an access token; none where no login is known, and the server may not want one.
+        """Return the header with an access token; empty if no login is stored, as the server may not need one.
 
         Raises:
-            UpstreamAuthError: there was a login, and a person has to log in again.
-            UpstreamUnavailableError: the token ended, and the authorization server cannot be reached.
+            UpstreamAuthError: there was a login, but a person has to log in again.
+            UpstreamUnavailableError: the token expired, and the authorization server cannot be reached.
         """
         login = await self._current()
         if login is None and self._auth.type is AuthKind.CLIENT_CREDENTIALS and not self._is_off:
@@ -104,7 +104,7 @@ class Authorization:
             sent: the header the server refused.
 
         Raises:
-            GatewayError: why there is no other token.
+            GatewayError: the reason why there is no other token.
         """
         login = await self._current()
         if login is None and self._auth.type is not AuthKind.CLIENT_CREDENTIALS:
@@ -122,7 +122,7 @@ class Authorization:
         return True
 
     async def refusal(self, challenge: Challenge) -> GatewayError:
-        """The error for an answer of 401 or 403, for whoever made the request."""
+        """Return the error for a 401 or 403 response."""
         status = challenge.status
         said = f": {challenge.said}" if challenge.said else ""
         if self._is_off:
@@ -162,16 +162,16 @@ class Authorization:
         return self._needed(f"{reason} (HTTP {status})", http_status=status)
 
     def for_httpx(self) -> httpx2.Auth | None:
-        """The same for the SDK's client."""
+        """Return the same credentials for the SDK's client."""
         return None if self._is_off else BearerAuth(self, self._url())
 
     async def read(self) -> None:
-        """Look at the stored login, so that `status` tells what it is now."""
+        """Read the stored login, so that `status` reports its current state."""
         with suppress(GatewayError):
             await self._current()
 
     def signature(self) -> object:
-        """Changes whenever the stored login does."""
+        """Return a value that changes whenever the stored login does."""
         with suppress(GatewayError):
             return self._store.signature(self._path())
         return None
@@ -193,7 +193,7 @@ class Authorization:
         return {**state, "renews": login.is_renewable, "scope": login.scope}
 
     async def _current(self) -> StoredLogin | None:
-        """The stored login, read again whenever a login, a logout or another process changed it."""
+        """Return the stored login; read it again if a login, a logout or another process changed it."""
         if self._is_off:
             return None
         path = self._path()
@@ -228,13 +228,13 @@ class Authorization:
         return renewal.login
 
     async def _run(self, renewal: _Renewal, refused: str | None) -> None:
-        """Renew on behalf of all who wait."""
+        """Renew for all waiting requests."""
         try:
             with anyio.fail_after(RENEWAL_SECONDS):
                 renewal.login = await self._renew(refused)
         except TimeoutError:
             renewal.error = UpstreamUnavailableError(f"{self._upstream_id}: renewing the login took too long")
-        # Whoever waits is told what went wrong, whatever it was; this task serves them all.
+        # Every waiting request gets the error, whatever it was; this task serves them all.
         except Exception as exc:  # noqa: BLE001
             cause = innermost(exc)
             renewal.error = (
@@ -279,7 +279,7 @@ class Authorization:
         try:
             return await anyio.to_thread.run_sync(self._store.load, self._upstream_id, path)
         except UpstreamAuthError:
-            # What cannot be read is replaced where no person is needed for it.
+            # An unreadable login is replaced if no person is needed for that.
             if self._auth.type is AuthKind.CLIENT_CREDENTIALS:
                 return None
             raise
@@ -296,7 +296,7 @@ class Authorization:
         return login
 
     async def _want(self, scope: str) -> None:
-        """Remember a scope that a call lacked, so that the next login asks for it."""
+        """Store a scope that a call lacked, so that the next login requests it."""
         login = self._login
         if login is None or not scope or login.wanted_scope == scope:
             return
@@ -324,14 +324,14 @@ class Authorization:
 
 
 class BearerAuth(httpx2.Auth):
-    """The SDK's side of an `Authorization`: adds the token, and sends a request once more after a renewal."""
+    """Adapter for the SDK's client: adds the token, and repeats a request once after a renewal."""
 
     def __init__(self, authorization: Authorization, url: str) -> None:
         self._authorization = authorization
         self._origin = _origin(httpx2.URL(url))
 
     async def async_auth_flow(self, request: httpx2.Request) -> AsyncGenerator[httpx2.Request, httpx2.Response]:
-        """Never raises: without a token the server answers 401, which says the same in the protocol's terms."""
+        """Send the request with a token, or without one: this never raises, as the SDK understands a 401 response."""
         if _origin(request.url) != self._origin:
             yield request
             return
@@ -360,5 +360,5 @@ def _origin(url: httpx2.URL) -> tuple[str, str, int | None]:
 
 
 def moment(seconds: float | None) -> str | None:
-    """Seconds since the epoch as people and programs read them."""
+    """Return seconds since the epoch as an ISO timestamp in local time."""
     return None if seconds is None else datetime.fromtimestamp(seconds).astimezone().isoformat(timespec="seconds")

@@ -33,7 +33,7 @@ _PAGE = (
 
 @dataclass
 class Callback:
-    """Waits for the answer to one authorization request."""
+    """Waits for the response to one authorization request."""
 
     upstream_id: str
     redirect_uri: str
@@ -42,14 +42,14 @@ class Callback:
     _answer: AuthorizationCodeResult | UpstreamAuthError | None = None
 
     def expect(self, authorization_url: str) -> None:
-        """Take answers to this request only."""
+        """Accept only responses to this request."""
         self.state = _parameters(authorization_url).get("state", "")
 
     def take(self, redirected_to: str) -> bool:
-        """Return whether the URL a browser was sent back to brings a code; an error ends the wait as well.
+        """Return True if the URL that a browser was sent back to contains a code; an error ends the wait as well.
 
         Raises:
-            InvalidInputError: it is not the answer to this request, which is waited for still.
+            InvalidInputError: it is not the response to this request; the wait goes on.
         """
         given = _parameters(redirected_to)
         if not ("code" in given or "error" in given):
@@ -77,10 +77,10 @@ class Callback:
         return AuthorizationCodeResult(code=given["code"], state=given["state"], iss=given.get("iss"))
 
     async def result(self) -> AuthorizationCodeResult:
-        """The code.
+        """Wait for the authorization code, and return it.
 
         Raises:
-            UpstreamAuthError: consent was denied, or the answer is of another login.
+            UpstreamAuthError: consent was denied, or the response belongs to another login.
         """
         await self._answered.wait()
         if isinstance(self._answer, UpstreamAuthError):
@@ -106,7 +106,7 @@ class Callback:
             (name.lower().encode(), value.strip().encode())
             for name, _, value in (line.partition(":") for line in lines)
         ]
-        # Not the origin: browsers differ in what they send after the redirect of a form.
+        # The origin is not checked: browsers differ in what they send after the redirect of a form.
         if _KNOWN_HOSTS.refused(headers) == "host":
             return _http("421 Misdirected Request", "Not found", "")
         if method != "GET" or urlsplit(target).path != urlsplit(self.redirect_uri).path:
@@ -138,10 +138,10 @@ def _parameters(url: str) -> dict[str, str]:
 
 @asynccontextmanager
 async def listening(upstream_id: str, redirect_uri: str | None) -> AsyncIterator[Callback]:
-    """A callback that a browser on this machine can reach, at the given address or at a free port.
+    """Yield a callback that a browser on this machine can reach, at the given address or at a free port.
 
     Raises:
-        UpstreamAuthError: the port of `redirect_uri` is taken.
+        UpstreamAuthError: the port of `redirect_uri` is in use.
     """
     parts = urlsplit(redirect_uri or "http://127.0.0.1:0/callback")
     try:

@@ -1,6 +1,6 @@
 """Encryption of stored logins, with a key in the system's keyring or in an owner-only file.
 
-An existing key file wins; else the keyring is used where one answers, else a key file is made.
+An existing key file is used first; else the keyring if it works, else a new key file.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from pml_gateway.files import locked, write_atomically
 KEY_FILE = "key"
 KEYRING_SERVICE = "pml-gateway"
 KEYRING_SECONDS = 15.0
-"""A keyring may ask a person for its password; a server without one must not wait for ever."""
+"""Time limit in seconds for the keyring: it may ask a person for a password, which a headless machine never gets."""
 
 VERSION = 1
 
@@ -27,28 +27,28 @@ ResultT = TypeVar("ResultT")
 
 
 class EncryptionError(Exception):
-    """A ciphertext cannot be read; the text says why, and never what it holds."""
+    """A ciphertext cannot be read; the text has the reason, and never any content."""
 
 
 class Encryption:
-    """Encrypts what is kept in one folder."""
+    """Encryption of the files in one folder."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._keys: dict[str, Fernet] = {}
 
     def encrypt(self, text: str) -> str:
-        """`text` as an envelope that names its key, and is signed with it."""
+        """Return `text` encrypted, in an envelope that names its key."""
         key = self._key_for_writing()
         self._keys[_key_id(key)] = Fernet(key)
         data = Fernet(key).encrypt(text.encode()).decode()
         return json.dumps({"version": VERSION, "key": _key_id(key), "data": data})
 
     def decrypt(self, envelope: str) -> str:
-        """The text of an envelope.
+        """Return the text of an envelope.
 
         Raises:
-            VaultError: it is damaged, or its key is not here.
+            EncryptionError: it is damaged, or its key is missing.
         """
         try:
             match json.loads(envelope):
@@ -59,7 +59,7 @@ class Encryption:
                 case _:
                     raise EncryptionError("it is damaged")
         except (ValueError, InvalidToken):
-            # Without the cause, which may quote the content.
+            # No cause, which may quote the content.
             raise EncryptionError("it is damaged") from None
 
     def _fernet(self, key_id: str) -> Fernet:
@@ -110,20 +110,20 @@ class Encryption:
             import keyring
 
             keyring.set_password(KEYRING_SERVICE, str(self._folder), key.decode())
-            # Some backends take everything and keep nothing.
+            # Some backends accept everything and store nothing.
             return keyring.get_password(KEYRING_SERVICE, str(self._folder)) == key.decode()
 
         return _within_limit(write) or False
 
 
 def _within_limit(work: Callable[[], ResultT]) -> ResultT | None:
-    """The result of `work`, or None where there is no keyring, it is locked, or nobody answers its question."""
+    """Return the result of `work`; None if there is no keyring, it is locked, or its prompt is not answered in time."""
     results: list[ResultT] = []
 
     def run() -> None:
         try:
             results.append(work())
-        # Backends raise whatever their platform does; all of it means that this keyring cannot be used.
+        # Backends raise whatever their platform does; in each case this keyring cannot be used.
         except Exception:  # noqa: BLE001
             return
 

@@ -1,4 +1,4 @@
-"""Spellings and omissions of authorization servers, evened out before the SDK's flow reads their answers."""
+"""Normalization of authorization servers' spellings and omissions, before the SDK's flow reads their responses."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ DEFAULT_METHOD = "client_secret_basic"
 """Default authentication method at the token endpoint (RFC 7591)."""
 
 OTHER_METHODS = ("client_secret_post", "none")
-"""The others that need no key, better ones first."""
+"""Other methods that need no key, in order of preference."""
 
 _DEFAULT_PORTS = {"http": 80, "https": 443}
 _ESCAPED = re.compile(r"%([0-9A-Fa-f]{2})")
@@ -48,19 +48,19 @@ def _unescaped(found: re.Match[str]) -> str:
 
 
 def method_for(supported: object) -> str | None:
-    """Return the method to ask for at a server that lists these; None for the default, or where none can be used."""
+    """Return the method to register with at a server that supports these; None for the default, or if none fits."""
     if not isinstance(supported, list) or DEFAULT_METHOD in supported:
         return None
     return next((method for method in OTHER_METHODS if method in supported), None)
 
 
 class Evened(OpenOAuthFlow):
-    """A provider whose flow gets the answers of servers evened out; `issuer` is the configured one, if any."""
+    """A provider whose flow gets normalized responses; `issuer` is the configured one, if any."""
 
     issuer: str | None = None
 
     def answered(self: Any, response: httpx2.Response) -> httpx2.Response:
-        """Return an answer as the flow is to read it."""
+        """Return a response in the form that the flow expects."""
         if response.status_code not in (200, 201):
             return response
         try:
@@ -93,21 +93,21 @@ class Evened(OpenOAuthFlow):
         return document
 
     def use_methods(self: Any, supported: object) -> None:
-        """Ask for one of these methods in the registration; a client that is registered already keeps its own."""
+        """Request one of these methods in the registration; a client that is already registered keeps its own."""
         if self.context.client_info is None:
             self.context.client_metadata.token_endpoint_auth_method = method_for(supported)
 
 
 class ConsentProvider(Evened, OAuthClientProvider):
-    """The provider of a login by consent.
+    """The provider for a login by consent.
 
-    Where the client was registered by hand with a secret and no method, `may_choose_method` is set.
+    `may_choose_method` is set if the client was registered by hand with a secret and no method.
     """
 
     may_choose_method = False
 
     def use_methods(self, supported: object) -> None:
-        """Ask for one of these methods in the registration, or take one for the client registered by hand."""
+        """Request one of these methods in the registration, or choose one for a client registered by hand."""
         super().use_methods(supported)
         client = self.context.client_info
         if self.may_choose_method and client is not None and isinstance(supported, list):
@@ -115,7 +115,7 @@ class ConsentProvider(Evened, OAuthClientProvider):
             client.token_endpoint_auth_method = next(iter(secret), client.token_endpoint_auth_method)
 
     def named(self, result: AuthorizationCodeResult) -> AuthorizationCodeResult:
-        """Return the answer of the browser with its issuer spelled as the server's metadata spells it."""
+        """Return the browser's response with its issuer spelled as in the server's metadata."""
         metadata = self.context.oauth_metadata
         if metadata is None or result.iss is None or not same_issuer(result.iss, str(metadata.issuer)):
             return result

@@ -1,4 +1,4 @@
-"""A login at an upstream: a person's consent in a browser, stored for every gateway on this home."""
+"""A login at an upstream: a person's consent in a browser, stored for all gateways with the same home folder."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from pml_gateway.upstreams.auth.places import Places
 from pml_gateway.workplace import Workplace
 
 Show = Callable[[str, Callback], Awaitable[None]]
-"""Brings a person to an authorization URL; may give the callback the address that person was sent back to."""
+"""Shows a person an authorization URL; may pass the address that the person was sent back to to the callback."""
 
 
 async def log_in(
@@ -42,12 +42,12 @@ async def log_in(
     timeout: float,
     allowed: Collection[str] = (),
 ) -> StoredLogin:
-    """Log in and store the result; whatever was stored before stays until this has succeeded.
+    """Log in and store the result; the previous login is kept until this has succeeded.
 
     Raises:
-        ConfigurationError: this server takes no login.
-        UpstreamAuthError: consent was denied, nobody answered in time, the server refused, or it sends the login where
-            it may go only if that origin is `allowed`.
+        ConfigurationError: this server does not support a login.
+        UpstreamAuthError: consent was denied, the time ran out, the server refused, or it sends the login to an origin
+            that is not `allowed`.
     """
     auth = checked_auth(upstream_id, definition)
     here = Workplace.here()
@@ -76,7 +76,7 @@ async def log_in(
 
 
 async def log_out(upstream_id: str, definition: UpstreamDefinition, store: LoginStore) -> tuple[bool, bool]:
-    """Forget a login; whether there was one, and whether the authorization server took its tokens back."""
+    """Delete a login; return if there was one, and if the authorization server revoked its tokens."""
     auth = checked_auth(upstream_id, definition)
     here = Workplace.here()
     path = store.path(upstream_id, resolve_in(definition.url or "", here), auth)
@@ -90,10 +90,10 @@ async def log_out(upstream_id: str, definition: UpstreamDefinition, store: Login
 
 
 def checked_auth(upstream_id: str, definition: UpstreamDefinition) -> AuthDefinition:
-    """Return how to log in to this server.
+    """Return the login settings of this server.
 
     Raises:
-        ConfigurationError: it takes no login.
+        ConfigurationError: it does not support a login.
     """
     where = f"servers.{upstream_id}"
     if definition.url is None:
@@ -111,7 +111,7 @@ def checked_auth(upstream_id: str, definition: UpstreamDefinition) -> AuthDefini
 
 
 def _wanted_scope(upstream_id: str, auth: AuthDefinition, store: LoginStore, url: str) -> str | None:
-    """The configured scopes, and those that a call lacked since the last login."""
+    """Return the configured scopes, and those that calls have lacked since the last login."""
     try:
         login = store.load(upstream_id, store.path(upstream_id, url, auth))
     except UpstreamAuthError:
@@ -169,7 +169,7 @@ async def _by_consent(
 
 
 def _registered(auth: AuthDefinition, redirect_uri: str) -> OAuthClientInformationFull | None:
-    """The client registered by hand; without one, every login registers anew, for the port it listens at."""
+    """Return the client registered by hand; None to register anew with each login, as the callback's port changes."""
     if auth.client_id is None:
         return None
     secret = resolve_in(auth.client_secret, Workplace.here()) if auth.client_secret else None

@@ -23,7 +23,7 @@ from pml_gateway.upstreams.auth.encryption import Encryption, EncryptionError
 logger = get_logger(__name__)
 
 EARLY_SECONDS = 30.0
-"""A token is renewed this long before it expires, or a tenth of its life where that is shorter."""
+"""Seconds before expiry at which a token is renewed; a tenth of its lifetime if that is shorter."""
 
 LOCK_SECONDS = 40.0
 LOCK_POLL_SECONDS = 0.02
@@ -33,9 +33,9 @@ Signature = tuple[int, int, int]
 
 
 class StoredLogin(BaseModel):
-    """Stored login. Without `tokens` it was refused for good, and a new login is needed.
+    """A stored login. Without `tokens`, it was refused for good, and a new login is needed.
 
-    `allowed` are the origins that its owner let it go to, and `reach` is how far in the server stood (`places.py`).
+    `allowed` are the origins that its owner permits; `reach` is the network zone of the server (see `places.py`).
     """
 
     model_config = ConfigDict(frozen=True, hide_input_in_errors=True)
@@ -53,7 +53,7 @@ class StoredLogin(BaseModel):
 
     @property
     def access_token(self) -> str | None:
-        """Return the bearer token."""
+        """Return the bearer token; None if there is none."""
         return self.tokens.access_token if self.tokens else None
 
     @property
@@ -77,7 +77,7 @@ class StoredLogin(BaseModel):
         return time.time() < self.expires_at - early
 
     def with_tokens(self, tokens: OAuthToken) -> StoredLogin:
-        """This login with newer tokens; what a refresh left out stays as it was (RFC 6749, 6)."""
+        """Return this login with newer tokens; values that a refresh leaves out stay as they were (RFC 6749, 6)."""
         now = time.time()
         kept = {
             "scope": tokens.scope or self.scope,
@@ -92,17 +92,17 @@ class StoredLogin(BaseModel):
         )
 
     def refused(self) -> StoredLogin:
-        """This login after its tokens were refused for good; who the gateway is to the server stays known."""
+        """Return this login after its tokens were refused for good; the client's registration is kept."""
         return self.model_copy(update={"tokens": None, "expires_at": None})
 
 
 def expiry(tokens: OAuthToken, now: float) -> float | None:
-    """Expiry of the access token, in seconds since the epoch."""
+    """Return the expiry of the access token, in seconds since the epoch."""
     return None if tokens.expires_in is None else now + tokens.expires_in
 
 
 class LoginStore:
-    """The logins below one folder, one file for each server id, URL and client: a token never goes to another URL."""
+    """The logins in one folder, one file for each server id, URL and client: a token never goes to another URL."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -116,7 +116,7 @@ class LoginStore:
 
     @staticmethod
     def signature(path: Path) -> Signature | None:
-        """Changes whenever the login does; None where there is none."""
+        """Return a value that changes whenever the login does; None if there is none."""
         try:
             status = path.stat()
         except OSError:
@@ -124,7 +124,7 @@ class LoginStore:
         return status.st_mtime_ns, status.st_ino, status.st_size
 
     def load(self, upstream_id: str, path: Path) -> StoredLogin | None:
-        """The login, or None where there is none.
+        """Read the login; None if there is none.
 
         Raises:
             UpstreamAuthError: it cannot be read; a new login replaces it.
@@ -141,7 +141,7 @@ class LoginStore:
         except EncryptionError as exc:
             raise login_needed(upstream_id, f"the stored login is of no use: {exc}") from None
         except ValidationError:
-            # Without the cause, which quotes the tokens.
+            # No cause, which quotes the tokens.
             raise login_needed(upstream_id, "the stored login is of no use: it is incomplete") from None
 
     def save(self, path: Path, login: StoredLogin) -> None:
@@ -149,7 +149,7 @@ class LoginStore:
         write_atomically(path, self._encryption.encrypt(login.model_dump_json(exclude_none=True)))
 
     def copy(self, source: Path, target: Path) -> None:
-        """Keep a login under another path as well, if there is one.
+        """Copy a login to another path, if it exists.
 
         Raises:
             OSError: it cannot be read or written.
@@ -159,7 +159,7 @@ class LoginStore:
                 write_atomically(target, source.read_bytes())
 
     def delete(self, path: Path) -> bool:
-        """Forget the login; whether there was one."""
+        """Delete the login; return True if there was one."""
         try:
             path.unlink()
         except (FileNotFoundError, NotADirectoryError):
@@ -168,7 +168,7 @@ class LoginStore:
 
     @asynccontextmanager
     async def locked(self, upstream_id: str, path: Path) -> AsyncIterator[None]:
-        """One process and task at a time changes a login; the others wait, but not for ever.
+        """Hold the lock on a login, across processes and tasks; wait for it up to `LOCK_SECONDS`.
 
         Raises:
             UpstreamUnavailableError: another process has held the lock too long.
@@ -180,7 +180,7 @@ class LoginStore:
                 try:
                     is_held = stack.enter_context(lock_if_free(path))
                 except OSError as error:
-                    # Nobody can write here, so that nobody is to be waited for.
+                    # This folder is not writable for any process, so there is no one to wait for.
                     do_without(AUTH, path.parent, error)
                     is_held = True
                 if is_held:
@@ -198,7 +198,7 @@ class LoginStore:
 
 
 def login_needed(upstream_id: str, reason: str, **details: object) -> UpstreamAuthError:
-    """The error whose remedy is a login by a person."""
+    """Return the error for a login that a person has to renew."""
     return UpstreamAuthError(f"{upstream_id}: {reason}", hint=login_command(upstream_id), details=details)
 
 

@@ -1,4 +1,4 @@
-"""The SDK's OAuth client, made to remember: logins are stored, renewed and revoked."""
+"""The SDK's OAuth client with persistence: logins are stored, renewed and revoked."""
 
 from __future__ import annotations
 
@@ -35,36 +35,36 @@ _ERROR_CODE = re.compile(r'"error"\s*:\s*"([A-Za-z0-9_.\- ]{1,60})"')
 
 
 class GrantRefusedError(Exception):
-    """The authorization server takes the refresh token no more; only a person can log in again."""
+    """The authorization server no longer accepts the refresh token; a person has to log in again."""
 
 
 class Captured:
-    """The SDK's token storage, in memory: a login is stored as a whole once it has succeeded."""
+    """The SDK's token storage, in memory: a login is only stored as a whole, after it has succeeded."""
 
     def __init__(self, client: OAuthClientInformationFull | None = None) -> None:
         self.tokens: OAuthToken | None = None
         self._client = client
 
     async def get_tokens(self) -> OAuthToken | None:
-        """None: a login starts without."""
+        """Return None: a login starts without tokens."""
         return None
 
     async def set_tokens(self, tokens: OAuthToken) -> None:
-        """Keep what the token endpoint gave."""
+        """Keep the tokens of the token endpoint."""
         self.tokens = tokens
 
     async def get_client_info(self) -> OAuthClientInformationFull | None:
-        """The registration made by hand, if any."""
+        """Return the client registered by hand, if any."""
         return self._client
 
     async def set_client_info(self, client_info: OAuthClientInformationFull) -> None:
-        """Keep what the registration gave."""
+        """Keep the result of the registration."""
         self._client = client_info
 
 
 class _Restored(OAuthClientProvider):
-    """The provider as it was after the login. The SDK keeps neither endpoints nor expiry in its storage, and would
-    send the refresh token to the MCP server itself after a restart."""
+    """The provider in its state after the login. The SDK stores neither endpoints nor expiry, and would send the
+    refresh token to the MCP server itself after a restart."""
 
     def __init__(self, login: StoredLogin) -> None:
         metadata = OAuthClientMetadata(redirect_uris=None, scope=login.scope)
@@ -77,7 +77,7 @@ class _Restored(OAuthClientProvider):
 
 
 def stored_login(context: OAuthContext, tokens: OAuthToken, places: Places) -> StoredLogin:
-    """Result of a finished flow."""
+    """Return the login that results from a finished flow."""
     assert context.client_info is not None
     now = time.time()
     login = StoredLogin(
@@ -94,24 +94,24 @@ def stored_login(context: OAuthContext, tokens: OAuthToken, places: Places) -> S
 
 
 def oauth_client(places: Places, workplace: Workplace, headers: dict[str, str] | None = None) -> httpx2.AsyncClient:
-    """A client for one exchange with a server and its authorization server."""
-    # The SDK logs whole answers of authorization servers, which hold tokens.
+    """Create a client for one exchange with a server and its authorization server."""
+    # The SDK logs whole responses of authorization servers, which contain tokens.
     logging.getLogger("mcp.client.auth").setLevel(logging.CRITICAL + 1)
     return login_client(places, Network.of(workplace), headers)
 
 
 def places_of(upstream_id: str, login: StoredLogin) -> Places:
-    """Addresses that a login has used before."""
+    """Return the addresses that a login may use."""
     return Places(upstream_id, login.server_url, allowed=login.allowed, reach=login.reach)
 
 
 async def refreshed(upstream_id: str, login: StoredLogin, workplace: Workplace) -> StoredLogin:
-    """The login with new tokens.
+    """Return the login with new tokens.
 
     Raises:
         GrantRefusedError: the refresh token is expired, revoked or unknown.
-        UpstreamAuthError: the login may not go there without its owner's leave.
-        UpstreamUnavailableError: the authorization server gave no usable answer; the refresh token may still be good.
+        UpstreamAuthError: the owner has not allowed the login to use an address.
+        UpstreamUnavailableError: the authorization server gave no usable response; the refresh token may be valid.
     """
     try:
         request = await refresh_request(_Restored(login))
@@ -157,21 +157,21 @@ async def client_credentials(
     *,
     allowed: Collection[str] = (),
 ) -> StoredLogin:
-    """A login by the client's own id and secret, which no person takes part in.
+    """Log in with the client's own id and secret, without a person.
 
-    It may go to the configured issuer, and to the origins that were `allowed` besides.
+    The login may use the configured issuer, and the `allowed` origins.
 
     Raises:
-        UpstreamAuthError: the id or the secret was refused, or the server does not lead to the configured issuer.
+        UpstreamAuthError: the id or secret was refused, or the server names another issuer than the configured one.
         UpstreamUnavailableError: a server cannot be reached.
     """
-    # Importing it loads a JWT library, which only this way of logging in needs.
+    # Importing it loads a JWT library, which only this kind of login needs.
     from mcp.client.auth.extensions.client_credentials import ClientCredentialsOAuthProvider
 
     from pml_gateway.upstreams.auth.interop import Evened
 
     class Provider(Evened, ClientCredentialsOAuthProvider):
-        """The SDK's provider, which reads the answers of servers evened out."""
+        """The SDK's provider with normalized responses."""
 
     url = resolve_in(definition.url or "", workplace)
     storage = Captured()
@@ -204,9 +204,9 @@ async def probe(
     scope: str | None,
     places: Places,
 ) -> int:
-    """Run the provider's flow by asking the server something harmless; the status of the last answer.
+    """Run the provider's flow with a harmless request to the server; return the status of the last response.
 
-    The flow starts even where the server answers without a token: some ask for one at their tools only.
+    The flow starts even if the server answers without a token: some require one only for tool calls.
     """
 
     async def challenge(response: httpx2.Response) -> None:
@@ -235,11 +235,11 @@ async def probe(
 
 
 async def check_endpoints(context: OAuthContext, places: Places) -> None:
-    """Everything that follows goes where a login may go, and PKCE is not left out.
+    """Check that a login may use all endpoints, and that the server supports PKCE.
 
     Raises:
-        UpstreamAuthError: the login may not go to an endpoint.
-        OAuthFlowError: the server refuses the only safe challenge.
+        UpstreamAuthError: the login may not use an endpoint.
+        OAuthFlowError: the server does not support the only safe challenge method.
     """
     metadata = context.oauth_metadata
     if metadata is None:
@@ -259,7 +259,7 @@ async def check_endpoints(context: OAuthContext, places: Places) -> None:
 
 @asynccontextmanager
 async def flow_errors(upstream_id: str, *, hint: str) -> AsyncIterator[None]:
-    """Translate the SDK's errors in a flow, without the answers that they quote (codes, tokens and secrets)."""
+    """Translate the SDK's errors in a flow, without the responses that they quote (codes, tokens and secrets)."""
     try:
         yield
     except GatewayError:
@@ -282,7 +282,7 @@ async def flow_errors(upstream_id: str, *, hint: str) -> AsyncIterator[None]:
             hint="is it running?",
         ) from None
     except ValueError:
-        # pydantic's errors quote what they refuse.
+        # pydantic's errors quote the invalid input.
         raise UpstreamAuthError(
             f"{upstream_id}: the authorization server answered outside the protocol", hint=hint
         ) from None

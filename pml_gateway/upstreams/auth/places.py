@@ -1,9 +1,9 @@
-"""Addresses that a login may use: servers name their authorization server, but may not name every address.
+"""Addresses that a login may use: servers name their authorization server, but not every address is allowed.
 
-Anywhere that is encrypted, and to the server's own origin; without encryption on this machine only, where the server is
-on it as well. Never further in than the server stands: a server on the internet leads to no address of a private
-network or of this machine, whatever its names resolve to when the connection is made. What the owner allows by its
-origin is allowed.
+Allowed are all encrypted addresses and the server's own origin; unencrypted ones only on this machine, if the server
+is on it as well. A server never leads further into private networks than its own zone: a server on the internet
+cannot name an address of a private network or of this machine, whatever its names resolve to at connection time. The
+owner can allow further origins.
 """
 
 from __future__ import annotations
@@ -26,31 +26,31 @@ from pml_gateway.mcp.network import Network
 from pml_gateway.upstreams.auth.logins import login_command
 
 HTTP_SECONDS = 15.0
-"""One request to an authorization server, or one to find out what a server asks for."""
+"""Time limit in seconds for one request to an authorization server, or one that finds out what a server asks for."""
 
 MAX_ANSWER_BYTES = 1024 * 1024
-"""Of one answer of an authorization server; the largest known metadata has a few kilobytes."""
+"""Maximum size of one response of an authorization server; the largest known metadata has a few kilobytes."""
 
 Resolve = Callable[[str, int], Awaitable[Sequence[str]]]
-"""The addresses of a host, as the system resolves it."""
+"""Resolves a host and port to addresses."""
 
 _PORTS = {"http": 80, "https": 443}
 _NAT64 = ipaddress.ip_network("64:ff9b::/96")
 _GLOBAL = ipaddress.ip_network("2000::/3")
-"""All of IPv6 that is given out for the internet; what lies elsewhere leads to a network of one's own, if anywhere."""
+"""The IPv6 range of the internet; other ranges are private, if they are used at all."""
 
 _METADATA = (ipaddress.ip_network("192.0.0.0/24"), ipaddress.ip_network("168.63.129.16/32"))
-"""Further metadata addresses of clouds, some of which Python takes for public."""
+"""Other metadata addresses of clouds, some of which Python considers public."""
 
 
 class Reach(IntEnum):
-    """Zone of an address; an inner zone may be led to an outer one, and not the reverse."""
+    """Zone of an address; a server in an inner zone may name an address in an outer one, but not the reverse."""
 
     PUBLIC = 0
     PRIVATE = 1
     LOOPBACK = 2
     NOBODY = 3
-    """Link-local, multicast and unspecified ones, where no authorization server is; clouds keep their secrets there."""
+    """Link-local, multicast and unspecified addresses, no authorization servers; clouds serve secrets there."""
 
 
 def reach_of(address: str) -> Reach:
@@ -69,7 +69,7 @@ def reach_of(address: str) -> Reach:
 
 
 def origin_of(url: httpx2.URL) -> str:
-    """Scheme, host and port, as owners write them; a host in its ASCII form, in which no letter looks like another."""
+    """Return scheme, host and port as owners write them; the host in ASCII, so that no letters look alike."""
     host = f"[{_host(url)}]" if ":" in _host(url) else _host(url)
     port = "" if url.port in (None, _PORTS.get(url.scheme)) else f":{url.port}"
     return f"{url.scheme}://{host}{port}"
@@ -80,13 +80,13 @@ def _host(url: httpx2.URL) -> str:
 
 
 async def resolved(host: str, port: int) -> Sequence[str]:
-    """The addresses of a host, as the system resolves it."""
+    """Return the addresses of a host, as the system resolves it."""
     found = await anyio.getaddrinfo(host, port, type=socket.SOCK_STREAM)
     return list(dict.fromkeys(str(address[0]) for *_, address in found))
 
 
 class Places:
-    """The places that the login at one server may go to."""
+    """The addresses that the login at one server may use."""
 
     def __init__(
         self,
@@ -97,14 +97,14 @@ class Places:
         reach: int | None = None,
         resolve: Resolve = resolved,
     ) -> None:
-        """Allow what belongs to a server.
+        """Allow the addresses that a server may lead to.
 
         Args:
-            upstream_id: whose login it is, for messages.
-            server_url: where the server is.
-            allowed: URLs of the origins that the owner allows besides.
-            reach: how far in the server stands, if that is known; it is when the server was connected.
-            resolve: the addresses of a host.
+            upstream_id: the server's id, for messages.
+            server_url: the server's URL.
+            allowed: URLs of further origins that the owner allows.
+            reach: zone of the server, if known; it is known once the server was connected.
+            resolve: resolves a host to its addresses.
         """
         self.reach = reach
         self._upstream_id = upstream_id
@@ -114,15 +114,15 @@ class Places:
 
     @property
     def allowed(self) -> tuple[str, ...]:
-        """The origins that the owner allowed."""
+        """Return the origins that the owner allowed."""
         return tuple(sorted(self._allowed))
 
     async def addresses(self, url: httpx2.URL) -> Sequence[str]:
-        """The addresses to connect to for this URL.
+        """Return the addresses to connect to for this URL.
 
         Raises:
-            UpstreamAuthError: the login may not go there.
-            OSError: it has no address.
+            UpstreamAuthError: the login may not use it.
+            OSError: the host has no address.
         """
         origin = origin_of(url)
         is_own = origin == origin_of(self._server)
@@ -131,7 +131,7 @@ class Places:
         addresses = await self._of(url)
         reaches = [reach_of(address) for address in addresses]
         if is_own:
-            # What it was once it stays: names of servers on the internet may lead elsewhere the next time.
+            # The outermost zone ever seen stays: names of servers on the internet may resolve differently next time.
             self.reach = min(min(reaches), self.reach if self.reach is not None else Reach.NOBODY)
         elif origin not in self._allowed:
             inmost = max(reaches)
@@ -140,10 +140,10 @@ class Places:
         return addresses
 
     async def check(self, url: str) -> None:
-        """Refuse a URL that somebody else will open: a browser, or a proxy, which may know names that are unknown here.
+        """Refuse a URL that a browser or a proxy will open, which may resolve names that are unknown here.
 
         Raises:
-            UpstreamAuthError: the login may not go there.
+            UpstreamAuthError: the login may not use it.
         """
         with suppress(OSError):
             await self.addresses(httpx2.URL(url))
@@ -176,15 +176,15 @@ class Places:
 
 
 class PlacesTransport(httpx2.AsyncBaseTransport):
-    """Connects to the addresses that were checked, so that no name resolves to another one in between."""
+    """Connects to the checked addresses, so that a name cannot resolve to another address in between."""
 
     def __init__(self, places: Places, context: ssl.SSLContext) -> None:
         self._places = places
-        # A connection is for one name; another name of the same address would be taken for it.
+        # A connection is for one name: it must not be reused for another name of the same address.
         self._inner = httpx2.AsyncHTTPTransport(verify=context, limits=httpx2.Limits(max_keepalive_connections=0))
 
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
-        """Send the request to the first address that takes it."""
+        """Send the request to the first address that accepts it."""
         *others, last = await self._places.addresses(request.url)
         for address in others:
             try:
@@ -209,9 +209,9 @@ def _to(address: str, request: httpx2.Request) -> httpx2.Request:
 
 
 def login_client(places: Places, network: Network, headers: dict[str, str] | None = None) -> httpx2.AsyncClient:
-    """A client for one exchange with a server and its authorization server; redirects are never followed blindly.
+    """Create a client for one exchange with a server and its authorization server; it follows no redirects unchecked.
 
-    Where a proxy is configured, it makes the connections; what names resolve to here is checked all the same.
+    A configured proxy makes the connections; addresses that names resolve to here are checked nevertheless.
     """
 
     async def check(request: httpx2.Request) -> None:

@@ -1,1 +1,1 @@
-"""What upstreams and clients say to each other beside calls: questions, sessions, subscriptions."""
+"""Messages between upstreams and clients other than calls: questions, sessions, subscriptions."""

@@ -1,4 +1,4 @@
-"""Work that outlives the request it was started for, in tasks of the upstream's owner."""
+"""Background tasks of an upstream that outlive the request which started them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Work = Callable[[], Coroutine[Any, Any, None]]
 
 
 class Background:
-    """Tasks that end with `run`; each begins in the context of whoever started it."""
+    """Tasks that end with `run`; each runs in the context of the code that started it."""
 
     def __init__(self) -> None:
         self._new: deque[tuple[contextvars.Context, Work]] = deque()
@@ -25,7 +25,7 @@ class Background:
         self._is_over = False
 
     def start(self, work: Work) -> None:
-        """Have `work` run soon; it handles its own errors.
+        """Start `work` soon; it must handle its own errors.
 
         Raises:
             UpstreamUnavailableError: the owner has ended.
@@ -36,14 +36,14 @@ class Background:
         self._started.set()
 
     async def run(self) -> None:
-        """Run what is started, for as long as the owner's task group lives."""
+        """Run the started work, for as long as the owner's task group lives."""
         async with anyio.create_task_group() as tasks:
             try:
                 while True:
                     self._start_new(tasks)
                     await self._started.wait()
             finally:
-                # What has not begun yet begins cancelled: somebody waits to hear how it ended.
+                # Work that has not begun yet begins cancelled, as its caller waits for the outcome.
                 self._is_over = True
                 self._start_new(tasks)
 

@@ -1,8 +1,8 @@
-"""Sessions of an upstream that are one client's, so that what it asks is asked of that client.
+"""Sessions of an upstream that belong to one client, so that its questions reach that client.
 
-A session of a handshake upstream that may ask serves one call at a time, because its questions do not say which call
-they belong to. With `sessions: per_client` a client has one session, for all of its calls; clients that cannot be told
-apart never use one at the same time.
+A session of a handshake upstream that may ask serves one call at a time, because its questions do not name their call.
+With `sessions: per_client`, a client has one session for all of its calls; clients that cannot be told apart never
+use a session at the same time.
 """
 
 from __future__ import annotations
@@ -37,13 +37,13 @@ from pml_gateway.upstreams.dialogue.shared_questions import SharedQuestions
 logger = get_logger(__name__)
 
 CLOSING_SECONDS = 10.0
-"""How long a session that closes waits for its calls, and opening one waits for an idle one to make room for it."""
+"""Seconds that a closing session waits for its calls, and that opening one waits for an idle one to make room."""
 
 PATIENCE = 0.25
-"""Seconds to wait for a session of the same client: most calls are short, and another one may be another process."""
+"""Seconds to wait for a session of the same client: most calls are short, and a new session may be a new process."""
 
 SHARE = 4
-"""One client takes a quarter of all sessions at most: calls that wait for one person must not stop everybody."""
+"""One client gets a quarter of all sessions at most: calls that wait for one person must not block other clients."""
 
 
 class OpenBeside(Protocol):
@@ -52,21 +52,21 @@ class OpenBeside(Protocol):
     def __call__(
         self, questions: Questions, era: str, on_notice: OnNotice, *, urgency: Callable[[], int], whose: str
     ) -> AbstractAsyncContextManager[Connection]:
-        """As `Lifecycle.open_beside`."""
+        """Open it, as `Lifecycle.open_beside`."""
 
 
 class ListOwn(Protocol):
-    """Lists the upstream in a session: anew where that says that its lists changed, else if nothing has listed yet."""
+    """Lists the upstream in a session, if its lists changed there or nothing has been listed yet."""
 
     async def __call__(self, session: Hashable, connection: Connection, *, has_changed: bool) -> None:
-        """Do it."""
+        """List, as `Lifecycle.list_own`."""
 
 
 class SessionKey(NamedTuple):
-    """Whose a session is, and what its upstream was told that this client can be asked.
+    """The client of a session, and the capabilities that were announced to the upstream.
 
-    `share` is whom it is counted for; `is_alone`: a call has the session for itself; `is_only`: the client has no other
-    one of this kind.
+    `share` is the client that it counts for; `is_alone` is True if a call has the session to itself, `is_only` if the
+    client has no other session of this kind.
     """
 
     client_id: str
@@ -78,7 +78,7 @@ class SessionKey(NamedTuple):
 
 
 class OwnSession:
-    """One session; a task of its own opens and closes it."""
+    """One session, opened and closed by its own task."""
 
     def __init__(self, key: SessionKey, questions: Questions, why: str) -> None:
         self.key = key
@@ -96,11 +96,11 @@ class OwnSession:
 
     @property
     def client_id(self) -> str:
-        """Whose it is."""
+        """Return the id of its client."""
         return self.key.client_id
 
     async def hold(self, upstream_id: str, open_beside: OpenBeside, on_notice: OnNotice) -> None:
-        """Keep the session open until its peer leaves or `closing` is set."""
+        """Keep the session open until its peer disconnects or `closing` is set."""
         try:
             opened = open_beside(
                 self.questions, self.key.era, on_notice, urgency=lambda: self.users, whose=self.client_id
@@ -109,7 +109,7 @@ class OwnSession:
                 self._outcome.append(connection)
                 self._opened.set()
                 await first_of(connection.lost, connection.ended, self.closing)
-                # Calls in flight end by their own limits; a session that its server forgot ends them sooner.
+                # Calls in flight end by their own limits; if the server forgot the session, they end sooner.
                 with anyio.move_on_after(CLOSING_SECONDS if connection.ended.is_set() else None):
                     await self._left.until(lambda: not self.users or connection.lost.is_set())
         # One session's failure, of whatever kind, must not stop the others.
@@ -136,10 +136,10 @@ class OwnSession:
             self.closed.set()
 
     async def connection(self) -> Connection:
-        """The open connection.
+        """Return the connection, once it is open.
 
         Raises:
-            GatewayError: why it could not be opened.
+            GatewayError: it could not be opened.
         """
         await self._opened.wait()
         outcome = self._outcome[0]
@@ -149,28 +149,28 @@ class OwnSession:
 
     @property
     def pid(self) -> int | None:
-        """The process that serves it, where one does."""
+        """Return the id of the process that serves it, if there is one."""
         outcome = self._outcome[0] if self._outcome else None
         return outcome.pid if isinstance(outcome, Connection) and not self.closed.is_set() else None
 
     def leave(self) -> None:
-        """A call on it is over."""
+        """Note that a call on it has ended."""
         self.users -= 1
         self.last_used = time.monotonic()
         self._left.set()
 
     @property
     def is_usable(self) -> bool:
-        """Whether a call may still begin on it."""
+        """Return True if a call may still begin on it."""
         over = self._opened.is_set() and isinstance(self._outcome[0], Connection) and self._outcome[0].is_over
         return not over and not self.closing.is_set()
 
 
 class OwnSessions:
-    """The sessions of single clients with one upstream; bounded, and closed when idle.
+    """The sessions of single clients at one upstream; limited in number, and closed when idle.
 
-    A client that is alone may have all of them. Where another one that has fewer waits for room, its calls take no
-    session that becomes free, so that this one can be closed in favour of the other.
+    A client that is the only one may have all of them. If another client with fewer sessions waits for room, calls of
+    the first take no session that becomes free, so that it can be closed in favour of the other.
     """
 
     def __init__(
@@ -186,17 +186,17 @@ class OwnSessions:
         forget_own: Callable[[Hashable], None],
         local: LocalClients | None,
     ) -> None:
-        """Sessions beside the shared one.
+        """Set up the sessions of single clients.
 
         Args:
             effective: the settings of the upstream.
             open_beside: opens a session.
-            on_notice: is told what the upstream announces there.
-            background: where sessions are held.
-            shared: the shared session of a client's, where it is this client's as well.
-            on_asked: is told of what clients are asked there.
+            on_notice: handler for the upstream's notifications on these sessions.
+            background: runs the tasks that hold the sessions.
+            shared: returns the shared session if it belongs to the given client alone.
+            on_asked: handler for the capabilities that questions on these sessions need.
             list_own: lists the upstream in a session.
-            forget_own: is told of each that ended.
+            forget_own: called for each session that ended.
             local: the clients that can be asked between their requests.
         """
         self._upstream_id = effective.upstream_id
@@ -226,7 +226,7 @@ class OwnSessions:
         return iter(list(self._sessions))
 
     def keeps(self, client_id: str, era: str) -> bool:
-        """Whether a client has a session in which what its calls leave behind is its own."""
+        """Return True if a client has a session that keeps state of its calls for it alone."""
         return any(
             each.client_id == client_id and each.key.era == era and each.key.is_only and each.is_usable
             for each in self._sessions
@@ -236,18 +236,17 @@ class OwnSessions:
     async def taken(
         self, call: OpenCall, era: str, deadline: float, *, alone: bool, why: str = ""
     ) -> AsyncIterator[Connection]:
-        """A session for the length of this context, in which its questions are this call's.
+        """Take a session for the length of this context; its questions go to this call's client.
 
         Args:
-            call: whose client it is taken for.
-            era: the protocol era it is to speak.
-            deadline: of the wait for a session (`anyio.current_time`).
-            alone: whether questions do not say which call they belong to.
-            why: what such a session is for, in words.
+            call: the call that needs the session.
+            era: the protocol era of the session.
+            deadline: end of the wait for a session (`anyio.current_time`).
+            alone: True if questions do not name their call.
+            why: the reason for a session of its own, in words.
 
         Raises:
-            UpstreamBusyError: all sessions are in use, until `deadline` (`anyio.current_time`) or with too many calls
-                waiting for one.
+            UpstreamBusyError: all sessions are in use until `deadline`, or too many calls wait for one.
             GatewayError: the session could not be opened.
         """
         audience = call.audience
@@ -259,7 +258,7 @@ class OwnSessions:
             session = await self._take(key, why)
         if waiting.cancelled_caught:
             raise self._busy(key)
-        # From here on: servers ask for roots as soon as they are initialized.
+        # Before the connection is open: servers ask for roots as soon as they are initialized.
         session.questions.add(call)
         try:
             connection = await session.connection()
@@ -271,7 +270,7 @@ class OwnSessions:
                 await session.questions.remove(call)
             session.leave()
             if call.asked_roots and not audience.is_one_client:
-                # It knows the roots of somebody whom the next anonymous caller may not be.
+                # The server knows the roots of this caller, who may not be the next anonymous one.
                 session.closing.set()
             self._changed.set()
 
@@ -283,17 +282,17 @@ class OwnSessions:
         self._changed.set()
 
     def follow(self, client_id: str, uri: str, key: object, on_updated: OnUpdated) -> None:
-        """Tell when a resource changes that one of this client's sessions is told of."""
+        """Call `on_updated` when a resource changes that one of this client's sessions follows."""
         self.subscriptions.add(client_id, uri, key, on_updated)
         self._bring_soon(client_id)
 
     def unfollow(self, client_id: str, uri: str, key: object) -> None:
-        """End what `follow` began."""
+        """Undo `follow`."""
         self.subscriptions.remove(client_id, uri, key)
         self._bring_soon(client_id)
 
     def hears(self, client_id: str, uri: str) -> bool:
-        """Whether one of this client's sessions is told of a resource."""
+        """Return True if one of this client's sessions gets the updates of a resource."""
         return hears(self._sessions, client_id, uri)
 
     def _bring_soon(self, client_id: str) -> None:
@@ -309,7 +308,7 @@ class OwnSessions:
                 logger.debug("%s: a session was not opened: %s", self._upstream_id, error)
 
     async def notify(self, client_id: str, method: str) -> None:
-        """Tell the upstream something of a client, in this client's sessions."""
+        """Send the upstream a notification about a client, in this client's sessions."""
         for connection in await self._of(client_id):
             try:
                 await connection.session.notify_raw(method, {})
@@ -317,7 +316,7 @@ class OwnSessions:
                 logger.debug("%s did not reach %s: %s", method, self._upstream_id, error)
 
     async def set_log_level(self, client_id: str, level: str) -> None:
-        """Tell the upstream how much a client wants to know, in this client's sessions."""
+        """Set a client's log level at the upstream, in this client's sessions."""
         for connection in await self._of(client_id):
             try:
                 await connection.set_log_level(level)
@@ -337,7 +336,7 @@ class OwnSessions:
 
     async def _take(self, key: SessionKey, why: str) -> OwnSession:
         if (session := self._free(key)) is None:
-            # Whoever has none waiting yet waits, however many calls of others do.
+            # A client without a waiting call may always wait, however many calls of others do.
             if self._waiting.total() > self._max_queue and self._waiting[key.share]:
                 raise self._busy(key)
             with _counted(self._waiting, key.share):
@@ -362,7 +361,7 @@ class OwnSessions:
                 elif idle := [each for each in self._sessions if self._makes_room(each, key)]:
                     await self._close(min(idle, key=lambda each: each.last_used))
                 elif self._per_client and not self._may_claim(key.share):
-                    # Sessions are kept for as long as their clients stay, so that waiting would be in vain.
+                    # Sessions are kept for as long as their clients stay, so waiting would be useless.
                     raise self._busy(key)
                 else:
                     claim.close()
@@ -371,13 +370,13 @@ class OwnSessions:
             return session
 
     def _makes_room(self, session: OwnSession, key: SessionKey) -> bool:
-        """Whether an idle session may be closed for another: not where it keeps the state of a client that is there."""
+        """Return True if an idle session may be closed for another: not if it keeps the state of a connected client."""
         keeps_state = self._per_client and session.key.is_only and session.client_id != key.client_id
         return not session.users and (session.closing.is_set() or not keeps_state)
 
     @contextmanager
     def _claiming(self, share: str) -> Iterator[None]:
-        """Have others leave room for a client, for the length of this context."""
+        """Make others leave room for a client, for the length of this context."""
         try:
             with _counted(self._claims, share):
                 yield
@@ -388,19 +387,19 @@ class OwnSessions:
         return sum(each.key.share == share for each in self._sessions)
 
     def _may_claim(self, share: str) -> bool:
-        """Whether another client has so many more sessions that one of them is due to this one."""
+        """Return True if another client has at least two sessions more, so that this one should get one of them."""
         most = max(Counter(each.key.share for each in self._sessions).values(), default=0)
         return self._held_by(share) + 1 < most
 
     def _yields(self, share: str) -> bool:
-        """Whether another client waits to which a session of this one is due."""
+        """Return True if this client should give a session to another one that waits."""
         if not self._claims:
             return False
         held = self._held_by(share)
         return any(self._held_by(other) + 1 < held for other in self._claims if other != share)
 
     async def _change(self, until: float) -> None:
-        """Wait for a session to become free or to end."""
+        """Wait until a session becomes free or ends."""
         with anyio.move_on_at(until):
             await self._changed.wait()
 
@@ -411,7 +410,7 @@ class OwnSessions:
         self._forget(session)
 
     def _free(self, key: SessionKey) -> OwnSession | None:
-        """The client's session that was used last, so that the others become idle."""
+        """Return the client's free session that was used last, so that the others become idle."""
         if self._yields(key.share):
             return None
         mine = [
@@ -464,11 +463,11 @@ class OwnSessions:
             await anyio.sleep(max(left, 1.0))
 
     async def _keep_listed(self, session: OwnSession) -> None:
-        """List the upstream in a session in which it says that it has other things than before."""
+        """List the upstream in a session whenever its lists change there."""
         with suppress(GatewayError):
             connection = await session.connection()
             await self._list_own(session, connection, has_changed=False)
-            # What a session of somebody elsewhere has is nobody else's matter.
+            # The session of a remote client affects no other client.
             while self._local is not None and self._local.find(session.client_id) is not None:
                 await session.has_changed.wait()
                 session.has_changed = anyio.Event()

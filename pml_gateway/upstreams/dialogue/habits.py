@@ -1,8 +1,8 @@
-"""What was seen of servers, kept from one start of the gateway to the next: it takes time to see it again.
+"""Observations of servers, kept between starts of the gateway, because it takes time to repeat them.
 
-Requests of which it is not known whether they ask wait for each other on a session that several clients share, and
-whether a server speaks another era is tried in a process of its own. All of it is a guess that may be wrong: a server
-that asks all the same is treated as one that was never seen.
+Requests that are not known to ask nothing wait for each other on a session that several clients share, and a separate
+process is needed to find out if a server speaks another era. An observation may become wrong: a server that asks
+nevertheless is treated as an unknown one.
 """
 
 from __future__ import annotations
@@ -27,49 +27,49 @@ logger = get_logger(__name__)
 FORMAT = 1
 
 MAX_SERVERS = 300
-"""Definitions of servers that are kept; those that were seen longest ago go first."""
+"""Maximum number of server definitions that are kept; the least recently seen are dropped first."""
 
 MAX_CALM = 10_000
-"""Requests of one server that are known; past it, all are tried anew."""
+"""Maximum number of known requests of one server; past it, all are probed again."""
 
 MAX_KEPT = 1_000
-"""Of these, how many outlive the gateway."""
+"""Maximum number of them that are stored."""
 
 UNSPOKEN_SECONDS = 24 * 3600.0
-"""How long a server of one version is taken at its word that it does not speak an era."""
+"""Seconds that a version of a server is trusted not to speak an era."""
 
 SAVE_SECONDS = 1.0
 LOCK_SECONDS = 5.0
 
 Asked = tuple[str, str]
-"""A method, and the name or URI that it is about."""
+"""A method, and the name or URI in its params."""
 
 
 @dataclass(slots=True)
 class Habit:
-    """What was seen of one server, which holds for one version of it."""
+    """Observations of one version of one server."""
 
     changed: Coalesced = field(default_factory=Coalesced, compare=False)
     version: str = ""
     calm: set[Asked] = field(default_factory=set)
     """Requests that were answered without a question."""
     unspoken: dict[str, float] = field(default_factory=dict)
-    """Eras that it does not speak, each with when that was seen (Unix seconds)."""
+    """Eras that the server does not speak, each with the Unix time of the observation."""
 
     def meet(self, version: str) -> None:
-        """The server says of which version it is: what was seen of another one holds no more."""
+        """Note the server's version, and forget the observations of any other version."""
         if self.version != version:
             self.version = version
             self.unspoken = {}
             self.forget_calm()
 
     def forget_calm(self) -> None:
-        """It asked during a request that had never asked before: nothing is known. Those that run add nothing here."""
+        """Forget the known requests, as one of them asked. Requests in progress add nothing to the new set."""
         self.calm = set()
         self.changed.ask()
 
     def answered_calmly(self, asked: Asked, known: set[Asked]) -> None:
-        """A request was answered without a question; `known` is `calm` of when it began."""
+        """Note that a request was answered without a question; `known` is `calm` at its start."""
         if asked in known:
             return
         if len(known) >= MAX_CALM:
@@ -78,33 +78,33 @@ class Habit:
         self.changed.ask()
 
     def speaks_not(self, era: str) -> bool:
-        """Whether it is known not to speak an era."""
+        """Return True if the server is known not to speak an era."""
         return time.time() - self.unspoken.get(era, -UNSPOKEN_SECONDS) < UNSPOKEN_SECONDS
 
     def note_unspoken(self, era: str) -> None:
-        """It does not speak this era."""
+        """Note that the server does not speak this era."""
         self.unspoken[era] = time.time()
         self.changed.ask()
 
 
 class Habits:
-    """Of every server that this process has, by the fingerprint of its definition."""
+    """Observations of all servers of this process, by the fingerprint of the definition."""
 
     def __init__(self, path: Path | None = None) -> None:
-        """What the file says; without a file, all is forgotten with the process. Reads it: call it in a thread."""
+        """Read the file; without one, nothing is stored. Blocking: call it in a thread."""
         self._path = path
         self._changed = Coalesced(SAVE_SECONDS)
         self._known = {} if path is None else _read(path)
         self._had: dict[str, Habit] = {}
 
     def of(self, fingerprint: str) -> Habit:
-        """The one of a server so defined."""
+        """Return the observations of a server with this definition."""
         if fingerprint not in self._had:
             self._had[fingerprint] = _decoded(self._known.get(fingerprint, {}), self._changed)
         return self._had[fingerprint]
 
     async def keep(self) -> None:
-        """Write it down a moment after each change, for as long as the owner's task group lives, and at its end."""
+        """Save changes with a short delay, as long as the owner's task group lives, and at its end."""
         try:
             await self._changed.run(self._save)
         finally:
@@ -129,7 +129,7 @@ def _write(path: Path, seen: Mapping[str, JsonObject]) -> None:
 
 
 def _read(path: Path) -> dict[str, JsonObject]:
-    """What is written down; nothing where there is nothing that can be read."""
+    """Return the stored observations; empty if there is no readable file."""
     try:
         raw = read_json(path)
         if raw["format"] == FORMAT:
@@ -142,7 +142,7 @@ def _read(path: Path) -> dict[str, JsonObject]:
 
 
 def _encoded(habit: Habit) -> JsonObject:
-    # URIs are many, and may hold what is nobody's business.
+    # URIs are many, and may contain private data.
     calm = sorted([method, name] for method, name in habit.calm if method != "resources/read")
     return {"version": habit.version, "calm": calm[:MAX_KEPT], "unspoken": habit.unspoken}
 

@@ -1,6 +1,7 @@
-"""The clients on this machine that a gateway serves over stdio or its bridges: upstreams' shared sessions are theirs.
+"""The clients on this machine that a gateway serves over stdio or its bridges; they share the upstreams' sessions.
 
-A shared session announces what any of them can be asked. With `--alone` there is exactly one, and every call is its.
+A shared session announces the combined capabilities of all of them. With `--alone` there is exactly one client, and
+every call is from it.
 """
 
 from __future__ import annotations
@@ -14,11 +15,11 @@ import anyio
 from pml_gateway.mcp.elicitation import NO_CAPABILITIES, Audience, Capabilities
 
 _OLDEST: dict[str, dict[str, Any]] = {"elicitation": {"form": {}}}
-"""What a capability without details means; clients that name no mode show forms."""
+"""Meaning of a capability without details: clients that name no mode show forms."""
 
 
 def union(one: Capabilities, other: Capabilities) -> Capabilities:
-    """What either of two clients can be asked."""
+    """Return the combined capabilities of two clients."""
     if one == other or not other:
         return one
     if not one:
@@ -41,7 +42,7 @@ def _merged(one: Any, other: Any, oldest: dict[str, Any]) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class LocalClient:
-    """What is known of one client; `audience` reaches it between its requests too, which a stateless one cannot be."""
+    """One client; `audience` reaches it also between its requests; None for a stateless client, which cannot be."""
 
     client_id: str
     name: str
@@ -50,10 +51,10 @@ class LocalClient:
 
 
 class LocalClients:
-    """Who is there, and what they can be asked together. That only grows: sessions were opened with it."""
+    """The connected clients, and their combined capabilities. Those only grow, as sessions were opened with them."""
 
     def __init__(self, *, alone: bool = False) -> None:
-        """No client yet; `alone` says that there will be one only."""
+        """Start without clients; `alone` is True if there will only be one."""
         self.is_alone = alone
         self.client_capabilities = NO_CAPABILITIES
         self.known = anyio.Event()
@@ -65,38 +66,38 @@ class LocalClients:
     def introduce(
         self, client_id: str, name: str, client_capabilities: Capabilities, audience: Audience | None
     ) -> None:
-        """A client said who it is and what it can be asked."""
+        """Note the name and the capabilities of a client."""
         self.has_several = self.has_several or (self.known.is_set() and client_id != self._first)
         self._first = self._first or client_id
         self._present[client_id] = LocalClient(client_id, name, client_capabilities, audience)
         if (apart := self._apart.get(client_id)) is not None:
-            # It came by another connection, by which its own sessions reach it from now on.
+            # It reconnected: its own sessions reach it by the new connection from now on.
             apart.introduce(client_id, name, client_capabilities, audience)
         before = NO_CAPABILITIES if self.is_alone else self.client_capabilities
         self.client_capabilities = union(before, client_capabilities)
         self.known.set()
 
     def leave(self, client_id: str) -> None:
-        """A client is gone."""
+        """Note that a client has disconnected."""
         self._present.pop(client_id, None)
         self._apart.pop(client_id, None)
 
     @property
     def count(self) -> int:
-        """How many are there now."""
+        """Return the number of connected clients."""
         return len(self._present)
 
     def find(self, client_id: str) -> LocalClient | None:
-        """The client of this id, if it is a local one that is there."""
+        """Return the client with this id, if it is local and connected."""
         return self._present.get(client_id)
 
     @property
     def sole(self) -> LocalClient | None:
-        """The only client that there has been, if it is there."""
+        """Return the only client so far, if it is connected."""
         return None if self.has_several else self._present.get(self._first)
 
     def alone_with(self, client_id: str) -> LocalClients | None:
-        """One client as if there were no others, for sessions of its own; None for one that only its requests reach."""
+        """Return one client as if it were the only one, for its own sessions; None if it is stateless."""
         client = self._present.get(client_id)
         if client is None or client.audience is None:
             return None
@@ -107,7 +108,7 @@ class LocalClients:
 
     @property
     def writer(self) -> LocalClient | None:
-        """The client to ask for its language model: of those that offer one, the latest, else the latest of all."""
+        """Return the client to ask for its language model: the latest that offers sampling, else the latest of all."""
         offering = [each for each in self._present.values() if each.audience is not None and _samples(each)]
         return next(iter(reversed(offering or list(self._present.values()))), None)
 

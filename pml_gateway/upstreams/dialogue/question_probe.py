@@ -1,8 +1,9 @@
-"""Requests on a session that several clients share, until it is seen that they do not ask.
+"""Scheduling of requests on a shared session until they are known not to ask the client anything.
 
-A question on such a session does not say which call it belongs to. So a request that was never answered without a
-question runs there beside no other party's of this kind. One that may not be sent again, and so must not ask where
-nobody can be asked, is tried in a session of its client's own once others have used the shared one.
+A question on a shared session does not name its call. So a request that was never answered without a question does
+not run there at the same time as such requests of other clients. A request that must not be sent again, and so must
+not ask on a session where no client can be asked, is first tried in its client's own session if others have used the
+shared one.
 """
 
 from __future__ import annotations
@@ -19,13 +20,13 @@ from pml_gateway.signal import Signal
 from pml_gateway.upstreams.dialogue.habits import Asked, Habit
 
 TURN_SECONDS = 2.0
-"""How long a request waits for those of others before it takes a session of its own: most are over by then."""
+"""Seconds that a request waits for those of others before it uses its own session: most are over by then."""
 
 _Counted = TypeVar("_Counted", bound=Hashable)
 
 
 class QuestionProbe:
-    """What was answered without a question, and whose other requests run on the shared session."""
+    """Tracks requests that are known not to ask, and lets the others take turns on the shared session."""
 
     def __init__(self, habit: Habit) -> None:
         self._habit = habit
@@ -35,16 +36,16 @@ class QuestionProbe:
 
     @property
     def proven(self) -> set[Asked]:
-        """What was answered without a question."""
+        """Return the requests that were answered without a question."""
         return self._habit.calm
 
     def begin_anew(self) -> None:
-        """The server asked: nothing is known."""
+        """Forget all known requests, as the server asked during one of them."""
         self._habit.forget_calm()
         self._changed.set()
 
     def passed(self, tried: Asked, proven: set[Asked]) -> None:
-        """A request was answered without a question; `proven` is what was known when it began."""
+        """Note that a request was answered without a question; `proven` is the known set at its start."""
         self._habit.answered_calmly(tried, proven)
         self._changed.set()
 
@@ -52,18 +53,18 @@ class QuestionProbe:
     async def turn(
         self, tried: Asked, party: Party, *, deadline: float, moves: Callable[[], bool], apart: Callable[[], bool]
     ) -> AsyncIterator[bool]:
-        """Whether a request may run on the shared session for the length of this context, in which it is tried.
+        """Yield True if a request may run on the shared session for the length of this context, in which it is tried.
 
         Args:
             tried: the request.
-            party: whom a question of it would be for.
-            deadline: of the request (`anyio.current_time`), half of which is left for its answer.
-            moves: whether its client is to have a session of its own by now.
-            apart: whether it is to be tried in a session of its client's own.
+            party: the client, or the call of a stateless one, that a question would be for.
+            deadline: of the request (`anyio.current_time`); half of the time is left for its answer.
+            moves: returns True if the client should have its own session by now.
+            apart: returns True if the request should be tried in its client's own session.
         """
 
         def is_due() -> bool:
-            # One trial is enough for all who ask for the same.
+            # One trial is enough for all callers of the same request.
             return moves() or tried in self.proven or not (self._tried[tried] if apart() else self._others(party))
 
         await self._until(is_due, deadline)
@@ -78,7 +79,7 @@ class QuestionProbe:
             yield is_shared
 
     async def until_quiet(self, party: Party, *, deadline: float, moves: Callable[[], bool]) -> None:
-        """Wait until nothing of others is tried on the shared session: once another joins, nobody is asked there."""
+        """Wait until no other client's request is tried on the shared session, as questions are refused after this."""
         await self._until(lambda: moves() or not self._others(party), deadline)
 
     async def _until(self, holds: Callable[[], bool], deadline: float) -> None:

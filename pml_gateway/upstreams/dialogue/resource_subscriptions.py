@@ -1,10 +1,10 @@
-"""Resources of one upstream that clients follow: on the shared session, and on those of single clients.
+"""Resources of one upstream that clients follow: on the shared session, and on sessions of single clients.
 
-A handshake server is asked per resource; a modern one is listened to on one stream for all. When they change, the next
-stream is opened before the last is closed.
+A handshake server has a subscription for each resource; a modern one has one stream for all. If they change, the next
+stream is opened before the previous one is closed.
 
-A handshake server tells a session of the resources that this session subscribed to, and some let a call decide what is
-told. Calls of such clients take sessions of their own, so that their subscriptions have to be there as well.
+A handshake server notifies the session that subscribed, and some servers let a call decide what is notified. Calls of
+such clients use their own sessions, so their subscriptions must be made there as well.
 """
 
 from __future__ import annotations
@@ -28,22 +28,22 @@ from pml_gateway.signal import Signal
 logger = get_logger(__name__)
 
 ANSWER_SECONDS = 30.0
-"""How long one subscription may take to be confirmed."""
+"""Time limit in seconds for the confirmation of one subscription."""
 
 REOPEN_SECONDS = 2.0
-"""Pause before a stream that the server ended is opened again."""
+"""Seconds until a stream that the server ended is opened again."""
 
 UPDATED = "notifications/resources/updated"
 
 OnUpdated = Callable[[str], None]
-"""Takes the URI that changed, which may lie below the one that is followed."""
+"""Handler for the URI that changed, which may be below the followed one."""
 
 BRING_SECONDS = 5.0
-"""How long a session may take to agree to its client's subscriptions; the call that it is for waits meanwhile."""
+"""Time limit in seconds for a session to accept its client's subscriptions; the call that needs it waits meanwhile."""
 
 
 def tell_followers(followed: Mapping[str, Mapping[object, OnUpdated]], uri: str) -> None:
-    """Tell those who follow a resource, or what it lies below, that it changed."""
+    """Notify the followers of a resource, and of any resource above it, that it changed."""
     for each, followers in list(followed.items()):
         if uri == each or uri.startswith(each.rstrip("/") + "/"):
             for on_updated in list(followers.values()):
@@ -51,7 +51,7 @@ def tell_followers(followed: Mapping[str, Mapping[object, OnUpdated]], uri: str)
 
 
 class ResourceSubscriptions:
-    """What is followed at one upstream, by whom, and what the upstream has confirmed of it."""
+    """The followed resources of one upstream, their followers, and the upstream's confirmations."""
 
     def __init__(self, upstream_id: str) -> None:
         self._upstream_id = upstream_id
@@ -64,17 +64,17 @@ class ResourceSubscriptions:
 
     @property
     def is_used(self) -> bool:
-        """Whether anybody follows anything, so that the connection has to stay."""
+        """Return True if any resource is followed, so that the connection must stay open."""
         return bool(self._followers)
 
     def add(self, uri: str, key: object, on_updated: OnUpdated) -> None:
-        """Follow a resource from the next moment on that the upstream is connected."""
+        """Follow a resource as soon as the upstream is connected."""
         self._followers.setdefault(uri, {})[key] = on_updated
         self._refused.pop(uri, None)
         self._wanted.set()
 
     def remove(self, uri: str, key: object) -> None:
-        """Follow it no longer; with its last follower the subscription ends."""
+        """Stop following it; the subscription ends with its last follower."""
         followers = self._followers.get(uri, {})
         followers.pop(key, None)
         if not followers:
@@ -95,13 +95,13 @@ class ResourceSubscriptions:
             await self._settled.wait()
 
     def updated(self, uri: str) -> None:
-        """Pass on that a resource changed, to those who follow it or what it lies below."""
+        """Pass on that a resource changed, to followers of it or of a resource above it."""
         tell_followers(self._followers, uri)
 
     @asynccontextmanager
     async def following(self, connection: Connection) -> AsyncIterator[None]:
-        """Keep the subscriptions of one connection as they are wanted, for as long as this context lasts."""
-        # Changes during the gap between two connections were told to nobody.
+        """Keep the subscriptions of one connection up to date, for the length of this context."""
+        # Changes between two connections were not notified.
         self._missed |= self._confirmed
         self._confirmed = frozenset()
         async with anyio.create_task_group() as tasks:
@@ -110,7 +110,7 @@ class ResourceSubscriptions:
             tasks.cancel_scope.cancel()
 
     async def _next(self) -> frozenset[str]:
-        """What is wanted, once that is not what is confirmed or refused."""
+        """Wait until the wanted resources differ from the confirmed and refused ones; return them."""
         while (wanted := frozenset(self._followers) - self._refused.keys()) == self._confirmed:
             await self._wanted.wait()
         return wanted
@@ -148,7 +148,7 @@ class ResourceSubscriptions:
         async with anyio.create_task_group() as tasks:
 
             async def refusal(uris: frozenset[str]) -> GatewayError | None:
-                """Open a stream of these in place of the one before, which stays if this one is refused."""
+                """Open a stream for these in place of the previous one, which stays if this one is refused."""
                 nonlocal current
                 scope = anyio.CancelScope()
                 error = await tasks.start(self._stream, connection, uris, scope) if uris else None
@@ -170,7 +170,7 @@ class ResourceSubscriptions:
                     self._refused.update(dict.fromkeys(wanted, error))
                     self._settle(frozenset())
                 for uri in new:
-                    # One resource that is refused must not cost the clients of the others theirs.
+                    # One refused resource must not cost the other clients their subscriptions.
                     error = await refusal(kept | {uri}) if len(new) > 1 else error
                     if error is None:
                         kept |= {uri}
@@ -186,7 +186,7 @@ class ResourceSubscriptions:
         *,
         task_status: anyio.abc.TaskStatus[GatewayError | None],
     ) -> None:
-        """Hold one stream; what it brings reaches the connection as notifications."""
+        """Hold one stream; its messages reach the connection as notifications."""
         acknowledged = False
         with scope:
             try:
@@ -208,21 +208,21 @@ class ResourceSubscriptions:
 
 
 class Subscriber(Protocol):
-    """A session of one client: `followed` has the URIs it asked for, and whether the server agreed."""
+    """A session of one client: `followed` has the URIs it subscribed to, each with True if the server agreed."""
 
     followed: dict[str, bool]
 
     @property
     def client_id(self) -> str:
-        """Whose it is."""
+        """Return the id of its client."""
 
     @property
     def is_usable(self) -> bool:
-        """Whether it is open, or about to be."""
+        """Return True if it is open or opening."""
 
 
 class OwnSubscriptions:
-    """What each client follows, and what it is told of it in its own sessions."""
+    """The resources that each client follows, and their updates in the client's own sessions."""
 
     def __init__(self, upstream_id: str) -> None:
         self._upstream_id = upstream_id
@@ -230,12 +230,12 @@ class OwnSubscriptions:
         self._refused: dict[tuple[str, str], GatewayError] = {}
 
     def add(self, client_id: str, uri: str, key: object, on_updated: OnUpdated) -> None:
-        """Follow a resource in the sessions of a client, those of now (once they are brought up to date) and later."""
+        """Follow a resource in the current sessions of a client (once `bring` ran) and in later ones."""
         self._followers.setdefault(client_id, {}).setdefault(uri, {})[key] = on_updated
         self._refused.pop((client_id, uri), None)
 
     def remove(self, client_id: str, uri: str, key: object) -> None:
-        """Follow it no longer."""
+        """Stop following it."""
         own = self._followers.get(client_id, {})
         followers = own.get(uri, {})
         followers.pop(key, None)
@@ -246,15 +246,15 @@ class OwnSubscriptions:
             self._followers.pop(client_id, None)
 
     def refusal(self, client_id: str, uri: str) -> GatewayError | None:
-        """Why the upstream does not let this client follow a resource, if it said so."""
+        """Return the error with which the upstream refused a resource to this client, if it did."""
         return self._refused.get((client_id, uri))
 
     def updated(self, client_id: str, uri: str) -> None:
-        """A session of this client was told that a resource changed."""
+        """Notify followers that a session of this client reported a change of a resource."""
         tell_followers(self._followers.get(client_id, {}), uri)
 
     async def bring(self, session: Subscriber, connection: Connection) -> None:
-        """Have a session follow what its client follows, and nothing else."""
+        """Subscribe a session to the resources that its client follows, and to no others."""
         wanted = self._followers.get(session.client_id, {})
         if wanted.keys() == session.followed.keys() or connection.era == MODERN:
             return
@@ -262,7 +262,7 @@ class OwnSubscriptions:
         lacking = wanted.keys() - session.followed.keys()
         for uri in surplus:
             del session.followed[uri]
-        # At once, so that calls which begin meanwhile do not ask as well.
+        # Set at once, so that calls which begin meanwhile do not subscribe as well.
         session.followed.update(dict.fromkeys(lacking, False))
         with anyio.move_on_after(BRING_SECONDS):
             async with anyio.create_task_group() as tasks:
@@ -291,5 +291,5 @@ class OwnSubscriptions:
 
 
 def hears(sessions: Iterable[Subscriber], client_id: str, uri: str) -> bool:
-    """Whether one of a client's own sessions is told of a resource."""
+    """Return True if one of a client's own sessions gets the updates of a resource."""
     return any(each.client_id == client_id and each.followed.get(uri) and each.is_usable for each in sessions)

@@ -1,10 +1,10 @@
-"""What is asked and told on a session that calls of several clients share.
+"""Questions and notices on a session that several clients share.
 
-The questions of a handshake session do not say which call they belong to, nor does an answer end what a call began: a
-server may work on, and ask minutes later. So a question is certain only where one client alone has ever used the
-session: whichever call it is of, that client is asked, and the calls that may have caused the question wait for it.
-Once a second client has used it, nobody is asked there any more. A stateless client is asked by the result of the very
-call, so that of several calls of its own it must be certain which.
+The questions of a handshake session do not name their call, and the answer to a call does not end what the call
+started: a server may work on, and ask minutes later. So a question is certain only if one client alone has ever used
+the session: that client is asked, and the calls that may have caused the question wait for the answer. Once a second
+client has used the session, no client is asked there any more. A stateless client is asked by the result of the very
+call, so among several of its calls, the right one must be certain.
 """
 
 from __future__ import annotations
@@ -35,21 +35,21 @@ from pml_gateway.types import JsonObject
 from pml_gateway.upstreams.dialogue.local_clients import LocalClient, LocalClients, union
 
 HELD_SECONDS = 30.0
-"""How long a question waits until it is certain which call it is of; no time passes for those it may belong to."""
+"""Seconds that a question waits until its call is certain; time limits of the calls it may belong to are suspended."""
 
 UNNAMED = ""
-"""Whose the gateway's own requests are."""
+"""Client id of the gateway's own requests."""
 
 
 class UnclearQuestionError(UpstreamError):
-    """The server asked something during calls of several clients, and nobody could be asked."""
+    """The server asked something during calls of several clients, and no client could be asked."""
 
     code = ErrorCode.CANCELLED
     retryable = True
 
 
 def unclear() -> UnclearQuestionError:
-    """What ends a call of which it is unknown whether it asked."""
+    """Return the error for a call that may have asked."""
     return UnclearQuestionError(
         "the server asked something in a process that several clients use, or during several calls of a stateless one, "
         "and it could not be told whose question it was",
@@ -59,7 +59,7 @@ def unclear() -> UnclearQuestionError:
 
 
 class SharedQuestions(Questions):
-    """The questions and notices of a session that local clients share; those of one that is alone are all for it."""
+    """The questions and notices of a session that local clients share; if there is only one, all are for it."""
 
     def __init__(
         self,
@@ -71,15 +71,15 @@ class SharedQuestions(Questions):
         on_outdated: Callable[[], None] = lambda: None,
         in_order: bool = True,
     ) -> None:
-        """Ask these clients.
+        """Set up the questions for these clients.
 
         Args:
-            local: whose calls run on the session.
-            question_timeout: seconds for an answer.
-            on_asked: is told of every question.
-            on_unproven: is told when a call may have asked, though none like it had before.
-            on_outdated: is told when others need another session.
-            in_order: whether a question never comes after the answer to its call.
+            local: the clients that use the session.
+            question_timeout: time limit in seconds for an answer.
+            on_asked: handler for every question.
+            on_unproven: called if a call may have asked, though it was known not to.
+            on_outdated: called if other clients need another session.
+            in_order: True if a question never comes after the answer to its call.
         """
         super().__init__(local.client_capabilities, on_asked)
         self._local = local
@@ -96,35 +96,35 @@ class SharedQuestions(Questions):
 
     @property
     def wanted_log_level(self) -> str | None:
-        """What the only client said, if it did."""
+        """Return the log level of the only client, if it set one."""
         audience = self._only_audience
         return None if audience is None else audience.log_level
 
     @property
     def is_outdated(self) -> bool:
-        """Whether its peer was told something else than what holds now."""
+        """Return True if the peer was told capabilities or roots that no longer apply."""
         return self.client_capabilities != self._local.client_capabilities or (
             self._roots_of is not None and self._local.has_several
         )
 
     def serves(self, client_id: str, client_capabilities: Capabilities) -> bool:
-        """Whether a client's calls may run here: its peer knows what it can be asked, and no other one's roots."""
+        """Return True if a client's calls may run here: the peer knows its capabilities, and no other roots."""
         if self._roots_of not in (None, client_id):
             return False
         announced = self.client_capabilities
         return client_capabilities == announced or union(announced, client_capabilities) == announced
 
     def is_used_by(self, client_id: str) -> bool:
-        """Whether a call of this client has ever run on the session."""
+        """Return True if a call of this client has ever run on the session."""
         return client_id in self._users
 
     def is_used_beside(self, client_id: str) -> bool:
-        """Whether a call of anybody else has, so that nobody can be asked there any more."""
+        """Return True if a call of another client has, so that no client can be asked there any more."""
         return not self._users <= {client_id}
 
     @property
     def is_unused(self) -> bool:
-        """Whether no call runs on the session."""
+        """Return True if no call runs on the session."""
         return not self._calls and not self._unnamed
 
     async def until_unused(self) -> None:
@@ -132,22 +132,22 @@ class SharedQuestions(Questions):
         await self._ended.until(lambda: self.is_unused)
 
     def add(self, call: OpenCall) -> None:
-        """A call takes the session; it is noted while it is sent."""
+        """Do nothing: a call is noted while it is sent (`during`)."""
 
     async def remove(self, call: OpenCall) -> None:
-        """The call is over."""
+        """End the call."""
         await call.end()
 
     @contextmanager
     def during(self, call: OpenCall | None) -> Iterator[None]:
-        """Have a call wait for what is asked meanwhile; without one, it is a request that nobody can be asked in."""
+        """Make a call wait for questions asked meanwhile; None is a request during which no client can be asked."""
         client_id, is_answered = UNNAMED, False
         if call is None:
             self._unnamed += 1
         else:
             client_id = call.audience.client_id
             for question in self._open:
-                # A server that waits for its answer may serve nothing else.
+                # A server that waits for the answer to its question may serve nothing else.
                 question.hold(call)
             super().add(call)
         self._users.add(client_id)
@@ -159,7 +159,7 @@ class SharedQuestions(Questions):
             raise
         finally:
             if not is_answered:
-                # The server may go on with it, and ask: of a stateless client that is another call than the next one.
+                # The server may go on with it and ask; for a stateless client, that question belongs to no later call.
                 self._unanswered.add(client_id)
             if call is None:
                 self._unnamed -= 1
@@ -172,10 +172,10 @@ class SharedQuestions(Questions):
     async def answer(
         self, method: str, params: JsonObject, call: OpenCall | None = None, on_progress: ProgressFnT | None = None
     ) -> JsonObject:
-        """The client's answer; it is withdrawn when all calls that may have caused the question are over.
+        """Ask the client and return its answer; withdraw the question once all calls that may have caused it are over.
 
         Raises:
-            MCPError: the client cannot be asked this or refuses, or it is not certain which client it is.
+            MCPError: the client does not support the question or refuses, or the right client is not certain.
         """
         if not self._is_certain:
             return await self._answer_of_several(method, params, call, on_progress)
@@ -192,9 +192,9 @@ class SharedQuestions(Questions):
         raise too_late()
 
     async def tell(self, method: str, params: JsonObject, call: OpenCall | None = None) -> None:
-        """Pass on a notice; logs that belong to no call are for a client that is the only one to use the session.
+        """Pass on a notice; logs without a call go to a client that is the only user of the session.
 
-        Where others may come, it must have asked for them: once they have, it gets them in a session of its own.
+        If others may join, that client must have set a log level: once they have, it gets logs in its own session.
         """
         if method != LOG or call is not None:
             await super().tell(method, params, call)
@@ -208,14 +208,14 @@ class SharedQuestions(Questions):
                 await heard.tell(method, params)
 
     def withdraw(self, client_id: str) -> None:
-        """A client left: what it is asked needs no answer."""
+        """Withdraw the questions to a client that left."""
         for question in self._open:
             if question.asked_of == client_id:
                 question.scope.cancel()
 
     @property
     def is_one_clients(self) -> bool:
-        """Whether nobody but the only local client has ever used the session."""
+        """Return True if only one local client has ever used the session."""
         if self._local.is_alone:
             return True
         if self._local.has_several:
@@ -225,13 +225,13 @@ class SharedQuestions(Questions):
 
     @property
     def _is_certain(self) -> bool:
-        """Whether every question is for the one client there is; of a stateless one it matters which call it is of."""
+        """Return True if one client gets all questions; False if it is stateless, as its call matters then."""
         sole = self._local.sole
         return self.is_one_clients and (self._local.is_alone or sole is None or sole.audience is not None)
 
     @property
     def _only_audience(self) -> Audience | None:
-        """The only one that has used the session, as long as there is no other."""
+        """Return the only client that has used the session, if there is just one."""
         client: LocalClient | None = None
         if self.is_one_clients:
             client = self._local.sole
@@ -246,7 +246,7 @@ class SharedQuestions(Questions):
         if (refusal := self.client_capabilities.refusal(method, params)) is not None:
             raise MCPError(*refusal)
         if method == ROOTS and not self._is_left_to_one():
-            # The server would keep them, and use them for others.
+            # The server would keep them, and use them for other clients.
             raise MCPError(METHOD_NOT_FOUND, "this session is used by several clients, each with roots of its own")
         if call is not None:
             return await super().answer(method, params, call, on_progress)
@@ -270,9 +270,9 @@ class SharedQuestions(Questions):
         raise too_late()
 
     def _is_left_to_one(self) -> bool:
-        """Whether the session is one client's alone from now on: the only one whose calls have run there.
+        """Reserve the session for the only client whose calls have run there; return True if there is one.
 
-        The server keeps the roots that it is told, so that no call of another client may run there any more.
+        The server keeps the roots that it gets, so no call of another client may run there any more.
         """
         if len(self._users) != 1 or not self._calls or self._roots_of not in (None, *self._users):
             return False
@@ -281,10 +281,10 @@ class SharedQuestions(Questions):
         return True
 
     async def _whose(self, question: _OpenQuestion) -> Party:
-        """Whom a question is for, once all others are out of the question: the client, or which of its calls.
+        """Wait until only one client, or one of its calls, can have caused a question; return it.
 
         Raises:
-            MCPError: they are not within the limit, or never will be; calls that may have asked are ended.
+            MCPError: that took too long, or cannot happen; calls that may have asked are ended.
         """
         with anyio.move_on_after(HELD_SECONDS):
             await self._ended.until(lambda: len(question.suspects) == 1 or question.is_stuck)
@@ -296,11 +296,10 @@ class SharedQuestions(Questions):
         return question.asked_of
 
     def _unclear(self, causes: Sequence[OpenCall]) -> MCPError:
-        """The refusal of a question of which it is not known whose it is.
+        """Return the refusal of a question whose client is unknown, and end the calls that probably asked.
 
-        It ends the calls that most likely asked: those of which it is not known that they do not. Where there are none,
-        it is an old call that asks, or one that had not asked before: only what may be made again is ended, since the
-        others may have nothing to do with it.
+        Those are the calls that are not known to ask nothing. If there are none, an old call asks, or one that had not
+        asked before: then only calls that may be repeated are ended, since the others may have nothing to do with it.
         """
         for each in [call for call in causes if not call.is_proven] or [call for call in causes if call.is_repeatable]:
             each.fail(unclear())
@@ -342,7 +341,7 @@ def _can_be_asked(call: OpenCall, method: str, params: JsonObject) -> bool:
 
 
 class _OpenQuestion:
-    """One question, and the calls that may have caused it, whose time limits stand still."""
+    """One question, and the calls that may have caused it, whose time limits are suspended."""
 
     def __init__(self, causes: Sequence[OpenCall], *, outlives_calls: bool) -> None:
         self.scope = anyio.CancelScope()
@@ -355,34 +354,34 @@ class _OpenQuestion:
             self.hold(call)
 
     def close(self) -> None:
-        """Time passes again."""
+        """Resume the time limits."""
         self._held.close()
 
     def hold(self, call: OpenCall) -> None:
-        """Let no time pass for this call."""
+        """Suspend the time limit of this call."""
         self._held.enter_context(call.held())
 
     def suspect(self, *client_ids: str) -> None:
-        """It may be a question of these clients' calls that are over."""
+        """Add clients whose calls are over, but may have caused the question."""
         self._others.update(client_ids)
 
     @property
     def suspects(self) -> set[Party]:
-        """Whom it may be for."""
+        """Return the clients or calls that it may be for."""
         return self._others | {call.party for call in self.causes}
 
     @property
     def is_stuck(self) -> bool:
-        """Whether it will never be certain, or is that of a call nobody waits for any more.
+        """Return True if its client will never be certain, or its call has no waiting caller any more.
 
-        An answer says that a call did not ask only where it never does.
+        The answer to a call proves that it did not ask only if the call never does.
         """
         unproven = {call.party for call in self.causes if not call.is_proven}
         present = {call.party for call in self.causes}
         return len(self._others | unproven) > 1 or not self._others <= present
 
     def is_without(self, call: OpenCall, *, is_answered: bool) -> None:
-        """A call is over; if it was the last that may have caused the question, so is the question."""
+        """Note that a call is over; if it was the last that may have caused the question, end the question."""
         if call not in self.causes:
             return
         self.causes.remove(call)

@@ -1,7 +1,7 @@
-"""Calls that wait for their client's answers.
+"""Calls suspended until their client answers a question.
 
 A handshake upstream asks in the middle of a call and waits; a client of the stateless protocol gets the question as
-the result of its request and answers with another one. In between, the call is kept here.
+the result of its request and answers with another request. In between, the call is kept here.
 """
 
 from __future__ import annotations
@@ -23,23 +23,23 @@ from pml_gateway.types import JsonObject
 from pml_gateway.upstreams.dialogue.background import Background
 
 SETTLE_SECONDS = 0.02
-"""Questions that arrive within this time of each other are asked together."""
+"""Seconds within which questions are collected and asked together."""
 
 MAX_WAITING = 512
-"""Calls of one upstream that wait for their clients; past it, the client of which most wait gives up its oldest."""
+"""Maximum number of suspended calls of one upstream; past it, the client with most of them loses its oldest."""
 
 
 class StateUnknownError(ToolCallError):
-    """No call of this client waits under this state; unknown, foreign and expired states cannot be told apart."""
+    """No call of this client waits under this state; unknown, foreign and expired states look the same."""
 
     code = ErrorCode.NOT_FOUND
 
 
 class _Question:
-    """One question and, once it is there, its answer."""
+    """One question, and its answer once it has arrived."""
 
     def __init__(self, method: str, params: JsonObject) -> None:
-        # What belongs to the session between the upstream and the gateway ends there.
+        # These keys concern only the session between the upstream and the gateway.
         params = {key: value for key, value in params.items() if key not in ("_meta", "task", "elicitationId")}
         self.request: JsonObject = {"method": method, **({"params": params} if params else {})}
         self.answered = anyio.Event()
@@ -47,7 +47,7 @@ class _Question:
 
 
 class SuspendedCall:
-    """One call whose client comes and goes; towards its upstream, it is the client."""
+    """One call whose client comes and goes; to its upstream, it acts as the client."""
 
     def __init__(self, audience: Audience, on_progress: ProgressFnT | None) -> None:
         self.scope = anyio.CancelScope()
@@ -62,32 +62,32 @@ class SuspendedCall:
 
     @property
     def client_id(self) -> str:
-        """Who it belongs to."""
+        """Return the id of the client that it belongs to."""
         return self._last.client_id
 
     @property
     def share(self) -> str:
-        """Whom it is counted for."""
+        """Return the client that it counts for."""
         return self._last.share
 
     @property
     def is_one_client(self) -> bool:
-        """Whether everybody of this id is the same client."""
+        """Return True if this id stands for one client only."""
         return self._last.is_one_client
 
     @property
     def client_capabilities(self) -> Capabilities:
-        """What its client could be asked when it began."""
+        """Return the capabilities of its client at the start."""
         return self._last.client_capabilities
 
     @property
     def answers_later(self) -> bool:
-        """It waits for its client itself."""
+        """Return False: the call itself waits for the client."""
         return False
 
     @property
     def log_level(self) -> str | None:
-        """What its client wants to know."""
+        """Return the log level of its client."""
         return self._last.log_level
 
     async def ask(self, method: str, params: JsonObject, on_progress: ProgressFnT | None) -> JsonObject:
@@ -104,21 +104,21 @@ class SuspendedCall:
         return question.response
 
     async def tell(self, method: str, params: JsonObject) -> None:
-        """Pass on a notice while a request of the client is there to carry it."""
+        """Pass on a notice if a request of the client is open."""
         if self._present is not None:
             await self._present.tell(method, params)
 
     async def let_go(self) -> None:
-        """Its client comes and goes anyway."""
+        """Do nothing: the client comes and goes anyway."""
 
     async def report(self, progress: float, total: float | None, message: str | None) -> None:
-        """Pass on progress likewise."""
+        """Pass on progress if a request of the client is open."""
         if self._present is not None and self._on_progress is not None:
             await self._on_progress(progress, total, message)
 
     async def finish(self, send: Callable[[], Awaitable[JsonObject]], *, linger: float) -> None:
-        """Run the call to its end, whoever waits for it, and keep what came of it for a client that is away."""
-        # The limits of the request that began it are not its own.
+        """Run the call to its end even without a waiting client, and keep its outcome for a client that is away."""
+        # The limits of the request that began it do not apply.
         forget_limits()
         try:
             with self.scope:
@@ -136,7 +136,7 @@ class SuspendedCall:
             self._changed.set()
 
     def attach(self, audience: Audience, on_progress: ProgressFnT | None, responses: Mapping[str, Any]) -> None:
-        """A request of the client is there, with answers."""
+        """Attach a request of the client, with its answers."""
         self.scope.deadline = float("inf")
         self._present = self._last = audience
         self._on_progress = on_progress
@@ -147,20 +147,20 @@ class SuspendedCall:
                 question.answered.set()
 
     def detach(self, seconds: float) -> None:
-        """The client has been asked; it has so many seconds to come back."""
+        """Note that the client was asked; it has `seconds` to come back."""
         self._present = None
         self.scope.deadline = anyio.current_time() + seconds
 
     def give_up(self) -> None:
-        """Nobody will ask for the result."""
+        """Cancel the call, as its result is no longer wanted."""
         self.scope.cancel()
         self._taken.set()
 
     async def next(self) -> JsonObject | None:
-        """The result of the call, or None once it waits for its client.
+        """Wait for and return the result of the call; None once it waits for its client.
 
         Raises:
-            GatewayError: what became of the call.
+            GatewayError: the call failed.
         """
         while not self._outcome:
             if self._open():
@@ -177,7 +177,7 @@ class SuspendedCall:
 
     @property
     def requests(self) -> JsonObject:
-        """The questions without an answer."""
+        """Return the questions without an answer."""
         return {key: question.request for key, question in self._open().items()}
 
     def _open(self) -> dict[str, _Question]:
@@ -201,7 +201,7 @@ class SuspendedCalls:
         return len(self._waiting)
 
     async def begin(self, audience: Audience, on_progress: ProgressFnT | None, send: Send) -> JsonObject:
-        """Start a call; its result, or the interim result that asks for answers."""
+        """Start a call; return its result, or the interim result with questions."""
         call = SuspendedCall(audience, on_progress)
 
         async def run() -> None:
@@ -217,10 +217,10 @@ class SuspendedCalls:
     async def resume(
         self, audience: Audience, on_progress: ProgressFnT | None, state: str, responses: Mapping[str, Any]
     ) -> JsonObject:
-        """Go on with a call, as `begin`.
+        """Continue a call; return as `begin`.
 
         Raises:
-            StateUnknownError: nothing of this client waits under this state.
+            StateUnknownError: no call of this client waits under this state.
         """
         call = self._waiting.get(state)
         if call is None or call.client_id != audience.client_id:
@@ -231,13 +231,13 @@ class SuspendedCalls:
         self._forget(state)
         delivery = DELIVERY.get()
         if delivery is not None:
-            # The call itself goes on in the context of the request that began it.
+            # The call itself runs in the context of the request that began it.
             delivery.sending(repeatable=False)
         call.attach(audience, on_progress, responses)
         return await self._follow(call, delivery)
 
     def end_client(self, client_id: str) -> None:
-        """Give up the calls that wait for a client which does not come back."""
+        """Give up the calls that wait for a client that does not come back."""
         for state in [state for state, call in self._waiting.items() if call.client_id == client_id]:
             self._forget(state).give_up()
 
@@ -245,7 +245,7 @@ class SuspendedCalls:
         try:
             result = await call.next()
         except anyio.get_cancelled_exc_class():
-            # The client left, and nobody else waits for the result.
+            # The client left, and no other request waits for the result.
             call.give_up()
             raise
         if result is not None:
