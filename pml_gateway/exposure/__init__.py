@@ -1,1 +1,1 @@
-"""Exposure: what one request lists of what a client may see, and tools as text and token counts."""
+"""Exposure: the list for one request out of all tools that a client may see, and tools as text and token counts."""

@@ -1,4 +1,4 @@
-"""Calls of a namespace: the action that its arguments name, and the arguments of that action's tool."""
+"""Calls of a namespace: the action that its arguments name, and the arguments for that action's tool."""
 
 from __future__ import annotations
 
@@ -18,14 +18,15 @@ from pml_gateway.types import JsonObject
 
 MAX_NAMED = 40
 ACTION_LIKENESS = 0.5
-"""Actions are few and short; one slip weighs more in them than in a whole name."""
+"""Minimum similarity of suggestions: actions are few and short, and a typo weighs more in them than in a long name."""
 
 
 @dataclass(frozen=True, slots=True)
 class ActionCall:
-    """A call as its tool takes it.
+    """A call in the form that its tool expects.
 
-    `places` says where each argument stood in what was sent, as JSON pointers; `ignored` are keys that clients add.
+    `places` has the position of each argument in the original request, as a JSON pointer; `ignored` are keys that
+    clients add.
     """
 
     action: str
@@ -35,18 +36,18 @@ class ActionCall:
     ignored: tuple[str, ...] = ()
 
     def place(self, pointer: str) -> str:
-        """A pointer into the tool's arguments as one into what was sent."""
+        """Translate a pointer into the tool's arguments to one into the original request."""
         head, _, rest = pointer.removeprefix("/").partition("/")
         placed = self.places.get(unescaped(head))
         return pointer if placed is None or not pointer else f"{placed}/{rest}" if rest else placed
 
 
 def choose(namespace: Namespace, given: JsonObject, others: Iterable[Namespace] = ()) -> str:
-    """The action a call names.
+    """Return the action that a call names.
 
     Raises:
-        InvalidInputError: with the closest actions, or the namespace among `others` that has it; all of them this
-            client's own.
+        InvalidInputError: with the closest actions, or the namespaces among `others` that have it; all of them are
+            visible to this client.
     """
     value = given.get(ACTION)
     action = namespace.find(value) if isinstance(value, str) else None
@@ -78,13 +79,13 @@ def choose(namespace: Namespace, given: JsonObject, others: Iterable[Namespace] 
 
 
 def adapt(namespace: Namespace, action: str, given: JsonObject) -> ActionCall:
-    """The call as the action's tool takes it.
+    """Return the call in the form that the action's tool expects.
 
-    A field the tool does not know is taken for another spelling of one it has, but only where exactly one fits and
-    nothing was given for it; everything else stays as it is.
+    An unknown field is taken for another spelling of a known one only if exactly one fits and has no value yet;
+    everything else stays as it is.
 
     Raises:
-        InvalidInputError: the same field is given twice, beside the action and in an envelope.
+        InvalidInputError: the same field is given twice, next to the action and in an envelope.
     """
     tool = namespace.actions[action]
     schema = tool.definition["inputSchema"]
@@ -97,7 +98,7 @@ def adapt(namespace: Namespace, action: str, given: JsonObject) -> ActionCall:
     ignored: list[str] = []
     takes_any = bool(schema.get("additionalProperties")) or "patternProperties" in schema
     for name, place, value in _fields(given, known, takes_any):
-        # What an envelope holds is the tool's own, and may hold a parameter called `action`.
+        # Fields in an envelope are the tool's own, which may have a parameter called `action`.
         target = renamed.get(name, name) if place.count("/") == 1 else name
         if target not in known:
             pending.append((name, place, value))
@@ -114,7 +115,7 @@ def adapt(namespace: Namespace, action: str, given: JsonObject) -> ActionCall:
 
 
 def type_problems(call: ActionCall, arguments: JsonObject) -> list[JsonObject]:
-    """What the cheap check finds: required fields that are missing, and values of another type than declared."""
+    """Return the problems that the shallow check finds: missing required fields, and values of the wrong type."""
     schema = call.tool.definition["inputSchema"]
     properties = schema.get("properties")
     known: JsonObject = properties if isinstance(properties, dict) else {}
@@ -127,7 +128,7 @@ def type_problems(call: ActionCall, arguments: JsonObject) -> list[JsonObject]:
 
 
 def _fields(given: JsonObject, known: JsonObject, takes_any: bool) -> Iterator[tuple[str, str, Any]]:
-    """(name, pointer, value) of every field beside the action, those in an envelope included."""
+    """Yield (name, pointer, value) of every field other than the action, including those in an envelope."""
     for name, value in given.items():
         if name == ACTION:
             continue

@@ -1,4 +1,4 @@
-"""Values of another type than a schema declares, read as that type where this can be done in one way only."""
+"""Coercion of argument values to the type that a schema declares, if there is only one way to do it."""
 
 from __future__ import annotations
 
@@ -15,34 +15,34 @@ from pml_gateway.exposure.vocabulary import same_parameter
 from pml_gateway.types import JsonObject
 
 MAX_PARTS = 5_000
-"""Values in arguments that are looked at, in a few milliseconds; more are left as they are."""
+"""Maximum number of values in arguments that are processed, in a few milliseconds; further ones stay as they are."""
 
 MAX_TEXT = 64 * 1024
-"""Characters of JSON text that is read as a list or an object."""
+"""Maximum characters of JSON text that is parsed as a list or an object."""
 
 MAX_SCHEMAS = 5_000
-"""Schemas that are looked at: references can name each other in exponentially many ways."""
+"""Maximum number of schemas that are processed: references can name each other in exponentially many ways."""
 
 MAX_DEPTH = 32
 
 MAX_RESPELLED = 20
-"""Names that are compared with the declared ones."""
+"""Maximum number of names that are compared with the declared ones."""
 
 _INTEGER = re.compile(r"-?(?:0|[1-9][0-9]{0,17})")
 _NUMBER = re.compile(r"-?(?:0|[1-9][0-9]{0,17})(?:\.[0-9]{1,17})?(?:[eE][+-]?[0-9]{1,2})?")
 _TRUTHS = {"true": True, "True": True, "false": False, "False": False}
 _COMBINED = ("anyOf", "oneOf")
 _BESIDE_COMBINED = frozenset({"anyOf", "oneOf", "title", "description", "default", "examples", "deprecated"})
-"""Keywords of a schema that chooses among others and says nothing more."""
+"""Keywords that may stand next to a choice of schemas without adding a constraint."""
 
 
 def coerced(
     schema: JsonObject, arguments: JsonObject, unknown: frozenset[str] = frozenset()
 ) -> tuple[JsonObject, dict[str, str]]:
-    """The arguments with values as their schema wants them, and what was done, by JSON pointer.
+    """Return the arguments with coerced values, and a description of each change by JSON pointer.
 
-    A value whose type the schema admits stays as it is, and so does one that may be read in two ways, or whose schema
-    says more than a plain one does. What stands at the `unknown` pointers is not known yet, and is left alone.
+    A value of an admitted type stays as it is, and so does one that is ambiguous, or whose schema has further keywords.
+    Values at the `unknown` pointers are not known yet, and are skipped.
     """
     if parts_of(arguments, MAX_PARTS) >= MAX_PARTS:
         return arguments, {}
@@ -52,10 +52,10 @@ def coerced(
 
 
 def respelled(schema: JsonObject, arguments: JsonObject) -> tuple[JsonObject, dict[str, str]]:
-    """The arguments under the names that their schema declares, and the declared name for each that was another.
+    """Return the arguments under the names that their schema declares, and the declared name for each changed one.
 
-    A name is taken for another spelling of one that is declared (`readOnly`, `read-only`) or for a word that tools use
-    for the same (`file_path` for `path`) only where one parameter fits, and nothing else is given for that.
+    A name is taken for another spelling of a declared one (`readOnly`, `read-only`) or for a synonym that tools use
+    (`file_path` for `path`) only if one parameter fits, and that has no value yet.
     """
     properties = schema.get("properties")
     names: dict[str, str] = {}
@@ -63,7 +63,7 @@ def respelled(schema: JsonObject, arguments: JsonObject) -> tuple[JsonObject, di
         fits = [target for target in properties or () if same_parameter(name, target)]
         if len(fits) == 1 and fits[0] not in arguments:
             names[name] = fits[0]
-    # Where two names were given for the same, none of them is taken.
+    # If two names were given for the same parameter, neither is changed.
     names = {name: target for name, target in names.items() if list(names.values()).count(target) == 1}
     return ({names.get(name, name): value for name, value in arguments.items()} if names else arguments), names
 
@@ -76,7 +76,7 @@ class _Reader:
     left: int = MAX_SCHEMAS
 
     def value_of(self, schema: Any, value: Any, pointer: str, depth: int) -> Any:
-        """The value as the schema wants it, or as it is."""
+        """Return the value in a type that the schema admits, or unchanged."""
         if pointer in self.unknown or depth > MAX_DEPTH:
             return value
         choices = self._choices(schema, depth)
@@ -84,7 +84,7 @@ class _Reader:
             return value
         fitting = [choice for kinds, choice in choices if any(is_of_type(value, kind) for kind in kinds)]
         if fitting:
-            # Which of several schemas is meant for the members is not known.
+            # It is ambiguous which of several schemas applies to the members.
             if len(fitting) > 1:
                 return value
             return self._members(fitting[0], self._choice(fitting[0], value, pointer), pointer, depth)
@@ -100,7 +100,7 @@ class _Reader:
         return self._members(choice, read, pointer, depth)
 
     def _choice(self, schema: JsonObject, value: Any, pointer: str) -> Any:
-        """A text as the one of several that it is but for its case."""
+        """Return the enum value that equals a text except for its case; else the text."""
         choices = schema.get("enum")
         if not isinstance(value, str) or not isinstance(choices, list) or value in choices:
             return value
@@ -112,7 +112,7 @@ class _Reader:
         return same[0]
 
     def object_of(self, schema: JsonObject, value: JsonObject, pointer: str, depth: int) -> JsonObject:
-        """The object with the values of its declared properties as they are wanted."""
+        """Return the object with coerced values of its declared properties."""
         properties = schema.get("properties")
         known: JsonObject = properties if isinstance(properties, dict) else {}
         required = schema.get("required")
@@ -137,7 +137,7 @@ class _Reader:
         return value
 
     def _choices(self, schema: Any, depth: int) -> list[tuple[tuple[str, ...], JsonObject]] | None:
-        """The types that a schema admits, each with the schema for it; None where that is not plainly said."""
+        """Return the types that a schema admits, each with its schema; None if the schema does not simply list them."""
         self.left -= 1
         schema = self._followed(schema, depth) if self.left > 0 else None
         if schema is None:
@@ -165,7 +165,7 @@ class _Reader:
         return choices
 
     def _followed(self, schema: Any, depth: int) -> JsonObject | None:
-        """The schema, or the one that a pointer in it leads to."""
+        """Follow references; return the schema at their end, or None."""
         for _ in range(MAX_DEPTH - min(depth, MAX_DEPTH - 1)):
             if not isinstance(schema, dict):
                 return None
@@ -176,7 +176,7 @@ class _Reader:
         return None
 
     def _readings(self, kind: str, schema: JsonObject, value: Any, pointer: str, depth: int) -> Iterator[Any]:
-        """The value read as a type, in no way or in one."""
+        """Yield the value converted to a type; nothing if that is not possible."""
         if kind == "array":
             yield from self._lists(schema, value, pointer, depth)
         elif kind == "object":
@@ -195,7 +195,7 @@ class _Reader:
         if isinstance(read, list):
             yield read
             return
-        # A text with a separator may be one value or several, and an empty one none.
+        # A text with a separator may be one value or several, and an empty one may be none.
         if value is None or value == "" or (isinstance(value, str) and any(mark in value for mark in ",;\n")):
             return
         items = schema.get("items")

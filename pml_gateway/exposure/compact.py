@@ -1,4 +1,4 @@
-"""Short schemas for many tools: what repeats is written once, under `$defs`."""
+"""Short schemas for many tools: repeated parts are written once, under `$defs`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pml_gateway.catalog.pointers import document_target
 from pml_gateway.types import JsonObject
 
 MIN_SHARED = 60
-"""JSON characters of a sub-schema that is worth a definition; a reference to one takes about thirty."""
+"""Minimum JSON characters of a sub-schema to become a definition; a reference takes about thirty."""
 
 MAX_NESTING = 12
 MAX_DEFINITIONS = 200
@@ -28,8 +28,8 @@ _ILLEGAL = re.compile(r"[^a-zA-Z0-9_]+")
 class Compactor:
     """Shortens the schemas of one namespace; their local references end up in one common `$defs`.
 
-    Kept is what decides the shape of an argument: types, names, choices, what is required. Descriptions, defaults,
-    bounds and extensions such as `x-mcp-header` go; arguments are checked against the tool's own schema anyway.
+    It keeps the shape of arguments: types, names, choices, required fields. It drops descriptions, defaults, bounds and
+    extensions such as `x-mcp-header`; arguments are checked against the tool's original schema anyway.
     """
 
     definitions: dict[str, Any] = field(default_factory=dict)
@@ -39,7 +39,7 @@ class Compactor:
     _identities: dict[int, str] = field(default_factory=dict)
 
     def compact(self, schema: object, root: JsonObject) -> Any:
-        """The short form of a schema that stands in `root`."""
+        """Return the short form of a schema within the document `root`."""
         return self._schema(schema, root, 0)
 
     def _schema(self, schema: object, root: JsonObject, depth: int) -> Any:
@@ -70,7 +70,7 @@ class Compactor:
         target = document_target(reference, root)
         if not isinstance(target, dict) or len(self.definitions) >= MAX_DEFINITIONS:
             return {}
-        # Equal targets of different tools are the same definition, whatever each tool calls it.
+        # Equal targets of different tools become one definition, whatever name each tool uses.
         identity = self._identity(target, root)
         if identity not in self._names:
             name = self._free_name(reference.rsplit("/", 1)[-1])
@@ -80,9 +80,9 @@ class Compactor:
         return {"$ref": f"#/$defs/{self._names[identity]}"}
 
     def _identity(self, target: JsonObject, root: JsonObject) -> str:
-        """What decides a target's meaning: itself, and the definitions of its document where it refers to any."""
+        """Return a key for the meaning of a target: its JSON, with its document's definitions if it refers to any."""
         if self._root is not root:
-            # Once for each document, and each target in it: many references would be as many copies.
+            # Cached for each document and target: many references would otherwise be serialized many times.
             whole = json.dumps([root.get("$defs"), root.get("definitions")], sort_keys=True)
             self._definitions = hashlib.sha256(whole.encode("utf-8", "surrogatepass")).hexdigest()
             self._root, self._identities = root, {}
@@ -100,7 +100,7 @@ class Compactor:
 
 
 def share_repeated(properties: JsonObject, compactor: Compactor) -> JsonObject:
-    """The properties with every large sub-schema that occurs more than once moved to the compactor's `$defs`."""
+    """Return the properties, with large repeated sub-schemas moved to the compactor's `$defs`."""
     counts: Counter[str] = Counter()
     named: dict[str, str] = {}
     for place, schema in [*properties.items(), *compactor.definitions.items()]:
@@ -147,7 +147,7 @@ def _below(schema: object, place: str) -> list[tuple[str, Any]]:
 
 
 def _replaced(schema: Any, shared: dict[str, str], *, keep: bool = False) -> Any:
-    """`schema` with references for what is shared; `keep` leaves the outermost schema itself in place."""
+    """Return `schema` with references for shared parts; with `keep`, the outermost schema itself stays in place."""
     if not isinstance(schema, dict):
         return schema
     if not keep and (name := shared.get(_text(schema))) is not None:

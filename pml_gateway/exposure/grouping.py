@@ -1,4 +1,4 @@
-"""Namespaces: the tools a client may call, grouped as actions under a name that no tool has."""
+"""Namespaces: the tools a client may call, grouped as actions under a name that is no tool's."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ _SEPARATORS = re.compile(r"[^a-z0-9]+")
 
 @dataclass(frozen=True, eq=False)
 class Namespace:
-    """One listed tool whose `action` chooses among several upstream tools; actions are in catalog order."""
+    """One listed tool whose `action` selects one of several upstream tools; actions are in catalog order."""
 
     name: str
     actions: dict[str, CatalogTool]
     ownership: Ownership
     former_name: str = ""
-    """What it was called before names were shorter."""
+    """The name before names were limited to fewer characters."""
 
     @cached_property
     def _loosely(self) -> dict[str, list[str]]:
@@ -40,11 +40,11 @@ class Namespace:
 
     @cached_property
     def by_tool(self) -> dict[str, str]:
-        """Qualified name to action."""
+        """Return the action of each tool, by qualified name."""
         return {tool.qualified_name: action for action, tool in self.actions.items()}
 
     def find(self, given: str) -> str | None:
-        """The action of this name, whatever its case and separators, or of a tool's own names.
+        """Return the action of this name, ignoring case and separators, or of a tool's own names.
 
         A name that begins with a configured server's id means an action of that server, or none.
         """
@@ -66,7 +66,7 @@ class Namespace:
 
 
 def loosely(name: str) -> str:
-    """`name` without its case and separators: `readFile`, `read_file` and `read-file` are one."""
+    """Return `name` in lower case without separators: `readFile`, `read_file` and `read-file` are equal."""
     return _SEPARATORS.sub("", name.lower())
 
 
@@ -78,10 +78,10 @@ def group(
     ownership: Ownership,
     max_length: int = LONGEST_BEFORE,
 ) -> dict[str, Namespace]:
-    """The namespaces of these tools by name, sorted.
+    """Return the namespaces of these tools, sorted by name.
 
-    A tool belongs to the first configured group that matches it, else to the one of its upstream. A name in `taken` is
-    repaired; what it becomes depends on the arguments alone.
+    A tool belongs to the first configured group that matches it, or else to that of its upstream. A name in `taken` is
+    changed in a way that depends only on the arguments.
     """
     members: dict[str, list[CatalogTool]] = {}
     groups = [(name, compile_grants(patterns, ownership)) for name, patterns in settings.groups.items()]
@@ -103,7 +103,7 @@ def group(
 
 
 def find_namespace(namespaces: Mapping[str, Namespace], name: str) -> Namespace | None:
-    """Return the namespace of this name, or of one that was too long."""
+    """Return the namespace of this name, or of a longer former name."""
     found = namespaces.get(name)
     if found is not None or len(name) > LONGEST_BEFORE:
         return found
@@ -121,9 +121,9 @@ def _candidates(owner: str, max_length: int) -> Iterator[str]:
 
 
 def _named_actions(tools: Iterable[CatalogTool], ownership: Ownership) -> dict[str, CatalogTool]:
-    """Each tool under its own name; under its qualified one where two share a name, or where it would not be plain.
+    """Return each tool by its own name, or by its qualified name if two share the name or it is not plain.
 
-    A name that is another server's is not plain either.
+    A name that belongs to another server is not plain either.
     """
     known = list(tools)
     counts = Counter(tool.name for tool in known)

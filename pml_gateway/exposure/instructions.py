@@ -1,4 +1,4 @@
-"""What a client is told at its first request: how to use the gateway, what is behind it, and what servers say."""
+"""The instructions for a client at its first request: usage, systems behind the gateway, and servers' instructions."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ MAX_NAMED_SYSTEMS = 12
 MAX_SYSTEM_NAME = 40
 
 MAX_READ = 4000
-"""Characters of one server's text that are looked at; at the default budget no more than half of it could be kept."""
+"""Maximum characters of one server's text that are read; at the default budget, no more than half would be kept."""
 
 _SENTENCE = re.compile(r"\s*\S.*?(?:[.!?:](?=\s)|(?=\n)|\Z)")
 _WORD = re.compile(r"\s*\S+")
 CUT = " […]"
-"""Stands where the rest is left out."""
+"""Marks a truncated text."""
 
 
 @dataclass(frozen=True, slots=True)
 class Systems:
-    """The servers that a client may know of: those with tools, and those that have yet to list any."""
+    """The servers that a client may know of: those with tools, and those that have not listed any yet."""
 
     known: Sequence[str] = ()
     starting: Sequence[str] = ()
@@ -34,7 +34,7 @@ class Systems:
         return bool(self.known or self.starting)
 
     def __str__(self) -> str:
-        """The servers by name, at most twelve of each kind."""
+        """Return the servers by name, at most twelve of each kind."""
         if not self:
             return "No system is available now."
         known = f"Systems: {_named(self.known)}." if self.known else ""
@@ -42,7 +42,7 @@ class Systems:
 
     @property
     def wait(self) -> str:
-        """What to do about the servers that are starting; empty where none is."""
+        """Return the advice about servers that are starting; empty if there are none."""
         return f"Still starting, ask again in a few seconds: {_named(self.starting)}." if self.starting else ""
 
 
@@ -56,22 +56,22 @@ def _named(servers: Sequence[str]) -> str:
 
 
 def instructions(systems: Systems, said: Mapping[str, str], budget: int, *, can_search: bool) -> str:
-    """The text for one client, of at most `budget` tokens.
+    """Return the text for one client, of at most `budget` tokens.
 
-    What is most useful comes first: how to find tools, the systems by name, then each server's own instructions. Equal
-    ones, and those that another one contains, are said once. They share what is left of the budget evenly, what short
-    ones need not goes to the others, and long ones end with a sentence. Blocks while it counts: call it in a thread.
+    The most useful parts come first: how to find tools, the systems by name, then each server's own instructions. Text
+    that another server's contains is left out. The servers share the rest of the budget evenly; what short texts leave
+    goes to the others, and long texts are cut after a sentence. Blocking: call it in a thread.
 
     Args:
         systems: the servers that the client may know of.
-        said: the instructions of the servers that it sees anything of.
-        budget: tokens; 0 says nothing.
-        can_search: whether the client has `search_tools`.
+        said: the instructions of the servers of which it sees anything.
+        budget: maximum tokens; 0 gives no text.
+        can_search: True if the client has `search_tools`.
     """
     own = [f"{OWN} {HOW_TO}" if can_search else OWN, *([str(systems)] if systems else [])]
     parts = [(f"## {', '.join(names)}\n", text) for names, text in _without_repeats(said)]
     whole = "\n\n".join([*own, *(head + text for head, text in parts)])
-    # The vocabulary takes a moment to load, which the first answer need not wait for where everything is short.
+    # The vocabulary takes a moment to load, which the first answer need not wait for if everything is short.
     if len(whole.encode()) <= budget:
         return whole
     kept: list[str] = []
@@ -90,7 +90,7 @@ def instructions(systems: Systems, said: Mapping[str, str], budget: int, *, can_
 
 
 def _without_repeats(said: Mapping[str, str]) -> list[tuple[list[str], str]]:
-    """Each text once, with the servers that say it or a part of it, in the order of the servers."""
+    """Return each text once, with all servers whose text it contains, in the order of the servers."""
     known: list[tuple[list[str], str, str]] = []
     by_length = sorted(said.items(), key=lambda each: -len(each[1]))
     for server, text in by_length:
@@ -110,7 +110,7 @@ def _without_repeats(said: Mapping[str, str]) -> list[tuple[list[str], str]]:
 
 
 def _within(head: str, text: str, share: int) -> str:
-    """As many sentences of a text as its share has room for, or words where that is none, or nothing."""
+    """Return as many sentences of a text as fit its share, or words if no sentence fits, or an empty string."""
     if _cost(head + text) <= share:
         return head + text
     left = share - _cost(head + CUT)
@@ -119,7 +119,7 @@ def _within(head: str, text: str, share: int) -> str:
 
 
 def _first(pieces: re.Pattern[str], text: str, budget: int) -> str:
-    """As many pieces from a text's beginning as the budget has room for."""
+    """Return as many pieces from the beginning of a text as fit the budget."""
     end = 0
     for match in pieces.finditer(text):
         budget -= count_tokens(match[0])
@@ -130,5 +130,5 @@ def _first(pieces: re.Pattern[str], text: str, budget: int) -> str:
 
 
 def _cost(part: str) -> int:
-    """Tokens of a part and of what parts it from the next."""
+    """Return the tokens of a part and of the separator after it."""
     return count_tokens(part) + 1

@@ -1,4 +1,4 @@
-"""The gateway's own tools: the record of one, and the collection of all, which lists and calls ask."""
+"""The gateway's own tools: the record of one, and the collection of all."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from pml_gateway.exposure.vocabulary import Parameters, Reading, read, read_call
 from pml_gateway.types import JsonObject
 
 RESERVED = frozenset(META_TOOLS)
-"""Names no upstream tool is given."""
+"""Names that upstream tools cannot have."""
 
 Handler = Callable[..., Awaitable[JsonObject]]
-"""(the call's context, its arguments) to the result; what it raises becomes an error result.
+"""Handles a call: (context, arguments) to the result; an exception becomes an error result.
 
-The context is that of a gateway, which lists these tools itself, so that its type cannot be named here.
+The context belongs to a gateway, which imports this module, so that its type cannot be named here.
 """
 
 
@@ -31,18 +31,18 @@ def _never(_: Settings, _systems: Systems) -> None:
 
 @dataclass(frozen=True, slots=True)
 class MetaTool:
-    """One tool of the gateway's own.
+    """One of the gateway's own tools.
 
     Args:
-        name: one of the names that `gateway.meta_tools` knows.
-        definition: how it is listed, given the servers that are behind it.
-        handler: what answers it.
-        aliases: names other gateways gave it; a real tool of that name wins.
-        is_useful: whether there is anything for it to do with these settings.
-        beside_namespaces: its definition where namespaces take the calls; None where it is not listed beside them.
-        unlisted: keys it reads that its definition does not name.
-        is_call: whether its arguments are one call, which may hold those of the tool beside its name.
-        calls_in: the key of the list of calls that it is about.
+        name: one of the names that `gateway.meta_tools` allows.
+        definition: returns its tool definition, given the servers behind the gateway.
+        handler: handles its calls.
+        aliases: names that other gateways use for it; an upstream tool of that name takes precedence.
+        is_useful: returns True if it has a purpose with these settings.
+        beside_namespaces: returns its definition next to namespaces; None if it is not listed there.
+        unlisted: keys that it reads, but does not declare.
+        is_call: True if its arguments are one call, which may have the tool's arguments next to its name.
+        calls_in: key of its list of calls, if it has one.
     """
 
     name: str
@@ -56,17 +56,17 @@ class MetaTool:
     calls_in: str = ""
 
     def read(self, given: JsonObject, parameters: Parameters) -> Reading:
-        """What was sent, under the keys that it declares.
+        """Return the request under the declared keys.
 
         Raises:
-            UnreadableKeysError: a key that nothing reads, or two that say one thing differently.
+            UnreadableKeysError: a key is unknown, or two keys with one meaning have different values.
         """
         if self.is_call:
             return read_call(given, _keys(self), "name", parameters)
         return read(given, _keys(self), calls_in=self.calls_in)
 
     def is_enabled(self, settings: Settings, also: Collection[str] = ()) -> bool:
-        """Whether it can be called; `also` names those that one session has beside what the settings say."""
+        """Return True if it can be called; `also` has names that one session has in addition to the settings."""
         return (self.name in settings.gateway.meta_tools or self.name in also) and self.is_useful(settings)
 
 
@@ -86,33 +86,33 @@ class MetaTools:
         return iter(self._tools)
 
     def __contains__(self, name: object) -> bool:
-        """Whether a meta-tool has this name or alias."""
+        """Return True if a meta-tool has this name or alias."""
         return name in self._by_name
 
     @property
     def names(self) -> frozenset[str]:
-        """All names and aliases."""
+        """Return all names and aliases."""
         return frozenset(self._by_name)
 
     def find(self, name: str) -> MetaTool | None:
-        """The meta-tool of this name or alias."""
+        """Return the meta-tool of this name or alias."""
         return self._by_name.get(name)
 
     def by_name(self, name: str) -> MetaTool:
-        """The meta-tool of this name, which there is."""
+        """Return the meta-tool of this name, which must exist."""
         return self._by_name[name]
 
     def enabled(self, settings: Settings, also: Collection[str] = ()) -> list[MetaTool]:
-        """Those that can be called."""
+        """Return the meta-tools that can be called."""
         return [tool for tool in self._tools if tool.is_enabled(settings, also)]
 
     def definitions(self, settings: Settings, systems: Systems, also: Collection[str] = ()) -> list[JsonObject]:
-        """The definitions of those that can be called."""
+        """Return the definitions of the meta-tools that can be called."""
         return [tool.definition(systems) for tool in self.enabled(settings, also)]
 
     def definitions_beside_namespaces(
         self, settings: Settings, systems: Systems, also: Collection[str] = ()
     ) -> list[JsonObject]:
-        """The definitions of those that are listed with namespaces."""
+        """Return the definitions of the meta-tools that are listed next to namespaces."""
         definitions = (tool.beside_namespaces(settings, systems) for tool in self.enabled(settings, also))
         return [definition for definition in definitions if definition is not None]

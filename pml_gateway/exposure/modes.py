@@ -1,4 +1,4 @@
-"""One function per exposure mode: from what a client may see to what it gets listed."""
+"""Exposure modes: one function each, from the tools a client may see to those it gets listed."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from pml_gateway.types import MODES, ExposureMode
 
 ScoredTools = Sequence[tuple[CatalogTool, float]]
 SearchTools = Callable[[str, int], ScoredTools]
-"""(intent, limit) to the best tools among those the client may see, best first, with calibrated scores."""
+"""Searches: (intent, limit) to the best tools that the client may see, best first, with calibrated scores."""
 
 
 class Reason(StrEnum):
-    """Why a tool is listed."""
+    """Reason for listing a tool."""
 
     WHITELISTED = "whitelisted"
     HIT = "hit"
@@ -34,7 +34,7 @@ class Reason(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class ListedTool:
-    """One upstream tool on the list, and why."""
+    """One upstream tool on the list, with the reason."""
 
     tool: CatalogTool
     reason: Reason
@@ -43,12 +43,11 @@ class ListedTool:
 
 @dataclass(frozen=True, slots=True)
 class Exposure:
-    """What one request gets listed: the meta-tools or not, and upstream tools sorted by name.
+    """The list for one request: upstream tools sorted by name, with or without the meta-tools.
 
-    `namespaces` puts one tool per group in the place of the meta-tools other than the search; `legacy` are the upstream
-    tools listed beside those, marked. `offers_focus` lists the meta-tool `focus` also where no setting does. With
-    `as_sent`, schemas that are sound keep what model APIs refuse: the client gets what it would get from the server
-    itself.
+    `namespaces` replaces the meta-tools other than the search with one tool per group; `legacy` are the upstream tools
+    listed next to those, marked as such. `offers_focus` lists the meta-tool `focus` even if no setting does. With
+    `as_sent`, valid schemas keep what model APIs refuse: the client gets the same as from the server itself.
     """
 
     meta_tools: bool
@@ -60,7 +59,7 @@ class Exposure:
     as_sent: bool = False
 
     def names(self) -> frozenset[str]:
-        """The qualified names of the listed upstream tools."""
+        """Return the qualified names of the listed upstream tools."""
         listed = [*(listed.tool for listed in self.tools), *self.legacy]
         return frozenset(tool.qualified_name for tool in listed)
 
@@ -76,10 +75,10 @@ def expose(
     ownership: Ownership,
     focused: Focused = NOT_FOCUSED,
 ) -> Exposure:
-    """Apply one mode to the tools this client may see, which already lack the blacklisted and forbidden ones.
+    """Apply a mode to the tools that this client may see, without the blacklisted and forbidden ones.
 
-    `most_used` are those of the visible tools that were called before, the most used first; `ownership` decides which
-    tools the whitelist means. What is `focused` is listed as if it were whitelisted.
+    `most_used` are the visible tools that were called before, most used first; `ownership` decides which tools the
+    whitelist means. Tools in `focused` are listed as if they were whitelisted.
     """
     first = [ListedTool(tool, Reason.FOCUSED) for tool in focused.tools]
     exposure = _expose(mode, visible, search, settings, intent, most_used, ownership, first)
@@ -93,7 +92,7 @@ def expose(
 
 
 def lists_meta_tools(mode: ExposureMode, settings: GatewaySection) -> bool:
-    """Whether a mode's lists have the meta-tools."""
+    """Return True if a mode lists the meta-tools."""
     match mode:
         case ExposureMode.META_ONLY | ExposureMode.SEMANTIC:
             return True
@@ -167,7 +166,7 @@ def _hybrid(
 
 def _hits(search: SearchTools, settings: GatewaySection, intent: str, whitelisted: int) -> list[ListedTool]:
     hybrid = settings.hybrid
-    # Whitelisted tools may fill any of the first places, so that many more hits are asked for.
+    # Whitelisted tools may take any of the first places, so that many more hits are requested.
     scored = search(intent, hybrid.max_underlying_tools + whitelisted)
     return [ListedTool(tool, Reason.HIT, score) for tool, score in scored if score >= hybrid.semantic_threshold]
 
@@ -175,7 +174,7 @@ def _hits(search: SearchTools, settings: GatewaySection, intent: str, whiteliste
 def _within_caps(
     whitelisted: Sequence[ListedTool], others: Iterable[ListedTool], settings: GatewaySection
 ) -> list[ListedTool]:
-    """Whitelisted and focused tools count towards the caps and are never cut; `others` come best first."""
+    """Return whitelisted and focused tools, which count towards the caps but are never cut, and the best `others`."""
     hybrid = settings.hybrid
     kept = list({listed.tool.qualified_name: listed for listed in whitelisted}.values())
     names = {listed.tool.qualified_name for listed in kept}

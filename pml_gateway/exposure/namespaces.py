@@ -1,4 +1,4 @@
-"""The definition of a namespace: one tool with an action per upstream tool, each in a line, shared parameters once."""
+"""Definitions of namespaces: one tool with an action per upstream tool, a line each, and shared parameters once."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from pml_gateway.text import first_sentence
 from pml_gateway.types import Effect, JsonObject
 
 LINE_SHARE = 0.12
-"""Characters of an action's line, as a part of its definition's JSON, that its purpose may fill up.
+"""Share of the characters of a definition's JSON that the purpose in its action's line may use.
 
-A line holds more tokens per character than JSON does, so that this keeps a namespace below a fifth of its tools.
+A line has more tokens per character than JSON, so this keeps a namespace below a fifth of its tools.
 """
 
 MIN_PURPOSE, MIN_CUT, MAX_PURPOSE = 12, 40, 120
-"""Characters of a purpose that says something, of one that ends within a clause, and of one that is long enough."""
+"""Characters of the shortest useful purpose, of the shortest one that is cut within a clause, and of the longest."""
 
 MIN_NEW_WORDS = 2
-"""Words that a purpose adds to the action's name and parameters; with fewer it goes without saying."""
+"""Minimum number of words that a purpose adds to the action's name and parameters; else it is left out."""
 
 _CLAUSE_END = re.compile(r"[,;:(]| which | that | such as | by | to | with | using | when | if ")
 
@@ -35,7 +35,7 @@ ACTION = "action"
 
 @dataclass(frozen=True, slots=True)
 class Parameter:
-    """One parameter of one action: under which name the namespace takes it, and what it is there."""
+    """One parameter of one action: its name in the namespace, and its original name and schema."""
 
     name: str
     shown: str
@@ -44,7 +44,7 @@ class Parameter:
 
 
 def parameters(tool: CatalogTool) -> list[Parameter]:
-    """A tool's parameters, required ones first; one called `action` is shown under a free name."""
+    """Return a tool's parameters, required ones first; one called `action` gets another name."""
     schema = tool.definition["inputSchema"]
     properties = schema.get("properties")
     if not isinstance(properties, dict):
@@ -55,7 +55,7 @@ def parameters(tool: CatalogTool) -> list[Parameter]:
 
 
 def shown_name(name: str, properties: JsonObject) -> str:
-    """The name a namespace takes a parameter under: its own, unless that chooses the action."""
+    """Return the name of a parameter in the namespace: its own, unless that is the key for the action."""
     shown = name
     while shown == ACTION or (shown != name and shown in properties):
         shown += "_"
@@ -63,7 +63,7 @@ def shown_name(name: str, properties: JsonObject) -> str:
 
 
 def definition(namespace: Namespace) -> JsonObject:
-    """The tool definition of a namespace; equal tools give equal bytes."""
+    """Return the tool definition of a namespace; equal tools give equal bytes."""
     compactor = Compactor()
     by_action = {action: parameters(tool) for action, tool in namespace.actions.items()}
     hoisted = _hoisted(namespace, by_action, compactor)
@@ -81,7 +81,7 @@ def definition(namespace: Namespace) -> JsonObject:
         "type": "object",
         "properties": {ACTION: {"type": "string"}, **properties},
         "required": [ACTION, *required],
-        # Said aloud, since clients that turn schemas into types would drop the fields named in the lines.
+        # Set explicitly: clients that turn schemas into types would otherwise drop the fields named in the lines.
         "additionalProperties": True,
     }
     if compactor.definitions:
@@ -98,14 +98,14 @@ def definition(namespace: Namespace) -> JsonObject:
 
 
 def call_signature(namespace: Namespace, action: str) -> str:
-    """`files(action: "read", path, limit?: int)`: how one action is called, with every parameter."""
+    """Return the signature of one action with every parameter: `files(action: "read", path, limit?: int)`."""
     tool = namespace.actions[action]
     fields = [_field(parameter, tool) for parameter in parameters(tool)]
     return f"{namespace.name}({', '.join([f'{ACTION}: {encode(action).decode()}', *_limited(fields)])})"
 
 
 def _hoisted(namespace: Namespace, by_action: dict[str, list[Parameter]], compactor: Compactor) -> JsonObject:
-    """The parameters that every action takes in the same way, as short schemas, in the first action's order."""
+    """Return short schemas of the parameters that all actions share, in the order of the first action."""
     first, *others = by_action
     hoisted: JsonObject = {}
     for parameter in by_action[first]:
@@ -124,7 +124,7 @@ def _hoisted(namespace: Namespace, by_action: dict[str, list[Parameter]], compac
 
 
 def _described(schema: Any, parameter: Parameter, same: list[Parameter | None]) -> Any:
-    """A hoisted schema with its description, which is said once for all actions, if they agree on it."""
+    """Return a shared schema, with the description if all actions have the same one."""
     text = parameter.schema.get("description") if isinstance(parameter.schema, dict) else None
     agreed = all(one is not None and one.schema == parameter.schema for one in same)
     if not isinstance(text, str) or not agreed or not isinstance(schema, dict) or "$ref" in schema:
@@ -141,9 +141,9 @@ def _line(action: str, tool: CatalogTool, own: list[Parameter]) -> str:
 
 
 def purpose(description: str, limit: int, *, known: str) -> str:
-    """What a tool is for in at most `limit` characters: its first sentence, or the clauses of it that fit.
+    """Return the purpose of a tool in at most `limit` characters: its first sentence, or the clauses that fit.
 
-    Nothing where too little fits, or where it would only repeat the words of the name and the parameters in `known`.
+    Empty if too little fits, or if it would only repeat words of the name and the parameters in `known`.
     """
     sentence = first_sentence(description, 4 * MAX_PURPOSE).rstrip(".")
     clauses = [sentence[: match.start()] for match in _CLAUSE_END.finditer(sentence)]
@@ -153,20 +153,20 @@ def purpose(description: str, limit: int, *, known: str) -> str:
 
 
 def _stems(text: str) -> set[str]:
-    """The longer words of a text by their beginnings, so that `files` and `file` are one."""
+    """Return the prefixes of the longer words of a text, so that `files` and `file` are equal."""
     return {word[:4] for word in re.findall(r"[a-z]{4,}", text.lower().replace("_", " "))}
 
 
 def _field(parameter: Parameter, tool: CatalogTool) -> str:
     text = inline_type(parameter.schema, tool.definition["inputSchema"])
     if text is not None and not parameter.required:
-        # Leaving an optional field out says the same as null.
+        # Leaving out an optional field means the same as null.
         text = text.removesuffix(f"{UNION}null")
     return field(parameter.shown, text, required=parameter.required)
 
 
 def _limited(fields: list[str]) -> list[str]:
-    """At most `MAX_PARAMETERS` fields, but every required one."""
+    """Return at most `MAX_PARAMETERS` fields, but every required one."""
     needed = sum(1 for one in fields if not one.partition(":")[0].endswith("?"))
     kept = max(needed, MAX_PARAMETERS)
     return fields if len(fields) <= kept else [*fields[:kept], f"… {len(fields) - kept} more"]
@@ -175,7 +175,7 @@ def _limited(fields: list[str]) -> list[str]:
 def _declared(
     namespace: Namespace, own_by_action: dict[str, list[Parameter]], compactor: Compactor
 ) -> dict[str, list[Any]]:
-    """The schemas of the parameters that the line of some action cannot say, with what other actions take there."""
+    """Return schemas of the parameters that do not fit in some action's line, with the variants of other actions."""
     own = [
         (parameter, namespace.actions[action].definition["inputSchema"])
         for action, parameters_ in own_by_action.items()

@@ -1,7 +1,7 @@
-"""Patterns of whitelist, blacklist, allow and deny rules: does this tool match?
+"""Patterns of whitelist, blacklist, allow and deny rules.
 
-Rules that take tools away match by every name a tool has. Rules that give (`allow`, whitelist, groups) match only by
-names that no other server could have chosen for a tool of its own, since a server would choose them to be let in.
+Rules that deny match by every name of a tool. Rules that grant (`allow`, whitelist, groups) match only by names that
+no other server could choose for its own tools, since a hostile server would choose them to be allowed.
 """
 
 from __future__ import annotations
@@ -20,39 +20,39 @@ _GLOB = re.compile(r"[*?\[]")
 
 @dataclass(frozen=True, slots=True)
 class ToolPatterns:
-    """Entries that take away: qualified names, `server:tool`, `server__tool` and globs over any of these."""
+    """Entries that deny: qualified names, `server:tool`, `server__tool` and globs over any of these."""
 
     exact: frozenset[str]
     globs: re.Pattern[str] | None
 
     @property
     def names_any(self) -> bool:
-        """Whether there is any entry."""
+        """Return True if there is any entry."""
         return bool(self.exact)
 
     def matches(self, tool: CatalogTool) -> bool:
-        """Whether any entry names this tool; always about the tool, never about the alias used."""
+        """Return True if an entry names this tool, by any of its names, independent of the alias used."""
         return self.matches_any((tool.qualified_name, *_sources(tool), *tool.former_names, *tool.refused_names))
 
     def matches_any(self, names: Iterable[str]) -> bool:
-        """Whether any entry fits any of these names."""
+        """Return True if an entry matches any of these names."""
         return any(name in self.exact or (self.globs is not None and self.globs.match(name)) for name in names)
 
     def about(self, _upstream_id: str) -> Iterator[str]:
-        """The entries that may be about this server: those that take away, all of them."""
+        """Yield the entries that may concern this server: here, all of them."""
         yield from self.exact
 
     def fit(self, _upstream_id: str, names: Iterable[str]) -> bool:
-        """Whether any entry fits what this server has under any of these names."""
+        """Return True if an entry matches anything of this server under these names."""
         return self.matches_any(names)
 
     def may_be_about(self, upstream_id: str, ownership: Ownership) -> bool:
-        """Whether an entry may fit anything of a server of which nothing is known yet."""
+        """Return True if an entry may match something of a server whose lists are not known yet."""
         named = (ownership.of_pattern(_literal(entry)) for entry in self.exact if entry not in META_TOOLS)
         return any(server in (None, upstream_id) for server in named)
 
     def may_begin(self, start: str) -> bool:
-        """Whether an entry may fit a name that begins so."""
+        """Return True if an entry may match a name with this prefix."""
         for entry in self.exact:
             literal = _literal(entry)
             if literal.startswith(start) or (literal != entry and start.startswith(literal)):
@@ -62,10 +62,10 @@ class ToolPatterns:
 
 @dataclass(frozen=True, slots=True)
 class ToolGrants:
-    """Entries that give, by the server that they name; those in `anywhere` begin with no server's id.
+    """Entries that grant, by the server that they name; those in `anywhere` begin with no server's id.
 
-    An entry that begins with a server's id and a separator is about that server alone. A name without its server counts
-    only where no other server could have it: with a single server, and for workflows.
+    An entry that begins with a server's id and a separator concerns only that server. A name without a server counts
+    only if no other server could have it: with a single server, and for workflows.
     """
 
     ownership: Ownership
@@ -74,20 +74,20 @@ class ToolGrants:
 
     @property
     def matches_all(self) -> bool:
-        """Whether an entry is the glob that fits everything."""
+        """Return True if an entry is the glob that matches everything."""
         return "*" in self.anywhere.exact
 
     def admits(self, tool: CatalogTool) -> bool:
-        """Whether any entry gives this tool."""
+        """Return True if an entry grants this tool."""
         return self.fit(tool.upstream_id, (tool.qualified_name, *_sources(tool), *tool.former_names))
 
     def about(self, upstream_id: str) -> Iterator[str]:
-        """The entries that may be about this server."""
+        """Yield the entries that may concern this server."""
         for patterns in self._of(upstream_id):
             yield from patterns.exact
 
     def fit(self, upstream_id: str, names: Iterable[str]) -> bool:
-        """Whether any entry fits what this server has under any of these names."""
+        """Return True if an entry matches anything of this server under these names."""
         if self.matches_all:
             return True
         return any(
@@ -97,12 +97,12 @@ class ToolGrants:
         )
 
     def may_admit(self, upstream_id: str) -> bool:
-        """Whether an entry may give anything of a server of which nothing is known yet."""
+        """Return True if an entry may grant something of a server whose lists are not known yet."""
         starts = (f"{upstream_id}{separator}" for separator in (":", "__"))
         return any(patterns.may_begin(start) for start in starts for patterns in self._of(upstream_id))
 
     def gives_all_of(self, upstream_id: str) -> bool:
-        """Whether an entry gives every tool that a server may have."""
+        """Return True if an entry grants all tools that a server may have."""
         own = self.by_server.get(upstream_id)
         every = (f"{upstream_id}{separator}*" for separator in (":", "__"))
         return self.matches_all or (own is not None and any(entry in own.exact for entry in every))
@@ -119,19 +119,19 @@ class ToolGrants:
 
 
 def compile_patterns(entries: Iterable[str]) -> ToolPatterns:
-    """Compile entries that take away; surrounding blanks and empty entries mean nothing."""
+    """Compile entries that deny; surrounding blanks and empty entries are ignored."""
     cleaned = _cleaned(entries)
     globs = [fnmatch.translate(entry) for entry in cleaned if _GLOB.search(entry)]
     return ToolPatterns(frozenset(cleaned), re.compile("|".join(globs)) if globs else None)
 
 
 def about_meta_tools(entries: Iterable[str]) -> ToolPatterns:
-    """Those that may take away meta-tools: one that begins with a wildcard is about the tools of servers."""
+    """Compile the entries that may deny meta-tools: one that begins with a wildcard concerns only tools of servers."""
     return compile_patterns(entry for entry in entries if not _GLOB.match(entry.strip()))
 
 
 def compile_grants(entries: Iterable[str], ownership: Ownership) -> ToolGrants:
-    """Compile entries that give."""
+    """Compile entries that grant."""
     anywhere: list[str] = []
     by_server: dict[str, list[str]] = {}
     for entry in _cleaned(entries):
@@ -142,15 +142,15 @@ def compile_grants(entries: Iterable[str], ownership: Ownership) -> ToolGrants:
 
 
 def unmatched(entries: Iterable[str], tools: Iterable[CatalogTool]) -> list[str]:
-    """The entries that take away no tool of the catalog, which are usually mistyped."""
+    """Return the entries that deny no tool of the catalog, which are usually mistyped."""
     known = list(tools)
     return [entry for entry in entries if not any(compile_patterns([entry]).matches(tool) for tool in known)]
 
 
 def without_grants(entries: Iterable[str], tools: Iterable[CatalogTool], ownership: Ownership) -> dict[str, list[str]]:
-    """The entries that give no tool of the catalog, each with the tools that it names, as `server:tool`.
+    """Return the entries that grant no tool of the catalog, each with the tools that it names, as `server:tool`.
 
-    Those are not given because any server can choose the name that the entry has for them.
+    Those are not granted because any server could choose the name in the entry.
     """
     known = list(tools)
     idle: dict[str, list[str]] = {}
@@ -162,7 +162,7 @@ def without_grants(entries: Iterable[str], tools: Iterable[CatalogTool], ownersh
 
 
 def _sources(tool: CatalogTool) -> tuple[str, str]:
-    """A tool by its server and its own name, which nobody else can have."""
+    """Return the names of a tool that contain its server's id, which no other server can have."""
     return tool.source, f"{tool.upstream_id}__{tool.name}"
 
 
@@ -171,6 +171,6 @@ def _cleaned(entries: Iterable[str]) -> list[str]:
 
 
 def _literal(entry: str) -> str:
-    """An entry up to its first wildcard."""
+    """Return the part of an entry before its first wildcard."""
     glob = _GLOB.search(entry)
     return entry[: glob.start()] if glob else entry

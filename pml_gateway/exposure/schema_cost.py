@@ -1,4 +1,4 @@
-"""What a schema may cost to check with, told from the schema alone: nothing costly is begun on the event loop."""
+"""Cost estimates for checking with a schema, from the schema alone: nothing expensive is begun on the event loop."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pml_gateway.processes.budget import CHARACTERS_PER_PART
 from pml_gateway.types import JsonObject
 
 UNCLEAR = 10**9
-"""More than any limit: what nests too deeply, or refers by names that take a search to find."""
+"""More than any limit: the cost of a schema that nests too deeply, or has references that need a search."""
 
 _NO_SCHEMAS = frozenset({"enum", "const", "default", "examples", "$defs", "definitions"})
 _REFERENCES = ("$ref", "$dynamicRef", "$recursiveRef")
@@ -21,23 +21,23 @@ _SEARCHED: list[Any] = [{} for _ in range(100)]
 
 @dataclass(frozen=True, slots=True)
 class SchemaCost:
-    """What one pass over a schema evaluates.
+    """Size of one evaluation of a schema.
 
     Args:
-        expanded: its parts with every reference followed, each time it stands there; what multiplies shows here.
-        is_recursive: whether it refers to itself, so that the arguments decide how often it is gone through.
+        expanded: number of its parts, counting each reference with its whole target; shows exponential growth.
+        is_recursive: True if it refers to itself, so that the depth of the arguments decides.
     """
 
     expanded: int
     is_recursive: bool
 
     def most_steps(self, parts: int) -> int:
-        """No check of arguments of so many parts takes more; recursive schemas have no such number."""
+        """Return the maximum steps of a check of arguments with so many parts; unlimited if the schema is recursive."""
         return UNCLEAR if self.is_recursive else self.expanded * parts
 
 
 def cost_of(schema: JsonObject) -> SchemaCost:
-    """What a schema may cost, in time linear to its size."""
+    """Compute the cost of a schema, in time linear in its size."""
     counting = _Counting(schema)
     try:
         return SchemaCost(counting.expanded(schema), counting.is_recursive)
@@ -46,7 +46,7 @@ def cost_of(schema: JsonObject) -> SchemaCost:
 
 
 def parts_of(value: Any, most: int) -> int:
-    """How many values a value is made of, a long text counting as several; counting ends past `most`."""
+    """Count the values in a value, a long text as several; stop after `most`."""
     parts, pending = 0, [value]
     while pending and parts <= most:
         item = pending.pop()
@@ -67,7 +67,7 @@ class _Counting:
     root: JsonObject
     is_recursive: bool = False
     _known: dict[int, int | None] = field(default_factory=dict)
-    """By identity; nothing while it is being counted."""
+    """Results by object id; None while one is being counted."""
 
     def expanded(self, node: JsonObject | list[Any]) -> int:
         if id(node) in self._known:
@@ -86,7 +86,7 @@ class _Counting:
         for key, value in node.items():
             if key in _REFERENCES and isinstance(value, str):
                 if not value.startswith("#/") and value != "#":
-                    # The whole document is searched for it, each time.
+                    # Each evaluation searches the whole document for it.
                     yield _SEARCHED
                 elif isinstance(target := document_target(value, self.root), dict | list):
                     yield target

@@ -1,11 +1,10 @@
-"""A JSON schema as text: a type of a few words, a signature of one line, what comes back, or a TypeScript type.
+"""JSON schemas as text: a short type, a signature of one line, the fields of a result, or a TypeScript type.
 
-Each of the four goes through a schema in its own way, because they end differently. A type of a few words is complete,
-or there is none: what it cannot say makes the whole of it a schema again. A signature always has an answer and leaves
-out what is too much, by the nesting, the number of choices and the length. What comes back is the names of fields, the
-most telling ones, and nothing where nothing is known. A TypeScript type is laid out on lines, with the descriptions.
-They share what a reference points at, what a schema requires and lets choose from, and what the plain
-types are called.
+Each of the four traverses a schema in its own way, because their limits differ. A short type is complete, or there is
+none: if a part cannot be expressed, the whole is declared as a schema. A signature is always possible and leaves out
+parts beyond its limits of nesting, choices and length. A result shows the names of its most telling fields, and is
+empty if nothing is known. A TypeScript type is laid out on lines, with the descriptions. They share the resolution of
+references, the required names and choices of a schema, and the names of plain types.
 """
 
 from __future__ import annotations
@@ -23,31 +22,31 @@ from pml_gateway.text import escaped_json, shortened
 from pml_gateway.types import Effect, JsonObject
 
 MAX_INLINE = 120
-"""Characters of a type written into an action's line; a longer one is declared as a schema instead."""
+"""Maximum characters of a type in an action's line; a longer one is declared as a schema instead."""
 
 MAX_INLINE_DEPTH = 4
 
 MAX_CHAIN = 32
-"""References one after the other that are followed."""
+"""Maximum length of a chain of references."""
 
 MAX_PARAMETERS = 24
 MAX_CHOICES = 8
 MAX_SIGNATURE_DEPTH = 2
 MAX_NAME = 80
 MAX_LITERAL = 60
-"""Bounds of one signature: past them it says how much it leaves out, and `tool_schema` has the rest."""
+"""Limits of one signature: it says how much it leaves out, and `tool_schema` has the rest."""
 
 RETURNED = ((2, 5), (2, 4), (1, 5), (1, 4), (1, 2), (0, 0))
 MAX_RETURNED = 64
-"""How deep and how many fields of each object are named of what comes back: the first of these that is no longer than
-so many characters, which are 12 tokens on average over the bundled servers."""
+"""Depth and number of fields of each object to try for results: the first text of at most `MAX_RETURNED` characters
+is used, which is 12 tokens on average over the bundled servers."""
 
 MAX_TYPESCRIPT_DEPTH = 6
 
 MAX_INLINE_LOOKED_AT = 200
 MAX_LOOKED_AT = 2000
 MAX_TYPESCRIPT_LOOKED_AT = 20_000
-"""Sub-schemas that one text is made of: references and choices side by side multiply at every depth."""
+"""Maximum number of sub-schemas for one text: references and choices multiply at every depth."""
 
 _PLAIN_TYPES = {"string": "str", "integer": "int", "number": "float", "boolean": "bool", "null": "null"}
 _FORMATS = frozenset({"date", "date-time", "time", "duration", "email", "uri", "uuid"})
@@ -56,13 +55,13 @@ _WORD = re.compile(r"[A-Za-z][A-Za-z0-9_.-]*")
 _PLAIN_NAME = re.compile(r"[\w$.@/~-]+")
 UNION = "|"
 _COMBINED = ("allOf", "not", "if", "prefixItems", "patternProperties", "dependentRequired", "dependentSchemas")
-"""Keywords that change what is admitted in ways a few words cannot say."""
+"""Keywords that change the admitted values in ways that a few words cannot express."""
 
 _TELLING = re.compile(r"(?i)(.*_)?(id|name|title|key|number|url|uri|path|status|state)s?|.*[a-z]Ids?")
 
 
 def required_names(schema: JsonObject) -> frozenset[str]:
-    """The names an object schema requires."""
+    """Return the names that an object schema requires."""
     names = schema.get("required")
     return frozenset(name for name in names if isinstance(name, str)) if isinstance(names, list) else frozenset()
 
@@ -72,7 +71,7 @@ def _is_reference(schema: object) -> bool:
 
 
 def resolve_reference(schema: object, root: JsonObject) -> object:
-    """The schema that a chain of local references ends at; None for one that leads nowhere or round in circles."""
+    """Return the schema at the end of a chain of local references; None if it is broken or circular."""
     seen: set[str] = set()
     while isinstance(schema, dict) and isinstance(reference := schema.get("$ref"), str):
         if reference in seen or len(seen) == MAX_CHAIN:
@@ -83,55 +82,55 @@ def resolve_reference(schema: object, root: JsonObject) -> object:
 
 
 def _choices(schema: JsonObject) -> list[Any] | None:
-    """The values that a schema names one by one."""
+    """Return the values of a schema's enum or const; None if it has neither."""
     if "const" in schema:
         return [schema["const"]]
     return schema["enum"] if isinstance(schema.get("enum"), list) else None
 
 
 def _branches(schema: JsonObject) -> list[Any] | None:
-    """The schemas of which a value may satisfy any."""
+    """Return the branches of a schema's anyOf or oneOf; None if it has neither."""
     return next((schema[keyword] for keyword in ("anyOf", "oneOf") if isinstance(schema.get(keyword), list)), None)
 
 
 @dataclass(slots=True)
 class _Reading:
-    """The document that references are looked up in, and how many sub-schemas may still be looked at."""
+    """The document in which references are resolved, and the number of sub-schemas that may still be read."""
 
     root: JsonObject
     left: int = MAX_LOOKED_AT
     within: list[str] = field_of(default_factory=list)
-    """The references that are being written, one in the other."""
+    """The nested references that are being written."""
 
     def is_over(self) -> bool:
-        """Count one more; whether it is one too many."""
+        """Count one more; return True if the limit is exceeded."""
         self.left -= 1
         return self.left < 0
 
     def names(self, properties: JsonObject, required: frozenset[str]) -> None:
-        """Count what it takes to sort them: many names stand for several sub-schemas."""
+        """Count the work to sort names: many names count as several sub-schemas."""
         self.left -= (len(properties) + len(required)) // 8
 
     def text(self, text: str) -> str:
-        """Count what it takes to write a text as JSON."""
+        """Count the work to write a text as JSON; return the text."""
         self.left -= len(text) // 16
         return text
 
 
 def inline_type(schema: object, root: JsonObject) -> str | None:
-    """The type as text, complete in its names, types and choices; None where that takes a schema."""
+    """Return the type as text, with all names, types and choices; None if that needs a schema."""
     text = _inline(schema, _Reading(root, MAX_INLINE_LOOKED_AT), 0)
     return text if text is not None and len(text) <= MAX_INLINE else None
 
 
 def field(name: str, type_text: str | None, *, required: bool) -> str:
-    """One field of a line: `limit?: int`; strings, the most common type, go without saying."""
+    """Return one field of a line, such as `limit?: int`; strings, the most common type, are not marked."""
     shown = f"{plain_name(name)}{'' if required else '?'}"
     return shown if type_text in (None, "str") else f"{shown}: {type_text}"
 
 
 def plain_name(name: str) -> str:
-    """A name as it stands in a line; quoted where it could be taken for more than a name."""
+    """Return a name as written in a line; quoted if it could be misread."""
     return name if _PLAIN_NAME.fullmatch(name.removesuffix("…")) else json.dumps(name)
 
 
@@ -146,7 +145,7 @@ def _inline(schema: object, reading: _Reading, depth: int) -> str | None:
     if (choices := _choices(schema)) is not None:
         return reading.text(UNION.join(map(_inline_literal, choices))) or None
     if (branches := _branches(schema)) is not None:
-        # A reference goes a level deeper: a union can refer to itself.
+        # A reference counts as a level: a union can refer to itself.
         return _inline_union([_inline(branch, reading, depth + _is_reference(branch)) for branch in branches])
     kind = schema.get("type")
     if isinstance(kind, list):
@@ -201,14 +200,14 @@ def _inline_union(branches: list[str | None]) -> str | None:
 
 
 def _inline_literal(value: object) -> str:
-    """A choice; plain words go without quotes, which take two tokens each inside JSON."""
+    """Return a choice as text; plain words are not quoted, as quotes take two tokens each inside JSON."""
     if isinstance(value, str) and _WORD.fullmatch(value) and value not in _RESERVED_WORDS:
         return value
     return json.dumps(value, ensure_ascii=False)
 
 
 def signature(name: str, schema: JsonObject) -> str:
-    """`name(owner: str, labels?: str[])`; required parameters first, optional ones marked with `?`."""
+    """Return `name(owner: str, labels?: str[])`; required parameters first, optional ones marked with `?`."""
     return f"{name}({_taken(_Itself(schema))})"
 
 
@@ -249,7 +248,7 @@ def _brief(schema: object, reading: _Reading, depth: int) -> str:
 
 
 def _merged(branches: list[Any], reading: _Reading) -> JsonObject:
-    """What all of these say together; of what several say, the last."""
+    """Merge the schemas of an allOf; for a repeated keyword, the last one wins."""
     merged: dict[str, Any] = {}
     reading.left -= len(branches) // 8
     for branch in branches:
@@ -278,18 +277,18 @@ def _brief_union(branches: list[Any], render: Callable[[Any], str]) -> str:
 def _brief_literal(value: object) -> str:
     if isinstance(value, dict | list):
         return "object" if isinstance(value, dict) else "any[]"
-    # What is longer than that is cut, and need not be written whole.
+    # Longer values are cut, and need not be written in full.
     text = escaped_json(value[: MAX_LITERAL + 1] if isinstance(value, str) else value)
     return text if len(text) <= MAX_LITERAL else f'{text[: MAX_LITERAL - 2]}…"'
 
 
 def outcome(effect: Effect, output: JsonObject | None, *, is_learned: bool = False) -> str:
-    """What follows a signature: ` -> {issues: [{number, title, …}]} [read]`.
+    """Return the text after a signature: ` -> {issues: [{number, title, …}]} [read]`.
 
     Args:
-        effect: that of the tool's calls; an unknown one is not shown.
-        output: the schema of what comes back, if anything is known of it.
-        is_learned: whether it was inferred from results, which `~` marks, rather than declared.
+        effect: the effect of the tool's calls; an unknown one is not shown.
+        output: the schema of the result, if anything is known of it.
+        is_learned: True if it was inferred from results, which `~` marks, rather than declared.
     """
     returned = None if output is None else _returned(_Itself(output))
     arrow = "" if not returned else f" -> {'~' if is_learned else ''}{returned}"
@@ -297,7 +296,7 @@ def outcome(effect: Effect, output: JsonObject | None, *, is_learned: bool = Fal
 
 
 class _Itself:
-    """A schema as a key: equal to nothing but itself, since comparing schemas takes longer than reading them."""
+    """A schema as a cache key: equal only to itself, since comparing schemas takes longer than reading them."""
 
     __slots__ = ("schema",)
 
@@ -313,13 +312,13 @@ class _Itself:
 
 @lru_cache(maxsize=4096)
 def _taken(key: _Itself) -> str:
-    """The parameters of a signature; remembered as what comes back is."""
+    """Return the parameters of a signature; cached like `_returned`."""
     return ", ".join(_parameters(key.schema, _Reading(key.schema), 0))
 
 
 @lru_cache(maxsize=4096)
 def _returned(key: _Itself) -> str:
-    """What comes back in as much detail as its bounds allow; remembered, since hits show the same tools again."""
+    """Return the result's fields in as much detail as the limits allow; cached, as hits show the same tools again."""
     text = ""
     for depth, fields in RETURNED:
         text = _result(key.schema, _Reading(key.schema), depth, fields)
@@ -335,7 +334,7 @@ def _result(schema: object, reading: _Reading, depth: int, fields: int) -> str:
     if (choices := _choices(schema)) is not None:
         return _brief_union(choices, _brief_literal)
     if (branches := _branches(schema)) is not None:
-        # A reference goes a level deeper: a union can refer to itself.
+        # A reference counts as a level: a union can refer to itself.
         return _brief_union(
             branches, lambda branch: _result(branch, reading, depth - _is_reference(branch), fields) if depth else "…"
         )
@@ -370,7 +369,7 @@ def _result_object(schema: JsonObject, reading: _Reading, depth: int, fields: in
 
 
 def _place(name: str, schema: object, required: frozenset[str]) -> int:
-    """Where a field stands among the others: what is gone through or goes into other calls comes first."""
+    """Return the rank of a field: lists, and values that other calls need, come first."""
     kind = schema.get("type") if isinstance(schema, dict) else None
     if kind == "array" or _TELLING.fullmatch(name[:MAX_NAME]):
         return 0 if name in required else 1
@@ -378,12 +377,12 @@ def _place(name: str, schema: object, required: frozenset[str]) -> int:
 
 
 def typescript_type(schema: object, depth: int = 0, root: JsonObject | None = None) -> str:
-    """The type, `depth` levels inside another: its lines are indented that far.
+    """Return the TypeScript type, with its lines indented for `depth` levels.
 
     Args:
-        schema: what to write.
-        depth: levels.
-        root: the document that references are looked up in; the schema itself unless given.
+        schema: the schema to write.
+        depth: levels of nesting.
+        root: the document in which references are resolved; by default, the schema itself.
     """
     within = root if root is not None else schema if isinstance(schema, dict) else {}
     return _typescript(schema, _Reading(within, MAX_TYPESCRIPT_LOOKED_AT), depth)
@@ -422,7 +421,7 @@ def _typescript(schema: object, reading: _Reading, depth: int) -> str:
 
 
 def _typescript_reference(reference: str, reading: _Reading, depth: int) -> str:
-    """What a reference points at; one to what it stands in has no name to go by, and is unknown."""
+    """Return the type of a reference's target; `unknown` for a recursive one, which has no name."""
     if reference in reading.within:
         return "unknown"
     reading.within.append(reference)

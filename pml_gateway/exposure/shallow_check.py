@@ -1,4 +1,4 @@
-"""The cheap check of arguments: what is required is there, and values have the types that are declared for them."""
+"""The shallow check of arguments: required ones are present, and values have the declared types."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ _OPEN = ("anyOf", "oneOf", "allOf", "$ref", "if", "patternProperties", "dependen
 
 
 def missing_names(schema: JsonObject, arguments: Mapping[str, Any]) -> list[str]:
-    """The required arguments that were not given."""
+    """Return the required arguments that are missing."""
     return sorted(required_names(schema) - arguments.keys())
 
 
 def undeclared_names(schema: JsonObject, arguments: Mapping[str, Any]) -> list[str]:
-    """The arguments that a schema lets pass without naming them: most servers ignore them, and nobody would notice.
+    """Return arguments that a schema admits without declaring them: most servers ignore them silently.
 
-    None where the schema names no parameter, or says in any way that it takes others.
+    Empty if the schema declares no parameters, or admits others in any way.
     """
     properties = schema.get("properties")
     if not isinstance(properties, dict) or not properties or arguments.keys() <= properties.keys():
@@ -41,7 +41,7 @@ def undeclared_names(schema: JsonObject, arguments: Mapping[str, Any]) -> list[s
 
 
 def wrong_types(schema: JsonObject, arguments: Mapping[str, Any]) -> dict[str, str]:
-    """Each argument of another type than declared, with what is wrong; only plain declarations count."""
+    """Return a message for each argument whose type differs from a plain declaration."""
     properties = schema.get("properties")
     known: JsonObject = properties if isinstance(properties, dict) else {}
     wrong = {}
@@ -53,7 +53,7 @@ def wrong_types(schema: JsonObject, arguments: Mapping[str, Any]) -> dict[str, s
 
 
 def json_type(value: object) -> str:
-    """What JSON Schema calls the type of a value."""
+    """Return the JSON Schema name of a value's type."""
     if isinstance(value, bool):
         return "boolean"
     return next(name for name, types in TYPES.items() if isinstance(value, types) and name != "boolean")
@@ -69,7 +69,7 @@ def _declared_types(schema: object) -> list[str]:
 
 
 def is_of_type(value: object, kind: str) -> bool:
-    """Whether a value has the type of this name."""
+    """Return True if a value has the type of this name."""
     if isinstance(value, bool):
         return kind == "boolean"
     if kind == "integer" and isinstance(value, float):

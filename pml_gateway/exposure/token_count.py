@@ -1,4 +1,4 @@
-"""Counts the tokens that a model reads."""
+"""Token counts of text for models."""
 
 from __future__ import annotations
 
@@ -24,17 +24,17 @@ PRETOKENS = "|".join(
         r"\s+",
     )
 )
-"""How the encoding cuts a text into words, as tiktoken has it."""
+"""The expression with which the encoding splits a text into words, as in tiktoken."""
 
 
 @cache
 def _counter() -> Callable[[str], int]:
-    """The vocabulary takes time and memory to load, which only counting commands and `max_tokens` need."""
+    """Return the counter, loaded once: it takes time and memory that only counting commands and `max_tokens` need."""
     return rs_bpe_counter() if find_spec("rs_bpe") else tiktoken_counter()
 
 
 def rs_bpe_counter() -> Callable[[str], int]:
-    """Loads in 0.06 s into 67 MB; it has no wheels for Python 3.14."""
+    """Return the counter of rs-bpe: loads in 0.06 s into 67 MB, but has no wheels for Python 3.14."""
     from rs_bpe import openai
 
     count: Callable[[str], int] = openai.o200k_base().count
@@ -42,7 +42,7 @@ def rs_bpe_counter() -> Callable[[str], int]:
 
 
 def tiktoken_counter() -> Callable[[str], int]:
-    """Loads in 0.25 s into 86 MB; the vocabulary that it would download is shipped."""
+    """Return the counter of tiktoken: loads in 0.25 s into 86 MB; the vocabulary that it would download is shipped."""
     import tiktoken
 
     file = next(place for place in VOCABULARY if place.is_file())
@@ -53,11 +53,11 @@ def tiktoken_counter() -> Callable[[str], int]:
 
 
 def count_tokens(text: str) -> int:
-    """Tokens of `text` in o200k_base, the byte-pair encoding of current OpenAI models."""
+    """Return the tokens of `text` in o200k_base, the byte-pair encoding of current OpenAI models."""
     return _counter()(text)
 
 
 @lru_cache(maxsize=20_000)
 def count_definition_tokens(definition_json: bytes) -> int:
-    """Tokens of one tool definition as JSON; remembered, since the same definitions are counted again and again."""
+    """Return the tokens of one tool definition as JSON; cached, since the same definitions are counted repeatedly."""
     return count_tokens(definition_json.decode())

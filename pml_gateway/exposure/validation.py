@@ -1,4 +1,4 @@
-"""Arguments checked against a tool's own schema, before anything is sent."""
+"""Validation of arguments against a tool's original schema, before a call is sent."""
 
 from __future__ import annotations
 
@@ -32,39 +32,39 @@ MAX_MESSAGE = 240
 MAX_NAME = 64
 
 STEPS_OF_BUDGET = 5
-"""Of a request's budget for each keyword evaluated: it takes about as long as five evaluations of expressions."""
+"""Steps of a request's budget for each evaluated keyword: it takes as long as five evaluations of expressions."""
 
 STEPS_TO_READ = 40
-"""Of a request's budget for each value in a large schema that is made ready."""
+"""Steps of a request's budget for each value in a large schema that is compiled."""
 
 MAX_READ_PARTS = 20_000
-"""Values that are counted of it; there may be some more in a schema of the largest size."""
+"""Maximum number of counted values; a schema of the largest size may have some more."""
 
 QUICK_STEPS = 2_000
-"""Keywords evaluated on the event loop, 10 ms at most; a usual check takes ten to a hundred."""
+"""Maximum number of keywords evaluated on the event loop, in 10 ms at most; a usual check takes ten to a hundred."""
 
 MAX_STEPS = 50_000
-"""Keywords evaluated in one check, under half a second: references can name each other in exponentially many ways."""
+"""Maximum number of keywords evaluated in one check, under half a second: references can be exponentially many."""
 
 MAX_SECONDS = 3.0
-"""Of processor time for one check in a worker process, whatever it is that is not counted."""
+"""Time limit in seconds of processor time for one check in a worker process, for work that is not counted."""
 
 QUICK_PARTS = 1_000
-"""Values in a schema that is made ready on the event loop, in 10 ms; larger ones are in a thread."""
+"""Maximum number of values in a schema that is compiled on the event loop, in 10 ms; larger ones use a thread."""
 
 FEW_PARTS = 1000
-"""Values in arguments at which it is the schema that took too much, not they."""
+"""Number of values in arguments up to which an expensive check is blamed on the schema."""
 
 LARGE_PARTS = 100
 LARGE_BYTES = 16 * 1024
-"""Values in arguments, and size of a schema, from which the texts of errors, which quote both, count as well."""
+"""Number of values in arguments, and bytes of a schema, from which error texts, which quote both, count as work."""
 
 MAX_UNIQUE_ITEMS = 1000
 MAX_COMPARED_ITEMS = 300
-"""Longest list whose items are compared with each other: by sorting them, or where that cannot be done one by one."""
+"""Maximum length of a list whose items are compared with each other, by sorting or one by one."""
 
 MAX_CHOICES = 3
-"""Missing parameters that a hint names for an unknown one."""
+"""Maximum number of missing parameters that a hint suggests for an unknown one."""
 
 _MISSING = re.compile(r"'([^']+)' is a required property")
 _CLOSED = "Additional properties are not allowed"
@@ -74,45 +74,45 @@ _REGEX_KEYWORDS = (b'"pattern"', b'"patternProperties"')
 _METER: ContextVar[_Meter] = ContextVar("pml_gateway_validation_meter")
 
 _ABOUT_NAMES = frozenset({"required", "additionalProperties", "dependentRequired", "propertyNames"})
-"""Keywords that refuse an object for the names in it, whatever their values."""
+"""Keywords that refuse an object because of its names, whatever the values."""
 
 MAX_READ = 2048
 MAX_COMPILED = 64
 _READ: dict[CatalogTool, _Schema | None] = {}
 _COMPILED: dict[str, Any] = {}
-"""What was made of the latest schemas, here and in a worker process."""
+"""Validators of the latest schemas by digest, here and in a worker process."""
 
 _Evaluate = Callable[[Any, Any, Any, Any], Iterator[Any] | None]
 """A keyword of jsonschema: (validator, keyword's value, instance, schema) to errors."""
 
 _SEARCHING = frozenset({"$ref", "$dynamicRef", "$recursiveRef"})
-"""Keywords that may take a search through the whole schema: only pointers lead straight to their target."""
+"""Keywords that may need a search through the whole schema: only pointers lead straight to their target."""
 
 _COMPARING = frozenset({"enum", "const"})
 _LOOKING_AT_ONE = frozenset(
     {"type", "format", "minLength", "maxLength", "minimum", "maximum", "multipleOf", "minItems", "maxItems"}
 )
-"""Keywords that look at one thing, however large it is."""
+"""Keywords with constant cost, however large the value."""
 
 _CONTAINERS = frozenset({dict, list})
 
 
 @dataclass(frozen=True, slots=True)
 class Fitting:
-    """Arguments that their tool's schema admits, and what was done to values for that, by JSON pointer."""
+    """Valid arguments, and the changes to values that this took, by JSON pointer."""
 
     arguments: JsonObject
     coerced: dict[str, str] = field(default_factory=dict)
 
 
 async def check_arguments(tool: CatalogTool, arguments: JsonObject) -> Fitting:
-    """The arguments as the tool's original schema admits them; see `coerced` for what may be changed for that.
+    """Return the arguments in a form that the tool's original schema admits; see `coerced` for the possible changes.
 
     Patterns are left to the upstream: Python's `re` can run for hours on a hostile one and cannot be interrupted.
     References outside the schema are never fetched; a schema that needs them is left to the upstream as well.
 
     Raises:
-        InvalidInputError: with a JSON pointer per fault and the tool's signature.
+        InvalidInputError: with a JSON pointer per problem, and the tool's signature.
     """
     fitting, problems = await fitted(tool, arguments)
     if not problems:
@@ -121,7 +121,7 @@ async def check_arguments(tool: CatalogTool, arguments: JsonObject) -> Fitting:
 
 
 async def fitted(tool: CatalogTool, arguments: JsonObject) -> tuple[Fitting, list[JsonObject]]:
-    """The arguments, respelled and coerced if they must be and can be, and what is wrong with them even so."""
+    """Return the arguments, respelled and coerced if necessary, and the problems that remain."""
     given, names = respelled(tool.definition["inputSchema"], arguments)
     problems = await argument_problems(tool, given)
     changed, done = coerced(tool.definition["inputSchema"], given) if problems else (given, {})
@@ -131,7 +131,7 @@ async def fitted(tool: CatalogTool, arguments: JsonObject) -> tuple[Fitting, lis
 
 
 def _as_sent(done: dict[str, str], names: dict[str, str]) -> dict[str, str]:
-    """What was done to values and to names, by pointers into what was sent."""
+    """Return the changes to values and names, by pointers into the original request."""
     if not names:
         return done
     sent = {target: name for name, target in names.items()}
@@ -145,7 +145,7 @@ def _as_sent(done: dict[str, str], names: dict[str, str]) -> dict[str, str]:
 
 
 def _with_hints(problems: list[JsonObject], unnamed: list[JsonObject]) -> list[JsonObject]:
-    """All problems, each unknown name once; where parameters are missing, one of them was likely meant by it."""
+    """Return all problems, each unknown name once; suggest missing parameters for unknown names."""
     if unnamed:
         problems = [each for each in problems if each["path"] or not each["message"].startswith(_CLOSED)]
     missing = [found[1] for problem in problems if (found := _MISSING.match(problem["message"])) is not None]
@@ -157,18 +157,18 @@ def _with_hints(problems: list[JsonObject], unnamed: list[JsonObject]) -> list[J
 
 
 def _one_of(missing: list[str], problem: JsonObject) -> JsonObject:
-    """The problem of an unknown name that may be one of the parameters that are missing."""
+    """Return the problem of an unknown name with a hint that it may be one of the missing parameters."""
     name = unescaped(str(problem["path"])[1:])
     meant = " or ".join(f'"{each}"' for each in missing)
     return {**problem, "hint": f'write {meant} instead of "{name}"', "closest": missing}
 
 
 def undeclared(tool: CatalogTool, arguments: JsonObject) -> list[JsonObject]:
-    """A problem for each argument that the tool does not name, and would most likely ignore."""
+    """Return a problem for each argument that the tool does not declare, and would most likely ignore."""
     schema = tool.definition["inputSchema"]
     named = undeclared_names(schema, arguments)
     if named and isinstance(tool.input_schema, dict):
-        # The repaired schema no longer says all that the original does.
+        # The repaired schema declares less than the original.
         named = [name for name in undeclared_names(tool.input_schema, arguments) if name in named]
     known = [each for each in schema["properties"] if each not in arguments] if named else []
     return [_undeclared(name, known) for name in named[:MAX_ERRORS]]
@@ -187,7 +187,7 @@ def _undeclared(name: str, known: list[str]) -> JsonObject:
 
 
 def refusal(problems: list[JsonObject], name: str, call: str) -> InvalidInputError:
-    """The error for what is wrong with the arguments of a call, whose signature is `call`."""
+    """Return the error for invalid arguments of a call with the signature `call`."""
     listed = "; ".join(f"{problem['path'] or '/'}: {problem['message']}" for problem in problems)
     hints = [problem["hint"] for problem in problems if "hint" in problem]
     return InvalidInputError(
@@ -198,10 +198,10 @@ def refusal(problems: list[JsonObject], name: str, call: str) -> InvalidInputErr
 
 
 def check_object(arguments: object) -> None:
-    """Refuse arguments that a reference made anything but an object, which no call can carry.
+    """Refuse arguments that a reference resolved to anything but an object.
 
     Raises:
-        InvalidInputError: says what they are.
+        InvalidInputError: with the actual type.
     """
     if isinstance(arguments, dict):
         return
@@ -213,9 +213,9 @@ def check_object(arguments: object) -> None:
 
 
 def open_problems(tool: CatalogTool, arguments: JsonObject, unknown: frozenset[str]) -> list[JsonObject]:
-    """What the tool's schema refuses, however the values at the `unknown` JSON pointers will turn out.
+    """Return the problems of arguments that do not depend on the values at the `unknown` JSON pointers.
 
-    As far as that can be told quickly: the call itself is checked in any case. Takes time: call it in a thread.
+    Only as far as that is quick, as the call itself is checked in any case. Blocking: call it in a thread.
     """
     schema = tool.definition["inputSchema"]
     given, names = respelled(schema, arguments)
@@ -229,7 +229,7 @@ def open_problems(tool: CatalogTool, arguments: JsonObject, unknown: frozenset[s
 
 
 def _moved(pointer: str, names: dict[str, str]) -> str:
-    """A pointer into arguments that were respelled."""
+    """Translate a pointer to the respelled arguments."""
     head, separator, rest = pointer[1:].partition("/")
     name = names.get(unescaped(head))
     return pointer if name is None else f"/{escaped(name)}{separator}{rest}"
@@ -246,11 +246,11 @@ def _open_problems(tool: CatalogTool, arguments: JsonObject, unknown: frozenset[
 
 
 async def argument_problems(tool: CatalogTool, arguments: JsonObject) -> list[JsonObject]:
-    """What the tool's original schema refuses, each as `path` (a JSON pointer) and `message`; see `check_arguments`.
+    """Return the problems that the tool's original schema finds, with `path` (a JSON pointer) and `message`.
 
-    Nearly every check is done at once. One that takes longer goes on beside the event loop: in a thread where it
-    must end before long, or else in a process that can be ended. Where that does not come to a verdict either,
-    arguments are only checked for what is required and for types, and the rest is left to the upstream.
+    Nearly every check is done at once. A longer one leaves the event loop: it runs in a thread if it is bounded, or
+    else in a process that can be killed. If that reaches no verdict either, only required names and types are checked,
+    and the rest is left to the upstream. See `check_arguments`.
     """
     problems = await _verdict(tool, arguments)
     if problems is not None:
@@ -259,7 +259,7 @@ async def argument_problems(tool: CatalogTool, arguments: JsonObject) -> list[Js
 
 
 async def _verdict(tool: CatalogTool, arguments: JsonObject) -> list[JsonObject] | None:
-    """What the tool's schema refuses; None where that was not found out."""
+    """Return the problems that the tool's schema finds; None if there was no verdict."""
     budget = current_budget()
     if tool not in _READ and not await _is_read(tool, budget):
         return None
@@ -279,7 +279,7 @@ async def _verdict(tool: CatalogTool, arguments: JsonObject) -> list[JsonObject]
 
 async def _check_beside(schema: _Schema, arguments: JsonObject, budget: RequestBudget) -> _Found:
     if budget.steps <= 0 or schema.digest in budget.exceeded:
-        # Other calls of this request have settled it meanwhile.
+        # Other calls of this request have used the budget meanwhile.
         return _NO_VERDICT
     parts = parts_of(arguments, MAX_STEPS)
     allowed = _allowed(budget, MAX_STEPS)
@@ -308,7 +308,7 @@ async def _check_beside(schema: _Schema, arguments: JsonObject, budget: RequestB
 
 
 def _shallow_problems(tool: CatalogTool, arguments: JsonObject) -> list[JsonObject]:
-    """What can be told of arguments without following anything."""
+    """Return the problems that show without following references."""
     schema = tool.definition["inputSchema"]
     missing = [{"path": "", "message": f"{name!r} is a required property"} for name in missing_names(schema, arguments)]
     wrong = wrong_types(schema, arguments).items()
@@ -317,7 +317,7 @@ def _shallow_problems(tool: CatalogTool, arguments: JsonObject) -> list[JsonObje
 
 
 def schema_digests(tool: CatalogTool) -> frozenset[str]:
-    """What may name the schema that the tool's arguments are checked with."""
+    """Return the digests that identify the schema for the tool's arguments."""
     schemas = (tool.input_schema, tool.definition["inputSchema"])
     return frozenset(hashlib.sha256(encode(schema)).hexdigest() for schema in schemas)
 
@@ -328,7 +328,7 @@ class _TooManyStepsError(Exception):
 
 @dataclass(slots=True)
 class _Meter:
-    """What one check may still take."""
+    """The remaining steps of one check."""
 
     left: int
     weighs_messages: bool
@@ -341,7 +341,7 @@ class _Meter:
 
 @dataclass(frozen=True, slots=True)
 class _Found:
-    """What a check found, or None where it came to no verdict; and the steps it took."""
+    """The problems that a check found, or None without a verdict, and its steps."""
 
     problems: list[JsonObject] | None
     steps: int
@@ -358,12 +358,12 @@ def _is_certain(error: Any, unknown: frozenset[str]) -> bool:
     at = _pointer(error)
     if any(at == pointer or at.startswith(f"{pointer}/") for pointer in unknown):
         return False
-    # An unknown value further down may be what a combination of schemas refuses.
+    # An unknown value further down may be the reason why a combination of schemas fails.
     return error.validator in _ABOUT_NAMES or not any(pointer.startswith(f"{at}/") for pointer in unknown)
 
 
 def _counted_check(validator: Any, arguments: JsonObject, steps: int, unknown: frozenset[str] = frozenset()) -> _Found:
-    """The faults of arguments, unless it takes more than `steps` to find them."""
+    """Check arguments, unless it takes more than `steps`."""
     if validator is None:
         return _Found([], 0)
     meter = _Meter(steps, parts_of(arguments, LARGE_PARTS) > LARGE_PARTS)
@@ -392,14 +392,14 @@ def _counted_check(validator: Any, arguments: JsonObject, steps: int, unknown: f
 
 @cache
 def _stumbles() -> tuple[type[Exception], ...]:
-    """What a validator raises anywhere, where references lead to what is no schema."""
+    """Return the exceptions of a validator whose references lead to something that is no schema."""
     from referencing.exceptions import Unresolvable
 
     return (Unresolvable, RecursionError, ArithmeticError, TypeError, ValueError, AttributeError)
 
 
 def _is_panic(error: BaseException) -> bool:
-    """Whether a library in Rust gave up, as the one below `referencing` does where the stack ends; no `Exception`."""
+    """Return True for a panic of a Rust library, as in `referencing` on stack overflow; it is no `Exception`."""
     return type(error).__name__ == "PanicException"
 
 
@@ -410,7 +410,7 @@ def _check_in_thread(schema: _Schema, arguments: JsonObject, steps: int) -> _Fou
 def check_in_process(
     digest: str, schema: JsonObject, arguments: JsonObject, steps: int
 ) -> tuple[list[JsonObject] | None, int]:
-    """A check in a worker process, which keeps what it made of the schema: faults, or None, and the steps taken."""
+    """Check arguments in a worker process, which caches the validator; return problems (or None) and steps."""
     found = _counted_check(_compiled_once(digest, schema), arguments, steps)
     return found.problems, found.steps
 
@@ -421,7 +421,7 @@ def _pointer(error: Any) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _Schema:
-    """A schema as arguments are checked with it; without a validator where every reference followed is too much."""
+    """A compiled schema for arguments; without a validator if expanding its references is too expensive."""
 
     schema: JsonObject
     digest: str
@@ -430,7 +430,7 @@ class _Schema:
 
 
 async def _is_read(tool: CatalogTool, budget: RequestBudget) -> bool:
-    """Make the tool's schema ready, beside the event loop where that takes long; whether the budget allowed for it."""
+    """Compile the tool's schema, off the event loop if it is large; return False if the budget is used up."""
     parts = parts_of(tool.input_schema, MAX_READ_PARTS)
     if parts <= QUICK_PARTS:
         _read(tool)
@@ -443,7 +443,7 @@ async def _is_read(tool: CatalogTool, budget: RequestBudget) -> bool:
 
 
 def _read(tool: CatalogTool) -> _Schema | None:
-    """The original schema, the repaired one where that is none, or nothing. Takes time with its size, once."""
+    """Return the compiled original schema, the repaired one if that is invalid, or None; cached. May take long."""
     if tool not in _READ:
         keep_latest(_READ, tool, _first_sound(tool), MAX_READ)
     return _READ[tool]
@@ -464,7 +464,7 @@ def _first_sound(tool: CatalogTool) -> _Schema | None:
 
 
 def _compiled_once(digest: str, schema: JsonObject) -> Any:
-    """What is made of a schema, once for all tools that have it: those of several gateways are different ones."""
+    """Return the validator of a schema, cached by digest: several gateways have equal schemas of different tools."""
     validator = _COMPILED.get(digest)
     if validator is None:
         validator = _compiled(schema)
@@ -498,13 +498,13 @@ def _compiled(schema: JsonObject) -> Any:
 
 
 def _in_one_dialect(value: Any) -> Any:
-    """`value` without `$schema`, at which the validator would go on with keywords that are not ours."""
+    """Return `value` without `$schema`, which would switch the validator to keywords other than ours."""
     if isinstance(value, list):
         return [_in_one_dialect(item) for item in value]
     if not isinstance(value, dict):
         return value
     kept = {key: _in_one_dialect(item) for key, item in value.items() if not _names_dialect(key, item)}
-    # A choice that is itself a schema with a dialect would no longer be the value it stands for.
+    # A choice that is itself a schema with a dialect would no longer be the same value.
     return {key: item for key, item in kept.items() if key not in ("const", "enum") or item == value[key]}
 
 
@@ -513,7 +513,7 @@ def _names_dialect(key: str, value: object) -> bool:
 
 
 def _without_patterns(keywords: dict[str, _Evaluate]) -> dict[str, _Evaluate]:
-    """The keywords with no regular expression run; what would refuse more for that accepts instead."""
+    """Return the keywords without regular expressions; those that would then refuse more accept everything instead."""
     ignored = ("pattern", "patternProperties", "not", "if", "unevaluatedProperties")
     lenient = {key: _ignore if key in ignored else evaluate for key, evaluate in keywords.items()}
     if "oneOf" in lenient:
@@ -554,7 +554,7 @@ def _short_lists_only(evaluate: _Evaluate) -> _Evaluate:
 
 
 def _counted(keyword: str, evaluate: _Evaluate, schema_size: int, is_large: bool) -> _Evaluate:
-    """The keyword, taking note of about how much work it is."""
+    """Return the keyword with a count of its approximate work."""
     searches, compares, branches = keyword in _SEARCHING, keyword in _COMPARING, keyword in ("anyOf", "oneOf")
     looks_at_one = keyword in _LOOKING_AT_ONE
 
@@ -563,7 +563,7 @@ def _counted(keyword: str, evaluate: _Evaluate, schema_size: int, is_large: bool
         if type(instance) in _CONTAINERS:
             steps += (parts_of(value, MAX_STEPS) if compares else len(instance)) // 8
         if branches and meter.weighs_messages and isinstance(value, list):
-            # The refusals of `false`, which quote all of it as well, are made without another keyword.
+            # Refusals by `false`, which quote the whole value as well, involve no other keyword.
             steps += value.count(False) * parts_of(instance, MAX_STEPS)
         if searches and not (isinstance(value, str) and (value == "#" or value.startswith("#/"))):
             steps += schema_size // 8
@@ -584,6 +584,6 @@ def _counted(keyword: str, evaluate: _Evaluate, schema_size: int, is_large: bool
 
 def _weighed(errors: Iterator[Any], meter: _Meter) -> Iterator[Any]:
     for error in errors:
-        # It quotes what it refuses, and a combination of schemas keeps the errors of each of them.
+        # The message quotes the value, and a combination of schemas keeps the errors of each of them.
         meter.spend(len(error.message) // 64)
         yield error

@@ -1,6 +1,6 @@
-"""What models call the keys of the gateway's own tools: one vocabulary, read into the declared keys, nothing dropped.
+"""The names that models use for keys of the gateway's own tools, mapped to the declared keys.
 
-A key is used, or it is one that clients add of their own and is named in the result, or it is refused.
+Each key is used, or reported in the result as one that clients add, or refused; none is dropped silently.
 """
 
 from __future__ import annotations
@@ -37,22 +37,22 @@ CLIENT_KEYS: Mapping[str, frozenset[str] | None] = {
     "random_string": None,
     "explanation": None,
     "security_risk": None,
-    # Frameworks, and metadata of the protocol put a level too deep.
+    # Frameworks, and protocol metadata one level too deep.
     "tool_use_id": None,
     "thread_id": None,
     "run_id": None,
     "run_manager": None,
     "_meta": None,
     "progressToken": None,
-    # What model APIs call the kind of a call.
+    # Names of model APIs for the kind of a call.
     "type": frozenset({"function", "tool_use", "tool_call", "function_call", "mcp_tool_call"}),
 }
-"""Keys that clients add to every call, with the only values that tell them from others (any, where there are none)."""
+"""Keys that clients add to every call, with the only values that identify them (None for any value)."""
 
 REMARKS = frozenset(
     {"description", "comment", "comments", "note", "notes", "reason", "reasoning", "rationale", "thought"}
 )
-"""What models write beside a call to explain it: said to nobody, unless the tool that is called takes it."""
+"""Keys with which models explain a call; ignored, unless the called tool has a parameter of that name."""
 
 PARAMETERS: tuple[frozenset[str], ...] = (
     frozenset({"path", "file", "filename", "filepath"}),
@@ -66,14 +66,14 @@ PARAMETERS: tuple[frozenset[str], ...] = (
 
 MAX_SHOWN = 64
 MAX_CORRECTED = 2000
-"""Characters of a key in a message, and of a corrected request in the details of an error."""
+"""Maximum characters of a key in a message, and of a corrected request in the details of an error."""
 
 _CALLING = (CALL_TOOL, "tools/call")
 _FENCED = re.compile(r"\s*```\w*\s(.*\S)\s*```\s*\Z", re.DOTALL)
 _CLIENT_KEYS = {loosely(key): values for key, values in CLIENT_KEYS.items()}
 
 Parameters = Callable[[Any, JsonObject], Mapping[str, Any] | None]
-"""The schemas of the parameters that the tool of this name takes, given what was sent; None where there is none."""
+"""Returns the parameters' schemas of the tool of this name, given the request; None if there is no such tool."""
 
 
 def _words(text: str) -> frozenset[str]:
@@ -130,15 +130,15 @@ _GROUPS: tuple[frozenset[str], ...] = (
     _words("section topic"),
     _words("how mode"),
 )
-"""Words for the same, without case and separators. A word may be in several: which is meant, the declared keys say."""
+"""Synonyms, without case and separators. If a word is in several groups, the declared keys decide."""
 
 LINE_WORDS = _words("startline endline linestart lineend fromline toline head tail firstlines lastlines")
-"""What says a part of `lines`, so that no value of it can be taken for the whole."""
+"""Keys for a part of `lines`, whose values must not be taken for the whole range."""
 
 
 @dataclass(frozen=True, slots=True)
 class KeyProblem:
-    """A key that cannot be read: where it stands, why, what to write, and the declared or own keys that are near."""
+    """A key that cannot be read: its place, the reason, a hint, and the similar declared or original keys."""
 
     path: str
     message: str
@@ -147,7 +147,7 @@ class KeyProblem:
 
 
 class UnreadableKeysError(InvalidInputError):
-    """What was sent has keys that nothing reads, or several that say the same."""
+    """The request has keys that are unknown, or several with the same meaning."""
 
     def __init__(self, problems: Iterable[KeyProblem], corrected: JsonObject | None = None) -> None:
         self.problems = tuple(problems)
@@ -167,19 +167,19 @@ class UnreadableKeysError(InvalidInputError):
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """What was sent, under the declared keys; and the keys that were left out because clients add them."""
+    """A request under the declared keys, and the keys that were left out because clients add them."""
 
     fields: JsonObject
     ignored: tuple[str, ...] = ()
 
 
 def read(given: JsonObject, known: Collection[str], *, calls_in: str = "") -> Reading:
-    """The fields under the declared keys; null is the same as leaving a field out.
+    """Return the fields under the declared keys; null is the same as leaving a field out.
 
-    `calls_in` is the key of a list of calls: what looks like one call instead is told to go in there.
+    `calls_in` is the key of a list of calls: the error for a single call says to put it there.
 
     Raises:
-        UnreadableKeysError: a key that nothing reads, or two that say one thing differently.
+        UnreadableKeysError: a key is unknown, or two keys with one meaning have different values.
     """
     if known_alone(given, known):
         return Reading(given)
@@ -211,7 +211,7 @@ def read(given: JsonObject, known: Collection[str], *, calls_in: str = "") -> Re
 
 
 def _opened(given: JsonObject, known: Collection[str]) -> JsonObject:
-    """The request inside a key for arguments that is all there is."""
+    """Return the request inside an arguments key, if that is the only key."""
     if len(given) != 1:
         return given
     [(key, value)] = given.items()
@@ -220,12 +220,12 @@ def _opened(given: JsonObject, known: Collection[str]) -> JsonObject:
 
 
 def known_alone(given: JsonObject, known: Collection[str]) -> bool:
-    """Whether every key is declared and has a value, as nearly always: then nothing is to be read."""
+    """Return True if every key is declared and has a value, as nearly always: then no mapping is needed."""
     return all(key in known and value is not None for key, value in given.items())
 
 
 def meaning(key: str, known: Collection[str]) -> str | None:
-    """The declared key that another one stands for; None where there is none, or more than one."""
+    """Return the declared key that another one stands for; None if there is none, or more than one."""
     if key in known:
         return key
     word = loosely(key)
@@ -236,13 +236,13 @@ def meaning(key: str, known: Collection[str]) -> str | None:
 
 
 def same_parameter(given: str, target: str) -> bool:
-    """Whether tools use both names for the same parameter."""
+    """Return True if tools use both names for the same parameter."""
     left, right = loosely(given), loosely(target)
     return bool(left) and (left == right or any(left in words and right in words for words in PARAMETERS))
 
 
 def is_of_client(key: str, value: object, *, remarks: bool = False) -> bool:
-    """Whether clients add this key, with this value, to whatever they call; `remarks` as models do count too."""
+    """Return True if clients add this key, with this value, to any call; with `remarks`, also if models do."""
     word = loosely(key)
     if remarks and key in REMARKS:
         return True
@@ -253,7 +253,7 @@ def is_of_client(key: str, value: object, *, remarks: bool = False) -> bool:
 
 
 def unknown(key: str, known: Collection[str]) -> KeyProblem:
-    """The problem of a key that nothing reads."""
+    """Return the problem of an unknown key."""
     shown = key[:MAX_SHOWN]
     if loosely(key) in LINE_WORDS and "lines" in known:
         hint = f'write "lines": "10-20", or "-20" for the last twenty, instead of "{shown}"'
@@ -265,14 +265,14 @@ def unknown(key: str, known: Collection[str]) -> KeyProblem:
 
 
 def twice(target: str, key: str, other: str) -> KeyProblem:
-    """The problem of two keys that say one thing."""
+    """Return the problem of two keys with the same meaning."""
     shown, kept = key[:MAX_SHOWN], other[:MAX_SHOWN]
     message = f"{shown!r} and {kept!r} both say {target!r}, differently"
     return KeyProblem(f"/{escaped(shown)}", message, f'keep "{kept}", and leave out "{shown}"', (target,))
 
 
 def _put(target: str, key: str, value: Any, fields: JsonObject, written: dict[str, str]) -> bool:
-    """Take a value for a declared key, unless that has another one."""
+    """Set a declared key; return False if it already has another value."""
     if target in fields:
         return bool(fields[target] == value)
     fields[target], written[target] = value, key
@@ -282,7 +282,7 @@ def _put(target: str, key: str, value: Any, fields: JsonObject, written: dict[st
 def _renamed(
     request: JsonObject | None, key: str, closest: tuple[str, ...], known: Collection[str]
 ) -> JsonObject | None:
-    """The request with a key by its nearest name, or without it; None where that would be given twice."""
+    """Return the request with a key replaced by its nearest name, or removed; None if that name is already given."""
     if (
         request is None
         or loosely(key) in LINE_WORDS
@@ -295,7 +295,7 @@ def _renamed(
 
 
 def object_in(value: Any) -> JsonObject | None:
-    """An object, also as JSON text or as the only entry of a list, as models send it; None for anything else."""
+    """Return an object, also from JSON text or from a list of one entry, as models send it; None for anything else."""
     value = from_text(value)
     if isinstance(value, list) and len(value) < 2:
         # PHP writes an empty object as an empty list.
@@ -304,7 +304,7 @@ def object_in(value: Any) -> JsonObject | None:
 
 
 def from_text(value: Any) -> Any:
-    """The list or object that a text holds as JSON, also in a fence or written twice; any other value as it is."""
+    """Parse a list or object from JSON text, also in a code fence or encoded twice; return any other value as it is."""
     text = value
     for _ in range(2):
         fenced = _FENCED.match(text) if isinstance(text, str) and text[:64].lstrip().startswith("```") else None
@@ -319,16 +319,16 @@ def from_text(value: Any) -> Any:
 
 
 def read_call(given: JsonObject, known: Collection[str], name_key: str, parameters: Parameters) -> Reading:
-    """The fields of one call, whose arguments may also lie flat beside the name of the tool.
+    """Return the fields of one call, whose arguments may also be flat, next to the name of the tool.
 
-    They do where `arguments` is not given, and every key that is left is a parameter of that tool. What a key says is
-    never guessed: where it may be one of the call's own or a parameter of the tool, it is refused.
+    They are flat if `arguments` is not given, and every other key is a parameter of that tool. A key is never guessed:
+    if it may be one of the call's own or a parameter of the tool, it is refused.
 
     Args:
-        given: what was sent.
-        known: the declared keys, `arguments` and the one for the tool's name among them.
-        name_key: that key.
-        parameters: what the tool that is named takes.
+        given: the request.
+        known: the declared keys, including `arguments` and the one for the tool's name.
+        name_key: the key for the tool's name.
+        parameters: returns the parameters of a tool by name.
 
     Raises:
         UnreadableKeysError: as `read`.
@@ -344,7 +344,7 @@ def read_call(given: JsonObject, known: Collection[str], name_key: str, paramete
 
 
 def _named(given: JsonObject, name_key: str, parameters: Parameters) -> JsonObject:
-    """The call that was written as the name of its tool with the arguments."""
+    """Return a call that was written as `{tool name: arguments}` under the usual keys."""
     if len(given) != 1:
         return given
     [(name, value)] = given.items()
@@ -355,7 +355,7 @@ def _named(given: JsonObject, name_key: str, parameters: Parameters) -> JsonObje
 
 
 def _unwrapped(given: JsonObject) -> JsonObject:
-    """The call inside what model APIs, the protocol and this gateway put around one: `function`, `call_tool`."""
+    """Return a call without the wrappers of model APIs, the protocol and this gateway: `function`, `call_tool`."""
     sent = {key: value for key, value in given.items() if loosely(key) not in NAME_WORDS or value not in _CALLING}
     held = {key: inside for key, value in sent.items() if (inside := _call_in(key, value)) is not None}
     says = [key for key in sent if key not in held and loosely(key) in (NAME_WORDS | ARGUMENT_WORDS)]
@@ -387,7 +387,7 @@ class _Call:
     left: list[str] = field(default_factory=list)
 
     def read(self) -> Reading:
-        """The call under its declared keys."""
+        """Return the call under its declared keys."""
         named = self._name()
         self.takes = self.parameters(self.fields.get(self.name_key), self.given)
         for key, value in self.given.items():
@@ -402,7 +402,7 @@ class _Call:
         return Reading(self.fields, tuple(self.ignored))
 
     def _name(self) -> list[str]:
-        """Take the name; the keys that said it."""
+        """Set the name; return the keys that contained it."""
         says = [key for key, value in self.given.items() if value is not None and self._is(key, NAME_WORDS)]
         first = [key for key in says if loosely(key) in ("name", "tool")] or says
         if not says:
@@ -429,7 +429,7 @@ class _Call:
         return loosely(key) in words and (key not in self.known or key in (self.name_key, ARGUMENTS))
 
     def _sort(self, key: str, value: Any) -> None:
-        """Say what one key is: declared, what clients add, arguments in one piece, or left to be a parameter."""
+        """Classify one key: declared, added by clients, all arguments in one value, or a possible parameter."""
         of_tool = self.takes is not None and key in self.takes
         if key in self.known and value is None:
             return
@@ -455,7 +455,7 @@ class _Call:
         return self.given.get(ARGUMENTS) is not None or any(self._is(key, ARGUMENT_WORDS) for key in self.given)
 
     def _has(self, key: str) -> bool:
-        """Whether the arguments themselves hold this key, so that the one beside them is not theirs."""
+        """Return True if the arguments themselves have this key, so that the one next to them is not theirs."""
         inside = object_in(self.given.get(ARGUMENTS))
         return inside is not None and key in inside
 
@@ -489,14 +489,14 @@ class _Call:
         elif as_flat and self._is_certain(flat):
             self.fields[ARGUMENTS] = {key: self.given[key] for key in flat}
         elif not as_flat and len(self.envelopes) == 1 and not self.left:
-            # No object, and said to be none where it is read.
+            # Not an object; refused later, when it is read.
             self.fields[ARGUMENTS] = value
         elif not as_flat:
             self.problems += [twice(ARGUMENTS, key, self.envelopes[0]) for key in self.envelopes[1:]]
             self.problems += [self._unknown(key) for key in self.left]
 
     def _is_certain(self, flat: list[str]) -> bool:
-        """Whether no key of a flat call may be meant otherwise; else it is refused."""
+        """Return True if no key of a flat call is ambiguous; else add a problem for it."""
         main, takes = self.written.get(self.name_key, self.name_key), self.takes or {}
         doubtful = [key for key in (main, *self.written.values()) if key in takes]
         doubtful += [key for key in flat if self._is(key, NAME_WORDS) and self.parameters(self.given[key], self.given)]
@@ -543,7 +543,7 @@ class _Call:
         return found
 
     def _corrected(self) -> JsonObject | None:
-        """The call as it was probably meant, for a second try; None where that cannot be told."""
+        """Return the call as it was probably meant, for a retry; None if that is unclear."""
         name, takes = self.fields.get(self.name_key), self.takes or {}
         others = [key for key in self.given if self._is(key, NAME_WORDS) and self.given[key] != name]
         for key in (self.written.get(self.name_key, ""), *others):
@@ -574,7 +574,7 @@ class _Call:
 
 
 def kind_of(value: object) -> str:
-    """What a value is, for messages: `a list`."""
+    """Return the type of a value for messages: `a list`."""
     kinds = {"array": "a list", "object": "an object", "integer": "an integer", "null": "null"}
     kind = json_type(value)
     return kinds.get(kind, f"a {kind}")
