@@ -1,4 +1,4 @@
-"""Arguments of meta-tools as checked values; models send numbers and objects as text as well."""
+"""Checked access to the arguments of meta-tools; models send numbers and objects as text as well."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from pml_gateway.types import JsonObject
 
 
 def string(arguments: JsonObject, key: str, *, default: str) -> str:
-    """The text under `key`, or the default.
+    """Return the text under `key`, or the default.
 
     Raises:
-        InvalidInputError: it is no text.
+        InvalidInputError: it is not a text.
     """
     value = arguments.get(key, default)
     if isinstance(value, list) and len(value) == 1:
@@ -25,10 +25,10 @@ def string(arguments: JsonObject, key: str, *, default: str) -> str:
 
 
 def integer(arguments: JsonObject, key: str, *, default: int, minimum: int, maximum: int) -> int:
-    """An integer of at least `minimum`; a larger one than `maximum` means `maximum`.
+    """Return an integer of at least `minimum`; a value above `maximum` is lowered to it.
 
     Raises:
-        InvalidInputError: it is none.
+        InvalidInputError: it is not such an integer.
     """
     value: Any = arguments.get(key, default)
     if isinstance(value, str) and value.isascii() and value.isdecimal() and len(value) < 10:
@@ -41,10 +41,10 @@ def integer(arguments: JsonObject, key: str, *, default: int, minimum: int, maxi
 
 
 def choice(arguments: JsonObject, key: str, choices: tuple[str, ...]) -> str:
-    """One of the choices; the first where none is given.
+    """Return one of the choices; the first if none is given.
 
     Raises:
-        InvalidInputError: it is another.
+        InvalidInputError: it is not among the choices.
     """
     value = arguments.get(key, choices[0])
     chosen = value.lower() if isinstance(value, str) else value
@@ -56,10 +56,10 @@ def choice(arguments: JsonObject, key: str, choices: tuple[str, ...]) -> str:
 
 
 def boolean(arguments: JsonObject, key: str) -> bool:
-    """A truth, also as text; false where none is given.
+    """Return a boolean, also from text; False if none is given.
 
     Raises:
-        InvalidInputError: it is neither.
+        InvalidInputError: it is not a boolean.
     """
     value = arguments.get(key) or False
     truth = {"true": True, "false": False}.get(value.lower(), value) if isinstance(value, str) else value
@@ -70,10 +70,10 @@ def boolean(arguments: JsonObject, key: str) -> bool:
 
 
 def strings(arguments: JsonObject, key: str, example: str) -> list[str]:
-    """A list of texts, also as JSON text, as one text, or as several with commas between them.
+    """Return a list of texts, also from JSON text, from one text, or from several separated by commas.
 
     Raises:
-        InvalidInputError: it is none, or has no entry.
+        InvalidInputError: it is not a list of texts, or it is empty.
     """
     value = from_text(arguments.get(key))
     if isinstance(value, str):
@@ -84,10 +84,10 @@ def strings(arguments: JsonObject, key: str, example: str) -> list[str]:
 
 
 def json_object(value: object) -> JsonObject:
-    """Arguments as an object; models also send them as JSON text.
+    """Return arguments as an object; models also send them as JSON text.
 
     Raises:
-        InvalidInputError: they are no object.
+        InvalidInputError: they are not an object.
     """
     if value is None:
         return {}
@@ -100,11 +100,11 @@ def json_object(value: object) -> JsonObject:
 
 
 def shown(value: object) -> str:
-    """A value in a message."""
+    """Return a value for a message, shortened."""
     return shortened(repr(value), 80)
 
 
 def _refused(key: str, message: str, hint: str, **details: Any) -> InvalidInputError:
-    """The error for one argument, which says where it stands."""
+    """Return the error for one argument, with its path."""
     errors = [{"path": f"/{key}", "message": message, "hint": hint}]
     return InvalidInputError(message, hint=hint, details={"errors": errors, **details})

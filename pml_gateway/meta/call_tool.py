@@ -1,4 +1,4 @@
-"""`call_tool`: any tool by its name."""
+"""`call_tool`: calls any tool by name."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pml_gateway.types import JsonObject
 
 
 def definition(_: Systems) -> JsonObject:
-    """How it is listed."""
+    """Return the tool definition."""
     return {
         "name": "call_tool",
         "description": "Call any tool by name; large results come as references.",
@@ -29,7 +29,7 @@ def definition(_: Systems) -> JsonObject:
 
 
 async def call_tool(context: CallContext, arguments: JsonObject) -> JsonObject:
-    """What the direct call returns, or a reference to it, after the arguments have passed the tool's schema."""
+    """Check the arguments, call the tool and return its result, or a reference to it."""
     name = string(arguments, "name", default="")
     if not name:
         hint = f'write "name": "<tool>"; {search_hint(context.view, context.state)}'

@@ -1,4 +1,4 @@
-"""`focus`: puts tools on the list of a session, until it ends."""
+"""`focus`: adds tools to the list of a session, until it ends."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ MAX_QUERY = 4000
 
 
 def definition(_: Systems) -> JsonObject:
-    """How it is listed."""
+    """Return the tool definition."""
     return {
         "name": FOCUS,
         "description": "Put tools on your own list, with full schemas, until the session ends.",
@@ -43,12 +43,12 @@ def definition(_: Systems) -> JsonObject:
 
 
 def beside_namespaces(_: Settings, systems: Systems) -> JsonObject:
-    """Beside namespaces it is the same: focused tools are listed flat."""
+    """Return the same definition: focused tools are listed flat, also next to namespaces."""
     return definition(systems)
 
 
 async def focus(context: CallContext, arguments: JsonObject) -> JsonObject:
-    """The tools that are on the session's list from now on; where lists do not vary, their schemas."""
+    """Change the focused tools and return them; if lists do not vary, return their schemas."""
     how = choice(arguments, "how", ("add", "replace", "clear"))
     settings = context.state.settings.gateway
     session = context.scope.focus
@@ -88,7 +88,7 @@ def _specification(context: CallContext, tool: CatalogTool) -> JsonObject:
 async def _chosen(
     context: CallContext, arguments: JsonObject, kept: Sequence[CatalogTool]
 ) -> tuple[list[CatalogTool], list[GatewayError]]:
-    """The tools that are asked for, and why some are not among them."""
+    """Return the requested tools, and the errors for those that cannot be listed."""
     query = string(arguments, "query", default="")[:MAX_QUERY].strip()
     names = arguments.get("names") or []
     names = [names] if isinstance(names, str) else names
@@ -122,7 +122,7 @@ async def _chosen(
 
 
 async def _found(context: CallContext, query: str, kept: Sequence[CatalogTool], most: int) -> list[CatalogTool]:
-    """The best tools for a query that are not on the list, as many as there is room for."""
+    """Return the best tools for a query that are not on the list, as many as there is room for."""
     await context.gateway.first_lists(context.view)
     state = await context.gateway.searchable()
     view, settings = state.view(context.scope.client), state.settings
@@ -142,7 +142,7 @@ async def _found(context: CallContext, query: str, kept: Sequence[CatalogTool], 
 
 
 def _fitting(kept: Sequence[CatalogTool], new: Sequence[CatalogTool], settings: GatewaySection) -> list[CatalogTool]:
-    """As many of the new tools, best first, as the limit on tokens leaves room for; one at least is tried."""
+    """Return as many of the new tools, best first, as the token limit allows; at least the first is tried."""
     limit = settings.hybrid.max_tokens
     if limit is None:
         return list(new)

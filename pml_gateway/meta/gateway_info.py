@@ -1,4 +1,4 @@
-"""`gateway_info`: what the gateway looks like to one client, and where that client's references came from."""
+"""`gateway_info`: the gateway as one client sees it, and the origin of that client's references."""
 
 from __future__ import annotations
 
@@ -31,15 +31,15 @@ if TYPE_CHECKING:
     from pml_gateway.gateway.gateway import Gateway
 
 SECTIONS = ("overview", "upstreams", "tokens", "problems", "lineage")
-"""What it can be asked for."""
+"""Sections that a client can ask for."""
 
 
 AWAITS_REVIEW = "held back; the owner sees why with: pml trust"
-"""Names nothing: what is held back does not exist for clients, also for those that see everything."""
+"""Names no definition: those held back do not exist for clients, even for those that see everything else."""
 
 
 def definition(_: Systems) -> JsonObject:
-    """How it is listed."""
+    """Return the tool definition."""
     return {
         "name": "gateway_info",
         "description": "How this gateway is set up: mode, systems, token costs, problems, where a reference came from.",
@@ -52,7 +52,7 @@ def definition(_: Systems) -> JsonObject:
 
 
 async def gateway_info(context: CallContext, arguments: JsonObject) -> JsonObject:
-    """One section, or the overview; a client learns of no server, tool or problem that its rights hide."""
+    """Return one section, or the overview; it contains no server, tool or problem that the client's rights hide."""
     section = choice(arguments if "ref" not in arguments else {"section": "lineage", **arguments}, "section", SECTIONS)
     if "ref" in arguments and section != "lineage":
         raise InvalidInputError(f"ref: {section} takes none", hint='write "section": "lineage", or leave out "ref"')
@@ -89,7 +89,7 @@ async def _overview(context: CallContext) -> JsonObject:
 
 
 def _gateway(context: CallContext) -> Gateway:
-    """Nothing else than a gateway serves this meta-tool."""
+    """Return the gateway of the call: only a gateway serves this meta-tool."""
     return cast("Gateway", context.gateway)
 
 
@@ -110,7 +110,7 @@ def _upstreams(context: CallContext) -> list[JsonObject]:
 
 
 async def _problems(context: CallContext) -> list[str]:
-    """What the owner should change; it names servers and clients, so that only who may see them all is told."""
+    """Return problems for the owner; empty unless the client sees all servers and clients, which they name."""
     if not _sees_all(context):
         return []
     found = await anyio.to_thread.run_sync(_misconfigurations, context.state, _gateway(context).pool.workplace)

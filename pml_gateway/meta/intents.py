@@ -1,4 +1,4 @@
-"""The tools for an intent: for each part of it the best ones, of which a model makes the steps of a workflow."""
+"""Tools for an intent: the best ones for each part of it, from which a model makes the steps of a workflow."""
 
 from __future__ import annotations
 
@@ -19,20 +19,20 @@ from pml_gateway.results.content import data_result
 from pml_gateway.types import JsonObject
 
 MAX_TOOLS = 3
-"""Tools for each part, at 60 tokens each."""
+"""Maximum number of tools for each part, at 60 tokens each."""
 
 IN_CONTEXT = 40
-"""Tools, the best for the whole intent, whose score for it counts in the order of a part's tools."""
+"""Number of best tools for the whole intent whose score for it affects the order of a part's tools."""
 
 WHOLE_SHARE = 0.3
-"""Of the score for the whole intent in the order of a part's tools: the rest of an intent tells the system meant."""
+"""Weight of the score for the whole intent in the order of a part's tools: the rest of an intent tells the system."""
 
 
 async def tools_for_intent(context: CallContext, intent: Any) -> JsonObject:
     """Answer with the best tools for each part of an intent; call none.
 
     Raises:
-        InvalidInputError: the intent is no text.
+        InvalidInputError: the intent is not a text.
     """
     if not isinstance(intent, str) or not intent.strip():
         raise InvalidInputError("intent: what the workflow should do, in words, is missing")
@@ -51,7 +51,7 @@ async def tools_for_intent(context: CallContext, intent: Any) -> JsonObject:
 
 
 def _by_part(state: GatewayState, view: View, wanted: str) -> dict[str, ScoredTools]:
-    """Find the tools for each part of an intent, best first. Blocks for some milliseconds a part."""
+    """Find the tools for each part of an intent, best first. Blocking: takes some milliseconds for each part."""
     whole = {tool.qualified_name: score for tool, score in state.search(view, wanted, IN_CONTEXT).tools}
     minimum = state.settings.search.min_score
     by_part: dict[str, ScoredTools] = {}

@@ -1,4 +1,4 @@
-"""`read_result`: a page of a stored result, or what a search finds in it, for the client that caused it."""
+"""`read_result`: a page of a stored result, or search matches in it, for the client whose call produced it."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ from pml_gateway.results.store import visible_to
 from pml_gateway.types import Effect, JsonObject
 
 CHARACTERS_PER_TOKEN = 3
-"""Of JSON and prose in o200k_base: a page then stays below the threshold at which results are stored at all."""
+"""Average of JSON and prose in o200k_base: a page then stays below the threshold at which results are stored."""
 
 MAX_OFFSET = 10**9
 
 
 def definition(_: Systems) -> JsonObject:
-    """How it is listed."""
+    """Return the tool definition."""
     return {
         "name": "read_result",
         "description": 'Page or grep a stored result; tools take {"$ref": ref, "path": jmespath} as argument.',
@@ -54,12 +54,12 @@ def definition(_: Systems) -> JsonObject:
 
 
 def keeps_results(settings: Settings) -> bool:
-    """Whether there is anything to read."""
+    """Return True if results are stored at all."""
     return settings.references.mode != "off"
 
 
 async def read_result(context: CallContext, arguments: JsonObject) -> JsonObject:
-    """Return media as what they are; else a page, lines, or the matches of a search.
+    """Return media unchanged; else a page, lines, or the matches of a search.
 
     The first page of a whole result names the call that made it.
     """
@@ -111,7 +111,7 @@ def _lines(arguments: JsonObject) -> str:
 
 
 async def _media(content: Content, path: str | None) -> JsonObject | None:
-    """The image or audio that a reference or a path in it stands for; None where it is something else."""
+    """Return the image or audio that a reference, or a path in it, stands for; None if it is something else."""
     if content.kind == "binary":
         return media_block(content.mime, content.value) if path is None else None
     value = await value_at(content, path) if content.kind == "json" else None

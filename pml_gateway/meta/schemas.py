@@ -22,7 +22,7 @@ _CALL_ERRORS = (
 
 
 def render_json(tool: CatalogTool, output: Output | None = None) -> JsonObject:
-    """The whole specification; what was inferred from results stands apart from what the server declares."""
+    """Return the whole specification; an inferred output schema is separate from a declared one."""
     kept = ("title", "description", "inputSchema", "outputSchema", "annotations")
     specification: JsonObject = {key: tool.definition[key] for key in kept if key in tool.definition}
     if output is not None and output.observed is not None:
@@ -36,7 +36,7 @@ def render_json(tool: CatalogTool, output: Output | None = None) -> JsonObject:
 
 
 def render_typescript(tool: CatalogTool, output: Output | None = None) -> JsonObject:
-    """The tool as a TypeScript declaration with its documentation."""
+    """Return the tool as a TypeScript declaration with its documentation."""
     identifier = tool.qualified_name.replace("-", "_")
     result = "unknown" if output is None else typescript_type(output.schema)
     if output is not None and output.observed is not None:
@@ -49,7 +49,7 @@ def render_typescript(tool: CatalogTool, output: Output | None = None) -> JsonOb
 
 
 def render_markdown(tool: CatalogTool, output: Output | None = None) -> JsonObject:
-    """The tool as a short Markdown page."""
+    """Return the tool as a short Markdown page."""
     schema = tool.definition["inputSchema"]
     properties = schema.get("properties") if isinstance(schema.get("properties"), dict) else {}
     required = required_names(schema)

@@ -1,4 +1,4 @@
-"""`search_tools`: the tools that fit a task, ranked."""
+"""`search_tools`: finds the tools for a task, ranked."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _GLOB_CHARACTERS = frozenset("*?[")
 
 
 def definition(systems: Systems) -> JsonObject:
-    """How it is listed; it names the systems behind it, or agents ignore it."""
+    """Return the tool definition; it names the systems behind the gateway, as agents ignore it otherwise."""
     return _described(
         f"Find tools by what they do: ranked names with signatures, ready to call. {systems} "
         "Search before saying that something cannot be done. "
@@ -42,7 +42,7 @@ def definition(systems: Systems) -> JsonObject:
 
 
 def beside_namespaces(_: Settings, systems: Systems) -> JsonObject:
-    """Say whose actions it finds; of the systems, name only those that are starting and have no namespace yet."""
+    """Return the definition next to namespaces; it names only starting systems, which have no namespace yet."""
     said = "Find actions of the other tools by what they do; hits say how to call them, with detail=schema in full."
     return _described(" ".join(filter(None, (said, systems.wait))))
 
@@ -68,7 +68,7 @@ def _described(description: str) -> JsonObject:
 
 
 async def search_tools(context: CallContext, arguments: JsonObject) -> JsonObject:
-    """Ranked hits for a query, tools for a name pattern, or the servers for `*`."""
+    """Return ranked hits for a query, tools for a name pattern, or the servers for `*`."""
     await context.gateway.first_lists(context.view)
     state = await context.gateway.searchable()
     view = state.view(context.scope.client)
@@ -122,7 +122,7 @@ async def search_tools(context: CallContext, arguments: JsonObject) -> JsonObjec
 
 
 def hit_of(context: CallContext, tool: CatalogTool, score: float, detail: str = "signature") -> JsonObject:
-    """Describe a tool that was found, for this client."""
+    """Return the description of a hit for this client."""
     described: JsonObject = {"name": tool.qualified_name, "score": round(score, 3)}
     if detail != "name":
         described["signature"] = _call(context, tool) + context.outcome_of(tool)
@@ -136,7 +136,7 @@ def hit_of(context: CallContext, tool: CatalogTool, score: float, detail: str = 
 
 
 def _unavailable(context: CallContext, *, enough: bool, query: str) -> JsonObject:
-    """The servers that show no tools now, and why; where enough was found, those that the query names."""
+    """Return the servers that currently show no tools, with reasons; with enough hits, only those in the query."""
     reasons = context.gateway.unavailable(context.view)
     asked = folded(query)
     named = [server for server in reasons if not enough or folded(server) in asked]
@@ -149,7 +149,7 @@ def _unavailable(context: CallContext, *, enough: bool, query: str) -> JsonObjec
 
 
 def _no_server(context: CallContext, server: str) -> GatewayError:
-    """Why no tool of a server can be found: it shows none now, or there is none of this name."""
+    """Return the error for a server without tools: it shows none at the moment, or does not exist."""
     if server in context.gateway.unavailable(context.view):
         upstream = context.gateway.pool.upstreams[server]
         if upstream.last_listed is None:
@@ -159,7 +159,7 @@ def _no_server(context: CallContext, server: str) -> GatewayError:
 
 
 def _call(context: CallContext, tool: CatalogTool) -> str:
-    """How a hit is called: by its name, or where namespaces are listed instead of `call_tool`, as an action of one."""
+    """Return the signature for calling a hit: by its name, or as an action if namespaces are listed."""
     for namespace in context.state.namespaces(context.view).values():
         if (action := namespace.by_tool.get(tool.qualified_name)) is not None:
             return call_signature(namespace, action)
@@ -174,7 +174,7 @@ def _matching(view: View, pattern: str) -> list[CatalogTool]:
 
 
 def _names(view: View, tool: CatalogTool) -> tuple[str, ...]:
-    """What a tool is known by; its own name is none that is another server's."""
+    """Return the names of a tool; its own name only if it is not another server's."""
     is_its_own = view.catalog.ownership.allows(tool.name, tool.upstream_id)
     return (tool.qualified_name, tool.source, *((tool.name,) if is_its_own else ()))
 

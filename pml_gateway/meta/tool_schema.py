@@ -1,4 +1,4 @@
-"""`tool_schema`: tools in full, where a signature is not enough."""
+"""`tool_schema`: full specifications of tools, if a signature is not enough."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ MAX_NAMES = 50
 
 
 def definition(_: Systems) -> JsonObject:
-    """How it is listed."""
+    """Return the tool definition."""
     return {
         "name": "tool_schema",
         "description": "Full description and schemas of tools, when a signature is not enough.",
@@ -32,7 +32,7 @@ def definition(_: Systems) -> JsonObject:
 
 
 async def tool_schema(context: CallContext, arguments: JsonObject) -> JsonObject:
-    """The full specification of each tool named; an unknown name is an error of its own among the others."""
+    """Return the full specification of each named tool, with an error in place of each unknown one."""
     names = strings(arguments, "names", '["<tool>"]')
     if len(names) > MAX_NAMES:
         raise InvalidInputError(f"names: {len(names)} names; at most {MAX_NAMES} in one call")

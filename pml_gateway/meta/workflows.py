@@ -22,7 +22,7 @@ from pml_gateway.workflow.report import batch_answer, workflow_answer
 
 
 def batch_definition(_: Systems) -> JsonObject:
-    """How `call_batch` is listed."""
+    """Return the definition of `call_batch`."""
     return {
         "name": "call_batch",
         "description": "Several independent calls at once; each answers ok or error in its own slot.",
@@ -49,7 +49,7 @@ def batch_definition(_: Systems) -> JsonObject:
 
 
 def workflow_definition(_: Systems) -> JsonObject:
-    """How `execute_workflow` is listed."""
+    """Return the definition of `execute_workflow`."""
     return {
         "name": "execute_workflow",
         "description": (
@@ -87,7 +87,7 @@ def workflow_definition(_: Systems) -> JsonObject:
 
 
 async def call_batch(context: CallContext, arguments: JsonObject) -> JsonObject:
-    """Independent calls side by side, answered in their order, each with its own success or error."""
+    """Run independent calls concurrently; return their results or errors in the same order."""
     calls = context.steps("call_batch")
     run = calls.resumed(arguments)
     if run is None:
@@ -129,7 +129,7 @@ async def execute_workflow(context: CallContext, arguments: JsonObject) -> JsonO
 
 
 def _told(context: CallContext, run: Run, result: JsonObject, entries: str) -> JsonObject:
-    """Return the result, saying which keys of its calls were left out and which values were read as others."""
+    """Return the result, with the keys of its calls that were left out and the values that were coerced."""
     coerced: dict[str, str] = {}
     for step in run.plan.steps:
         outcome = run.outcomes[step.index]
@@ -140,10 +140,10 @@ def _told(context: CallContext, run: Run, result: JsonObject, entries: str) -> J
 
 
 async def _check_rest(context: CallContext, run: Run) -> None:
-    """Refuse to go on with a run whose other steps this client may not make any more.
+    """Refuse to resume a run if this client may no longer make its remaining steps.
 
     Raises:
-        PlanError: which steps, and why.
+        PlanError: with the steps and the reasons.
     """
     rest = replace(run.plan, steps=tuple(step for step in run.plan.steps if not run.is_done(step)))
     check = partial(check_plan, rest, context.find, context.state.meta_tools, now=True)
@@ -153,7 +153,7 @@ async def _check_rest(context: CallContext, run: Run) -> None:
 
 
 def _questions(context: CallContext) -> str:
-    """What is known before of questions that servers may ask while their tools run."""
+    """Return the advance notice about questions that servers may ask while their tools run."""
     audience = context.options.audience
     can_be_asked = audience is not None and bool(audience.client_capabilities)
     if not can_be_asked and not context.options.may_ask:
@@ -162,11 +162,11 @@ def _questions(context: CallContext) -> str:
 
 
 async def _checked(context: CallContext, arguments: JsonObject) -> tuple[Plan, list[StepProblem], Checked]:
-    """The plan and everything wrong with it, as far as that is known before any call."""
+    """Return the plan, and all problems that are known before any call."""
     dry_run = boolean(arguments, "dry_run")
     limits = limits_of(context.state.settings.workflow)
     plan, problems = parse_workflow(arguments, limits, callees=context.callees)
-    # Arguments that cannot be read are judged as such only: what their tool would miss in them is not known.
+    # Arguments that cannot be read get only that error: values that their tool would miss are unknown.
     unreadable = {problem.step for problem in problems if "/arguments" in problem.path}
     check = partial(check_plan, plan, context.find, context.meta_tools, now=not dry_run)
     # There may be many steps, and large schemas.
@@ -176,7 +176,7 @@ async def _checked(context: CallContext, arguments: JsonObject) -> tuple[Plan, l
 
 
 def _beside_namespaces(definition: JsonObject) -> JsonObject:
-    """A definition for clients that are listed namespaces: what they call has an action."""
+    """Return a definition for clients that get namespaces listed: the called tools take an action."""
     said = 'A tool here takes {"action": ..., ...} as arguments.'
     return {**definition, "description": f"{definition['description']} {said}"}
 
