@@ -107,7 +107,7 @@ def locked(path: Path, timeout: float = LOCK_SECONDS) -> Iterator[None]:
 
     Raises:
         TimeoutError: another process held it for `timeout` seconds.
-        OSError: there can be no lock beside `path`.
+        OSError: the lock file cannot be created next to `path`.
     """
     until = time.monotonic() + timeout
     while True:
@@ -124,7 +124,7 @@ def locked(path: Path, timeout: float = LOCK_SECONDS) -> Iterator[None]:
 
 @contextlib.contextmanager
 def lock_if_free(path: Path) -> Iterator[bool]:
-    """Hold the lock beside `path` unless another process does, without waiting; gives whether it is held."""
+    """Take the lock of `path` without waiting; yield False if another process holds it."""
     descriptor = take_lock(path)
     try:
         yield descriptor is not None
@@ -134,10 +134,12 @@ def lock_if_free(path: Path) -> Iterator[bool]:
 
 
 def take_lock(path: Path) -> int | None:
-    """What holds the lock beside `path` until it is closed, here and in children that inherit it; None if it is held.
+    """Return a file descriptor that holds the lock of `path` until it is closed, here and in children that inherit it.
+
+    Return None if the lock is held already.
 
     Raises:
-        OSError: there can be no lock beside `path`.
+        OSError: the lock file cannot be created next to `path`.
     """
     make_private(path.parent)
     # A link in its place would have another file made, or its mode changed.

@@ -11,14 +11,14 @@ from typing import Any
 from pml_gateway.config.layers import KeyPath, nodes
 
 _STARTS = ("{}:", "{}__", "pml://{}/")
-"""How rules name what a server has."""
+"""Prefixes of the names that rules use for a server's tools, prompts and resources."""
 
 _TOKEN = re.compile(r"\[!?\]?[^\]]*\]|.", re.DOTALL)
-"""One character of a glob, or what stands for one."""
+"""One character of a glob, or a wildcard or set."""
 
 
 _SHORTENED = re.compile(r"_[0-9a-f]{8}\Z")
-"""How a name ends of which a part is left out."""
+"""Suffix of a shortened name."""
 
 
 @dataclass(frozen=True, slots=True)

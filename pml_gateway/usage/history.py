@@ -68,7 +68,7 @@ class RecordedLists:
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """Which records are asked for; None is no limit."""
+    """The filter for records; None is no limit."""
 
     config: str
     since: float | None = None
