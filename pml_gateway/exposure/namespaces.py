@@ -15,7 +15,7 @@ from pml_gateway.text import first_sentence
 from pml_gateway.types import Effect, JsonObject
 
 LINE_SHARE = 0.12
-"""Share of the characters of a definition's JSON that the purpose in its action's line may use.
+"""Maximum length of an action's line with its purpose, as a share of its tool definition's JSON.
 
 A line has more tokens per character than JSON, so this keeps a namespace below a fifth of its tools.
 """

@@ -61,7 +61,7 @@ LARGE_BYTES = 16 * 1024
 
 MAX_UNIQUE_ITEMS = 1000
 MAX_COMPARED_ITEMS = 300
-"""Maximum length of a list whose items are compared with each other, by sorting or one by one."""
+"""Maximum length of a list that is checked for unique items: if they can be sorted, or else with each other."""
 
 MAX_CHOICES = 3
 """Maximum number of missing parameters that a hint suggests for an unknown one."""

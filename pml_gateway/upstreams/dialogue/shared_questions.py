@@ -374,7 +374,7 @@ class _OpenQuestion:
     def is_stuck(self) -> bool:
         """Return True if its client will never be certain, or its call has no waiting caller any more.
 
-        The answer to a call proves that it did not ask only if the call never does.
+        An answered call is only ruled out if it is known to ask nothing.
         """
         unproven = {call.party for call in self.causes if not call.is_proven}
         present = {call.party for call in self.causes}
