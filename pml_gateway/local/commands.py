@@ -11,7 +11,14 @@ from contextlib import suppress
 from types import MappingProxyType
 
 from pml_gateway.errors import GatewayError
-from pml_gateway.local.endpoint import POLL_SECONDS, Endpoint, Living, NobodyListensError, UnsafeEndpointError, remove
+from pml_gateway.local.endpoint import (
+    POLL_SECONDS,
+    Endpoint,
+    GatewayWatch,
+    NobodyListensError,
+    UnsafeEndpointError,
+    remove,
+)
 from pml_gateway.types import JsonObject
 
 CONNECT_SECONDS = 2.0
@@ -125,7 +132,7 @@ def _is_starting(endpoint: Endpoint) -> bool:
     return age is not None and 0 <= age < START_SECONDS
 
 
-def wait_for_end(gateway: Living, seconds: float) -> bool:
+def wait_for_end(gateway: GatewayWatch, seconds: float) -> bool:
     """Whether a gateway is gone, with all that it started, within so many seconds; another one may live by then."""
     until = time.monotonic() + seconds
     while not gateway.has_ended:
@@ -135,7 +142,7 @@ def wait_for_end(gateway: Living, seconds: float) -> bool:
     return True
 
 
-def kill(endpoint: Endpoint, gateway: Living) -> bool:
+def kill(endpoint: Endpoint, gateway: GatewayWatch) -> bool:
     """End a gateway that hangs, and its servers with it; return False if it lives on."""
     process = gateway.process
     if not process:

@@ -226,9 +226,9 @@ class Endpoint:
         except OSError:
             return 0
 
-    def watch(self) -> Living:
+    def watch(self) -> GatewayWatch:
         """The gateway that lives here now, to be watched until its end."""
-        return Living(self.life_lock, self.living())
+        return GatewayWatch(self.life_lock, self.living())
 
     def age(self) -> float | None:
         """How many seconds ago, by the clock, the gateway began that lives here; None where none does."""
@@ -268,7 +268,7 @@ class Endpoint:
                 continue
 
 
-class Living:
+class GatewayWatch:
     """A gateway, watched until its end; by then another one may live in its place. Nobody has ended already.
 
     Args:
@@ -286,7 +286,7 @@ class Living:
                 # It has ended since.
                 return
 
-    def __enter__(self) -> Living:
+    def __enter__(self) -> GatewayWatch:
         return self
 
     def __exit__(self, *_: object) -> None:
