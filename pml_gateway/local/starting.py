@@ -182,7 +182,7 @@ class _Detached:
         self._midwife = os.fork()
         if not self._midwife:
             try:
-                _be_midwife(command, environ, os.path.dirname(endpoint.folder), log, writing)
+                supervise_start(command, environ, os.path.dirname(endpoint.folder), log, writing)
             finally:
                 os._exit(127)
         os.close(log)
@@ -223,7 +223,7 @@ class _Detached:
                 return
 
 
-def _be_midwife(command: Sequence[str], environ: Mapping[str, str], home: str, log: int, writing: int) -> None:
+def supervise_start(command: Sequence[str], environ: Mapping[str, str], home: str, log: int, writing: int) -> None:
     """Start the gateway, say its process id, wait for its end, and say its exit code."""
     os.setsid()
     signal.set_wakeup_fd(-1)
