@@ -26,7 +26,7 @@ START_SECONDS = 20.0
 """What a gateway may take from its start to its first answer: two seconds, and more on a machine that is busy with a
 login."""
 
-BREATH_SECONDS = 1.0
+PROGRESS_INTERVAL = 1.0
 """How often whoever waits is told that it still does."""
 
 MAX_ANSWER = 16 * 1024 * 1024
@@ -103,7 +103,7 @@ def _asked(
 ) -> JsonObject:
     until = time.monotonic() + seconds
     with endpoint.connect(min(seconds, CONNECT_SECONDS)) as connection:
-        connection.settimeout(min(seconds, BREATH_SECONDS))
+        connection.settimeout(min(seconds, PROGRESS_INTERVAL))
         connection.sendall(f"{line}\n".encode())
         said = b""
         while not said.endswith(b"\n") and len(said) < MAX_ANSWER:

@@ -118,7 +118,7 @@ def test_a_log_that_is_not_there_is_not_named(tmp_path: Path) -> None:
 def test_only_one_that_has_just_been_started_is_waited_for_beyond_the_limit(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_new: bool
 ) -> None:
-    monkeypatch.setattr("pml_gateway.local.commands.BREATH_SECONDS", 0.01)
+    monkeypatch.setattr("pml_gateway.local.commands.PROGRESS_INTERVAL", 0.01)
     endpoint = Endpoint.of(tmp_path, "config.yaml")
     endpoint.prepare()
     told: list[float] = []
@@ -147,7 +147,7 @@ def test_only_one_that_has_just_been_started_is_waited_for_beyond_the_limit(
 
 
 def test_whoever_waits_is_told_how_long_it_may_take(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pml_gateway.local.commands.BREATH_SECONDS", 0.01)
+    monkeypatch.setattr("pml_gateway.local.commands.PROGRESS_INTERVAL", 0.01)
     endpoint = Endpoint.of(tmp_path, "config.yaml")
     endpoint.prepare()
     told: list[float] = []
