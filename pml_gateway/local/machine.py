@@ -55,7 +55,7 @@ from pml_gateway.upstreams.dialogue.local_clients import LocalClients
 
 logger = get_logger(__name__)
 
-HELLO_SECONDS = 10.0
+HELLO_TIMEOUT = 10.0
 """What whoever connects is given to say what it wants."""
 
 DRAIN_SECONDS = 60.0
@@ -128,7 +128,7 @@ class Machine:
         async with open_lines(connection) as lines:
             each = aiter(lines)
             first: bytes | Oversized = b""
-            with anyio.move_on_after(HELLO_SECONDS), suppress(StopAsyncIteration):
+            with anyio.move_on_after(HELLO_TIMEOUT), suppress(StopAsyncIteration):
                 first = await anext(each)
             if not first:
                 return
