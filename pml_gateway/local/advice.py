@@ -1,4 +1,4 @@
-"""What a serving gateway says in its log once it knows its tools; and by which settings the log is written."""
+"""Advice in the log of a serving gateway once it knows its tools, and the set-up of the log from the settings."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ from pml_gateway.types import ExposureMode
 logger = get_logger(__name__)
 
 LISTED_SECONDS = 60.0
-"""How long what full_proxy costs is not said while servers start; one that never lists does not keep it back."""
+"""Maximum seconds to wait for all servers before the cost of full_proxy is logged: one of them may never list."""
 
 
 def set_up_logs(settings: Settings, owner: Settings | None = None) -> None:
-    """Write the log as the settings say, or those of the `owner`; mask what is secret in the settings."""
+    """Configure the log from the `owner`'s settings if given, else from `settings`; mask the secrets in `settings`."""
     KNOWN_SECRETS.remember_all(literal_credentials(settings))
     logs.configure((owner or settings).log, servers=settings.servers)
 
 
 def follow_logs(gateway: Gateway) -> None:
-    """Write the log by the settings of a gateway that is the only one of its process, after each edit."""
+    """Reconfigure the log after each change of the settings; for a gateway that is the only one of its process."""
     gateway.on_swap(_follow_logs)
 
 
@@ -40,9 +40,9 @@ def _follow_logs(before: GatewayState, after: GatewayState) -> None:
 
 
 async def advise(gateway: Gateway, whose: str = "") -> None:
-    """Say, once the tools are known, what awaits the owner, which rules name no tool, and what full_proxy costs.
+    """Log, once the tools are known, definitions awaiting review, rules that match no tool, and the cost of full_proxy.
 
-    Among several gateways it is said `whose` this one is.
+    In a process with several gateways, `whose` names the client of this one.
     """
     state = await gateway.known()
     await gateway.first_asked()
@@ -59,7 +59,7 @@ async def advise(gateway: Gateway, whose: str = "") -> None:
     with anyio.move_on_after(LISTED_SECONDS):
         await _whole(gateway)
     state = gateway.state
-    # A list that servers have yet to fill says nothing of what it will cost.
+    # The cost of an empty list is meaningless: servers have yet to fill it.
     if state.settings.gateway.tools_exposure is ExposureMode.FULL_PROXY and state.catalog.tools:
         await _warn_of_cost(state, whose)
     state = await _whole(gateway)
@@ -71,7 +71,7 @@ async def advise(gateway: Gateway, whose: str = "") -> None:
 
 
 async def _whole(gateway: Gateway) -> GatewayState:
-    """The first state in which something is known of every server: what a rule names may be yet to come before."""
+    """Wait for the first state in which every server is known, and return the current one; rules need all servers."""
     whole = anyio.Event()
 
     def look(_before: GatewayState, after: GatewayState) -> None:

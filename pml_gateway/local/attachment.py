@@ -1,4 +1,4 @@
-"""What a bridge says when it attaches: who it is, where its client works, and with which options it was started."""
+"""The attachment of a bridge: its client, the client's working directory and environment, and its options."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from pml_gateway.upstreams.sharing import WantedUpstream
 from pml_gateway.workplace import Workplace
 
 KEEP_STATE = frozenset({"call"})
-"""Operations of which servers may keep something."""
+"""Operations that may leave state in servers."""
 
 _PLACES = frozenset({"PML_HOME", "PML_CONFIG"})
 
 
 class Options(BaseModel):
-    """What `pml serve` was given on the command line."""
+    """The options of `pml serve` from the command line."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -37,7 +37,7 @@ class Options(BaseModel):
 
 
 class AskedOperation(BaseModel):
-    """What a command asks instead of a session."""
+    """An operation that a command requests instead of a session."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -46,9 +46,10 @@ class AskedOperation(BaseModel):
 
 
 class Hello(BaseModel):
-    """The first line of a bridge, without its variables. `state` is what the gateway gave it last, to be restored.
+    """The first line of a bridge, without its environment variables.
 
-    Where a gateway has made room for it, as an older one, it has `replaced` one.
+    `state` is the session state that the last gateway gave to the bridge. `replaced` is True if an older gateway has
+    ended to make room for this client.
     """
 
     model_config = ConfigDict(frozen=True, extra="ignore")
@@ -66,7 +67,7 @@ class Hello(BaseModel):
 
 @dataclass(frozen=True, slots=True)
 class Attachment:
-    """One client that wants to be served."""
+    """A request of one client to be served."""
 
     version: str
     pid: int
@@ -82,11 +83,11 @@ class Attachment:
         """Read the first line of a bridge.
 
         Raises:
-            ValueError: it is none.
+            ValueError: the line is malformed.
         """
         try:
             given = json.loads(line)
-            # Taken as they are: variables may hold bytes that are no text.
+            # Not validated: variables may hold bytes that are not valid text.
             environ = {str(name): str(value) for name, value in given.pop("environ").items()}
             hello = Hello.model_validate(given)
             if not Path(hello.folder).is_absolute() or "\0" in hello.folder:
@@ -94,17 +95,17 @@ class Attachment:
         except (AttributeError, KeyError, TypeError, RecursionError) as error:
             raise ValueError(f"no attachment of a bridge: {type(error).__name__}") from None
         except ValidationError as error:
-            # Its text would show what was given.
+            # The error's own text would show the given values.
             where = ", ".join(".".join(map(str, each["loc"][:2])) for each in error.errors())
             raise ValueError(f"no attachment of a bridge: {where}") from None
         workplace = Workplace(Path(hello.folder), environ)
         for name in _PLACES & environ.keys():
-            # Relative ones begin in its folder, and not in that of this process.
+            # Relative paths start in the client's folder, not in the folder of this process.
             environ[name] = environ[name] and str(workplace.path(environ[name]))
         return cls(
             hello.version,
             hello.pid,
-            # The secret itself is kept by the bridge alone.
+            # Only the bridge keeps the secret itself.
             local_client(hashlib.sha256(hello.secret.encode()).hexdigest()[:24]),
             workplace,
             hello.options,
@@ -115,31 +116,31 @@ class Attachment:
 
     @property
     def keeps_state(self) -> bool:
-        """Whether servers may keep something of its operation that the next command is to find."""
+        """Return True if its operation may leave state in servers that the next command needs."""
         return self.operation is not None and self.operation.name in KEEP_STATE
 
     @property
     def paths(self) -> Paths:
-        """Where its gateway's files lie."""
+        """Return the paths of its gateway's files."""
         return Paths.from_environ(self.workplace.environ)
 
     @property
     def config_file(self) -> Path | None:
-        """The file that it names instead of the user's, from the folder it works in."""
+        """Return the configuration file given instead of the user's, relative to its folder; None if there is none."""
         return None if self.options.config is None else self.workplace.folder / Path(self.options.config).expanduser()
 
     @property
     def identity(self) -> str:
-        """What names its configuration."""
+        """Return the identity of its configuration."""
         return self.paths.identity(self.config_file)
 
     def is_like(self, other: Attachment) -> bool:
-        """Whether the same is served to both, whatever the configuration says."""
+        """Return True if both get the same service under any configuration."""
         return (self.workplace, self.options) == (other.workplace, other.options)
 
     @property
     def without_effect(self) -> tuple[str, ...]:
-        """What it was started with and can have no effect, in words."""
+        """Return messages about options that have no effect with a shared gateway."""
         given = {"--log-level": self.options.log_level, "--log-format": self.options.log_format}
         named = [option for option, value in given.items() if value is not None]
         if not named:
@@ -149,10 +150,10 @@ class Attachment:
         )
 
     def key(self, loaded: LoadedSettings, upstreams: Mapping[str, WantedUpstream]) -> Hashable:
-        """What clients have in common that one gateway serves: the settings, the servers' processes, and the folder.
+        """Return a key that is equal for clients that can share one gateway: settings, server processes, and folder.
 
-        The folder counts where something depends on it: a project's file, or a setting that refers to what lies there.
-        Reads the disk.
+        The folder counts only if something depends on it: a project's file, or a setting that refers to files there.
+        Blocking: reads the disk.
         """
         settings, environ = loaded.settings, self.workplace.environ
         servers = frozenset(each.key for each in upstreams.values())
@@ -169,14 +170,14 @@ class Attachment:
 
     @property
     def project_file(self) -> Path:
-        """The file of the project that it works in, also where there is none yet."""
+        """Return the path of its project's configuration file, even if it does not exist."""
         return self.workplace.folder / PROJECT_NAME
 
     def load(self, overrides: Mapping[str, Any] | None = None) -> LoadedSettings:
-        """The settings in force for it; `overrides` are options of its command line by dotted key.
+        """Return the settings for this client; `overrides` are options of its command line by dotted key.
 
         Raises:
-            ConfigurationError: with every problem found, or that there are no servers.
+            ConfigurationError: the settings have problems, all of which it lists, or there are no servers.
         """
         loaded = load_settings(
             config_file=self.config_file,

@@ -1,7 +1,7 @@
-"""The bridge: one client's stdin and stdout on one side, the gateway of this machine on the other, restored when lost.
+"""The bridge: connects one client's stdin and stdout to the gateway of this machine, and reconnects when it is lost.
 
-One thread, which waits for three files and never for one of them alone. Nothing is read of one side while the other has
-yet to take what waits for it, in each direction for itself, so that neither memory grows nor anything stands still.
+One thread polls all three files and never blocks on a single one. In each direction, nothing is read from one side
+while the queue for the other side is full, so memory stays bounded, and neither direction can stall the other.
 """
 
 from __future__ import annotations
@@ -28,44 +28,44 @@ if TYPE_CHECKING:
 CHUNK = 64 * 1024
 
 LISTEN_SECONDS = 20.0
-"""How long a gateway that runs may take until it listens, which it does before it loads anything. One that ends instead
-is reported at once."""
+"""Seconds that a running gateway may take until it listens, which it does before it loads anything. If it ends instead,
+this is reported at once."""
 
 SILENT_SECONDS = 5.0
-"""After which a client that waits is told, in its log, that the gateway has not answered."""
+"""Seconds after which a waiting client's log says that the gateway has not answered."""
 
 ATTACH_SECONDS = 90.0
-"""How long it may take to read the settings of this client, beside those of many others, and to answer; one that hangs
-is ended by `pml down` within 75."""
+"""Time limit in seconds for the gateway to read the settings of this client, at the same time as those of many others,
+and to answer; `pml down` ends a gateway that hangs within 75."""
 
 REPLACED_SECONDS = 75.0
-"""How long an older gateway that gives way may take to finish its calls."""
+"""Seconds that an older gateway may take to finish its calls before a newer one replaces it."""
 
 LEFT_SECONDS = 75.0
-"""How long a gateway may say nothing once the client sends no more: it gives its last requests 60 seconds."""
+"""Seconds of silence allowed from the gateway after the client's end of input: its last requests get 60 seconds."""
 
 FIRST_REQUEST_SECONDS = 5.0
-"""How long a client that cannot be served is waited for, to tell it why in the answer to its first request."""
+"""Seconds to wait for the first request of a client that cannot be served, so that its answer can say why."""
 
 FIRST_PAUSE, LONGEST_PAUSE = 1.0, 10.0
-"""Between attempts to start a gateway that does not start; each is caused by a request."""
+"""Seconds between attempts to start a gateway that fails to start; each attempt is caused by a request."""
 
 SHORT_LIFE = 2.0
-"""A gateway that is lost sooner is not replaced at once time after time, unless somebody waits for it."""
+"""Seconds; a gateway lost sooner counts towards LOST_AT_ONCE, after which only a waiting request starts another."""
 
 LOST_AT_ONCE = 3
-"""So many in a row are no accident."""
+"""Number of gateways lost in a row that is no longer taken for an accident."""
 
 NOT_YET = frozenset({"down", "idle"})
-"""Ends on purpose after which the next gateway is started by the client's next message only."""
+"""Reasons for a deliberate end after which only the client's next message starts another gateway."""
 
 
 LASTING = frozenset({2, 78})
-"""Exit codes of what stays wrong until somebody mends it: options and the configuration."""
+"""Exit codes of errors that last until the options or the configuration are fixed."""
 
 
 class RefusedError(Exception):
-    """The gateway does not serve this client, or there is none."""
+    """A gateway that does not serve this client, or no gateway at all."""
 
     def __init__(self, message: str, hint: str = "", exit_code: int = 1) -> None:
         super().__init__(message)
@@ -75,30 +75,30 @@ class RefusedError(Exception):
 
     @property
     def is_retryable(self) -> bool:
-        """Whether the same may succeed later by itself."""
+        """Return True if a retry may succeed without a change of the options or the configuration."""
         return self.exit_code not in LASTING
 
 
 class ServeAloneError(Exception):
-    """This client gets a gateway of its own: the configuration says so, or none can be shared here; and which it is.
+    """The client needs a gateway of its own; the message says why: the configuration, or none can be shared here.
 
-    Where it is raised at the start, nothing was read of the client yet.
+    If it is raised at the start, nothing has been read from the client yet.
     """
 
 
 class LostError(Exception):
-    """The gateway has gone before it answered."""
+    """A lost connection to the gateway."""
 
 
 class Link:
-    """A connection to a gateway that has taken this client."""
+    """A connection of this client to a gateway."""
 
     def __init__(self, connection: socket.socket) -> None:
         self.socket = connection
         self.lines = Lines()
         self.out = Outbox()
         self.early: list[bytes] = []
-        """Lines that came together with the answer to the first one."""
+        """Lines received together with the answer to the first line."""
         self.leaving: str | None = None
         self.since = time.monotonic()
         self.pid: object = None
@@ -106,11 +106,11 @@ class Link:
         self.is_half_closed = False
 
     def greet(self, hello: Mapping[str, Any]) -> dict[str, Any]:
-        """Say who attaches, and give the gateway's answer.
+        """Send the first line and return the gateway's answer.
 
         Raises:
-            LostError: it left instead of answering.
-            RefusedError: it takes too long, or is no gateway.
+            LostError: the connection ended without an answer.
+            RefusedError: there was no answer in time.
         """
         self.socket.settimeout(ATTACH_SECONDS)
         try:
@@ -133,10 +133,10 @@ class Link:
         return answer
 
     def read(self) -> list[bytes]:
-        """The lines that have come.
+        """Return the complete lines that have arrived, without blocking.
 
         Raises:
-            LostError: it has gone.
+            LostError: the connection has ended.
         """
         try:
             chunk = self.socket.recv(CHUNK)
@@ -149,7 +149,7 @@ class Link:
         return self.lines.feed(chunk)
 
     def write(self) -> None:
-        """Send of what waits what it takes now. That it has gone is learned by reading, after its last words."""
+        """Send as much of the queue as the socket takes now. `read` notices a lost connection, after the last lines."""
         try:
             self.out.taken(self.socket.send(self.out.next(CHUNK)))
         except BlockingIOError:
@@ -160,9 +160,9 @@ class Link:
             self._half_close()
 
     def finish(self) -> None:
-        """Say that the client sends no more, and that it wants the answers it waits for."""
+        """Tell the gateway that the client sends no more, but still wants the pending answers."""
         self.is_finishing = True
-        # Without this word, an end is that of a bridge that was killed.
+        # Without this line, the gateway takes the end of the connection for a killed bridge.
         self.out.put(FINISHING + b"\n")
 
     def _half_close(self) -> None:
@@ -174,27 +174,27 @@ class Link:
 
 
 class Door:
-    """The way to the gateway of this machine, which is started where there is none.
+    """The way to the gateway of this machine; it is started if none runs.
 
     Args:
         endpoint: where the gateway listens.
-        command: what starts one.
+        command: the command line that starts a gateway.
     """
 
     def __init__(self, endpoint: Endpoint, command: Sequence[str]) -> None:
         self._endpoint = endpoint
         self._command = command
         self._told: set[str] = set()
-        """What the client's log has of what gateways had to say."""
+        """Notes of gateways that are already in the client's log."""
         self._has_replaced = False
-        """Whether one made room for this client: the next one is taken as it is, or they would be ended without end."""
+        """True once a gateway was replaced for this client; to avoid a loop, the next one is accepted as it is."""
 
     def attach(self, hello: Mapping[str, Any]) -> Link:
-        """Return a connection to a gateway that has answered this first line.
+        """Return a connection to a gateway that has accepted this first line.
 
         Raises:
-            RefusedError: there is none, or it does not take this client.
-            ServeAloneError: it gets a gateway of its own.
+            RefusedError: there is no gateway, or it does not accept this client.
+            ServeAloneError: the client needs a gateway of its own.
         """
         until = time.monotonic() + LISTEN_SECONDS
         gives_way, lost = False, 0
@@ -211,7 +211,7 @@ class Door:
                 answer = link.greet({**hello, "replaced": self._has_replaced})
             except LostError:
                 answer, lost = {}, lost + 1
-                # It may have hung until it was ended; the next one has its own time.
+                # The lost gateway may have hung; the next one gets the full time.
                 until = max(until, time.monotonic() + LISTEN_SECONDS)
             if "attached" in answer:
                 for note in answer["attached"].get("notes", ()):
@@ -236,14 +236,14 @@ class Door:
 
 
 class Bridge:
-    """Between one client and whichever gateway serves it now.
+    """The relay between one client and the gateway that currently serves it.
 
     Args:
         endpoint: where the gateway listens.
-        command: what starts one.
-        hello: the first line to it, but for its `state`.
-        stdin: what the client writes to.
-        stdout: what the client reads.
+        command: the command line that starts a gateway.
+        hello: the first line to the gateway, without its `state`.
+        stdin: the file descriptor that the client writes to.
+        stdout: the file descriptor that the client reads from.
     """
 
     def __init__(
@@ -261,15 +261,15 @@ class Bridge:
         self._client_left = False
         self._short_lives = 0
         self._reason: RefusedError | None = None
-        """Why there is no gateway, after an attempt to have one."""
+        """Reason for the last failed attempt to attach; None after a successful one."""
         self._retry_at = 0.0
         self._pause = FIRST_PAUSE
 
     def run(self) -> int:
-        """Serve until the client leaves; gives the exit code.
+        """Serve until the client leaves, and return the exit code.
 
         Raises:
-            ServeAloneError: it gets a gateway of its own.
+            ServeAloneError: the client needs a gateway of its own.
         """
         try:
             self._attach()
@@ -279,7 +279,7 @@ class Bridge:
             while not self._is_finished:
                 self._turn()
         except BrokenPipeError:
-            # Nobody reads the answers any more.
+            # The client no longer reads its answers.
             return 0
         except LineTooLongError as error:
             tell(str(error))
@@ -291,7 +291,7 @@ class Bridge:
 
     @property
     def _is_finished(self) -> bool:
-        """Whether the client has left and has every answer."""
+        """Return True if the client has left and every answer is delivered."""
         link = self._link
         is_told = link is None or (link.is_half_closed and not self._session.waits)
         return self._client_left and is_told and not self._to_client
@@ -299,7 +299,7 @@ class Bridge:
     # One turn
 
     def _turn(self) -> None:
-        """Wait until something can be read or written, and do so."""
+        """Wait until something can be read or written, and handle it."""
         link = self._link
         reads: list[int] = []
         writes: list[int] = []
@@ -329,7 +329,7 @@ class Bridge:
             link.finish()
 
     def _patience(self) -> float | None:
-        """How long nothing may happen: a gateway that restores a session, or ends one, has to say something."""
+        """Return the seconds to wait for activity: a gateway that restores or ends a session must send something."""
         if self._session.is_restoring:
             return ATTACH_SECONDS
         return LEFT_SECONDS if self._client_left else None
@@ -355,7 +355,7 @@ class Bridge:
                 if is_request:
                     self._have_gateway()
             elif not (self._session.is_restoring or (is_request and link.leaving)):
-                # A request that a gateway is not to have, as it leaves or is not ready, is remembered until one is.
+                # If the gateway is leaving or not ready, the request is remembered until a gateway can take it.
                 link.out.put(passed or b"")
 
     def _read_gateway(self, link: Link) -> None:
@@ -380,18 +380,18 @@ class Bridge:
     # Gateways that come and go
 
     def _attach(self) -> Link:
-        """Attach with what is known of the session, and take what came with the answer.
+        """Attach with the known session state, and handle the lines that came with the answer.
 
         Raises:
-            RefusedError: there is no gateway, or it does not take this client.
-            ServeAloneError: the client gets a gateway of its own.
+            RefusedError: there is no gateway, or it does not accept this client.
+            ServeAloneError: the client needs a gateway of its own.
         """
         link = self._link = self._door.attach({**self._hello, "state": self._session.state})
         self._take(link, link.early)
         return link
 
     def _lose(self, why: str) -> None:
-        """Go on after the gateway has gone: with the next one, or without where nobody needs one now."""
+        """Handle a lost gateway: attach to the next one, or go on without if nothing needs one yet."""
         link, self._link = self._link, None
         if link is None:
             return
@@ -410,7 +410,7 @@ class Bridge:
             self._have_gateway()
 
     def _have_gateway(self) -> None:
-        """Attach to a gateway and restore the session; without one, all in flight is answered with the reason."""
+        """Attach to a gateway and restore the session; if that fails, answer all requests in flight with the reason."""
         if self._reason is None or time.monotonic() >= self._retry_at:
             try:
                 link = self._attach()
@@ -434,7 +434,7 @@ class Bridge:
     # No gateway at all
 
     def _refuse(self, error: RefusedError) -> int:
-        """Say why this client is not served: on stderr, and in the answer to what it asks first."""
+        """Say on stderr and in the answer to the first request why the client is not served; return the exit code."""
         tell_error(error.message, error.hint)
         until = time.monotonic() + FIRST_REQUEST_SECONDS
         while not self._session.waits and not os.isatty(self._stdin):
@@ -460,10 +460,10 @@ class Bridge:
 
 
 def serve(endpoint: Endpoint, command: Sequence[str], hello: Mapping[str, Any]) -> int:
-    """Be the bridge of the client at stdin and stdout until it leaves, or a signal says so; gives the exit code.
+    """Run the bridge for the client at stdin and stdout until it leaves or a signal arrives; return the exit code.
 
     Raises:
-        ServeAloneError: it gets a gateway of its own; nothing was read of it.
+        ServeAloneError: the client needs a gateway of its own; nothing was read from it.
     """
     before = {number: signal.signal(number, _leave) for number in (signal.SIGTERM, signal.SIGINT)}
     try:
@@ -474,12 +474,12 @@ def serve(endpoint: Endpoint, command: Sequence[str], hello: Mapping[str, Any]) 
 
 
 def _leave(number: int, frame: object) -> NoReturn:
-    """The client's going away is all the gateway needs to know, and it learns it by the end of the connection."""
+    """Exit at once: the end of the connection tells the gateway all that it needs to know."""
     raise SystemExit(0)
 
 
 def _notice(line: bytes) -> dict[str, Any]:
-    """What a line with a notice says; nothing where it is none."""
+    """Return the content of a notice line; empty if the line is not a notice."""
     try:
         said = json.loads(line.removeprefix(b"!"))
     except ValueError:
@@ -488,9 +488,9 @@ def _notice(line: bytes) -> dict[str, Any]:
 
 
 def _writer(descriptor: int) -> tuple[Callable[[memoryview], int], int]:
-    """How to write to a file that is ready for it without being held up, and how much at once.
+    """Return a function that writes to a ready file without blocking, and the maximum number of bytes for one write.
 
-    Its flags stay as they are: others may have it open as well.
+    The flags of the descriptor stay unchanged: other processes may have the file open as well.
     """
     kind = os.fstat(descriptor).st_mode
     if stat.S_ISSOCK(kind):
@@ -500,10 +500,10 @@ def _writer(descriptor: int) -> tuple[Callable[[memoryview], int], int]:
         return (lambda content: os.write(descriptor, content)), CHUNK
     if stat.S_ISFIFO(kind) and os.path.isdir("/proc/self/fd"):
         try:
-            # Opened anew, with flags of its own.
+            # Opened again, so that the descriptor has its own flags.
             own = os.open(f"/proc/self/fd/{descriptor}", os.O_WRONLY | os.O_NONBLOCK)
         except OSError:
-            # It is another user's, as where a client starts this by sudo.
+            # The pipe belongs to another user, for example if a client starts this with sudo.
             pass
         else:
             return (lambda content: _none_if_blocked(os.write, own, content)), CHUNK
@@ -511,13 +511,13 @@ def _writer(descriptor: int) -> tuple[Callable[[memoryview], int], int]:
 
 
 def _ready(reads: list[int], writes: list[int], seconds: float | None) -> tuple[list[int], list[int]]:
-    """Which files can be read and which can be written, once any of them can or the time is over."""
-    # `select` takes no number past 1,023, which clients that leave many files open to their children come to.
+    """Wait until a file is ready or the time is over, and return the readable and the writable files."""
+    # `select` accepts no descriptor above 1,023, but clients that leave many files open to their children exceed that.
     poll = select.poll()
     for each in {*reads, *writes}:
         poll.register(each, (select.POLLIN if each in reads else 0) | (select.POLLOUT if each in writes else 0))
     found = dict(poll.poll(None if seconds is None else seconds * 1000))
-    # An end or an error is told whatever was asked for, and met by reading as by writing.
+    # `poll` reports an end or an error for every registered file; reading and writing both handle it.
     return (
         [each for each in reads if found.get(each, 0) & ~select.POLLOUT],
         [each for each in writes if found.get(each, 0) & ~select.POLLIN],
@@ -532,12 +532,12 @@ def _none_if_blocked(write: Callable[..., int], *arguments: Any) -> int:
 
 
 def tell(message: str, hint: str = "") -> None:
-    """A line to whoever reads the client's log of its servers."""
+    """Write a line to stderr, which clients keep in their log of this server."""
     _say(f"pml: {message}" + (f" ({hint})" if hint else ""))
 
 
 def tell_error(message: str, hint: str = "") -> None:
-    """Say why this client is not served, as commands say it."""
+    """Write to stderr why this client is not served, in the form that commands use."""
     _say(f"error: {message}" + (f"\n  {hint}" if hint else ""))
 
 
@@ -546,5 +546,5 @@ def _say(text: str) -> None:
         sys.stderr.write(f"{text}\n")
         sys.stderr.flush()
     except (OSError, ValueError, AttributeError):
-        # There is nobody to tell.
+        # stderr is closed.
         return

@@ -1,4 +1,4 @@
-"""What the command line tells the gateway of this machine: one line, answered by one."""
+"""Commands to the gateway of this machine: one line each, answered by one line."""
 
 from __future__ import annotations
 
@@ -23,20 +23,20 @@ from pml_gateway.types import JsonObject
 
 CONNECT_SECONDS = 2.0
 START_SECONDS = 20.0
-"""What a gateway may take from its start to its first answer: two seconds, and more on a machine that is busy with a
+"""Seconds that a gateway may take from its start to its first answer: two usually, more if the machine is busy with a
 login."""
 
 PROGRESS_INTERVAL = 1.0
-"""How often whoever waits is told that it still does."""
+"""Seconds between progress reports to a waiting caller."""
 
 MAX_ANSWER = 16 * 1024 * 1024
 
 KILL_SECONDS = 5.0
-"""What a gateway that hangs may take to end after SIGTERM, which it may hear all the same, and then after SIGKILL."""
+"""Seconds that a hanging gateway gets to end after SIGTERM, which it may still handle, and then after SIGKILL."""
 
 
 class StuckGatewayError(GatewayError):
-    """A gateway lives, and does not answer or end; `process` is 0 where the system does not show it."""
+    """A running gateway that does not answer or end; `process` is 0 if its process id is unknown."""
 
     def __init__(self, endpoint: Endpoint, process: int, what: str) -> None:
         who = f" (process {process})" if process else ""
@@ -56,21 +56,21 @@ def ask(
     *,
     awaits_start: bool = True,
 ) -> JsonObject | None:
-    """Return the answer of the gateway, or None where there is none.
+    """Return the answer of the gateway, or None if no gateway runs.
 
-    One that leaves instead of answering, for another takes its place or none, is not to blame: the other is asked.
+    If the gateway ends instead of answering, its successor is asked; without a successor, the answer is None.
 
     Args:
-        endpoint: where it listens.
-        command: what it is to do.
-        seconds: what it may take.
-        arguments: of the command.
-        waiting: told every second how many are left.
-        awaits_start: whether one that has just been started is waited for until it should have answered.
+        endpoint: where the gateway listens.
+        command: name of the command.
+        seconds: time limit for the answer.
+        arguments: arguments of the command.
+        waiting: called every second with the number of seconds left.
+        awaits_start: True to wait longer for a gateway that has just started, until it should be able to answer.
 
     Raises:
-        StuckGatewayError: it does not answer in time.
-        GatewayError: it cannot be reached, or says what is wrong.
+        StuckGatewayError: the gateway does not answer in time.
+        GatewayError: the gateway cannot be reached, or answers with an error.
     """
     began = time.monotonic()
     asked = endpoint.living()
@@ -82,7 +82,7 @@ def ask(
         if isinstance(error, ConnectionError) and asked is not None and endpoint.living() != asked:
             left = seconds - (time.monotonic() - began)
             return ask(endpoint, command, max(left, 0), arguments, waiting, awaits_start=awaits_start)
-        # The system says of a limit nothing that a person would read.
+        # The system's text for a timeout is not helpful.
         waited = max(seconds, round(time.monotonic() - began))
         what = f"no answer in {waited:g} s" if isinstance(error, TimeoutError) else error.strerror or str(error)
         if error.filename is not None:
@@ -126,14 +126,17 @@ def _asked(
 
 
 def _is_starting(endpoint: Endpoint) -> bool:
-    """Whether a gateway may still be loading what it answers with: it listens before."""
+    """Return True if the gateway may still be loading: it listens before it can answer."""
     age = endpoint.age()
-    # One that is younger than nothing has had the clock set back since.
+    # A negative age means that the clock was set back.
     return age is not None and 0 <= age < START_SECONDS
 
 
 def wait_for_end(gateway: GatewayWatch, seconds: float) -> bool:
-    """Whether a gateway is gone, with all that it started, within so many seconds; another one may live by then."""
+    """Wait until a gateway and all that it started have ended; return False if they have not within `seconds`.
+
+    Another gateway may run by then.
+    """
     until = time.monotonic() + seconds
     while not gateway.has_ended:
         if time.monotonic() >= until:
@@ -143,7 +146,7 @@ def wait_for_end(gateway: GatewayWatch, seconds: float) -> bool:
 
 
 def kill(endpoint: Endpoint, gateway: GatewayWatch) -> bool:
-    """End a gateway that hangs, and its servers with it; return False if it lives on."""
+    """Kill a gateway that hangs, with its servers; return False if it is still running."""
     process = gateway.process
     if not process:
         return False
@@ -157,7 +160,7 @@ def kill(endpoint: Endpoint, gateway: GatewayWatch) -> bool:
 
 
 def tidy(endpoint: Endpoint) -> None:
-    """Remove what a gateway that was killed has left, also what `pml up` asked for, unless another one lives by now."""
+    """Remove the files of a killed gateway, including the request of `pml up`, unless another gateway runs by now."""
     life = endpoint.take_life()
     if life is not None:
         remove(endpoint.socket)

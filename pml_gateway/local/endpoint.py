@@ -1,6 +1,7 @@
-"""Where the gateway of one home and configuration file listens, and that both ends are the same user's.
+"""The endpoint of a gateway: the socket and locks for one home and configuration file, used by a single user only.
 
-What a bridge imports stays small, as there is one bridge a client: no dataclasses, no pathlib, no OpenSSL (hashlib).
+Bridges import this module, and each client has one, so its imports stay small: no dataclasses, pathlib or OpenSSL
+(hashlib).
 """
 
 from __future__ import annotations
@@ -25,29 +26,29 @@ if sys.platform != "win32":
     import fcntl
 
 MAX_ADDRESS = 100
-"""Bytes a socket address holds, on every system; longer paths are reached through their folder."""
+"""Maximum bytes of a socket address on every system; longer paths are reached through their open folder."""
 
 BACKLOG = 128
-"""Bridges that may wait to be accepted at once: more than anybody has clients."""
+"""Maximum number of bridges waiting to be accepted: more than the clients of any user."""
 
 LISTENER_SECONDS = 5.0
-"""How long it may take to find out if another gateway listens on a socket."""
+"""Time limit in seconds for finding out if another gateway listens on a socket."""
 
 LIFE_SECONDS = 0.5
-"""How long a gateway tries for its life lock, which others hold for the moment in which they look."""
+"""Seconds for which a gateway tries to take its life lock; other processes hold it for a moment when they probe it."""
 
 POLL_SECONDS = 0.02
 
 NOBODY = frozenset({errno.ENOENT, errno.ECONNREFUSED, errno.ECONNRESET, errno.ENOTDIR})
-"""What the system says where nobody listens."""
+"""Error numbers that mean that no process listens."""
 
 
 class NobodyListensError(ConnectionError):
-    """There is no gateway here now."""
+    """A failed connection, as no gateway currently listens."""
 
 
 class UnsupportedSystemError(Exception):
-    """The system is Windows, where Python has no Unix sockets through which clients share a gateway."""
+    """A system without the Unix sockets that clients need to share a gateway: Windows, where Python has none."""
 
     def __init__(self) -> None:
         super().__init__(
@@ -56,26 +57,26 @@ class UnsupportedSystemError(Exception):
 
 
 class UnsafeEndpointError(PermissionError):
-    """What is here belongs to another user, or is open to others; nothing is said to it."""
+    """A socket or folder that belongs to another user or is open to others; nothing is sent to it."""
 
 
 class Endpoint:
-    """The names of one gateway in `PML_HOME`: its socket, its locks, what it failed of, its log."""
+    """The files of one gateway in `PML_HOME`: its socket, its locks, its last failure, its log."""
 
     def __init__(self, home: str, name: str) -> None:
         self.folder = os.path.join(home, "run")
         self._base = os.path.join(self.folder, name)
         self.socket = f"{self._base}.attach"
         self.start_lock = f"{self._base}.start"
-        """Held by whoever starts the gateway, while it does."""
+        """Path of the lock that a process holds while it starts the gateway."""
         self.life_lock = f"{self._base}.life"
-        """Held by the gateway for as long as it lives: there is never a second."""
+        """Path of the lock that the gateway holds as long as it runs, so that there is never a second one."""
         self.failure = f"{self._base}.failure"
-        """Why the last start failed, for those that waited beside."""
+        """Path of the file with the error of the last failed start, for other processes that waited for it."""
         self.up_request = f"{self._base}.up"
-        """What `pml up` asked for, for the gateway after one that was killed."""
+        """Path of the file with the request of `pml up`, for the successor of a killed gateway."""
         self.log = os.path.join(home, "logs", f"{name}.log")
-        """What the detached gateway prints."""
+        """Path of the file with the output of the detached gateway."""
         self._bound: tuple[int, int] | None = None
 
     @classmethod
@@ -91,11 +92,11 @@ class Endpoint:
         return cls(os.path.abspath(home), f"gateway-{_short_hash(identity)}")
 
     def prepare(self) -> None:
-        """Make the folders for their owner alone; one of ours that is open to others is closed to them.
+        """Create the folders for their owner only; if a folder of this user is open to others, close it to them.
 
         Raises:
-            UnsafeEndpointError: the folder of sockets is another user's.
-            OSError: there can be no such folder.
+            UnsafeEndpointError: the folder of sockets belongs to another user.
+            OSError: the folder cannot be created.
         """
         for folder in (self.folder, os.path.dirname(self.log)):
             os.makedirs(os.path.dirname(folder), mode=0o700, exist_ok=True)
@@ -107,7 +108,7 @@ class Endpoint:
         self._check_folder()
 
     def close_to_others(self) -> str:
-        """Close the folder of sockets, where it is ours, to others; says so where it was open to them."""
+        """Close this user's folder of sockets to others; return a message if it was open to them, else ""."""
         try:
             found = os.stat(self.folder)
             if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid() or not found.st_mode & 0o077:
@@ -119,16 +120,16 @@ class Endpoint:
 
     @property
     def where_logged(self) -> str:
-        """Where its log is, if there is one: that of the service, or of one in the foreground, is elsewhere."""
+        """Return a hint at the log file if it exists: a service or a gateway in the foreground logs elsewhere."""
         return f"its log is {self.log}" if os.path.exists(self.log) else ""
 
     def connect(self, timeout: float) -> socket.socket:
-        """A connection to the gateway, whose other end is this user's. It blocks, without a timeout of its own.
+        """Return a blocking connection without a timeout to the gateway, once the other end is known to be this user's.
 
         Raises:
             NobodyListensError: there is no gateway.
-            UnsafeEndpointError: what listens, or the folder it is in, is not this user's alone.
-            OSError: there is one, and it cannot be reached within `timeout` seconds.
+            UnsafeEndpointError: the listening process, the socket or its folder is not this user's alone.
+            OSError: there is a gateway, but it cannot be reached within `timeout` seconds.
         """
         try:
             self._check_folder()
@@ -142,11 +143,11 @@ class Endpoint:
         return connection
 
     def listen(self) -> socket.socket:
-        """The socket on which the gateway of this endpoint accepts; whoever listens holds the life lock.
+        """Return the socket on which the gateway of this endpoint accepts; the caller must hold the life lock.
 
         Raises:
-            UnsafeEndpointError: what is in its place belongs to another user.
-            OSError: another gateway listens, or nobody can listen here.
+            UnsafeEndpointError: the file in its place belongs to another user.
+            OSError: another gateway listens, or it is impossible to listen here.
         """
         self.prepare()
         try:
@@ -156,7 +157,7 @@ class Endpoint:
         except ConnectionRefusedError:
             _check_own(self.socket, stat.S_ISSOCK)
         except BlockingIOError:
-            # So many wait for it that it takes no more.
+            # The queue of the other gateway is full.
             raise OSError(errno.EADDRINUSE, "another gateway listens", self.socket) from None
         else:
             raise OSError(errno.EADDRINUSE, "another gateway listens", self.socket)
@@ -164,12 +165,12 @@ class Endpoint:
         unready = f"{self._base}.{os.getpid()}.new"
         listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
-            # Where the folder is entered by its owner alone, nobody else connects before the mode is set.
+            # Only the owner can enter the folder, so no other user can connect before the mode is set.
             with _Address(unready) as address:
                 listener.bind(address)
             os.chmod(unready, 0o600)
             listener.listen(BACKLOG)
-            # Who finds the socket can connect: it listens before it has its name.
+            # The socket listens before it gets its final name, so every process that finds it can connect.
             os.replace(unready, self.socket)
         except BaseException:
             listener.close()
@@ -179,7 +180,7 @@ class Endpoint:
         return listener
 
     def withdraw(self) -> None:
-        """Take the name away under which this process listens, unless another has it by now."""
+        """Remove the socket file of this process, unless it belongs to another gateway by now."""
         bound, self._bound = self._bound, None
         try:
             if bound is not None and bound == _identity(self.socket):
@@ -188,7 +189,7 @@ class Endpoint:
             return
 
     def take_life(self, timeout: float = LIFE_SECONDS) -> int | None:
-        """What holds the life lock until it is closed or this process ends; None while another gateway lives."""
+        """Take the life lock and return its descriptor, which holds it until closed; None if another gateway runs."""
         until = time.monotonic() + timeout
         while (held := take_lock(self.life_lock)) is None and time.monotonic() < until:
             time.sleep(POLL_SECONDS)
@@ -198,9 +199,9 @@ class Endpoint:
         return held
 
     def leave(self, life: int) -> None:
-        """Have the next gateway live, and leave nothing in the folder.
+        """Remove the files of this gateway, so that the next one can start.
 
-        Until `life` is closed, whoever watches this one sees that it has not ended.
+        Until `life` is closed, a GatewayWatch still reports this gateway as running.
         """
         if _is_named(life, self.life_lock):
             remove(self.life_lock)
@@ -210,9 +211,9 @@ class Endpoint:
             drop_lock(self.start_lock, starting)
 
     def living(self) -> int | None:
-        """The process id of the gateway that lives here, also of one that does not listen yet, or no longer.
+        """Return the process id of the gateway that runs here, even if it does not listen yet or any more.
 
-        Where the system does not show it, 0.
+        None if there is no gateway, 0 if its process id is unknown.
         """
         if not os.path.exists(self.life_lock):
             return None
@@ -227,11 +228,11 @@ class Endpoint:
             return 0
 
     def watch(self) -> GatewayWatch:
-        """The gateway that lives here now, to be watched until its end."""
+        """Return a watch on the gateway that currently runs here."""
         return GatewayWatch(self.life_lock, self.living())
 
     def age(self) -> float | None:
-        """How many seconds ago, by the clock, the gateway began that lives here; None where none does."""
+        """Return the seconds since the gateway here started, by the wall clock; None if there is none."""
         try:
             return None if self.living() is None else time.time() - os.path.getmtime(self.life_lock)
         except OSError:
@@ -253,7 +254,7 @@ class Endpoint:
         return connection
 
     def _clear_unready(self) -> None:
-        """Remove sockets of gateways that were killed before theirs had its name."""
+        """Remove sockets of gateways that were killed before the socket got its final name."""
         before = os.path.basename(self._base)
         for name in os.listdir(self.folder):
             path = os.path.join(self.folder, name)
@@ -269,11 +270,11 @@ class Endpoint:
 
 
 class GatewayWatch:
-    """A gateway, watched until its end; by then another one may live in its place. Nobody has ended already.
+    """A watch on one gateway until its end, even if another one has taken its place by then.
 
     Args:
-        path: of the life lock.
-        process: what held it; None for nobody.
+        path: path of the life lock.
+        process: process id of the gateway; if None, there is none, and it counts as ended.
     """
 
     def __init__(self, path: str, process: int | None) -> None:
@@ -283,7 +284,7 @@ class GatewayWatch:
             try:
                 self._lock = os.open(path, os.O_RDWR | os.O_NOFOLLOW)
             except FileNotFoundError:
-                # It has ended since.
+                # The gateway has ended in the meantime.
                 return
 
     def __enter__(self) -> GatewayWatch:
@@ -295,18 +296,18 @@ class GatewayWatch:
 
     @property
     def has_ended(self) -> bool:
-        """Whether it is gone, with all that it started."""
+        """Return True if the gateway and all that it started have ended."""
         if self._lock is None:
             return True
         if _locked(self._lock):
             fcntl.flock(self._lock, fcntl.LOCK_UN)
             return True
-        # The gateway after one that was killed takes the same file.
+        # The successor of a killed gateway takes the same file.
         return bool(self.process) and _process_in(self._lock) != self.process
 
 
 def _process_in(lock: int) -> int:
-    """Who says in a life lock that it lives; 0 where the system does not show it."""
+    """Return the process id in a life lock; 0 if it cannot be read."""
     try:
         os.lseek(lock, 0, os.SEEK_SET)
         return int(os.read(lock, 20))
@@ -315,7 +316,7 @@ def _process_in(lock: int) -> int:
 
 
 def _short_hash(text: str) -> str:
-    """Enough to tell a user's configuration files apart. hashlib would load OpenSSL: 4 MB more for every client."""
+    """Return a hash that tells a user's configuration files apart. hashlib would load OpenSSL: 4 MB more per client."""
     try:
         from _blake2 import blake2b
     except ImportError:
@@ -329,11 +330,11 @@ def _identity(path: str) -> tuple[int, int]:
 
 
 def _check_own(path: str, is_kind: Kind, *, follow: bool = False) -> None:
-    """See that a path is of the right kind, this user's, and open to nobody else.
+    """Check that a path is of the right kind, belongs to this user, and is closed to others.
 
     Raises:
-        UnsafeEndpointError: it is not.
-        OSError: there is none.
+        UnsafeEndpointError: the check failed.
+        OSError: the path does not exist.
     """
     found = os.stat(path) if follow else os.lstat(path)
     if not is_kind(found.st_mode):
@@ -346,17 +347,17 @@ def _check_own(path: str, is_kind: Kind, *, follow: bool = False) -> None:
 
 
 def check_peer(connection: socket.socket) -> None:
-    """See that the other end of a connection is a process of this user.
+    """Check that the other end of a connection is a process of this user.
 
     Raises:
-        UnsafeEndpointError: it is not.
+        UnsafeEndpointError: the check failed.
     """
     if (user := stranger(connection)) is not None:
         raise UnsafeEndpointError(errno.EPERM, f"the other end is a process of user {user}")
 
 
 class _Address:
-    """What to call a socket file; one whose path is too long is named through its open folder (Linux)."""
+    """The address of a socket file; if its path is too long, the address goes through its open folder (Linux)."""
 
     def __init__(self, path: str) -> None:
         self._path = path
@@ -375,9 +376,9 @@ class _Address:
 
 
 def take_lock(path: str) -> int | None:
-    """What holds a lock until it is closed or the process ends; None while another process holds it.
+    """Return a descriptor that holds the lock until it is closed or the process ends; None if another process holds it.
 
-    Children do not inherit it.
+    Programs that this process starts do not inherit the lock.
     """
     while True:
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
@@ -386,12 +387,12 @@ def take_lock(path: str) -> int | None:
             return None
         if _is_named(descriptor, path):
             return descriptor
-        # Whoever held it took the name away: what counts is the file that has the name now.
+        # The previous holder has removed the file: only the file that currently has the name counts.
         os.close(descriptor)
 
 
 def drop_lock(path: str, descriptor: int) -> None:
-    """Give a lock back for good, with its name: nothing is left of it."""
+    """Release a lock and remove its file."""
     if _is_named(descriptor, path):
         remove(path)
     os.close(descriptor)
@@ -406,7 +407,7 @@ def _locked(descriptor: int) -> bool:
 
 
 def _is_named(descriptor: int, path: str) -> bool:
-    """Whether a file that is open still has its name."""
+    """Return True if an open file is still the one at `path`."""
     try:
         return os.path.samestat(os.fstat(descriptor), os.stat(path))
     except FileNotFoundError:
@@ -414,7 +415,7 @@ def _is_named(descriptor: int, path: str) -> bool:
 
 
 def write_owned(path: str, content: bytes) -> None:
-    """Replace a file by one that its owner alone reads; a reader sees the old or the new one."""
+    """Replace a file atomically by one that only its owner can read."""
     temporary = f"{path}.{os.getpid()}"
     descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o600)
     try:
@@ -427,7 +428,7 @@ def write_owned(path: str, content: bytes) -> None:
 
 
 def remove(path: str) -> None:
-    """Remove a file, if it is there and can be."""
+    """Remove a file; errors are ignored."""
     try:
         os.unlink(path)
     except OSError:

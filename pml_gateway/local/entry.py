@@ -1,4 +1,4 @@
-"""How `pml serve` becomes a bridge, decided from its words before anything large is imported."""
+"""The entry to `pml serve`: turns it into a bridge if its arguments allow that, before any large import."""
 
 from __future__ import annotations
 
@@ -16,26 +16,26 @@ if TYPE_CHECKING:
     from pml_gateway.local.endpoint import Endpoint
 
 OPTIONS = ("config", "mode", "preset")
-"""What a bridge passes on unread; with any other word `pml serve` is the command line's."""
+"""Options that a bridge passes on unread; with any other, the command line handles `pml serve`."""
 
 HOME_NAME = ".pml"
 CONFIG_NAME = "config.yaml"
-"""As `paths.py` has them, which is too large for a bridge."""
+"""The same values as in `paths.py`, which is too large for a bridge to import."""
 
 UNSUPPORTED = 78
-"""The exit code on a system where clients cannot share a gateway: that of a configuration which has to change."""
+"""Exit code on a system where clients cannot share a gateway: the same as for a wrong configuration."""
 
 SETTING = b"attach"
 VARIABLE = "PML_LOCAL__ATTACH"
-"""What may switch bridges off. Where one of them occurs, the command line reads the settings, and decides."""
+"""Text in a file and name of a variable that may switch bridges off; if found, the command line reads the settings."""
 
 MAX_LOOKED_AT = 16 * 1024 * 1024
 
 
 def bridge(words: Sequence[str]) -> list[str]:
-    """Be a bridge until the client leaves, and end the process, where these words ask for no more than that.
+    """Run as a bridge until the client leaves, then exit, if these arguments ask for no more than that.
 
-    Gives the words that the command line is to have otherwise.
+    Otherwise return the arguments for the command line.
     """
     options = plain_options(words)
     if options is None or may_be_off(options, os.environ, folder()):
@@ -47,15 +47,15 @@ def bridge(words: Sequence[str]) -> list[str]:
     except ServeAloneError as error:
         tell(str(error), "this client gets a gateway of its own")
         return [*words, "--alone"]
-    # Everything is written, and nothing is left to close: the time that tidying up takes is the client's.
+    # All output is written and nothing needs closing; interpreter shutdown would only make the client wait.
     os._exit(code)
 
 
 def serve_as_bridge(options: Mapping[str, str | None]) -> int:
-    """Be a bridge with these options until the client leaves; gives the exit code.
+    """Run as a bridge with these options until the client leaves, and return the exit code.
 
     Raises:
-        ServeAloneError: the client gets a gateway of its own.
+        ServeAloneError: the client needs a gateway of its own.
     """
     from pml_gateway.local.bridge import serve, tell_error
     from pml_gateway.local.endpoint import UnsupportedSystemError
@@ -69,7 +69,7 @@ def serve_as_bridge(options: Mapping[str, str | None]) -> int:
 
 
 def attaching(options: Mapping[str, str | None]) -> tuple[Endpoint, list[str], dict[str, Any]]:
-    """Return where this process attaches, what starts a gateway there, and what it says first.
+    """Return the endpoint to attach to, the command that starts a gateway there, and the first line to send.
 
     Raises:
         UnsupportedSystemError: clients cannot share a gateway here.
@@ -91,12 +91,12 @@ def attaching(options: Mapping[str, str | None]) -> tuple[Endpoint, list[str], d
 
 
 def gateway_command(home: str, config_file: str) -> list[str]:
-    """What starts the gateway of a home and a configuration file."""
+    """Return the command line that starts the gateway of a home and a configuration file."""
     return [sys.executable, "-P", "-m", "pml_gateway.local.server", "--home", home, "--config", config_file]
 
 
 def plain_options(words: Sequence[str]) -> dict[str, str | None] | None:
-    """The options of a `pml serve` that a bridge can be; None where the command line has to look at the words."""
+    """Return the options of a `pml serve` that can be a bridge; None if the command line must handle the arguments."""
     if not words or words[0] != "serve":
         return None
     given: dict[str, str | None] = dict.fromkeys(OPTIONS)
@@ -115,7 +115,7 @@ def plain_options(words: Sequence[str]) -> dict[str, str | None] | None:
 
 
 def places(options: Mapping[str, str | None], environ: Mapping[str, str]) -> tuple[str, str]:
-    """The home and the configuration file, as `Paths` finds them."""
+    """Return the home and the configuration file, found in the same way as by `Paths`."""
     home = environ.get("PML_HOME") or os.path.join(environ.get("HOME") or os.path.expanduser("~"), HOME_NAME)
     home = os.path.abspath(os.path.expanduser(home))
     config_file = options["config"] or environ.get("PML_CONFIG") or os.path.join(home, CONFIG_NAME)
@@ -123,7 +123,7 @@ def places(options: Mapping[str, str | None], environ: Mapping[str, str]) -> tup
 
 
 def may_be_off(options: Mapping[str, str | None], environ: Mapping[str, str], working: str) -> bool:
-    """Whether `local.attach` may be set somewhere: in a file, or in the environment."""
+    """Return True if `local.attach` may be set, in a file or in the environment."""
     if any(name.upper() == VARIABLE for name in environ):
         return True
     if _names_setting(places(options, environ)[1], is_own=False):
@@ -139,9 +139,9 @@ def _names_setting(path: str, *, is_own: bool) -> bool:
 
 
 def folder() -> str:
-    """Return the working directory."""
+    """Return the working directory, or the root folder if it has been deleted."""
     try:
         return os.getcwd()
     except OSError:
-        # Deleted under us: there is no project then.
+        # The root folder has no project.
         return os.sep

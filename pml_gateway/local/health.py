@@ -1,4 +1,4 @@
-"""What doctor finds about the gateway that this machine's clients share, and about what earlier ones have left."""
+"""Doctor's checks of the gateway that this machine's clients share, and of files left by earlier gateways."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from pml_gateway.types import JsonObject
 ANSWER_SECONDS = 5.0
 
 LOG_BYTES = 64 * 1024
-"""The end of the log, where what is wrong now would stand."""
+"""Bytes at the end of the log that are searched for current errors."""
 
 OF_THEIR_OWN = "each client over stdio has a gateway of its own"
 
@@ -42,7 +42,7 @@ _ERROR = re.compile(r'^\S+ ERROR |"level": ?"error"')
 
 
 def health(endpoint: Endpoint, settings: Settings | None) -> Iterator[Finding]:
-    """Whether it runs and how, which servers have several processes, and what is in its way. Blocks."""
+    """Yield findings on the gateway's state, its servers with several processes, and its obstacles. Blocking."""
     try:
         machine = ask(endpoint, "status", ANSWER_SECONDS)
     except GatewayError as error:
@@ -85,7 +85,7 @@ def _state(endpoint: Endpoint, machine: JsonObject | None, *, is_wanted: bool) -
 
 
 def _saved(machine: JsonObject) -> str:
-    """What its clients would have beside this, each with a gateway of its own; "" for one client alone."""
+    """Return what sharing saves compared with a gateway for each client; "" for a single client."""
     clients = machine["clients"]
     if len(clients) < 2:
         return ""
@@ -95,7 +95,7 @@ def _saved(machine: JsonObject) -> str:
     spared_memory = [
         gateways * (machine.get("memory_bytes") or 0),
         *(spared * (each.get("memory_bytes") or 0) for spared, each in shared),
-        # What they start instead.
+        # The bridges that clients start instead.
         *(-(client.get("memory_bytes") or 0) for client in clients),
     ]
     processes = sum(spared for spared, _ in shared)
@@ -125,7 +125,7 @@ def _several(server: JsonObject) -> Finding:
 
 
 def _failure(endpoint: Endpoint) -> Iterator[Finding]:
-    """Why the last start failed, which is forgotten by the next one that succeeds."""
+    """Yield a finding if the last start failed; the next successful start removes its record."""
     try:
         told = json.loads(Path(endpoint.failure).read_bytes())
         yield Finding(Area.MACHINE, Severity.WARNING, "", f"its last start failed: {told['message']}", told["hint"])
@@ -134,7 +134,7 @@ def _failure(endpoint: Endpoint) -> Iterator[Finding]:
 
 
 def _left(endpoint: Endpoint) -> Iterator[Finding]:
-    """Sockets and locks of gateways that were killed, of any configuration; the next one takes their place."""
+    """Yield a note for each killed gateway, of any configuration, that left files; its successor would replace them."""
     folder = Path(endpoint.folder)
     try:
         names = sorted({found[1] for path in folder.iterdir() if (found := _NAME.fullmatch(path.name))})
@@ -156,7 +156,7 @@ def _is_starting(endpoint: Endpoint) -> bool:
 
 
 def _files(endpoint: Endpoint) -> Sequence[Path]:
-    """Return what a gateway that does not live has left; a failed start is told for itself, `.up` is for the next."""
+    """Return the files left by an ended gateway; `.failure` has its own finding, and the next gateway needs `.up`."""
     name = Path(endpoint.life_lock).stem
     found = Path(endpoint.folder).glob(f"{name}.*")
     return sorted(path for path in found if path.suffix not in (".failure", ".up"))
@@ -179,7 +179,7 @@ def _logged(log: Path) -> Iterator[Finding]:
             lines = file.read().decode("utf-8", "replace").splitlines()
     except OSError:
         return
-    # What was wrong before then has been put right, or is said again.
+    # Errors from before the last start or reload are either fixed or logged again.
     begins = max((at for at, line in enumerate(lines) if STARTS in line or APPLIED in line), default=0)
     errors = [*dict.fromkeys(shortened(line, MAX_LINE) for line in lines[begins:] if _ERROR.search(line))]
     if errors:

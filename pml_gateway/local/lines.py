@@ -1,6 +1,6 @@
-"""Bytes as they come and as they leave: whole lines out of parts, and what waits until the other side takes it.
+"""Line buffers for one connection: complete lines from received chunks, and a queue of lines to send.
 
-Also what a bridge and the gateway know of each other's lines.
+Also the constants on which a bridge and the gateway must agree.
 """
 
 from __future__ import annotations
@@ -8,33 +8,33 @@ from __future__ import annotations
 from collections import deque
 
 MAX_LINE = 256 * 1024 * 1024
-"""Longer lines are no messages: several times what clients and servers send at most."""
+"""Maximum bytes of a line: several times the longest message of clients and servers."""
 
 FINISHING = b'!{"finishing":true}'
-"""What a bridge says whose client sends no more. One that leaves without it has been killed."""
+"""The line that a bridge sends once its client sends no more. A bridge that leaves without it has been killed."""
 
 FULL = 1024 * 1024
-"""Bytes that wait for one side, from which on nothing more is read of the other."""
+"""Bytes in the queue for one side from which on nothing more is read from the other side."""
 
 
 class LineTooLongError(Exception):
-    """What came is no message."""
+    """A received line that is longer than MAX_LINE."""
 
     def __init__(self) -> None:
         super().__init__(f"a message is longer than {MAX_LINE // 1024 // 1024} MiB")
 
 
 class Lines:
-    """What was read of one side."""
+    """A buffer that splits received bytes into lines."""
 
     def __init__(self) -> None:
         self._rest = bytearray()
 
     def feed(self, chunk: bytes) -> list[bytes]:
-        """The lines that are whole now, each with its end.
+        """Add received bytes and return the lines that are now complete, each with its line end.
 
         Raises:
-            LineTooLongError: one has no end within `MAX_LINE` bytes.
+            LineTooLongError: a line has no end within `MAX_LINE` bytes.
         """
         *whole, rest = chunk.split(b"\n")
         lines = [line + b"\n" for line in whole]
@@ -47,15 +47,15 @@ class Lines:
         return lines
 
     def take_rest(self) -> bytes:
-        """What came of a line whose end has not; once."""
+        """Return and clear the bytes of the unterminated last line."""
         rest = bytes(self._rest)
-        # Another one: the room of a large message is given back.
+        # A new buffer, to free the memory of a large message.
         self._rest = bytearray()
         return rest
 
 
 class Outbox:
-    """What one side is yet to take."""
+    """A queue of bytes to send to one side."""
 
     def __init__(self) -> None:
         self._waiting: deque[memoryview] = deque()
@@ -66,17 +66,17 @@ class Outbox:
 
     @property
     def is_full(self) -> bool:
-        """Whether nothing more should be asked for until some of it is taken; one message always has room."""
+        """Return True if nothing more should be read until some of the queue is sent; one message always has room."""
         return self._size >= FULL
 
     def put(self, line: bytes) -> None:
-        """Add a line behind what waits."""
+        """Append a line."""
         if line:
             self._waiting.append(memoryview(line))
             self._size += len(line)
 
     def next(self, most: int) -> memoryview:
-        """What to offer next: at most so many bytes, small lines together."""
+        """Return at most `most` bytes to send next, with small lines joined; `taken` removes them."""
         first = self._waiting.popleft()
         if len(first) < most and self._waiting:
             together = [first]
@@ -89,13 +89,13 @@ class Outbox:
         return first[:most]
 
     def taken(self, count: int) -> None:
-        """So many bytes of what was offered are gone."""
+        """Remove `count` bytes that were sent."""
         first = self._waiting.popleft()
         self._size -= count
         if count < len(first):
             self._waiting.appendleft(first[count:])
 
     def clear(self) -> None:
-        """Forget all of it: nobody is there to take it."""
+        """Discard the queue, as the other side has gone."""
         self._waiting.clear()
         self._size = 0

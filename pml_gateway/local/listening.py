@@ -1,4 +1,4 @@
-"""HTTP beside the bridges: the owner's own configuration, served by the same process over one more gateway."""
+"""HTTP in addition to the bridges: the owner's configuration, served by one more gateway in the same process."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ from pml_gateway.serve.runtime import Runtime, open_runtime
 logger = get_logger(__name__)
 
 START_SECONDS = 20.0
-"""How long it may take until HTTP is answered."""
+"""Seconds that HTTP may take to start listening."""
 
 
 class Listening:
-    """What this process serves over HTTP, which its owner asks for at most once."""
+    """The HTTP side of this process, started at most once, when its owner asks for it."""
 
     def __init__(self, tasks: anyio.abc.TaskGroup, shared: Shared, stop: anyio.Event) -> None:
         self.url: str | None = None
@@ -40,14 +40,14 @@ class Listening:
 
     @property
     def clients(self) -> int | None:
-        """How many there are: open sessions, and who sent a request without one lately; None where nothing listens."""
+        """Return the number of open sessions and recent clients without one; None if nothing listens."""
         return None if self.url is None else sum(presence.count_clients() for presence in self._presences)
 
     async def begin(self, owner: Attachment, host: str | None, port: int | None) -> str:
-        """Listen, and give the URL; where this process listens already, that one.
+        """Listen and return the URL; if this process listens already, return that URL.
 
         Raises:
-            GatewayError: the configuration cannot be served over HTTP, or not there; or it is served elsewhere.
+            GatewayError: the configuration cannot be served over HTTP or at this address, or it is served at another.
         """
         async with self._turns:
             if self.url is None:
@@ -61,7 +61,7 @@ class Listening:
             return self.url
 
     async def _begun(self, owner: Attachment, given: dict[str, str | int | None]) -> str:
-        # Most gateways never need what it takes 70 ms to import.
+        # This import takes 70 ms, and most gateways never need it.
         from pml_gateway.serve.http import check_http, serve_http
 
         overrides = {key: value for key, value in given.items() if value is not None}
@@ -101,7 +101,7 @@ class Listening:
             try:
                 with given_up:
                     await serve_http(opened, loaded.settings.http, announce, self._stop)
-            # The clients of bridges are served on.
+            # A failure of HTTP must not end the clients of bridges.
             except Exception as raised:
                 error = innermost(raised)
                 if not isinstance(error, GatewayError):
@@ -127,7 +127,7 @@ class Listening:
 
 
 def _is_at(url: str, host: str | None, port: int | None) -> bool:
-    """Whether a URL has this address and port, as far as they are given; 0 is any port."""
+    """Return True if a URL has this address and port; None matches any value, as does port 0."""
     found = urlsplit(url)
     address = "127.0.0.1" if host == "localhost" else host and host.strip("[]")
     return address in (None, found.hostname) and port in (None, 0, found.port)

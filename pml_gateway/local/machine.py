@@ -1,4 +1,4 @@
-"""The gateway process of a machine: serves every client that attaches, from its start to its end."""
+"""The gateway process of a machine: serves every client that attaches, and ends when told to or when idle."""
 
 from __future__ import annotations
 
@@ -56,30 +56,30 @@ from pml_gateway.upstreams.dialogue.local_clients import LocalClients
 logger = get_logger(__name__)
 
 HELLO_TIMEOUT = 10.0
-"""What whoever connects is given to say what it wants."""
+"""Seconds that a new connection gets to send its first line."""
 
 DRAIN_SECONDS = 60.0
-"""What requests in flight are given at the most when the gateway ends on purpose."""
+"""Maximum seconds that requests in flight get when the gateway ends on purpose."""
 
 STARTS = "the gateway of this machine starts"
-"""Where the log of one begins, among those of others before it."""
+"""Log message at which the log of one gateway begins, after those of earlier gateways in the same file."""
 
 EXHAUSTED_SECONDS = 0.1
-"""How often it is tried again where the system gives no more descriptors."""
+"""Seconds between retries of `accept` while the system has no more file descriptors."""
 
 LOOK_SECONDS = 5.0
-"""How often it is looked whether a gateway that started by itself is used."""
+"""Seconds between checks for idleness."""
 
 UNUSED_SECONDS = 10.0
-"""How long one that started by itself waits for a client that it can serve, as where the configuration is wrong: who
-tries once more within it need not start another one."""
+"""Seconds that a gateway started by a client stays if it has served none, for example with a wrong configuration, so
+that an early retry need not start another gateway."""
 
 
 @dataclass(slots=True)
 class Life:
-    """How long the process lives: until it is told to end, or nobody has used it for a while, if it began by itself.
+    """The lifetime of the process: until told to end or, if a client started it, until it has been unused for a while.
 
-    In the file `up_request` is what the next one is to be, if this one is killed.
+    The file `up_request` tells the next gateway how to run if this one is killed.
     """
 
     started_by: str
@@ -95,13 +95,13 @@ class Life:
     def end(self, reason: str) -> None:
         """End for a reason: `down`, `restart`, `replaced` or `idle`."""
         self.reason = self.reason or reason
-        # Who restarts it tells the next one more than what is written.
+        # A command that restarts the gateway passes more to the next one than the file holds.
         if self.reason != "replaced":
             remove(self.up_request)
         self.ending.set()
 
     def write_request(self) -> None:
-        """Write down for the next gateway what `pml up` asked for, unless there is another one by now."""
+        """Write the request of `pml up` to its file for the next gateway, unless this one is ending."""
         if self.ending.is_set():
             return
         if self.started_by != "up":
@@ -114,7 +114,7 @@ class Life:
 
 
 class Machine:
-    """Everything that is attached to this process."""
+    """The handler of all connections to this process: clients and commands."""
 
     def __init__(self, profiles: Profiles, shared: Shared, listening: Listening, paths: Paths, life: Life) -> None:
         self._profiles = profiles
@@ -124,7 +124,7 @@ class Machine:
         self._life = life
 
     async def serve(self, connection: socket.socket) -> None:
-        """Serve whoever connected: a command, or a client for as long as it stays."""
+        """Serve a connection: answer a command, or serve a client until it leaves."""
         async with open_lines(connection) as lines:
             each = aiter(lines)
             first: bytes | Oversized = b""
@@ -134,7 +134,7 @@ class Machine:
                 return
             with suppress(*BROKEN):
                 if isinstance(first, Oversized):
-                    # Read to its end: who still writes would not hear why.
+                    # The line was read to its end, as a bridge that still writes would not read the reason.
                     message = f"a first line of {first.size} bytes: at most {MAX_HELLO} are read"
                     lines.tell({"refused": {"message": message, "hint": "set fewer variables", "exit": 1}})
                 elif b'"command"' in first[:40]:
@@ -167,10 +167,10 @@ class Machine:
                     lines.tell({"alone": True})
                     return
                 self._life.has_served = True
-                # An operation tells what to warn of with its answer.
+                # The answer of an operation includes the warnings.
                 runtime, notes = entered.runtime, [] if asked else [*entered.notes, *attachment.without_effect]
                 if is_older:
-                    # What it started in the place of another one is this: what is installed was set back since.
+                    # The client has replaced a gateway, but got an older version again: pml was downgraded since.
                     older = f"the gateway is of an older version, {__version__}, than its client, {attachment.version}"
                     logger.warning("%s", older)
                     notes.append(f"{older}: restart the client, or upgrade pml")
@@ -181,7 +181,7 @@ class Machine:
                 try:
                     await serve_session(runtime, member, rest)
                 finally:
-                    # A handshake session ends so by itself; a client without one has left only now. A bridge that was
+                    # A handshake session ends by itself; a client without one has left only now. A bridge that was
                     # cut off may have attached again by then.
                     others = [each.attachment.client for each in self._profiles.members if each is not member]
                     if attachment.client not in others:
@@ -202,7 +202,7 @@ class Machine:
             case "status":
                 return self.status()
             case "expect":
-                # As after a client has left.
+                # The same state as after a client has left.
                 self._life.has_served, self._life.used = True, time.monotonic()
                 return {"expected": True}
             case "keep":
@@ -214,7 +214,7 @@ class Machine:
                 seconds = request.get("seconds", DRAIN_SECONDS)
                 if not isinstance(seconds, int | float):
                     return {"error": f"seconds: {seconds!r} is no number"}
-                # Of the next one, which whoever restarts it starts.
+                # The command that restarts the gateway passes this to the next one.
                 left = {"http": self._life.http} if reason == "restart" else {}
                 self._life.end(reason)
                 return {"ended": True, "unfinished": await self._send_away(reason, seconds), **left}
@@ -222,11 +222,11 @@ class Machine:
                 return {"error": f"unknown command {command!r}; known are status, expect, keep, http, down and restart"}
 
     async def listen(self, wanted: Mapping[str, Any]) -> str:
-        """Serve over HTTP as well, where that is wanted; the URL.
+        """Serve over HTTP as well, at the wanted address, and return the URL.
 
         Raises:
-            ValueError: there is no such owner.
-            GatewayError: nothing can be served there.
+            ValueError: the owner is malformed.
+            GatewayError: the configuration cannot be served there.
         """
         owner = Attachment.read(json.dumps(wanted.get("owner")).encode())
         url = await self._listening.begin(owner, wanted.get("host"), wanted.get("port"))
@@ -245,13 +245,13 @@ class Machine:
         return {"url": url}
 
     def _keep(self) -> None:
-        """Live until told to end."""
+        """Stay until told to end."""
         if self._life.started_by == "client":
             self._life.started_by = "up"
         self._life.write_request()
 
     def status(self) -> JsonObject:
-        """The process, its clients and its servers; times in seconds, memory in bytes."""
+        """Return the state of the process, its clients and its servers; times in seconds, memory in bytes."""
         return {
             "pid": os.getpid(),
             "version": __version__,
@@ -266,14 +266,14 @@ class Machine:
         }
 
     async def end(self) -> None:
-        """Have every client leave, and wait for what is in flight."""
+        """Send every client away, and wait until requests in flight are answered."""
         await self._send_away(self._life.reason, DRAIN_SECONDS)
         if self._listening.url is not None:
             with anyio.move_on_after(DRAIN_SECONDS):
                 await self._listening.closed.wait()
 
     async def _send_away(self, reason: str, seconds: float) -> int:
-        """Have every client leave; how many of them had unanswered requests at the end."""
+        """Send every client away; return the number of clients with unanswered requests at the end."""
         outcomes: list[bool] = []
 
         async def send(member: Member) -> None:
@@ -288,7 +288,7 @@ class Machine:
         return outcomes.count(False)
 
     async def end_when_idle(self) -> None:
-        """End a gateway that started by itself once nobody has used it for as long as the settings say."""
+        """End a gateway that a client started once it has been unused for as long as the settings say."""
         while True:
             await anyio.sleep(LOOK_SECONDS)
             self._profiles.close_unused()
@@ -303,7 +303,7 @@ class Machine:
     async def _idle_seconds(self) -> float:
         if not self._life.has_served:
             return UNUSED_SECONDS
-        # As the client that left last had it, and by every edit since: its gateway is kept open.
+        # The gateway of the last client is kept open, so these are its settings, with every edit since.
         settings = self._profiles.settings
         if settings is None:
             settings = await anyio.to_thread.run_sync(user_settings_or_defaults, self._paths)
@@ -326,22 +326,22 @@ async def run(
     http: Mapping[str, Any] | None,
     is_replacement: bool,
 ) -> None:
-    """Be the gateway of a home and configuration until it is to end.
+    """Run as the gateway of a home and configuration until told to end or idle.
 
     Args:
-        endpoint: whose life lock and whose socket this process has.
-        listener: that socket.
-        life_lock: what holds the lock.
-        paths: where state lives.
-        started_by: `client` if it ends by itself once nobody uses it.
-        http: the command `http`, if it is to listen.
-        is_replacement: it is to be as the one before it, which has gone.
+        endpoint: the endpoint; this process holds its life lock and listens on its socket.
+        listener: the listening socket.
+        life_lock: descriptor that holds the life lock.
+        paths: locations of configuration and state.
+        started_by: `client` if the gateway is to end once it is idle.
+        http: the command `http`, if the gateway is to listen on HTTP as well.
+        is_replacement: True if the gateway takes the place of a killed one, as `pml up` asked for.
 
     Raises:
-        GatewayError: it cannot listen there.
+        GatewayError: it cannot listen on HTTP.
     """
     sys.setswitchinterval(TURN_SECONDS)
-    # That of the client which started this, or of the system, may be as low as is right for one program.
+    # The limit inherited from the client or the system may be too low for a gateway.
     raise_limit()
     logs.rotate(Path(endpoint.log))
     logs.configure((await anyio.to_thread.run_sync(user_settings_or_defaults, paths)).log)
@@ -374,7 +374,7 @@ async def run(
             life.write_request()
             await life.ending.wait()
             endpoint.withdraw()
-            # The clients of the next one need not wait for what is in flight here.
+            # Clients of the next gateway need not wait for requests in flight here.
             endpoint.leave(life_lock)
             await machine.end()
             tasks.cancel_scope.cancel()
@@ -383,25 +383,25 @@ async def run(
         endpoint.withdraw()
         if not life.ending.is_set():
             endpoint.leave(life_lock)
-        # Held to the very end, which commands wait for: nothing of this one is left then.
+        # Held to the very end: commands wait for its release to know that nothing of this gateway is left.
         os.close(life_lock)
 
 
 async def _listen(machine: Machine, http: Mapping[str, Any], *, is_replacement: bool) -> str | None:
-    """Serve over HTTP as well; why a replacement cannot."""
+    """Serve over HTTP as well; if this is a replacement and it fails, return the reason instead of raising."""
     try:
         await machine.listen(http)
     except (GatewayError, ValueError) as error:
         if not is_replacement:
             raise
-        # The clients of bridges are served all the same.
+        # The clients of bridges are still served.
         logger.error("nothing is served over HTTP any more: %s", error)
         return str(error)
     return None
 
 
 async def accept(listener: socket.socket, machine: Machine, tasks: anyio.abc.TaskGroup) -> None:
-    """Serve whoever connects, for as long as the task group lives; what fails of one connection is its own matter."""
+    """Accept and serve connections until cancelled; a failure of one connection does not affect the others."""
     listener.setblocking(False)
     exhausted = Seldom(logger)
     while True:
@@ -411,7 +411,7 @@ async def accept(listener: socket.socket, machine: Machine, tasks: anyio.abc.Tas
         except (BlockingIOError, ConnectionError):
             continue
         except OSError as error:
-            # Who waits is served once others have left.
+            # Waiting connections are accepted once others have left.
             exhausted.warning("nobody else can be served now: %s", error)
             await anyio.sleep(EXHAUSTED_SECONDS)
             continue
@@ -428,6 +428,6 @@ async def _serve(connection: socket.socket, machine: Machine) -> None:
         return
     try:
         await machine.serve(connection)
-    # The clients of all other connections are served on.
+    # A failure of one connection must not end the others.
     except Exception:
         logger.exception("a connection could not be served")

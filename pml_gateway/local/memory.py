@@ -1,4 +1,4 @@
-"""What a bridge remembers of its client's session: enough to go on with the next gateway when one is lost."""
+"""The memory of a bridge: the session state and requests needed to continue with another gateway after a loss."""
 
 from __future__ import annotations
 
@@ -21,29 +21,29 @@ SET_LEVEL = "logging/setLevel"
 SUBSCRIBE = "resources/subscribe"
 UNSUBSCRIBE = "resources/unsubscribe"
 LISTEN = "subscriptions/listen"
-"""A request without an end: it is asked again, and nobody waits for its answer."""
+"""A request that stays open: it is sent to each new gateway, and the client does not wait for its answer."""
 
 ACKNOWLEDGED = "notifications/subscriptions/acknowledged"
-"""What the gateway says first of what it is asked by `LISTEN`."""
+"""The gateway's first message about a `LISTEN` request."""
 
 SUBSCRIPTION = "io.modelcontextprotocol/subscriptionId"
-"""Where it names the request."""
+"""The metadata key of that message that holds the request id."""
 
 CALL = "tools/call"
 
 OWN = "pml-bridge-"
-"""How the ids of the bridge's own requests begin, whose answers the client never sees."""
+"""Prefix of the ids of the bridge's own requests, whose answers the client never sees."""
 
 MAX_LOSSES = 5
-"""Gateways that may be lost during one request; it may be what ends them."""
+"""Maximum number of gateways lost during one request, as the request itself may crash them."""
 
 MAX_KEPT = 64 * 1024 * 1024
-"""Bytes of requests in flight that are kept to be sent again; what comes on top is answered with an error instead."""
+"""Maximum bytes of requests in flight that are kept to be sent again; others get an error after a loss."""
 
 INTERNAL_ERROR = -32603
 
 STATE_UNKNOWN = b'"invalid_request_state"'
-"""In the error of a gateway that knows no question to which a request brings the answers."""
+"""The text in the error of a gateway that does not know the question that a request answers."""
 
 LOST_WITH_IT = (
     "results that it kept in memory (references), and runs that waited for an answer, are lost with it: "
@@ -54,13 +54,13 @@ UNKNOWN = f"whether it was executed, or a part of it, is unknown: look before yo
 
 _STRING_OR_NUMBER = rb'("(?:[^"\\]|\\.)*"|-?\d+)'
 _BEGINNING = re.compile(rb'\{"jsonrpc":\s?"2\.0",\s?"id":\s?' + _STRING_OR_NUMBER + rb',\s?"(result|error|method)":')
-"""How the gateway's answers and questions begin; whatever begins otherwise is parsed."""
+"""The usual beginning of the gateway's answers and questions; any other line is parsed."""
 
 _NOTIFICATION = re.compile(rb'\{"jsonrpc":\s?"2\.0",\s?"method":\s?"notifications/(?!cancelled|subscriptions)')
 
 
 class InUseError(Exception):
-    """A request has the id of another one; `answer` is the line that says so."""
+    """A request with the id of another open one; `answer` is the line with the error for the client."""
 
     def __init__(self, answer: bytes) -> None:
         super().__init__(answer)
@@ -68,7 +68,7 @@ class InUseError(Exception):
 
 
 class Request:
-    """A request of the client without an answer, and what became of it."""
+    """A request of the client that has no answer yet, and its progress."""
 
     __slots__ = (
         "goes_on",
@@ -86,39 +86,39 @@ class Request:
         self.id = request_id
         self.method = method
         self.line = line
-        """As it came; None where it was too large to be kept."""
+        """The line as received; None if it was too large to be kept."""
         self.goes_on = goes_on
-        """Whether it goes on with an earlier request, whose question it answers, and which one gateway keeps."""
+        """True if it continues an earlier request by answering its question; only one gateway has the state of that."""
         self.is_sent = goes_on
-        """Whether a server was sent it, or part of it, by any gateway."""
+        """True if any gateway has sent the request, or a part of it, to a server."""
         self.is_repeatable = not goes_on
         self.is_done = False
-        """Whether a gateway had the answer to all of it."""
+        """True if a gateway had the complete answer."""
         self.is_acknowledged = False
-        """Whether the client was told that its subscription is in force."""
+        """True if the client has received the acknowledgement of its subscription."""
         self.losses = 0
 
     @property
     def executed(self) -> str:
-        """What is known of whether it was, in the words of the gateway's own errors."""
+        """Return "yes", "no" or "unknown", as the gateway's own errors say it."""
         if self.is_done:
             return "yes" if self.is_sent else "no"
         return "unknown" if self.is_sent else "no"
 
     @property
     def may_be_repeated(self) -> bool:
-        """Whether another gateway may be sent it without anything being done twice."""
+        """Return True if another gateway can handle the request without the risk of doing anything twice."""
         if self.line is None or self.losses >= MAX_LOSSES:
             return False
         return self.method == LISTEN or not self.is_sent or self.is_repeatable
 
 
 class Session:
-    """One client's session across gateways: what was granted to it, and what is in flight."""
+    """One client's session across gateways: the requests that set it up, and the requests in flight."""
 
     def __init__(self) -> None:
         self.state: object = None
-        """What the gateway wants back after it was lost."""
+        """The state that the gateway has sent for the bridge to keep; each new gateway gets it back."""
         self._generation = 1
         self._initialize: bytes | None = None
         self._initialized: bytes | None = None
@@ -127,27 +127,27 @@ class Session:
         self._requests: dict[Id, Request] = {}
         self._kept = 0
         self._questions: dict[Id, bytes] = {}
-        """Open questions of the gateway by the id that the client knows, with its own id as it wrote it."""
+        """Open questions of the gateway: the id that the client knows, and the gateway's own id, as JSON."""
         self._numbers = 0
         self._awaited: str | None = None
 
     @property
     def is_restoring(self) -> bool:
-        """Whether the gateway has yet to answer the initialization that the bridge repeats."""
+        """Return True until the new gateway has answered the repeated initialization."""
         return self._awaited is not None
 
     @property
     def waits(self) -> bool:
-        """Whether the client waits for an answer."""
+        """Return True if the client waits for an answer."""
         return any(request.method != LISTEN for request in self._requests.values())
 
     # What passes
 
     def from_client(self, line: bytes) -> tuple[bytes | None, bool]:
-        """What the gateway is to get of a line of the client, and whether that is a request.
+        """Record a line of the client; return the line to pass on, None for nothing, and True if it is a request.
 
         Raises:
-            InUseError: it has the id of a request without an answer.
+            InUseError: the line has the id of a request that has no answer yet.
         """
         try:
             message = json.loads(line)
@@ -171,7 +171,7 @@ class Session:
         return line, False
 
     def from_gateway(self, line: bytes) -> bytes | None:
-        """What the client is to get of a line of the gateway."""
+        """Record a line of the gateway, and return the line to pass on; None for nothing."""
         begins = _BEGINNING.match(line)
         if begins is not None:
             kind, written = begins[2], begins[1]
@@ -184,7 +184,7 @@ class Session:
         return self._unusual(line)
 
     def notice(self, said: dict[str, Any]) -> None:
-        """Take what the gateway tells the bridge of a request, or wants to be reminded of."""
+        """Record a notice from the gateway: the progress of a request, or state to keep."""
         if "state" in said:
             self.state = said["state"]
         for key in ("sent", "done"):
@@ -198,10 +198,10 @@ class Session:
     # A gateway that is lost, and the next one
 
     def lost(self, unfinished: bytes) -> Iterator[bytes]:
-        """What the client is told as the gateway is lost: questions that are withdrawn, and requests that end here.
+        """Record the loss of the gateway; yield the lines for the client: withdrawn questions, and failed requests.
 
         Args:
-            unfinished: what came of a line that has no end.
+            unfinished: the received part of an incomplete last line.
         """
         begins = _BEGINNING.match(unfinished)
         if begins is not None and begins[2] == b"result":
@@ -221,13 +221,16 @@ class Session:
                 yield self._error(request, *_lost_words(request))
 
     def give_up(self, message: str, hint: str, *, is_retryable: bool) -> Iterator[bytes]:
-        """The answers to all that is in flight, where there is no gateway and none can be started."""
+        """Yield error answers to all requests in flight, if no gateway can be started."""
         for request in [*self._requests.values()]:
             self._forget(request.id)
             yield self._error(request, message, hint, is_retryable=is_retryable)
 
     def restore(self) -> Iterator[bytes]:
-        """What a new gateway is sent first. A session goes on with `rest` once the gateway has answered this."""
+        """Yield the first lines for a new gateway: the initialization, or everything if the session has none.
+
+        `rest` yields the other lines, once the gateway has answered the initialization.
+        """
         if self._initialize is None:
             yield from self.rest()
             return
@@ -235,7 +238,7 @@ class Session:
         yield _line({**json.loads(self._initialize), "id": self._awaited})
 
     def rest(self) -> Iterator[bytes]:
-        """What makes the session what it was, and the requests that wait for an answer."""
+        """Yield the lines that restore the session, then the requests that have no answer yet."""
         if self._initialized is not None:
             yield self._initialized
         for line in (self._level, *self._subscriptions.values()):
@@ -280,7 +283,7 @@ class Session:
         if self._generation == 1:
             return line
         if written is None:
-            # Whoever asked is lost.
+            # The gateway that asked is lost.
             return None
         shown = json.dumps(question).encode()
         if line.count(shown) == 1:
@@ -288,7 +291,7 @@ class Session:
         return _line({**message, "id": json.loads(written)})
 
     def _question(self, question: Id, written: bytes) -> bytes:
-        """The id that the client gets to see: those of the first gateway as they are, others with the generation."""
+        """Return the id that the client sees: unchanged for the first gateway, with the generation for others."""
         if self._generation == 1:
             self._questions[question] = written
             return written
@@ -322,7 +325,7 @@ class Session:
             self._subscriptions.pop(_uri(line), None)
 
     def _unusual(self, line: bytes) -> bytes | None:
-        """A line that has to be parsed to know what it is."""
+        """Handle a line of the gateway that must be parsed to know its kind."""
         try:
             message = json.loads(line)
         except (ValueError, RecursionError):
@@ -340,7 +343,7 @@ class Session:
         return None if message["method"] == ACKNOWLEDGED and self._is_acknowledged_again(message) else line
 
     def _is_acknowledged_again(self, message: dict[str, Any]) -> bool:
-        """Whether the client was told so before, of the same request."""
+        """Return True if the client has received this acknowledgement before, for the same request."""
         params = message.get("params")
         meta = params.get("_meta") if isinstance(params, dict) else None
         request_id = meta.get(SUBSCRIPTION) if isinstance(meta, dict) else None
@@ -360,9 +363,9 @@ class Session:
         return line if shown == asked else _line({**message, "params": {**message["params"], "requestId": shown}})
 
     def _error(self, request: Request, message: str, hint: str, *, is_retryable: bool = True) -> bytes:
-        """The answer to a request that has none, in the shape that the gateway's own failures have."""
+        """Return an error answer to a request, in the same form as the gateway's own errors."""
         error = {
-            # What does not pass by itself is in the configuration or the options.
+            # Errors that a retry cannot fix are in the configuration or the options.
             "code": "INTERNAL" if is_retryable else "INVALID_INPUT",
             "message": message,
             "retryable": is_retryable and request.executed == "no",
@@ -377,13 +380,13 @@ class Session:
         text = json.dumps({"error": error}, ensure_ascii=False, separators=(",", ":"))
         result = {"content": [{"type": "text", "text": text}], "structuredContent": {"error": error}, "isError": True}
         if self._initialize is None:
-            # Without a handshake this is protocol 2026-07-28.
+            # A session without a handshake uses protocol 2026-07-28.
             result["resultType"] = "complete"
         return _line({"jsonrpc": "2.0", "id": request.id, "result": result})
 
 
 def _lost_words(request: Request) -> tuple[str, str]:
-    """Message and hint for a request that was in flight."""
+    """Return the message and the hint for a request that was in flight."""
     if request.executed == "yes":
         return "the gateway was lost with the answer to this call", f"it was executed; {LOST_WITH_IT}"
     if request.executed == "unknown":

@@ -1,4 +1,4 @@
-"""The gateways of one process: one for all clients to which the same is to be served, from the same place."""
+"""The gateways of one process: each is shared by all clients with the same configuration file, settings and servers."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ from pml_gateway.upstreams.sharing import WantedUpstream, wanted_upstreams
 logger = get_logger(__name__)
 
 MOVING_SECONDS = 60.0
-"""What the calls of a client are given that is to be served by another gateway after a change of the configuration."""
+"""Seconds that a client's calls in flight get before it moves to another gateway after a configuration change."""
 
 READ_SECONDS = 20.0
-"""What reading the files of one client may take: beside those of many others, a second."""
+"""Time limit in seconds for reading the files of one client; with many other clients at once, it takes about one."""
 
 READ_AT_ONCE = 8
 
@@ -41,21 +41,21 @@ Outcome = Runtime | Exception
 
 
 class Profile:
-    """One gateway and the clients it serves; a task of its own opens and closes it."""
+    """A gateway and the clients it serves; a separate task opens and closes it."""
 
     def __init__(
         self, key: Hashable, loaded: LoadedSettings, upstreams: Mapping[str, WantedUpstream], first: Attachment
     ) -> None:
         self.key = key
         self.members: list[Member] = []
-        """Also those who wait for it to open."""
+        """Its clients, including those that wait for it to open."""
         self.closing = anyio.Event()
         self.closed = anyio.Event()
         self.was_open = False
         self.warm_until = 0.0
-        """Until when it stays open without a client, as commands left state in its servers."""
+        """Monotonic time until which it stays open without clients, as commands have left state in its servers."""
         self.first = first
-        """Whose variables and folder it has, also when that client has left."""
+        """The first client, whose environment and folder the gateway uses, even after that client has left."""
         self._loaded = loaded
         self._upstreams = upstreams
         self._opened = anyio.Event()
@@ -63,20 +63,20 @@ class Profile:
 
     @property
     def pool(self) -> UpstreamPool | None:
-        """Its servers, once it is open."""
+        """Return the pool of its servers; None unless it is open."""
         return None if self.runtime is None else self.runtime.gateway.pool
 
     @property
     def runtime(self) -> Runtime | None:
-        """What it serves with, once it is open."""
+        """Return its runtime; None unless it is open."""
         outcome = self._outcome[0] if self._outcome else None
         return None if isinstance(outcome, Exception) else outcome
 
     async def opened(self) -> Runtime:
-        """Wait until it is open.
+        """Wait until it is open, and return its runtime.
 
         Raises:
-            Exception: why it could not be opened.
+            Exception: the error that prevented it from opening.
         """
         await self._opened.wait()
         outcome = self._outcome[0]
@@ -112,7 +112,7 @@ class Profile:
                 self.was_open = True
                 self._opened.set()
                 await self.closing.wait()
-        # What one gateway fails of must not end the others.
+        # A failure of one gateway must not end the others.
         except Exception as error:
             if self.was_open:
                 logger.error("the gateway for %s ended", first.workplace.folder, exc_info=innermost(error))
@@ -132,10 +132,10 @@ async def _begin(gateway: Gateway, whose: str, on_swap: Callable[[], None]) -> N
 
 
 class Profiles:
-    """Every gateway of this process, opened when a client wants it, and closed when none does."""
+    """All gateways of this process, opened when a client needs one and closed when no client uses it."""
 
     def __init__(self, tasks: anyio.abc.TaskGroup, shared: Shared, paths: Paths) -> None:
-        """No gateway yet; `paths` name the owner's file, by which the log of all of them is written."""
+        """Start without a gateway; `paths` locate the owner's configuration, which decides how the process logs."""
         self._paths = paths
         self._tasks = tasks
         self._shared = shared
@@ -146,30 +146,30 @@ class Profiles:
 
     @property
     def all(self) -> tuple[Profile, ...]:
-        """Those that are open or opening."""
+        """Return the profiles that are open or opening."""
         return tuple(self._profiles)
 
     @property
     def gateways(self) -> list[Gateway]:
-        """Those that are open, the one that was opened last at the end."""
+        """Return the open gateways, the last opened one at the end."""
         return [each.runtime.gateway for each in self._profiles if each.runtime is not None]
 
     @property
     def settings(self) -> Settings | None:
-        """Those of the gateway that was opened last; None where none is open."""
+        """Return the settings of the last opened gateway; None if none is open."""
         return self.gateways[-1].state.settings if self.gateways else None
 
     @property
     def members(self) -> list[Member]:
-        """The clients that are served."""
+        """Return all clients."""
         return [member for profile in self._profiles for member in profile.members]
 
     @asynccontextmanager
     async def entered(self, member: Member) -> AsyncIterator[Entered | None]:
-        """The gateway for a client, for the length of this context; None where it is to have one of its own.
+        """Enter a client and yield its gateway; None if the client needs a gateway of its own.
 
         Raises:
-            GatewayError: its configuration cannot be served.
+            GatewayError: the client's configuration cannot be served.
         """
         attachment = member.attachment
         read = await self._read(attachment)
@@ -198,7 +198,7 @@ class Profiles:
             self.close_unused()
 
     async def _follow_project(self, profile: Profile, member: Member, watching: anyio.CancelScope) -> None:
-        """Send a client away whose folder gets a project file of its own: the gateway watches that of the first one."""
+        """Send a client away if its project file changes its settings: the gateway watches only the first client's."""
         with watching:
             async with self._shared.file_changes.of({member.attachment.project_file}) as changes:
                 async for _ in changes:
@@ -207,14 +207,14 @@ class Profiles:
                         await member.send_away("restart", MOVING_SECONDS)
 
     def _log(self, warnings: Sequence[str]) -> None:
-        """Each once in a row: clients that come one after the other mostly have the same settings."""
+        """Log warnings, except those just logged for the client before, as most clients share the same settings."""
         for warning in warnings:
             if warning not in self._logged_warnings:
                 logger.warning("%s", warning)
         self._logged_warnings = tuple(warnings)
 
     def _set_up_logs(self, settings: Settings, owner: Settings) -> None:
-        # What is secret is looked for in every word of the servers, which most clients have in common.
+        # Searching the servers' settings for secrets is slow, and most clients have the same servers.
         logged = (settings.servers, settings.references, settings.telemetry, owner.log)
         if logged != self._logged:
             set_up_logs(settings, owner)
@@ -225,19 +225,20 @@ class Profiles:
             await profile.hold(self._shared, self._look_again)
         finally:
             self._profiles.remove(profile)
-            # One that failed has clients still: another one is opened for them.
+            # A gateway that failed still has clients: they come back, and another one is opened for them.
             for member in profile.members if profile.was_open else ():
                 self._tasks.start_soon(member.send_away, "restart", 0.0)
 
     def close_unused(self) -> None:
-        """Close what nobody uses; the last one stays warm for whoever comes next, and so do those that keep state."""
+        """Close unused gateways, but keep a last one warm for the next client, and those whose servers hold state."""
         open_ones = [each for each in self._profiles if not each.closing.is_set()]
         unused = [each for each in open_ones if not each.members and each.warm_until <= time.monotonic()]
         for profile in unused if len(unused) < len(open_ones) else unused[:-1]:
             profile.closing.set()
 
     def _look_again(self, profile: Profile) -> None:
-        # Nobody else enters, nor calls, before it is known whom it serves now: its variables are those of one client.
+        # The gateway uses the environment of one client: until it is known which others it still fits, none of them
+        # may enter or call.
         profile.key = object()
         held = [member for member in profile.members if not member.attachment.is_like(profile.first)]
         for member in held:
@@ -245,13 +246,13 @@ class Profiles:
         self._tasks.start_soon(self._part, profile, held)
 
     async def _part(self, profile: Profile, held: Sequence[Member]) -> None:
-        """After a change of the configuration, send those away to whom another gateway is to be served now."""
+        """After a configuration change, release the clients that still fit this gateway and send the others away."""
         read = await self._read_or_none(profile.first)
         if read is not None:
             profile.key = read.key
             self._set_up_logs(read.loaded.settings, read.owner)
         for member in held:
-            # Side by side: the files of one of them may not answer.
+            # Concurrently: the files of one client may hang.
             self._tasks.start_soon(self._settle, profile, member)
 
     async def _settle(self, profile: Profile, member: Member) -> None:
@@ -264,19 +265,19 @@ class Profiles:
     async def _read_or_none(self, attachment: Attachment) -> _Configuration | None:
         try:
             return await self._read(attachment)
-        # One that is broken again by now, or cannot be read, is its client's matter: it hears of it as it comes back.
+        # If the configuration is broken or unreadable, the client learns that when it attaches again.
         except Exception as error:  # noqa: BLE001
             logger.debug("cannot be served any more: %s", error)
             return None
 
     async def _read(self, attachment: Attachment) -> _Configuration:
-        """What a client is to be served, by the files of now.
+        """Read a client's current configuration.
 
         Raises:
             ConfigurationError: it cannot be served, or its files cannot be read in time.
         """
         with anyio.move_on_after(READ_SECONDS):
-            # Of its own, so that files that never answer take no thread from those who are served.
+            # With a separate limiter, so that files that hang do not use up the threads of clients being served.
             return await anyio.to_thread.run_sync(
                 _configuration, attachment, self._paths, abandon_on_cancel=True, limiter=self._readers
             )
@@ -288,7 +289,7 @@ class Profiles:
 
 @dataclass(frozen=True, slots=True)
 class Entered:
-    """The gateway that a client has, and what it should know of its own settings."""
+    """The gateway of a client, and the warnings about the client's settings."""
 
     profile: Profile
     runtime: Runtime
@@ -297,8 +298,7 @@ class Entered:
 
 @dataclass(frozen=True, slots=True)
 class _Configuration:
-    """What the files of now say for a client: its settings, the servers that they mean, what it has in common with
-    others of the same gateway, and the owner's settings."""
+    """A client's current configuration: its settings, its servers, its key for sharing, and the owner's settings."""
 
     loaded: LoadedSettings
     upstreams: Mapping[str, WantedUpstream]

@@ -1,4 +1,4 @@
-"""What a bridge starts: listens before anything large is imported, so that nobody starts another one meanwhile."""
+"""The process that a bridge starts: listens before any large import, so that no other bridge starts a second one."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ if TYPE_CHECKING:
 
 
 COLLECTED_AFTER = (10_000, 20, 20)
-"""Objects, and collections of younger ones, after which garbage is looked for: what clients and servers that come and
-go make is taken up seldom, in larger parts."""
+"""Thresholds of the garbage collector, higher than the defaults: garbage of clients and servers that come and go is
+collected less often, in larger parts."""
 
 
 def serve(paths: Paths, config_file: Path | None, started_by: str, http: Mapping[str, object] | None = None) -> int:
-    """Be the gateway of a home and configuration until it is to end; the exit code. A second one ends at once.
+    """Run as the gateway of a home and configuration, and return the exit code; return at once if one runs already.
 
-    With `http` it listens as the command of that name has it: with `host`, `port`, and the `owner` who attaches.
+    With `http`, it also listens on HTTP; these are the arguments of that command: `host`, `port`, and `owner`.
     """
     endpoint = Endpoint.of(paths.home, paths.identity(config_file))
     endpoint.prepare()
@@ -41,7 +41,7 @@ def serve(paths: Paths, config_file: Path | None, started_by: str, http: Mapping
         started_by, http = "up", request.http
     listener = endpoint.listen()
     try:
-        # What is imported stays, so that looking for garbage in it takes a quarter of the time for nothing.
+        # Imported modules stay, and collecting garbage during the imports would take a quarter of their time.
         gc.disable()
         import anyio
 
@@ -53,7 +53,7 @@ def serve(paths: Paths, config_file: Path | None, started_by: str, http: Mapping
         serving = (endpoint, listener, life_lock, paths, started_by, http, request is not None)
         anyio.run(run, *serving, backend_options={"use_uvloop": True})
     except Exception as error:
-        # Those that wait would hear nothing else of it.
+        # Waiting bridges have no other way to learn the reason.
         _refuse_all(listener, f"the gateway could not start ({type(error).__name__}: {error})", endpoint.log)
         raise
     return 0
@@ -70,7 +70,7 @@ def _refuse_all(listener: socket.socket, message: str, log: str) -> None:
 
 
 def main() -> None:
-    """`python -m pml_gateway.local.server --home HOME --config FILE`."""
+    """Run `python -m pml_gateway.local.server --home HOME --config FILE`."""
     words = argparse.ArgumentParser()
     words.add_argument("--home", required=True)
     words.add_argument("--config", type=Path, required=True)
@@ -78,7 +78,7 @@ def main() -> None:
     paths = Paths.from_environ({**Workplace.here().environ, "PML_HOME": given.home, "PML_CONFIG": str(given.config)})
     code = serve(paths, given.config, "client")
     sys.stderr.flush()
-    # A thread that reads a file which never answers cannot be ended, and would be waited for.
+    # A normal exit would wait for every thread, and one that reads a hanging file cannot be stopped.
     os._exit(code)
 
 

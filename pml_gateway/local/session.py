@@ -1,4 +1,4 @@
-"""The MCP session of one attached client, over the connection of its bridge; or one operation of a command."""
+"""Serving one connection: the MCP session of an attached client, or a single operation of a command."""
 
 from __future__ import annotations
 
@@ -36,31 +36,31 @@ from pml_gateway.types import JsonObject
 logger = get_logger(__name__)
 
 MAX_HELLO = 16 * 1024 * 1024
-"""Bytes of the first line of whoever connects: several times what a system gives a process as its variables."""
+"""Maximum bytes of the first line of a connection: several times the largest environment that a process can have."""
 
 CHUNK = 65_536
 
 FINISHING_SECONDS = 60.0
-"""What the requests of a client that sends no more may still take."""
+"""Seconds that the last requests of a client may take after its end of input."""
 
 LAST_SECONDS = 2.0
-"""What a client is given to take what it was written last."""
+"""Seconds that a client gets to read the last lines before the connection is closed."""
 
 MAX_HELD = 100
-"""Requests that are held, after which nothing more is read until they are released."""
+"""Maximum number of held requests; then nothing more is read until they are released."""
 
 MAX_UNREAD_NOTICES = 4 * 1024 * 1024
-"""Bytes that wait for a client, from which on it is told nothing that counts for the moment only: more than a client
-that reads ever leaves, but for large answers."""
+"""Unread bytes from which on a client gets no more momentary notifications: more than any client that reads ever
+leaves, except of large answers."""
 
 MAX_UNREAD = MAX_LINE
-"""Bytes that wait for a client, past which it is cut off: no single message is larger."""
+"""Unread bytes after which a client is cut off: no single message is larger."""
 
 BROKEN = (OSError, anyio.BrokenResourceError, anyio.ClosedResourceError)
 
 
 class LineStream:
-    """Lines over a connection: read one after the other, each written whole. Made by `open_lines`."""
+    """A connection as a stream of lines, created by `open_lines`."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, descriptor: int) -> None:
         self._reader = reader
@@ -69,7 +69,7 @@ class LineStream:
         self._lines = Lines(MAX_HELLO)
 
     def allow_messages(self) -> None:
-        """Take lines of the size that messages of clients may have: who sends them is known."""
+        """Raise the size limit from that of the first line to that of messages."""
         self._lines.max_bytes = MAX_LINE
 
     async def __aiter__(self) -> AsyncIterator[bytes | Oversized]:
@@ -80,18 +80,18 @@ class LineStream:
 
     @property
     def unread(self) -> int:
-        """Bytes that the other side has yet to take."""
+        """Return the number of bytes that the other side has not read yet."""
         return self._writer.transport.get_write_buffer_size()
 
     async def taken(self) -> None:
-        """Wait until the other side has taken nearly all, or left."""
+        """Wait until the other side has read nearly everything, or left."""
         with suppress(OSError):
             await self._writer.drain()
 
     def write(self, *pieces: bytes) -> None:
         """Write one line, given in pieces and without its end.
 
-        What the other side does not read is kept: nothing waits for it here.
+        Bytes that the other side does not read yet are buffered; this never waits.
 
         Raises:
             OSError: the other side has left.
@@ -101,7 +101,7 @@ class LineStream:
         last = len(pieces) - 1
         for number, piece in enumerate(pieces):
             part = piece + b"\n" if number == last else piece
-            # Now rather than when the event loop comes to it: what follows must not be done before this is known.
+            # Write at once instead of through the event loop: the other side must know this before the next step.
             written = 0 if self.unread else self._written(part)
             if written < len(part):
                 self._writer.write(part[written:])
@@ -112,21 +112,21 @@ class LineStream:
         return 0
 
     def tell(self, notice: JsonObject) -> None:
-        """Write a notice for the bridge itself; one that has left need not know."""
+        """Write a notice for the bridge itself; ignore a bridge that has left."""
         with suppress(OSError):
             self.write(b"!" + json.dumps(notice).encode())
 
 
 @asynccontextmanager
 async def open_lines(connection: socket.socket) -> AsyncIterator[LineStream]:
-    """The lines over a connection, which ends with this context."""
+    """Yield the lines of a connection, and close the connection at the end."""
     connection.setblocking(False)
     unix = connection.family == getattr(socket, "AF_UNIX", None)
     reader, writer = await (asyncio.open_unix_connection if unix else asyncio.open_connection)(sock=connection)
     try:
         yield LineStream(reader, writer, connection.fileno())
     finally:
-        # What was written last is on its way; whoever does not read it is not waited for.
+        # Flush the last lines, with a time limit in case the other side does not read.
         with anyio.move_on_after(LAST_SECONDS, shield=True), suppress(OSError):
             writer.close()
             await writer.wait_closed()
@@ -134,24 +134,24 @@ async def open_lines(connection: socket.socket) -> AsyncIterator[LineStream]:
 
 
 def as_state(memory: SessionMemory) -> JsonObject:
-    """What a bridge keeps of its session."""
+    """Return the session state for the bridge to keep."""
     return {"focus": [*map(list, memory.focus)], "follows": memory.follows, "digests": dict(memory.digests)}
 
 
 def restored(state: JsonObject | None) -> SessionMemory:
-    """The memory of a session that a bridge gives back; what it does not hold begins anew."""
+    """Return the session memory from the state that a bridge gives back, with defaults for missing parts."""
     given = state or {}
     try:
         focus = tuple((str(server), str(tool)) for server, tool in given.get("focus") or ())
         digests = {str(kind): str(digest) for kind, digest in (given.get("digests") or {}).items()}
     except (TypeError, ValueError, AttributeError):
-        # Of a gateway that kept something else.
+        # The state is from a gateway with another format.
         return SessionMemory()
     return SessionMemory(focus, bool(given.get("follows")), digests)
 
 
 class _Progress:
-    """`Delivery` of one request: its bridge is told what it must know to answer in our place."""
+    """The `Delivery` of one request: reports its progress to the bridge, which answers if the gateway is lost."""
 
     def __init__(self, connection: LineStream, request_id: str | int) -> None:
         self._connection = connection
@@ -159,10 +159,10 @@ class _Progress:
         self._is_repeatable = True
         self._is_sent = False
         self._unanswered = 0
-        """Rounds that are under way or failed; there are several where the request is a plan of calls."""
+        """Number of rounds under way or failed; a request that is a plan of calls has several."""
 
     def sending(self, *, repeatable: bool) -> None:
-        """Tell before the server is sent anything, unless that is known."""
+        """Report, before a server gets the request, that it is being sent, unless the bridge knows that already."""
         self._unanswered += 1
         if self._is_sent and (repeatable or not self._is_repeatable):
             return
@@ -171,18 +171,18 @@ class _Progress:
         self._connection.tell({"sent": self._request_id, "repeatable": self._is_repeatable})
 
     def answered(self) -> None:
-        """Take note of it: there may be another round."""
+        """Count a round as answered; more may follow."""
         self._unanswered -= 1
 
     def finished(self) -> None:
-        """Tell what must not be done again. Where a round failed, it is not known whether all of it was done."""
+        """Report a request that must not be repeated as done, unless a failed round leaves that unknown."""
         if not self._is_repeatable and not self._unanswered:
             self._connection.tell({"done": self._request_id})
 
 
 @dataclass(slots=True)
 class Member:
-    """One attached client while it is served."""
+    """An attached client while it is served."""
 
     attachment: Attachment
     lines: LineStream
@@ -197,29 +197,28 @@ class Member:
 
     @property
     def shown(self) -> str:
-        """Its name and process, by which people tell it from others."""
+        """Return its name and process id for display."""
         return f"{self.name or 'not known yet'} ({self.attachment.pid})"
 
     def hold(self) -> None:
-        """Take no request of it until it is released; its bridge repeats those of a member that leaves instead."""
+        """Hold its requests until it is released; if it is sent away instead, its bridge repeats them elsewhere."""
         self.is_held = True
 
     def release(self) -> None:
-        """Take what it asks."""
+        """Accept its requests again, including the held ones."""
         self.is_held = False
         self._released.set()
 
     async def until_released(self) -> None:
-        """Wait while it is held."""
+        """Wait until it is not held."""
         await self._released.until(lambda: not self.is_held)
 
     async def send_away(self, reason: str, seconds: float) -> bool:
-        """Have the bridge hold new requests, and end the session once it has the answers to those in flight; whether
-        it has all.
+        """Make the bridge hold new requests, answer those in flight, and end the session; return True if that succeeds.
 
         Args:
             reason: `down`, `restart`, `replaced` or `idle`.
-            seconds: what requests in flight are given.
+            seconds: time limit for requests in flight.
         """
         self.lines.tell({"leaving": reason})
         has_all = await self.settled(seconds)
@@ -227,14 +226,14 @@ class Member:
         return has_all
 
     async def settled(self, seconds: float) -> bool:
-        """Wait until every request is answered and the answers are taken, at most so long; whether it came to that."""
+        """Wait until every answer is written and read; return False if that takes longer than `seconds`."""
         with anyio.move_on_after(seconds) as patience:
             await self.unanswered.answered(seconds)
             await self.lines.taken()
         return not (self.unanswered or patience.cancelled_caught)
 
     def note(self, item: SessionMessage) -> None:
-        """Take note of what the client says of itself, and of its calls."""
+        """Record the client's name and count its calls."""
         match item.message:
             case JSONRPCRequest(method="tools/call", params=params):
                 self.calls += 1
@@ -244,7 +243,7 @@ class Member:
 
 
 async def serve_session(runtime: Runtime, member: Member, lines: AsyncIterator[bytes | Oversized]) -> None:
-    """Serve the client until its bridge leaves or it is sent away."""
+    """Serve a client until its bridge leaves or it is sent away."""
     over_stdio.set(True)
     changed = Coalesced(0.05)
     member.memory.keep = changed.ask
@@ -254,7 +253,7 @@ async def serve_session(runtime: Runtime, member: Member, lines: AsyncIterator[b
     CONNECTION.set(connection)
     arriving, read = create_context_streams[SessionMessage | Exception](0)
     write, outgoing = create_context_streams[SessionMessage](0)
-    # Of a bridge that was killed, nobody waits for answers.
+    # If the bridge was killed, no client waits for the answers.
     patience = 0.0
     held: dict[str | int, SessionMessage] = {}
 
@@ -348,7 +347,7 @@ async def serve_operation(
     lines: AsyncIterator[bytes | Oversized],
     warnings: Sequence[str],
 ) -> None:
-    """Answer with one line, unless the command leaves before or is sent away."""
+    """Perform an operation and write its answer as one line, unless the command leaves or is sent away first."""
     async with anyio.create_task_group() as tasks:
 
         async def end_when_left() -> None:
@@ -364,7 +363,7 @@ async def serve_operation(
         tasks.start_soon(end_when_sent_away)
         with member.unanswered.noted(operation.name):
             await member.until_released()
-            # The reports take as long to import as a gateway to start, and most never need them.
+            # Importing the reports takes as long as starting a gateway, and most gateways never need them.
             await anyio.to_thread.run_sync(import_module, "pml_gateway.owner.operations")
             answer = await _answer(operation, runtime, member, warnings)
             try:
@@ -386,7 +385,7 @@ async def _answer(operation: AskedOperation, runtime: Runtime, member: Member, w
         return {"error": unknown.as_json(), "exit": unknown.exit_code}
     try:
         return await perform(operation.name, operation.arguments, context, warnings)
-    # A fault of one operation must not end the gateway.
+    # A bug in one operation must not end the gateway.
     except Exception as raised:
         logger.exception("%s failed", operation.name)
         error = GatewayError(f"{operation.name} failed ({type(raised).__name__})", hint="the gateway's log says more")

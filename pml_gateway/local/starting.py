@@ -1,7 +1,7 @@
-"""Reaching the gateway of an endpoint: connected to where it listens, started detached where there is none.
+"""Connecting to the gateway of an endpoint, which is started as a detached process if none runs.
 
-Any number of bridges may do this at once. Whoever holds the start lock starts one, the others look again and again; the
-system releases the lock when its holder dies, so that nothing is left that blocks the next one.
+Any number of bridges may do this at once. The holder of the start lock starts the gateway, and the others poll; the
+system releases the lock if its holder dies, so a killed bridge never blocks the next one.
 """
 
 from __future__ import annotations
@@ -20,22 +20,22 @@ if TYPE_CHECKING:
 
 POLL_SECONDS = 0.03
 CONNECT_SECONDS = 2.0
-"""What accepting takes at most: the system does it, unless more wait than it keeps."""
+"""Time limit in seconds for connecting: the system accepts at once unless the backlog is full."""
 
 MIDWIFE_SECONDS = 60
-"""After this, whoever watches the start ends itself: whom it watches for has been killed."""
+"""Seconds after which the supervisor of a start ends itself: its bridge must have been killed by then."""
 
 GRACE_SECONDS = 0.5
-"""How long a gateway that does not listen in time may take to end itself."""
+"""Seconds between SIGTERM and SIGKILL for a gateway that does not listen in time."""
 
 MAX_LOG_BYTES = 5 * 1024 * 1024
-"""Size at which the log is put aside when a gateway starts; while it runs, the gateway rotates it itself."""
+"""Bytes of the log above which it is renamed when a gateway starts; a running gateway rotates the log itself."""
 
 LAST_WORDS = 2000
-"""Characters of the log that a failed start is explained with."""
+"""Maximum bytes of the log in the error of a failed start."""
 
 LOOKED_AT = 4096
-"""Files that may be open where the system does not list them."""
+"""Number of file descriptors to close if the system does not list the open ones."""
 
 # fmt: off
 NAMES = frozenset((
@@ -46,15 +46,16 @@ NAMES = frozenset((
 ))
 # fmt: on
 PREFIXES = ("LC_", "XDG_", "PYTHON", "HF_", "OMP_", "MKL_", "OPENBLAS_", "ORT_", "TOKENIZERS_", "MALLOC_")
-"""What a gateway itself is started with: where it finds things, and how it computes. Nothing that is one client's.
+"""The environment variables that a gateway process gets: places and technical settings, nothing that belongs to one
+client.
 
-Proxies and certificates are for what it fetches and reports itself, as a model or telemetry; requests to servers go by
+Proxies and certificates are for the gateway's own requests, such as models and telemetry; requests to servers use
 those of the client that they are made for.
 """
 
 
 class FailedStartError(Exception):
-    """There is no gateway, and none could be started."""
+    """A failed attempt to start a gateway."""
 
     def __init__(self, message: str, hint: str, exit_code: int = 1) -> None:
         super().__init__(message)
@@ -66,18 +67,18 @@ class FailedStartError(Exception):
 def reach(
     endpoint: Endpoint, command: Sequence[str], deadline: float, environ: Mapping[str, str] = os.environ
 ) -> socket.socket:
-    """A connection to the gateway; where there is none, `command` is started detached, by one of all who ask.
+    """Return a connection to the gateway; if none runs, exactly one of the concurrent callers starts `command`.
 
     Args:
-        endpoint: where it listens.
-        command: what is started: a gateway that takes the endpoint's life lock, and ends if another one holds it.
-        deadline: by when it must listen, as `time.monotonic` counts.
-        environ: what the gateway's own environment is taken from.
+        endpoint: where the gateway listens.
+        command: command line of a gateway that takes the endpoint's life lock, and ends if another one holds it.
+        deadline: `time.monotonic` time by which it must listen.
+        environ: environment from which the gateway's own is taken.
 
     Raises:
         FailedStartError: the gateway ended, or does not listen in time.
-        UnsafeEndpointError: what is in its place is not this user's alone.
-        OSError: there can be no socket here.
+        UnsafeEndpointError: the socket or its folder is not this user's alone.
+        OSError: a socket is impossible here.
     """
     endpoint.prepare()
     failed_before = _stamp(endpoint.failure)
@@ -88,7 +89,7 @@ def reach(
         lock = take_lock(endpoint.start_lock)
         if lock is not None:
             try:
-                # Whoever held it before may have had success, or failed, since we looked.
+                # The previous holder may have succeeded or failed since the last check.
                 connection = _connect(endpoint)
                 if connection is None:
                     _believe_failure(endpoint, failed_before)
@@ -106,7 +107,7 @@ def reach(
 
 
 def own_environ(environ: Mapping[str, str]) -> dict[str, str]:
-    """What of an environment a gateway itself needs; clients' variables, tokens among them, are not the process's."""
+    """Return the part of an environment that a gateway itself needs, without variables of clients such as tokens."""
     return {
         name: value
         for name, value in environ.items()
@@ -118,7 +119,7 @@ def _connect(endpoint: Endpoint) -> socket.socket | None:
     try:
         return endpoint.connect(CONNECT_SECONDS)
     except (NobodyListensError, BlockingIOError, TimeoutError):
-        # Also where so many wait to be accepted that the system takes no more just now.
+        # The last two mean that the backlog is full.
         return None
 
 
@@ -130,12 +131,12 @@ def _start(
     *,
     is_second: bool = False,
 ) -> socket.socket | None:
-    """The connection to a gateway that this process starts; None where another one came first after all.
+    """Start a gateway and return a connection to it; None if another gateway took the life lock first.
 
-    One that a signal ends is started once more: nothing need be wrong with it.
+    If a signal ends it, it is started once more: that may have nothing to do with the gateway.
 
     Raises:
-        FailedStartError: it ended, or does not listen in time.
+        FailedStartError: the gateway ended, or does not listen in time.
     """
     said_before = _begin_log(endpoint.log)
     started = _Detached(command, own_environ(environ), endpoint)
@@ -148,7 +149,7 @@ def _start(
                 return connection
             if ended is not None:
                 if endpoint.living() is not None:
-                    # Of a starter that was killed: ours has ended because that one lives.
+                    # A killed bridge had started another gateway, so this one has ended.
                     return None
                 if ended < 0 and not is_second:
                     return _start(endpoint, command, deadline, environ, is_second=True)
@@ -165,18 +166,18 @@ def _start(
 
 
 class _Detached:
-    """A gateway in a session of its own, that is nobody's child: who ends a client's processes does not end it.
+    """A gateway in its own session, orphaned on purpose, so that ending a client's process tree does not end it.
 
-    A process between the two, which ends as soon as the gateway listens, tells how the gateway ends before.
+    A supervisor process in between, which is killed once the gateway listens, reports the gateway's exit code.
     """
 
     def __init__(self, command: Sequence[str], environ: Mapping[str, str], endpoint: Endpoint) -> None:
         self._code: int | None = None
-        # Here, where it can be told that there can be none. A link in its place would have another file written.
-        # Something else than a file, as a pipe, might be waited for without end.
+        # Opened here, where an error can be reported. O_NOFOLLOW: a link could redirect the output to another file.
+        # O_NONBLOCK: opening a pipe could block forever.
         flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_NONBLOCK
         log = os.open(endpoint.log, flags, 0o600)
-        # A client may ignore its children, and this would as well.
+        # A client may ignore SIGCHLD; this process inherits that, and `waitpid` would fail.
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         reading, writing = os.pipe()
         self._midwife = os.fork()
@@ -192,7 +193,7 @@ class _Detached:
         os.set_blocking(reading, False)
 
     def exit_code(self) -> int | None:
-        """How it ended, negative for a signal; None while it runs."""
+        """Return its exit code, negative for a signal; None while it runs."""
         if self._code is None:
             try:
                 said = os.read(self._reading, 16)
@@ -202,7 +203,7 @@ class _Detached:
         return self._code
 
     def kill(self) -> None:
-        """End it, and what it has started by now."""
+        """Kill it with the processes that it has started."""
         until = time.monotonic() + GRACE_SECONDS
         self._signal(signal.SIGTERM)
         while self.exit_code() is None and time.monotonic() < until:
@@ -210,7 +211,7 @@ class _Detached:
         self._signal(signal.SIGKILL)
 
     def leave(self) -> None:
-        """Leave it alone from now on."""
+        """End the supervisor; the gateway runs on."""
         os.close(self._reading)
         os.kill(self._midwife, signal.SIGKILL)
         os.waitpid(self._midwife, 0)
@@ -224,15 +225,15 @@ class _Detached:
 
 
 def supervise_start(command: Sequence[str], environ: Mapping[str, str], home: str, log: int, writing: int) -> None:
-    """Start the gateway, say its process id, wait for its end, and say its exit code."""
+    """Run as the supervisor: start the gateway, and write its process id and then its exit code to `writing`."""
     os.setsid()
     signal.set_wakeup_fd(-1)
     for each in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGPIPE):
         signal.signal(each, signal.SIG_DFL)
-    # As one client has them, for all processes that come of this one.
+    # The gateway and its children must not inherit the signals that one client has blocked.
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
     signal.alarm(MIDWIFE_SECONDS)
-    # Not the folder of one client, from where its modules would be imported as well.
+    # Not the folder of one client: modules could be imported from there.
     os.chdir(home)
     nothing = os.open(os.devnull, os.O_RDONLY)
     for target, source in enumerate((nothing, log, log)):
@@ -254,7 +255,7 @@ def supervise_start(command: Sequence[str], environ: Mapping[str, str], home: st
 
 
 def _close_all_but(kept: Collection[int]) -> None:
-    """Close the start lock, and whatever the client has left open; those that are, as the limit may be a billion."""
+    """Close the start lock and all files that the client left open; only listed ones, as the limit may be a billion."""
     try:
         found = [int(name) for name in os.listdir("/dev/fd")]
     except OSError:
@@ -264,7 +265,7 @@ def _close_all_but(kept: Collection[int]) -> None:
             try:
                 os.close(each)
             except OSError:
-                # What listed them.
+                # The descriptor of the listing itself.
                 continue
 
 
@@ -276,7 +277,7 @@ def _line(descriptor: int) -> bytes:
 
 
 def _begin_log(path: str) -> int:
-    """Make room in the log, and give the size it has then."""
+    """Rename the log if it is too large, and return the size of the current one in bytes."""
     try:
         size = os.path.getsize(path)
         if size <= MAX_LOG_BYTES:
@@ -288,7 +289,7 @@ def _begin_log(path: str) -> int:
 
 
 def _last_words(path: str, before: int) -> str:
-    """The end of what was logged since then, from the beginning of a line."""
+    """Return the end of the log after byte `before`, starting at a line."""
     try:
         with open(path, "rb") as log:
             size = log.seek(0, os.SEEK_END)
@@ -301,7 +302,7 @@ def _last_words(path: str, before: int) -> str:
 
 
 def _failed(endpoint: Endpoint, message: str, words: str, exit_code: int) -> FailedStartError:
-    """The error of a failed start, also written down for those that wait beside, unless a signal ended it."""
+    """Return the error of a failed start, and write it to a file for other bridges unless it was due to a signal."""
     error = FailedStartError(
         f"{message}: {words}" if words else message,
         f"its log is {endpoint.log}; `pml doctor` checks the configuration, `pml serve --alone` does without it",
@@ -312,7 +313,7 @@ def _failed(endpoint: Endpoint, message: str, words: str, exit_code: int) -> Fai
         try:
             write_owned(endpoint.failure, json.dumps(told).encode())
         except OSError:
-            # They try for themselves then.
+            # Without the file, the other bridges try for themselves.
             return error
     return error
 
@@ -329,7 +330,7 @@ def _late(endpoint: Endpoint) -> FailedStartError:
 
 
 def _stamp(path: str) -> tuple[int, int] | None:
-    """What tells one failure from the one before."""
+    """Return a stamp that differs between one failure file and the next; None if there is none."""
     try:
         found = os.stat(path)
     except OSError:
@@ -338,7 +339,7 @@ def _stamp(path: str) -> tuple[int, int] | None:
 
 
 def _believe_failure(endpoint: Endpoint, before: tuple[int, int] | None) -> None:
-    """Raise the failure of a start that was going on while this process waited."""
+    """Raise the error of another bridge's start if it failed while this process waited."""
     if _stamp(endpoint.failure) in (None, before):
         return
     try:

@@ -1,4 +1,4 @@
-"""What the gateway process of a machine tells of itself: its clients, and the processes of its servers with reasons."""
+"""The status of a machine's gateway process: its clients, and its servers' processes with the reason for each."""
 
 from __future__ import annotations
 
@@ -20,20 +20,20 @@ from pml_gateway.upstreams.sharing import SharedBy
 from pml_gateway.upstreams.upstream import Upstream
 
 COMMANDS = "commands such as pml call"
-"""Whose a process is that keeps what one command left for the next."""
+"""The owner shown for a process that keeps state from one command to the next."""
 
 OTHERS = "other variables or PATH"
-"""Why a process is not that of the others: with these it was started."""
+"""The reason shown for a separate process that was started with other variables or another PATH."""
 
 
 def client_rows(profiles: Iterable[Profile]) -> list[JsonObject]:
-    """Every client that is attached, in the order in which they came; times in seconds."""
+    """Return a row for each attached client, in order of arrival; times in seconds."""
     found = [(profile, member) for profile in profiles for member in profile.members]
     return [_client(profile, member) for profile, member in sorted(found, key=lambda each: each[1].since)]
 
 
 def server_rows(upstreams: SharedUpstreams, profiles: Iterable[Profile]) -> list[JsonObject]:
-    """Every server that somebody has, with its processes and for whom each runs; memory in bytes."""
+    """Return a row for each server in use, with its processes and the clients of each; memory in bytes."""
     members: dict[Follower | None, list[Member]] = {profile.pool: profile.members for profile in profiles}
     by_server: dict[str, list[Running]] = {}
     for each in upstreams.running:
@@ -63,7 +63,7 @@ def server_rows(upstreams: SharedUpstreams, profiles: Iterable[Profile]) -> list
 
 
 def tree_memory_of(pid: int, children: Mapping[int, Sequence[int]]) -> int | None:
-    """Resident bytes of a process and of all that it started: a launcher is small, and the server is its child."""
+    """Return the resident bytes of a process and its descendants: the server is often the child of a small launcher."""
     own = memory_of(pid)
     if own is None:
         return None
@@ -71,10 +71,10 @@ def tree_memory_of(pid: int, children: Mapping[int, Sequence[int]]) -> int | Non
 
 
 def children_by_process() -> dict[int, list[int]]:
-    """The children of every process that the system shows; none where it shows none."""
+    """Return the children of every visible process; empty if the system has no /proc."""
     found: dict[int, list[int]] = {}
     for folder in Path("/proc").glob("[0-9]*"):
-        # One that has just ended is no child.
+        # The process may have just ended.
         with suppress(OSError, ValueError, IndexError):
             parent = int((folder / "stat").read_bytes().rpartition(b")")[2].split()[1])
             found.setdefault(parent, []).append(int(folder.name))
@@ -82,7 +82,7 @@ def children_by_process() -> dict[int, list[int]]:
 
 
 def memory_of(pid: int) -> int | None:
-    """Resident bytes of a process; None where the system does not say."""
+    """Return the resident bytes of a process; None if unknown."""
     if sys.platform != "linux":
         return None
     try:
@@ -105,7 +105,7 @@ def _client(profile: Profile, member: Member) -> JsonObject:
 
 
 def _state(upstreams: Sequence[Upstream]) -> UpstreamState:
-    """That of the one that is used most, of those that work; one without a session for all may have single clients'."""
+    """Return the state of the most used working process; idle counts as ready if it has sessions of single clients."""
     working = [each for each in upstreams if each.state is not UpstreamState.FAILED]
     state = max(working or upstreams, key=lambda each: each.calls).state
     if state is UpstreamState.IDLE and any(each.sessions() for each in upstreams):
@@ -114,7 +114,7 @@ def _state(upstreams: Sequence[Upstream]) -> UpstreamState:
 
 
 def _is_split(running: Running, found: Sequence[Running]) -> bool:
-    """Whether others of the same server differ from it in more than their folder."""
+    """Return True if other processes of the same server differ from it in more than their folder."""
     sharing = running.wanted.sharing
     others = (each.wanted.sharing for each in found if each is not running)
     return any(sharing.by is not SharedBy.FOLDER or each.place.folder == sharing.place.folder for each in others)
@@ -157,7 +157,7 @@ def _reason(running: Running, clients: Sequence[Member], *, is_split: bool) -> t
 
 
 def _named(clients: Sequence[Member]) -> str:
-    """Whose a process is; of those over HTTP it is not known which."""
+    """Return the names of a process's clients; those over HTTP are not known by name."""
     if not clients:
         return "clients over HTTP"
     return f"client {some_of([each.shown for each in clients])}"

@@ -14,13 +14,13 @@ from pml_gateway.local.starting import own_environ
 
 @dataclass(frozen=True, slots=True)
 class UpRequest:
-    """A gateway that runs until `pml down`; `http` is the command by which it listens, if it does."""
+    """A request for a gateway that runs until `pml down`; `http` is its command to listen on HTTP, if any."""
 
     http: Mapping[str, Any] | None = None
 
     @classmethod
     def read(cls, path: str) -> UpRequest | None:
-        """Return the request in a file; None if there is none that can be read."""
+        """Return the request in a file; None if the file is missing or malformed."""
         try:
             return cls(**json.loads(Path(path).read_bytes())).without_secrets
         except (OSError, ValueError, LookupError, TypeError, AttributeError):
