@@ -1,4 +1,4 @@
-"""What starts the gateway at login: the file that it reads, and the commands that load and unload it."""
+"""The login service: the unit or agent file that starts the gateway, and the commands that load and unload it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from pml_gateway.paths import Paths
 
 UNIT = "pml-gateway.service"
 LABEL = "pml-gateway"
-MARK = "Written by pml service install"  # in each file of ours; one without it is left alone
+MARK = "Written by pml service install"  # in each file that pml writes; other files are left alone
 STOP_SECONDS = 75  # `pml down` lets running calls go on for 60 seconds, and servers need a few to end
 
 _UNIT = f"""\
@@ -49,7 +49,7 @@ WantedBy=default.target
 
 @dataclass(frozen=True, slots=True)
 class Manager:
-    """A program that starts others at login: the file that it reads for the gateway, and its commands."""
+    """A program that starts others at login, systemd or launchd: its file for the gateway, and its commands."""
 
     file: Path
     text: str
@@ -67,7 +67,7 @@ class Manager:
         return text
 
     def install(self) -> None:
-        """Write the file, and load it in place of what is loaded; the file stays if it cannot be loaded."""
+        """Write the file, and load it in place of a loaded one; the file stays even if it cannot be loaded."""
         try:
             write_atomically(self.file, self.text)
         except OSError as error:
@@ -80,7 +80,7 @@ class Manager:
             raise GatewayError(f"{self.file} is written, but {error}", hint="log in and try again") from error
 
     def uninstall(self) -> None:
-        """Unload the service and remove its file, which goes even if the service cannot be unloaded."""
+        """Unload the service and remove its file, even if it cannot be unloaded."""
         try:
             run(*self.unloads)
         finally:
@@ -88,7 +88,7 @@ class Manager:
 
 
 def manager_here(environ: Mapping[str, str], *options: str, platform: str = sys.platform) -> Manager:
-    """Return what starts programs at login here; PATH is kept, as that of a login often lacks npx or uvx."""
+    """Return the manager of this platform; the service keeps the current PATH, as a login's often lacks npx or uvx."""
     home = Path(environ.get("HOME") or Path.home())
     kept = own_places(environ) | ({"PATH": environ["PATH"]} if environ.get("PATH") else {})
     command = [*pml_command(), "up", "--foreground", "--by-service", *options]
@@ -142,7 +142,7 @@ def agent_text(command: Sequence[str], environ: Mapping[str, str], log: str) -> 
         "RunAtLoad": True,
         "KeepAlive": {"SuccessfulExit": False},  # only after a failure: `pml down` ends it for this session
         "ExitTimeOut": STOP_SECONDS,
-        "ProcessType": "Interactive",  # what launchd takes for background work gets less of the machine
+        "ProcessType": "Interactive",  # launchd gives fewer resources to background jobs
         "StandardErrorPath": log,
     }
     head, _, rest = plistlib.dumps(values, sort_keys=False).decode().partition("<plist")
@@ -150,7 +150,7 @@ def agent_text(command: Sequence[str], environ: Mapping[str, str], log: str) -> 
 
 
 def run(*words: str) -> str:
-    """Return what a command of the manager prints; raise a GatewayError if it fails."""
+    """Return the output of a command; raise a GatewayError if it fails."""
     try:
         done = subprocess.run(words, capture_output=True, text=True, timeout=STOP_SECONDS + 15)
     except FileNotFoundError:
