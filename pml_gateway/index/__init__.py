@@ -2,7 +2,7 @@
 
 Importing this package loads numpy and nothing heavier. A stdio client starts the gateway for every session, so
 onnxruntime, tokenizers, faiss, Stemmer and sentence_transformers (5 s, 560 MB) are imported inside the constructors
-that need them; this is the one place where the rule against imports inside functions gives way.
+that need them; this is the only exception to the rule against imports inside functions.
 """
 
 from __future__ import annotations

@@ -20,26 +20,27 @@ from pml_gateway.index.request_vectors import Encoded, Requests, encoded
 from pml_gateway.index.vectors import Positions
 
 MAX_ENTRIES = 50_000
-"""Tools: about 110 MB of 384-dimensional vectors, and 210 MB where each has eight requests; the catalogs of several
-large gateways."""
+"""Maximum number of tools, enough for the catalogs of several large gateways: about 110 MB of 384-dimensional vectors,
+and 210 MB if each tool has eight requests."""
 
 ENTRIES_PER_TOOL = 1.25
-"""Kept at least for each tool of a catalog: those of a large one take an hour, and no start may repeat it."""
+"""Minimum number of entries kept for each tool of a catalog: encoding a large one takes an hour, and must not be
+repeated at every start."""
 
 LOCK_SECONDS = 5.0
-"""How long to wait for another process that writes; after that the vectors are simply computed."""
+"""Seconds to wait for another process that writes; after that the vectors are computed without the cache."""
 
 LOOKUP_BATCH = 500
 """Host parameters of one statement; old SQLite builds allow 999."""
 
 READ_AT_ONCE = 10_000
-"""Vectors of texts that are in memory twice for a moment, 15 MB."""
+"""Number of vectors read at once; they are in memory twice for a moment, 15 MB."""
 
 LENGTH_TOLERANCE = 1e-3
-"""A stored vector whose length is not 1 within this is damaged."""
+"""Maximum deviation from length 1 of a stored vector; beyond it, the vector is damaged."""
 
 CHECKSUM_BYTES = 4
-"""Before the vectors of requests."""
+"""Bytes of the checksum before the vectors of requests."""
 
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS embeddings (
@@ -47,22 +48,22 @@ CREATE TABLE IF NOT EXISTS embeddings (
     PRIMARY KEY (model, digest)
 )
 """
-"""With row ids, two vectors fit on a page; without, each would take more than a whole one."""
+"""The table has row ids, so that two vectors fit on a page; without, each would take more than one page."""
 
 _logger = logging.getLogger(__name__)
 
 
 class EmbeddingCache:
-    """Vectors by model and content hash: one of each text, and those of the requests of a tool together."""
+    """A cache of vectors by model and content hash: one for each text, and one entry for all requests of a tool."""
 
     def __init__(self, directory: Path, *, max_entries: int = MAX_ENTRIES) -> None:
-        """In a directory that other processes share; `max_entries` are kept of texts, and of requests as well."""
+        """Use a directory shared with other processes; `max_entries` limits texts and requests separately."""
         self._texts = _Table(directory / "embeddings.sqlite3", max_entries)
         self._requests = _Table(directory / "requests.sqlite3", max_entries)
 
     @classmethod
     def of_catalog(cls, cache_dir: Path, tools: int) -> EmbeddingCache:
-        """The one of a home, with room for a catalog of so many tools."""
+        """Return the cache in `cache_dir`, large enough for a catalog of this size."""
         return cls(cache_dir / "embeddings", max_entries=max(MAX_ENTRIES, round(ENTRIES_PER_TOOL * tools)))
 
     def encode(self, embedder: Embedder, texts: Sequence[str]) -> Embeddings:
@@ -81,8 +82,8 @@ class EmbeddingCache:
         return vectors
 
     def stored(self, embedder: Embedder, texts: Sequence[str]) -> tuple[Embeddings, Positions]:
-        """The vectors (k, dimension) that are stored already, and which of the texts (k,) they are of."""
-        # pages of arrays that nothing is written to take no memory
+        """Return the vectors (k, dimension) that are stored already, and the positions (k,) of their texts."""
+        # pages of an array that are never written take no memory
         vectors = np.empty((len(texts), embedder.dimension), dtype=np.float32)
         positions = list[int]()
         for start in range(0, len(texts), READ_AT_ONCE):
@@ -95,7 +96,7 @@ class EmbeddingCache:
         return vectors[: len(positions)], np.asarray(positions, dtype=np.int64)
 
     def encode_requests(self, embedder: Embedder, requests: Requests) -> list[Encoded]:
-        """The vectors of the requests of n tools, each of which has some; computed are only those not stored yet."""
+        """Return the vectors of the requests of n tools, each with at least one; only missing vectors are computed."""
         stored = self.stored_requests(embedder, requests)
         missing = [texts for texts, vectors in zip(requests, stored, strict=True) if vectors is None]
         fresh = encoded(embedder, missing)
@@ -106,7 +107,7 @@ class EmbeddingCache:
         return [next(computed) if vectors is None else vectors for vectors in stored]
 
     def stored_requests(self, embedder: Embedder, requests: Requests) -> list[Encoded | None]:
-        """The vectors of the requests of n tools; None of those that are not stored."""
+        """Return the stored vectors of the requests of n tools; None for a tool whose vectors are not stored."""
         digests = [_digest("\0".join(texts)) for texts in requests]
         blobs = self._requests.read(embedder.model_id, digests)
         return [
@@ -122,15 +123,15 @@ class EmbeddingCache:
 class _Table:
     """Blobs by model and digest in one SQLite file.
 
-    SQLite brings the atomic writes and the locks between processes. A cache must never stop a search: a damaged file
-    is replaced, and one that cannot be used is passed over.
+    SQLite provides atomic writes and locks between processes. A cache must never make a search fail: a damaged file is
+    replaced, and an unusable one is ignored.
     """
 
     def __init__(self, path: Path, max_entries: int) -> None:
         self._path, self._max_entries = path, max_entries
 
     def read(self, model_id: str, digests: Sequence[bytes]) -> dict[bytes, object]:
-        """What is stored of these."""
+        """Return the stored blobs among these digests."""
         found: dict[bytes, object] = {}
         distinct = list(dict.fromkeys(digests))
         try:
@@ -152,11 +153,11 @@ class _Table:
         return found
 
     def write(self, model_id: str, blobs: Mapping[bytes, bytes]) -> None:
-        """Store these; the oldest go where there are too many."""
+        """Store blobs; delete the oldest entries if there are too many."""
         now = time.time_ns()
         rows = [(model_id, digest, blob, now) for digest, blob in blobs.items()]
         try:
-            # SQLite gives the files beside it the same mode.
+            # SQLite gives its journal files the same mode.
             make_own_file(self._path)
             with self._connection() as connection, connection:
                 connection.executemany("INSERT OR REPLACE INTO embeddings VALUES (?, ?, ?, ?)", rows)
@@ -171,7 +172,7 @@ class _Table:
             connection.execute(f"PRAGMA {name}").fetchone() for name in ("page_count", "freelist_count", "page_size")
         )
         if (pages - free) * page_bytes < self._max_entries * vector_bytes:
-            return  # counting reads the whole index, and so many vectors would not fit in
+            return  # counting reads the whole index, and the file is too small for more than `max_entries`
         (count,) = connection.execute("SELECT count(*) FROM embeddings").fetchone()
         if count > self._max_entries:
             connection.execute(

@@ -29,7 +29,8 @@ NOTHING_FITS = 0.3
 """All scores stay below this, the default of `search.min_score`, when even the best tool is too weak to be right."""
 
 MIN_PROBE_SPREAD = 0.05
-"""Below, a model hardly tells the probes apart: stretching its cosines would only enlarge noise, so they are kept."""
+"""Minimum spread for mapping cosines: below it, a model hardly tells the probes apart, and stretching would only
+enlarge noise."""
 
 Floats = npt.NDArray[np.float32]
 
@@ -38,9 +39,9 @@ Floats = npt.NDArray[np.float32]
 class Curve:
     """A monotone piecewise-linear map from evidence to a score.
 
-    Evidence is what speaks for a tool minus a share of what speaks for the best one: lists get short when one tool
-    stands out. The best counts as at least `floor`, so a catalog with nothing fitting gets low scores throughout.
-    If even the best is weaker than `nothing`, no score reaches NOTHING_FITS.
+    Evidence is the raw strength of a tool minus a share of the best one's: lists get short when one tool stands out.
+    The best counts as at least `floor`, so all scores are low if nothing in the catalog fits. If even the best is
+    weaker than `nothing`, no score reaches NOTHING_FITS.
     """
 
     knots: tuple[tuple[float, float], ...]
@@ -55,13 +56,13 @@ class Curve:
             raise ValueError(f"knots {self.knots} do not increase")
 
     def evidence(self, raw: Floats) -> Floats:
-        """Evidence of all candidates of one query from their raw strengths (n,)."""
+        """Return the evidence (n,) of all candidates of one query from their raw strengths (n,)."""
         best = max(float(raw.max(initial=self.floor)), self.floor)
         evidence: Floats = raw - np.float32(self.share * best)
         return evidence
 
     def scores(self, raw: Floats) -> Floats:
-        """Scores in [0, 1) of all candidates of one query from their raw strengths (n,)."""
+        """Return the scores (n,) in [0, 1) of all candidates of one query from their raw strengths (n,)."""
         evidence, scores = zip(*self.knots, strict=True)
         interpolated: Floats = np.interp(self.evidence(raw), evidence, scores).astype(np.float32)
         best = float(raw.max(initial=0.0))
@@ -85,13 +86,13 @@ LEXICAL_CURVE = Curve(
     share=0.8,
     floor=2.0,
 )
-"""For log(1 + BM25) when there is no model, fitted by `models/calibrate.py`. Coverage is among intents that share a
-word with the right tool; without one the lexical index cannot find it at any threshold."""
+"""Curve for log(1 + BM25) if there is no model, fitted by `models/calibrate.py`. Coverage is measured on intents that
+share a word with the right tool; without one the lexical index cannot find it at any threshold."""
 
 
 @dataclass(frozen=True, slots=True)
 class Calibration:
-    """How the cosines of one model are read."""
+    """The mapping from the cosines of one model to scores."""
 
     fused: Curve
     dense: Curve
@@ -122,7 +123,7 @@ class Calibration:
             ) from exc
 
     def transferred(self, embedder: Embedder) -> Calibration:
-        """This calibration for another model: its cosines are mapped linearly so that those of the probes agree."""
+        """Return this calibration for another model: its cosines are mapped linearly so that the probes agree."""
         related, unrelated = probe_cosines(embedder)
         spread = related - unrelated
         if spread < MIN_PROBE_SPREAD:
@@ -131,7 +132,7 @@ class Calibration:
         return replace(self, scale=scale, offset=self.unrelated - scale * unrelated)
 
     def cosines(self, cosines: Floats) -> Floats:
-        """Cosines of the model (n,) on the scale of the curves."""
+        """Return cosines of the model (n,) on the scale of the curves."""
         return cosines * np.float32(self.scale) + np.float32(self.offset)
 
 
@@ -141,12 +142,12 @@ class CalibratedEmbedder(Protocol):
 
     @property
     def calibration(self) -> Calibration:
-        """Fitted on labelled intents with this very model."""
+        """Return the calibration fitted on labelled intents with exactly this model."""
         ...
 
 
 def probe_cosines(embedder: Embedder) -> tuple[float, float]:
-    """Mean cosines of (related, unrelated) probe pairs."""
+    """Return the mean cosines of (related, unrelated) probe pairs."""
     queries = np.stack([embed_query(embedder, query) for query, _ in PROBES])
     tools = embedder.encode([tool for _, tool in PROBES])
     cosines = np.einsum("qd,td->qt", queries, tools)
@@ -157,7 +158,7 @@ def probe_cosines(embedder: Embedder) -> tuple[float, float]:
 def fit_knots(
     evidence: npt.NDArray[np.float64], weights: npt.NDArray[np.float64], margin: float = 0.0
 ) -> tuple[tuple[float, float], ...]:
-    """Knots that give COVERAGE plus a margin on the evidence (n,) of right tools with the given weights (n,)."""
+    """Return knots that give COVERAGE plus a margin on the evidence (n,) of right tools with the given weights (n,)."""
     order = np.argsort(evidence)
     passed = np.cumsum(weights[order]) / weights.sum()
     inner = [(float(evidence[order][np.searchsorted(passed, 1 - share - margin)]), score) for score, share in COVERAGE]
@@ -200,7 +201,7 @@ SHIPPED_MODEL = "minilm-tools-int8"
 
 
 def shipped_directory() -> Path:
-    """Where the shipped model lies: inside an installed package, or beside it in a checkout."""
+    """Return the directory of the shipped model: inside an installed package, or next to it in a checkout."""
     places = shipped_places("models", SHIPPED_MODEL)
     for place in places:
         if place.is_dir():
@@ -213,5 +214,5 @@ def shipped_directory() -> Path:
 
 @cache
 def shipped_calibration() -> Calibration:
-    """The calibration of the shipped model; the reference for models without one of their own."""
+    """Return the calibration of the shipped model, the reference for models without one of their own."""
     return Calibration.read(shipped_directory())

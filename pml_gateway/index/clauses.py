@@ -1,4 +1,4 @@
-"""Clauses: the steps of a request of several, and one strength from what speaks for tools in each."""
+"""Clauses: splits a request into its steps, and combines the evidence of all steps into one strength per tool."""
 
 from __future__ import annotations
 
@@ -12,40 +12,43 @@ from pml_gateway.index.text import UNSPACED
 from pml_gateway.index.verbs import ALONE, VERBS, has_object, is_bare, is_question, leads
 
 MIN_REQUEST_WORDS = 10
-"""A shorter request is cut before verbs only: its other parts lose the context that says what is meant."""
+"""Words below which a request is split only before verbs: other parts would lose the context that gives their
+meaning."""
 
 MIN_CLAUSE_WORDS = 4
-"""A shorter part stays with its neighbour, unless both are commands: `and London` is no step of its own."""
+"""Words below which a part stays with its neighbour, unless both are commands: `and London` is not a separate step."""
 
 MIN_COMMAND_WORDS = 2
-"""A shorter command is a verb alone, which is a step only if it can be nothing else: `stage it and commit`."""
+"""Words below which a command is a verb alone, a step only if it cannot be a noun: `stage it and commit`."""
 
 MAX_CLAUSES = 8
-"""Each one costs an embedding (1 to 2 ms); a request with more steps keeps the first ones."""
+"""Maximum number of clauses, as each costs an embedding (1 to 2 ms); of more steps, the first ones are kept."""
 
 CLAUSE_SHARE = 0.35
-"""Of the clauses in the strength; the rest is the whole request's. Requests told in prose want less (with 0 our own
+"""Share of the clauses in the strength; the rest is the whole request's. Requests in prose need less (with 0 our own
 held-out ones gain .007 nDCG@10, with 0.5 they lose .03), lists of commands more (with 0.5 seal_tools gains .012)."""
 
 STEP_SHARE = 0.5
-"""Of a clause beside the whole request where its best tool is chosen: alone it lacks the context, and with more of the
-whole all clauses choose the same tool."""
+"""Share of a clause, against the whole request, in the choice of its best tool: alone it lacks the context, and with
+more of the whole all clauses choose the same tool."""
 
 MAX_BRIEF_WORDS, BRIEF_SHARE = 3, 0.65
-"""A clause of so few words, such as `stage it`, tells less than the whole request, which is not to choose for it."""
+"""Maximum words of a brief clause, such as `stage it`, and its share instead of STEP_SHARE: it is higher, as the whole
+request has more evidence and would choose the tool."""
 
 SERVER_SHARE = 0.2
-"""How much a tool loses by the distance of its server's best tools to the best of all, in requests of several steps."""
+"""Share of the distance from its server's best tools to the best of all that a tool loses, in requests of several
+steps."""
 
 SERVER_EVIDENCE = 3
-"""Tools that speak for a server: one good match is a coincidence, three are its subject."""
+"""Number of tools that count as evidence for a server: one good match is a coincidence, three are its subject."""
 
 MAX_SERVER_LOSS = 0.5
 CHARACTERS_PER_WORD = 3
-"""Of scripts written without spaces."""
+"""Characters that count as one word in scripts written without spaces."""
 
 ONE_ACTION = frozenset({"copy/paste", "cut/paste", "drag/drop", "find/replace", "search/replace"})
-"""Pairs of verbs that one tool does."""
+"""Pairs of verbs that name a single action."""
 
 _SENTENCE_END = re.compile(r"(?<=[.!?;:])\s+|(?<=[。！？；])|\n+")
 _JOINT = re.compile(
@@ -58,10 +61,10 @@ Floats = npt.NDArray[np.float32]
 
 
 def split_clauses(request: str) -> tuple[str, ...]:
-    """The steps of a request, at most MAX_CLAUSES; none when it is a single one.
+    """Return the steps of a request, at most MAX_CLAUSES; empty if it is a single step.
 
-    In the request's words, except that verbs that share an object (`stage and commit changes`) and objects that share
-    a verb (`remember a person and how they work`) both get what they share.
+    They use the request's own words, but verbs with a common object (`stage and commit changes`) each get the object,
+    and objects with a common verb (`remember a person and how they work`) each get the verb.
     """
     anywhere = _words(request) >= MIN_REQUEST_WORDS
     clauses: list[str] = []
@@ -74,10 +77,10 @@ def split_clauses(request: str) -> tuple[str, ...]:
 
 
 def combine(whole: Floats, clauses: Floats) -> Floats:
-    """Strengths (n,) from those for the whole request (n,) and for each clause (k, n).
+    """Return strengths (n,) from those for the whole request (n,) and for each clause (k, n).
 
-    A tool counts by the clause it comes closest to being best in, so that the best tools of all clauses meet on one
-    level and no clause that is easy to match crowds out the others.
+    A tool counts by the clause in which it is closest to the best tool, so the best tools of all clauses are on one
+    level, and a clause that is easy to match does not crowd out the others.
     """
     best = clauses.max(axis=1, keepdims=True)
     nearest: Floats = (clauses - best).max(axis=0) + best.mean()
@@ -86,9 +89,9 @@ def combine(whole: Floats, clauses: Floats) -> Floats:
 
 
 def interleaved(strengths: Floats, whole: Floats, clauses: Floats, texts: Sequence[str]) -> Floats:
-    """The strengths (n,), dealt out anew: the best tool of each clause (k, n), one of these texts, comes before others.
+    """Redistribute the strengths (n,) so that the best tool of each clause (k, n) comes first; `texts` are the clauses.
 
-    So no clause is crowded out by the many tools of another, and scores are made of the same values as before.
+    So no clause is crowded out by the many tools of another, and the set of values stays the same.
     """
     is_brief = np.asarray([_words(text) <= MAX_BRIEF_WORDS for text in texts])
     share: Floats = np.where(is_brief, BRIEF_SHARE, STEP_SHARE)[:, np.newaxis].astype(np.float32)
@@ -100,10 +103,10 @@ def interleaved(strengths: Floats, whole: Floats, clauses: Floats, texts: Sequen
 
 
 def _one_each(strengths: Floats, alone: Floats, is_brief: npt.NDArray[np.bool_]) -> list[int]:
-    """Choose a tool for each clause from strengths (k, n) in the whole request, and from those by itself (k, n).
+    """Choose a tool for each clause from its strengths mixed with the whole request's (k, n), and those alone (k, n).
 
-    What the whole request is about is often the best of brief clauses (k,) too, which tell little by themselves. They
-    take their next if another clause asks for it more, unless it is their best by themselves as well.
+    The tool that fits the whole request is often also the best of brief clauses (k,), which contain little evidence. If
+    another clause has a better claim to it, a brief clause takes its next one, unless it is its best alone as well.
     """
     left = strengths.copy()
     lacks = alone.max(axis=1) - alone[np.arange(len(alone)), strengths.argmax(axis=1)]
@@ -116,7 +119,7 @@ def _one_each(strengths: Floats, alone: Floats, is_brief: npt.NDArray[np.bool_])
 
 
 def with_server_evidence(strengths: Floats, servers: npt.NDArray[np.int64]) -> Floats:
-    """Strengths (n,) lowered where the server of a tool (n,) has little else that fits."""
+    """Return the strengths (n,), lowered for tools whose server (n,) has few other tools that fit."""
     order = np.argsort(-strengths, kind="stable")
     rows: dict[int, list[float]] = {}
     for at in order:
@@ -132,7 +135,7 @@ def with_server_evidence(strengths: Floats, servers: npt.NDArray[np.int64]) -> F
 
 
 def _steps(sentence: str, anywhere: bool) -> list[str]:
-    """A sentence cut at those of its joints where a step begins."""
+    """Split a sentence at those joints at which a new step begins."""
     first, *rest = _JOINT.split(sentence)
     steps = [first] if first else []
     for joint, part in zip(rest[::2], rest[1::2], strict=True):
@@ -156,9 +159,9 @@ def _share_an_object(before: str, part: str) -> bool:
 
 
 def _goes_on(before: str, part: str, anywhere: bool) -> bool:
-    """Return True if a part is a step after the one before: a command after a command, or a long one if cut anywhere.
+    """Return True if a part is a new step: a command after a command, or any long part if `anywhere`.
 
-    A verb alone counts if it says what is done to things; others are as often nouns: `write a summary and report`.
+    A verb alone counts only if it is in ALONE; others are as often nouns: `write a summary and report`.
     """
     if is_bare(part) or is_bare(before):
         pair = leads(before), leads(part)

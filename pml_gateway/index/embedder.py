@@ -1,4 +1,4 @@
-"""The seam for embedding models: what search needs from one."""
+"""The interface of embedding models: the methods that search needs."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ Embeddings = npt.NDArray[np.float32]
 
 
 class Embedder(Protocol):
-    """Turns texts into vectors whose inner product is their similarity; safe to call from several threads."""
+    """An embedding model: the inner product of two vectors is their similarity; thread-safe."""
 
     @property
     def model_id(self) -> str:
-        """Changes whenever the vectors of the same text may change; part of every cache key."""
+        """Return an id that changes whenever the vectors of the same text may change; part of every cache key."""
         ...
 
     @property
     def dimension(self) -> int:
-        """Length of one vector."""
+        """Return the length of one vector."""
         ...
 
     def encode(self, texts: Sequence[str]) -> Embeddings:
@@ -32,7 +32,7 @@ class Embedder(Protocol):
 
 @runtime_checkable
 class QueryEmbedder(Protocol):
-    """An embedder that reads queries differently from documents."""
+    """An embedder that encodes queries differently from documents."""
 
     def encode_queries(self, texts: Sequence[str]) -> Embeddings:
         """Embed queries, one row each, in their order."""
@@ -40,7 +40,7 @@ class QueryEmbedder(Protocol):
 
 
 def embed_query(embedder: Embedder, query: str) -> npt.NDArray[np.float32]:
-    """The vector (dimension,) of one query."""
+    """Return the vector (dimension,) of one query."""
     encode = embedder.encode_queries if isinstance(embedder, QueryEmbedder) else embedder.encode
     vector: npt.NDArray[np.float32] = encode([query])[0]
     return vector

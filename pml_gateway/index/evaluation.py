@@ -1,4 +1,4 @@
-"""Evaluation of search: labelled queries, figures of what was found, and which tools are hard to find."""
+"""Evaluation of search: labelled queries, quality figures, and the tools that are hard to find."""
 
 from __future__ import annotations
 
@@ -22,28 +22,28 @@ QUERY_LAYOUT = 'a query is {"query", "gold": [tool ids], "gold_groups"?: [[alter
 REQUEST_LAYOUT = 'a row is {"id": a tool\'s id, "requests": [texts]}'
 
 SHOWN = 80
-"""Characters of a faulty row that an error shows."""
+"""Maximum characters of a faulty row in an error message."""
 
 BYTE_ORDER_MARK = "\ufeff"
-"""What some editors put at the beginning of a file."""
+"""Character that some editors put at the beginning of a file."""
 
 
 @dataclass(frozen=True, slots=True)
 class LabelledQuery:
-    """A query and the tools it needs: any one key of each group."""
+    """A query and the tools it needs: one key of each group, no matter which."""
 
     text: str
     groups: tuple[frozenset[str], ...]
 
 
 def read_rows(lines: Iterable[str], source: str) -> list[JsonObject]:
-    """The JSON objects of a JSONL file, empty lines left out; raises InvalidInputError naming the line."""
+    """Return the JSON objects of a JSONL file, without empty lines; raise an InvalidInputError that names the line."""
     texts = (line.removeprefix(BYTE_ORDER_MARK) for line in lines)
     return [_object(line, f"{source}:{number}") for number, line in enumerate(texts, 1) if line.strip()]
 
 
 def tool_document(row: JsonObject) -> ToolDocument:
-    """The document of `{"id", "server"?, "name", "title"?, "description"?, "input_schema"?}`, keyed by its id."""
+    """Return the document of a row as in TOOL_LAYOUT, keyed by its id."""
     properties = input_schema(row).get("properties")
     return ToolDocument(
         key=row["id"],
@@ -56,7 +56,7 @@ def tool_document(row: JsonObject) -> ToolDocument:
 
 
 def tool_documents(rows: Iterable[JsonObject], source: str) -> Iterator[ToolDocument]:
-    """The documents of all rows; raises InvalidInputError where one lacks its id or name, or holds no text."""
+    """Yield the documents of all rows; raise an InvalidInputError if one has no id or name, or a field is not text."""
     for row in rows:
         missing = [field for field in ("id", "name") if not _is_text(row.get(field))]
         if missing:
@@ -73,9 +73,9 @@ def tool_documents(rows: Iterable[JsonObject], source: str) -> Iterator[ToolDocu
 
 
 def labelled_queries(rows: Iterable[JsonObject], source: str) -> Iterator[LabelledQuery]:
-    """The queries of all rows; `gold_groups` wins over `gold`, whose tools are all needed.
+    """Yield the queries of all rows; `gold_groups` takes precedence over `gold`, whose tools are all needed.
 
-    A tool or group that is named twice is needed once. Raises InvalidInputError for a row of another layout.
+    Duplicate tools and groups count once. Raises InvalidInputError for a row of another layout.
     """
     for row in rows:
         if not _is_text(row.get("query")):
@@ -90,9 +90,9 @@ def labelled_queries(rows: Iterable[JsonObject], source: str) -> Iterator[Labell
 
 
 def tool_requests(rows: Iterable[JsonObject], source: str, tools: Collection[str]) -> dict[str, tuple[str, ...]]:
-    """What is asked of each tool by those who need it, by the tool's id, which must be one of `tools`.
+    """Return the example requests for each tool by its id, which must be one of `tools`.
 
-    Raises InvalidInputError for a row of another layout, a tool that is not there or comes twice, and too many texts.
+    Raises InvalidInputError for a row of another layout, an unknown or duplicate tool, and too many texts.
     """
     requests: dict[str, tuple[str, ...]] = {}
     for row in rows:
@@ -116,20 +116,20 @@ def tool_requests(rows: Iterable[JsonObject], source: str, tools: Collection[str
 
 
 def drawn(requests: Mapping[str, tuple[str, ...]], share: float, seed: int) -> dict[str, tuple[str, ...]]:
-    """The requests of a share of their tools, chosen by chance: the same ones for the same seed."""
+    """Return the requests of a random share of their tools: the same ones for the same seed."""
     keys = sorted(requests)
     chosen = random.Random(seed).sample(keys, round(share * len(keys)))
     return {key: requests[key] for key in chosen}
 
 
 def input_schema(row: JsonObject) -> JsonObject:
-    """The input schema of a tool row; empty if it has none."""
+    """Return the input schema of a tool row; empty if it has none."""
     schema = row.get("input_schema")
     return schema if isinstance(schema, dict) else {}
 
 
 def _alone(gold: object) -> object:
-    """Each tool of `gold` as a group of its own; anything but a list as it is."""
+    """Return each tool of `gold` as a separate group; anything but a list is returned unchanged."""
     return [[key] for key in gold] if isinstance(gold, list) else gold
 
 
@@ -152,18 +152,18 @@ def _object(line: str, place: str) -> JsonObject:
 
 
 DEPTH = 10
-"""Ranking figures look at this many hits and at no score."""
+"""Number of hits that ranking figures consider, whatever their scores."""
 
 RECALL_DEPTHS = (1, 3, 5, 10)
 THRESHOLDS = (0.5, 0.6, 0.7)
 
 LIST_CAP = 20
-"""`max_underlying_tools` of the preset `hybrid_balanced`; it cuts the lists whose lengths are reported."""
+"""Maximum length of the lists whose lengths are reported: `max_underlying_tools` of the preset `hybrid_balanced`."""
 
 
 @dataclass(frozen=True, slots=True)
 class QueryOutcome:
-    """What one search found, how long it took, and what its first five hits cost the model that asked."""
+    """The hits of one search, its duration, and the tokens of its first five hits."""
 
     query: LabelledQuery
     scored: tuple[tuple[str, float], ...]
@@ -173,10 +173,10 @@ class QueryOutcome:
 
 
 def figures(outcomes: Sequence[QueryOutcome], *, min_score: float) -> dict[str, float]:
-    """All figures of `pml eval`: means over the queries, medians where the name says so.
+    """Return all figures of `pml eval`: means over the queries, medians if the name says so.
 
-    A group counts once, whichever of its tools is found. `coverage@t` is the share of needed tools among those scoring
-    at least t, `empty_rate` the share of queries for which no tool reaches `min_score`.
+    A group counts once, no matter which of its tools is found. `coverage@t` is the share of needed tools that score at
+    least t, `empty_rate` the share of queries for which no tool reaches `min_score`.
     """
     ranked = [([key for key, _ in outcome.scored[:DEPTH]], outcome.query) for outcome in outcomes]
     lists = [_lists(outcome) for outcome in outcomes]
@@ -206,16 +206,16 @@ def figures(outcomes: Sequence[QueryOutcome], *, min_score: float) -> dict[str, 
 
 
 def recall(keys: Sequence[str], query: LabelledQuery) -> float:
-    """The share of groups with a tool among `keys`."""
+    """Return the share of groups with a tool among `keys`."""
     return sum(not group.isdisjoint(keys) for group in query.groups) / len(query.groups)
 
 
 def ndcg(keys: Sequence[str], query: LabelledQuery) -> float:
-    """nDCG of keys ranked best first, over DEPTH ranks; the second tool of a satisfied group gains nothing."""
+    """Return the nDCG of keys, best first, over DEPTH ranks; the second tool of a satisfied group gains nothing."""
     waiting = list(query.groups)
     gain = 0.0
     for rank, key in enumerate(keys[:DEPTH]):
-        # of several groups that it satisfies the one with the fewest other tools, so that these can serve the others
+        # if it satisfies several groups, take the one with the fewest tools, so that other keys can satisfy the rest
         satisfied = min((group for group in waiting if key in group), key=len, default=None)
         if satisfied is not None:
             waiting.remove(satisfied)
@@ -224,13 +224,13 @@ def ndcg(keys: Sequence[str], query: LabelledQuery) -> float:
 
 
 def reciprocal_rank(keys: Sequence[str], query: LabelledQuery) -> float:
-    """One over the rank of the first right tool; 0 if there is none."""
+    """Return one over the rank of the first right tool; 0 if there is none."""
     right = frozenset().union(*query.groups)
     return next((1 / rank for rank, key in enumerate(keys, 1) if key in right), 0.0)
 
 
 def percentile(values: Sequence[float], percent: int) -> float:
-    """The value that `percent` of a hundred do not exceed, interpolated; 0 of nothing."""
+    """Return the interpolated percentile; 0 if there are no values."""
     if len(values) < 2:
         return values[0] if values else 0.0
     return quantiles(values, n=100, method="inclusive")[percent - 1]
@@ -250,17 +250,17 @@ def _mean(values: Iterable[float]) -> float:
 
 
 FOUND_WITHIN = 5
-"""Hits of one `search_tools` answer by default; a tool beyond them is as good as absent."""
+"""Default number of hits in a `search_tools` answer; a tool beyond them counts as missed."""
 
 FEW_WORDS = 4
-"""`Get the user` says as little as the name does."""
+"""Words below which a description is too short: `Get the user` says no more than the name."""
 
 RIVALS_NAMED = 3
 
 
 @dataclass(frozen=True, slots=True)
 class HardTool:
-    """A tool that queries did not find or hardly can, how often, and what stands in its way."""
+    """A tool that queries missed or are likely to miss: how often it was missed, and the reasons."""
 
     key: str
     missed: int
@@ -269,24 +269,24 @@ class HardTool:
 
 
 def missed_none(outcome: QueryOutcome) -> bool:
-    """Whether all that the query needs is in an answer of the usual length."""
+    """Return True if an answer of the usual length contains every tool that the query needs."""
     return recall([key for key, _ in outcome.scored[:FOUND_WITHIN]], outcome.query) == 1
 
 
 def own_words(name: str, description: str) -> str:
-    """What a tool says of itself in a sentence: the query that `pml eval init` starts with."""
+    """Return the first sentence of a tool's description, or its name: the query that `pml eval init` starts with."""
     return first_sentence(description).rstrip(".") or split_words(name) or name
 
 
 def descriptions(documents: Sequence[ToolDocument], outcomes: Sequence[QueryOutcome]) -> int:
-    """How many queries are what one of their tools says of itself, so that finding it proves little."""
+    """Return the number of queries copied from the description of a right tool, whose success proves little."""
     said = {each.key: own_words(each.name, each.description or each.title) for each in documents}
     queries = [outcome.query for outcome in outcomes]
     return sum(any(said.get(key) == query.text for group in query.groups for key in group) for query in queries)
 
 
 def hard_tools(documents: Sequence[ToolDocument], outcomes: Sequence[QueryOutcome]) -> list[HardTool]:
-    """The tools missed at least once or with a text to find them by that is at fault, the most missed first."""
+    """Return the tools missed at least once or with a faulty text, the most missed first."""
     known = {document.key: document for document in documents}
     twins = _twins(documents)
     missed: Counter[str] = Counter()
@@ -312,7 +312,7 @@ def hard_tools(documents: Sequence[ToolDocument], outcomes: Sequence[QueryOutcom
 
 
 def _faults(document: ToolDocument, twins: Sequence[str]) -> tuple[str, ...]:
-    """What is wrong with the text of a tool, whether or not a query met it."""
+    """Return the faults of a tool's text, independent of any query."""
     faults: list[str] = []
     words = len(document.description.split())
     if not words:
@@ -331,7 +331,7 @@ def _listed(keys: Sequence[str]) -> str:
 
 
 def _twins(documents: Sequence[ToolDocument]) -> dict[str, list[str]]:
-    """The tools that say the same as each; without a description the name speaks."""
+    """Return the keys of other tools with the same description, by key; without descriptions, names are compared."""
     alike: defaultdict[tuple[str, str], list[str]] = defaultdict(list)
     for document in documents:
         described = " ".join(document.description.split()).casefold()

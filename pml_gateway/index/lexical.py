@@ -1,4 +1,4 @@
-"""The lexical index: BM25 scores for the words of a query, over postings ordered by word."""
+"""The lexical index: BM25 scores of documents for the words of a query."""
 
 from __future__ import annotations
 
@@ -19,20 +19,20 @@ Positions = npt.NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True)
 class Postings:
-    """Which of n documents holds each of w words, and how often: p pairs, by word and then by document."""
+    """The occurrences of w words in n documents: p (word, document) pairs, ordered by word and then by document."""
 
     vocabulary: dict[str, int]
     starts: Offsets
     """(w + 1,): the pairs of word `i` are those from `starts[i]` to `starts[i + 1]`."""
     owners: Indices
-    """(p,) documents."""
+    """(p,) positions of documents."""
     counts: Floats
     """(p,) weighted occurrences."""
     lengths: Floats
     """(n,) sums of the counts of each document."""
 
     def of(self, word: str) -> tuple[Indices, Floats]:
-        """The documents that hold a word, ascending, and how often each does."""
+        """Return the documents that contain a word, ascending, and its count in each."""
         index = self.vocabulary.get(word)
         if index is None:
             return self.owners[:0], self.counts[:0]
@@ -41,9 +41,9 @@ class Postings:
 
 
 def count_words(documents: Iterable[Counter[str]]) -> Postings:
-    """The postings of documents, in their order."""
+    """Return the postings of documents, in their order."""
     vocabulary: dict[str, int] = {}
-    # machine numbers, not Python's: at 100,000 documents the latter would take hundreds of megabytes
+    # arrays of machine numbers: at 100,000 documents, lists of Python numbers would take hundreds of megabytes
     terms, sizes, counts, lengths = array("i"), array("i"), array("f"), array("f")
     for words in documents:
         terms.extend(vocabulary.setdefault(word, len(vocabulary)) for word in words)
@@ -64,13 +64,13 @@ LENGTH_WEIGHT = 0.6
 """BM25 b: below the usual 0.75, because a long description of a tool is no sign of vagueness."""
 
 MAX_QUERY_TERMS = 128
-"""Bounds the work of one query; the first words of a longer text are kept."""
+"""Maximum number of words of a query, to bound its cost; of a longer text, the first words are kept."""
 
 
 class LexicalIndex:
-    """BM25 over weighted word counts; every statistic is taken over the allowed documents only.
+    """BM25 over weighted word counts; every statistic covers the allowed documents only.
 
-    So a mask gives exactly the scores of an index that was built without the other documents, and no score tells
+    So a mask gives exactly the scores of an index that was built without the other documents, and no score reveals
     anything about documents that the caller may not see.
     """
 
@@ -79,7 +79,7 @@ class LexicalIndex:
         self._summed_length = float(postings.lengths.sum(dtype=np.float64))
 
     def scores(self, terms: Sequence[str], allowed: Mask | None = None) -> Floats:
-        """BM25 (n,) for distinct query stems; 0 where no word is shared or the mask `allowed` (n,) is false."""
+        """Return BM25 scores (n,) for distinct query stems; 0 without a shared word or outside the mask (n,)."""
         lengths = self._postings.lengths
         values = np.zeros(len(lengths), dtype=np.float32)
         total = len(lengths) if allowed is None else int(np.count_nonzero(allowed))
@@ -98,18 +98,18 @@ class LexicalIndex:
         return values
 
     def knows(self, terms: Sequence[str], allowed: Mask | None = None) -> bool:
-        """Whether each query stem occurs in an allowed document."""
+        """Return True if each query stem occurs in an allowed document."""
         return all(_count(self._postings.of(term)[0], allowed) for term in terms)
 
     def _average_length(self, total: int, allowed: Mask | None) -> float:
         if allowed is None:
             return self._summed_length / total
-        # float64 sums of the same lengths in the same order: equal to those of an index of the allowed alone
+        # float64 sums of the same lengths in the same order: equal to those of an index of the allowed documents only
         return float(self._postings.lengths[allowed].sum(dtype=np.float64)) / total
 
 
 def strongest(scores: Floats, count: int) -> Positions:
-    """The `count` documents with the highest scores (n,) above 0, ascending, and all that tie with the last of them."""
+    """Return the `count` documents with the highest scores (n,) above 0, ascending, plus all ties with the last one."""
     matching = np.flatnonzero(scores)
     if len(matching) <= count:
         return matching

@@ -1,4 +1,4 @@
-"""Embedding models: the shipped one by onnxruntime without torch, any other by sentence-transformers, an extra."""
+"""Embedding models: the shipped one on onnxruntime without torch, any other on sentence-transformers (an extra)."""
 
 from __future__ import annotations
 
@@ -26,12 +26,13 @@ TOKENIZER_FILE = "tokenizer.json"
 CONFIG_FILE = "config.json"
 
 NO_REPORTS = {"ORT_DISABLE_TELEMETRY": "1", "HF_HUB_DISABLE_TELEMETRY": "1"}
-"""What official packages of onnxruntime (from 1.29 on) and huggingface_hub read when they load. Unless it says 1, the
-first keeps an identifier of the machine below the home and sends events to Microsoft."""
+"""Environment variables that disable the telemetry of onnxruntime (official packages from 1.29 on) and huggingface_hub
+when they load. Without its variable, the first stores an identifier of the machine in the home and sends events to
+Microsoft."""
 
 
 def library(name: str) -> Any:
-    """The one way to a library that would report its use to its maker: loaded late, and told before not to report."""
+    """Import a library late, with its telemetry disabled; every library with telemetry must be loaded through here."""
     os.environ.update(NO_REPORTS)
     return import_module(name)
 
@@ -39,13 +40,13 @@ def library(name: str) -> Any:
 class OnnxEmbedder:
     """A sentence model exported by `models/build_model.py`: token ids in, one normalised vector out.
 
-    Texts run one at a time. The dynamic quantisation of the model scales activations over everything in a run, so in
-    a batch a vector would depend on its neighbours; alone it depends on its text only, which caching relies on. On one
+    Texts are encoded one at a time. The model's dynamic quantisation scales activations over the whole batch, so in a
+    batch a vector would depend on its neighbours; alone it depends on its text only, which the cache relies on. On one
     thread a batch, with its padding, is no faster.
     """
 
     def __init__(self, directory: Path) -> None:
-        """Load the model files in `directory`; raises ModelError when one is missing or unreadable."""
+        """Load the model files in `directory`; raise a ModelError if one is missing or unreadable."""
         import tokenizers  # imported late: see pml_gateway/index/__init__.py
 
         onnxruntime = library("onnxruntime")
@@ -69,11 +70,11 @@ class OnnxEmbedder:
 
     @cached_property
     def calibration(self) -> Calibration:
-        """Fitted on labelled intents with this model; raises ModelError when the file is missing or malformed."""
+        """Return the calibration fitted for this model; raise a ModelError if the file is missing or malformed."""
         return Calibration.read(self._directory)
 
     def encode(self, texts: Sequence[str]) -> Embeddings:
-        """Embed texts, one row each, in their order; what exceeds the model's tokens is cut."""
+        """Embed texts, one row each, in their order; longer texts are cut at the model's maximum of tokens."""
         vectors = np.zeros((len(texts), self.dimension), dtype=np.float32)
         for row, text in enumerate(texts):
             ids = np.asarray([self._tokenizer.encode(text).ids], dtype=np.int64)
@@ -85,20 +86,20 @@ def _session_options(onnxruntime: Any) -> Any:
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = 1
     options.inter_op_num_threads = 1
-    options.enable_mem_pattern = False  # patterns are kept per input length and would grow with every new one
+    options.enable_mem_pattern = False  # a pattern is kept for each input length, so memory would grow
     options.log_severity_level = 3
     return options
 
 
 BATCH_SIZE = 32
-"""Padding wastes more than larger batches save on a CPU."""
+"""Texts in a batch; on a CPU, larger batches lose more time to padding than they save."""
 
 
 class TransformerEmbedder:
-    """A model by its name on the hub, or by the path of its directory."""
+    """A sentence-transformers model, given by its name on the hub or the path of its directory."""
 
     def __init__(self, model: str) -> None:
-        """Load the model, from the local cache if it is there; raises ModelError when it cannot be had."""
+        """Load the model, from the local cache if possible; raise a ModelError if that fails."""
         require_library(model)
         try:
             self._model: Any = _load(library("sentence_transformers").SentenceTransformer, model)
@@ -114,7 +115,7 @@ class TransformerEmbedder:
 
     @cached_property
     def calibration(self) -> Calibration:
-        """The calibration of the shipped model, carried over once and not at every build of an index."""
+        """Return the shipped model's calibration transferred to this one; cached for all builds of an index."""
         return shipped_calibration().transferred(self)
 
     def encode(self, texts: Sequence[str]) -> Embeddings:
@@ -142,7 +143,7 @@ def _revision(directory: Path) -> str:
 
 def _load(model_class: Any, model: str) -> Any:
     try:
-        # the local copy first: no request to the hub on every start, and a start without a network
+        # the local copy first: starts need no request to the hub, and work without a network
         return model_class(model, device="cpu", local_files_only=True)
     except (OSError, ValueError):
         return model_class(model, device="cpu")
@@ -152,10 +153,10 @@ BUILTIN = "builtin"
 
 
 def require_library(model: str) -> None:
-    """See, without loading anything, whether what serves `model` is installed.
+    """Check, without loading anything, that the library for `model` is installed.
 
     Raises:
-        ModelError: naming the command that installs it.
+        ModelError: it is not installed; the hint has the command that installs it.
     """
     if model != BUILTIN and not _is_exported(model) and find_spec("sentence_transformers") is None:
         raise ModelError(
@@ -172,16 +173,16 @@ def _is_exported(model: str) -> bool:
 
 _LOADED: WeakValueDictionary[tuple[str, str], OnnxEmbedder | TransformerEmbedder] = WeakValueDictionary()
 _LOADING = Lock()
-"""Models are large, and gateways of one process that use the same one share it."""
+"""Lock for `_LOADED`, the models in use: models are large, so the gateways of one process share them."""
 
 
 def load_embedder(model: str) -> Embedder:
     """Load `builtin`, a directory made by `models/build_model.py`, or any sentence-transformers model by name or path.
 
-    What is in use in this process already is given once more.
+    If this process uses the model already, that instance is returned.
 
     Raises:
-        ModelError: naming the value and the remedy.
+        ModelError: the model cannot be loaded.
     """
     directory = shipped_directory() if model == BUILTIN else Path(model).expanduser()
     key = (model, _revision(directory))

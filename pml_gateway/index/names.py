@@ -1,4 +1,4 @@
-"""Names: finds the tool that a query names, however it is written or mistyped."""
+"""Names: finds the tool whose name is the query, in any spelling, even with a typo."""
 
 from __future__ import annotations
 
@@ -14,19 +14,21 @@ import numpy.typing as npt
 from pml_gateway.index.text import ToolDocument, split_words
 
 MAX_NAME_WORDS = 6
-"""A query with more words is a sentence; its unknown words are names of people and places, not slips."""
+"""Maximum words of a query that can be a name; unknown words of longer ones are people and places, not typos."""
 
 MIN_WORD = 5
-"""One letter in a shorter word often makes another word: nobody who writes `back` means `bank`."""
+"""Minimum letters of a corrected word: one letter turns shorter words into others, such as `back` into `bank`."""
 
 MIN_NAME = 6
-"""Letters and digits of a name that may be mistyped as a whole."""
+"""Minimum letters and digits of a name that is matched as a whole despite a typo."""
 
 SLIPS_LIMIT = 50_000
-"""Tools up to which whole names may be mistyped, with 40 ways to write each; beyond, slips are corrected by words."""
+"""Maximum number of tools for matching whole names despite a typo, with 40 variants of each; with more tools, typos
+are corrected by word only."""
 
 MAX_WORDS = 100_000
-"""Distinct words that slips are corrected to, 12 MB; the names of a million tools have fewer that several share."""
+"""Maximum number of distinct words that typos are corrected to, 12 MB; the names of a million tools have fewer words
+that several share."""
 
 _TOKEN = re.compile(r"[^\W_]+")
 
@@ -36,10 +38,10 @@ Known = Callable[[str], bool]
 
 
 class NameIndex:
-    """The names of documents: as they are, squashed to letters and digits, and word by word for slips.
+    """An index of the names of documents: as written, squashed to letters and digits, and by word for typos.
 
-    Every answer depends on the allowed documents only; beyond the limits above, which words and names slips are looked
-    for in depends on all of them.
+    Every answer depends on the allowed documents only, except that beyond the limits above, all documents decide which
+    words and names are candidates for corrections.
     """
 
     def __init__(self, documents: Sequence[ToolDocument], *, slips_limit: int = SLIPS_LIMIT) -> None:
@@ -64,13 +66,13 @@ class NameIndex:
         self._near_names = _Slips(squashed)
 
     def exact(self, query: str, allowed: Mask | None) -> list[int]:
-        """Allowed documents whose qualified name, bare name or `server:name` the query is."""
+        """Return the allowed documents whose qualified name, bare name or `server:name` equals the query."""
         return _allowed(self._exact.get(query.casefold()), allowed)
 
     def near(self, query: str, allowed: Mask | None, known: Known) -> list[int]:
-        """Allowed documents whose name has the letters and digits of the query: `read file` is `readFile`.
+        """Return the allowed documents whose name has the letters and digits of the query: `read file` is `readFile`.
 
-        If there is none and the query has an unknown word, a name may be one slip away.
+        If there is none and the query has an unknown word, a name with one typo also matches.
         """
         if not _is_short(query):
             return []
@@ -82,7 +84,7 @@ class NameIndex:
         return _allowed(self._squashed.get(closest), allowed) if closest else []
 
     def spelled(self, query: str, allowed: Mask | None, known: Known) -> str:
-        """A short query with its unknown words replaced by words of allowed names that are one slip away."""
+        """Return a short query with its unknown words replaced by words of allowed names that are one typo away."""
         if not _is_short(query):
             return query
 
@@ -98,8 +100,8 @@ class NameIndex:
 class _Table:
     """Positions by string, of which only hashes are kept: 12 bytes each instead of 200.
 
-    Python's hash is keyed anew in every process, so nobody can choose names that meet; by chance, two of three million
-    strings do so once in four million catalogs.
+    Python's hash has a new key in every process, so no author of a tool can choose names that collide; by chance, two
+    of three million strings do so once in four million catalogs.
     """
 
     def __init__(self, named: Iterable[tuple[str, int]]) -> None:
@@ -113,14 +115,14 @@ class _Table:
         self._positions = np.asarray(positions, dtype=np.int32)[order]
 
     def get(self, name: str) -> Positions:
-        """The positions named so, ascending."""
+        """Return the positions with this name, ascending."""
         wanted = np.int64(hash(name))
         first, end = np.searchsorted(self._hashes, wanted), np.searchsorted(self._hashes, wanted, side="right")
         return self._positions[first:end]
 
 
 class _Slips:
-    """Strings by each way to leave out one of their letters: those one slip apart have one of these in common."""
+    """Strings by their variants with one letter left out: two strings one typo apart have a variant in common."""
 
     def __init__(self, strings: Iterable[str]) -> None:
         self._strings = sorted(strings)
@@ -129,31 +131,31 @@ class _Slips:
         )
 
     def around(self, string: str) -> set[str]:
-        """The strings one slip from this one."""
+        """Return the strings one typo away from this one."""
         return {self._strings[at] for slip in _with_one_letter_less(string) for at in self._table.get(slip).tolist()}
 
 
 def squash(name: str) -> str:
-    """The letters and digits of a name, in small letters."""
+    """Return the letters and digits of a name, in lower case."""
     return "".join(_TOKEN.findall(name)).casefold()
 
 
 def _closest(word: str, slips: _Slips, among: _Table, allowed: Mask | None) -> str | None:
-    """The string with the same first letter one slip from `word` that most allowed documents have."""
+    """Return the string one typo from `word`, with the same first letter, that the most allowed documents have."""
     close = [candidate for candidate in slips.around(word) if candidate[0] == word[0]]
     counted = [(-len(_allowed(among.get(candidate), allowed)), candidate) for candidate in close]
     return min((found for found in counted if found[0]), default=(0, None))[1]
 
 
 def _squashed_names(document: ToolDocument, seen: set[str]) -> set[str]:
-    """Both squashed names of a document, which are also added to `seen`."""
+    """Return both squashed names of a document, and add them to `seen`."""
     names = {squash(document.name), squash(document.server + document.name)} - {""}
     seen |= names
     return names
 
 
 def _name_words(document: ToolDocument, counts: Counter[str]) -> set[str]:
-    """The distinct longer words of a document's names, which are also counted."""
+    """Return the distinct longer words of a document's names, and add them to `counts`."""
     words = f"{split_words(document.server)} {split_words(document.name)}".casefold().split()
     longer = {word for word in words if len(word) >= MIN_WORD}
     counts.update(longer)

@@ -1,4 +1,4 @@
-"""Request vectors: what somebody asks who needs a tool, in 8 bits a component, compared with what is asked now."""
+"""Request vectors: example requests for tools, encoded in 8 bits a component, and their similarity to a query."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from pml_gateway.index.text import well_formed
 from pml_gateway.index.vectors import Mask, Positions, selection
 
 LEVELS = 127
-"""Of a component on either side of nothing. Scaled to the largest component of its vector, a cosine changes by 0.0004;
-scaled to 1, as means are, by 0.002, which is good enough for finding candidates."""
+"""Levels of a component on either side of zero. If vectors are scaled to their largest component, a cosine changes by
+0.0004; if scaled to 1, as means are, by 0.002, which is good enough for finding candidates."""
 
 READ_AT_ONCE = 500
-"""Tools whose vectors are in memory twice for a moment, 3 kB each."""
+"""Number of tools read at once; their vectors are in memory twice for a moment, 3 kB each."""
 
 Codes = npt.NDArray[np.int8]
 Scales = npt.NDArray[np.float32]
 
 Requests = Sequence[tuple[str, ...]]
-"""The texts of each of n tools."""
+"""The example requests of each of n tools."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,24 +34,24 @@ class Encoded:
     codes: Codes
     """(r, dimension), each vector divided by its scale."""
     scales: Scales
-    """(r,)"""
+    """(r,) scale of each vector."""
 
     @classmethod
     def of(cls, vectors: Embeddings) -> Encoded:
-        """Vectors (r, dimension) in 8 bits."""
+        """Return vectors (r, dimension) encoded in 8 bits."""
         scales = np.abs(vectors).max(axis=1) / np.float32(LEVELS)
         scales[scales == 0] = 1
         return cls(np.rint(vectors / scales[:, np.newaxis]).astype(np.int8), scales)
 
 
 Encode = Callable[[Requests], Sequence[Encoded | None]]
-"""The vectors of the requests of tools, each of which has some; None for those that are not to be had."""
+"""A function that returns the vectors of the requests of tools, each with at least one; None if not available."""
 
 
 def encoded(embedder: Embedder, requests: Requests) -> list[Encoded]:
-    """The vectors of the requests of n tools, each of which has some.
+    """Return the vectors of the requests of n tools, each with at least one.
 
-    They are read as documents are, so that cosines of queries with both are on one scale.
+    They are encoded like documents, so that the cosines of queries with both are on one scale.
     """
     if not requests:
         return []
@@ -61,32 +61,32 @@ def encoded(embedder: Embedder, requests: Requests) -> list[Encoded]:
 
 @dataclass(frozen=True, slots=True)
 class RequestEvidence:
-    """How near the requests of k tools are to q queries."""
+    """The similarity of the requests of k tools to q queries."""
 
     mean: npt.NDArray[np.float32]
-    """(q, k) cosines; NaN for a tool without requests."""
+    """(q, k) mean cosines; NaN for a tool without requests."""
     best: npt.NDArray[np.float32]
     """(q, k) cosines of the nearest request; NaN for a tool without requests."""
     which: npt.NDArray[np.int64]
     """(q, k) number of the nearest request among those of its tool; -1 for a tool without requests."""
     counts: npt.NDArray[np.int64]
-    """(k,) requests of each tool."""
+    """(k,) number of requests of each tool."""
 
 
 class RequestVectors:
-    """The vectors of the requests of n tools, some of which may have none, or none yet."""
+    """The vectors of the requests of n tools; a tool may have no requests, or vectors that are not available yet."""
 
     def __init__(
         self, requests: Requests, encode: Encode, dimension: int, pause: Callable[[], None] = lambda: None
     ) -> None:
-        """Put together what `encode` has of these requests, read some tools at a time, with a `pause` before each."""
+        """Collect the vectors of these requests from `encode`, some tools at a time, each part after a `pause`."""
         import faiss  # imported late: see pml_gateway/index/__init__.py
 
         faiss.omp_set_num_threads(1)
         self.counts = np.zeros(len(requests), dtype=np.int64)
-        """(n,) requests of each tool whose vectors are here."""
+        """(n,) number of requests of each tool that have vectors."""
         self._first = np.zeros(len(requests), dtype=np.int64)
-        # pages of arrays that nothing is written to take no memory
+        # pages of an array that are never written take no memory
         codes = np.empty((sum(map(len, requests)), dimension), dtype=np.int8)
         scales = np.empty(len(codes), dtype=np.float32)
         self._means: Any = faiss.IndexScalarQuantizer(
@@ -115,21 +115,21 @@ class RequestVectors:
         return bool(len(self._positions))
 
     def nearest(self, query: npt.NDArray[np.float32], count: int, allowed: Mask | None = None) -> Positions:
-        """The `count` allowed tools whose mean requests are nearest to `query` (dimension,), best first."""
+        """Return the `count` allowed tools whose mean requests are nearest to `query` (dimension,), best first."""
         available, parameters = selection(self._positions, allowed)
         count = min(count, available)
         if count <= 0:
             return self._positions[:0]
-        # the scan reads whole numbers only: it cuts off what stands behind the point
+        # the scan reads integers only: it cuts off decimals
         asked = np.rint(query * (np.float32(LEVELS) / max(float(np.abs(query).max()), 1e-9)))[np.newaxis, :]
         near, rows = self._means.search(asked, count, params=parameters)
         best: Positions = self._positions[rows[0][np.lexsort((rows[0], -near[0]))]]
         return best
 
     def evidence(self, queries: npt.NDArray[np.float32], positions: Positions) -> RequestEvidence:
-        """What the requests of the tools at `positions` (k,) say of `queries` (q, dimension).
+        """Return the similarity of the requests of the tools at `positions` (k,) to `queries` (q, dimension).
 
-        Bit for bit the same for a tool and a query whatever else is in the index or asked about.
+        Bit for bit the same for a tool and a query, no matter which other tools and queries there are.
         """
         counts = self.counts[positions]
         mean, best = np.full((2, len(queries), len(positions)), np.nan, dtype=np.float32)
@@ -147,7 +147,7 @@ class RequestVectors:
         return RequestEvidence(mean, best, which, counts)
 
     def _cosines(self, queries: npt.NDArray[np.float32], rows: Positions) -> npt.NDArray[np.float32]:
-        """(q, r), of the requests in rows (r,)."""
+        """Return the cosines (q, r) of the requests in rows (r,)."""
         vectors, scales = self._codes[rows].astype(np.float32), self._scales[rows]
-        # einsum keeps to one thread and one summation order whatever the number of rows
+        # einsum uses one thread and one summation order for any number of rows
         return np.stack([np.einsum("nd,d->n", vectors, query) * scales for query in queries])

@@ -35,27 +35,29 @@ LEXICAL_WEIGHT = 0.03
 """Cosine gained per BM25 unit once the evidence is strong."""
 
 LEXICAL_DOUBT = 40.0
-"""BM25 units at which lexical evidence counts half. A common word or two (BM25 of 3) then add nothing (0.01), rare
-words of a name (30 and more) outweigh most cosines (0.4): paraphrases are ranked by meaning, quoted words by words."""
+"""BM25 units at which lexical evidence counts half. A common word or two (BM25 of 3) then add almost nothing (0.01),
+rare words of a name (30 and more) outweigh most cosines (0.4): paraphrases are ranked by meaning, quoted words by
+words."""
 
 REFERENCE_TOOLS = 400
-"""The catalog whose BM25 units the two constants speak of. The same word in the same tool is worth three times as much
-among 14,000 tools as among 45; unscaled, single words of a paraphrase outweighed its meaning in large catalogs."""
+"""Size of the catalog to which the BM25 units of the two constants refer. The same word in the same tool is worth three
+times as much among 14,000 tools as among 45; unscaled, single words of a paraphrase outweighed its meaning in large
+catalogs."""
 
 UNKNOWN_COSINE, UNKNOWN_GAIN, MAX_UNKNOWN = np.float32(0.07), np.float32(1.9), np.float32(0.75)
-"""The cosine of a tool whose words match: this much, more the stronger they do, and at most so much. Fitted to 11,000
-candidates of 490 queries over four labelled sets, where words explain a third of the variance; the gain is a quarter
-above the mean, as of several candidates with a vector the luckiest one counts."""
+"""Estimate of an unknown cosine from matching words: the base, the gain by lexical share, and the maximum. Fitted to
+11,000 candidates of 490 queries over four labelled sets, in which words explain a third of the variance; the gain is a
+quarter above the mean, because among several candidates with a vector the luckiest one counts."""
 
 Floats = npt.NDArray[np.float32]
 
 
 def fuse(cosines: Floats, lexical: Floats, tools: int) -> Floats:
-    """Raw strength (n,) from cosines on the shipped model's scale and BM25 values, both (n,), among so many tools.
+    """Return raw strengths (n,) from cosines on the shipped model's scale and BM25 values (n,), among `tools` tools.
 
-    Absolute evidence, unlike ranks or z-scores: it needs no statistics of other tools but their number, so hidden tools
-    leave no trace and a catalog of two tools is scored like one of a thousand. A cosine that is not known yet (NaN)
-    counts as much as those of tools with the same words on average, so that a tool neither wins nor loses by it.
+    Absolute evidence, unlike ranks or z-scores: it needs no statistics of other tools except their number, so hidden
+    tools leave no trace, and a catalog of two tools is scored like one of a thousand. A cosine that is not known yet
+    (NaN) counts as much as the average of tools with the same words, so that a tool neither gains nor loses by it.
     """
     scaled = lexical * np.float32(np.log1p(REFERENCE_TOOLS) / np.log1p(max(tools, 1)))
     share = scaled / (scaled + np.float32(LEXICAL_DOUBT))
@@ -67,28 +69,29 @@ def fuse(cosines: Floats, lexical: Floats, tools: int) -> Floats:
 
 
 OWN_WEIGHT, MEAN_WEIGHT, BEST_WEIGHT = np.float32(0.3), np.float32(0.3), np.float32(0.5)
-"""Of a tool's own text, of its requests on average, and of the nearest of all these. Together more than one, because
-more texts tell more surely. Fitted where half of the tools have requests, as the odds of the right one among all; with
-the nearest request instead of the nearest of all, a tool whose own text is what is asked for falls behind."""
+"""Weights of a tool's own text, of the mean of its requests, and of the nearest of all these. Their sum is above one,
+because more texts give more certainty. Fitted with requests for half of the tools, to the odds of the right one among
+all; with the nearest request instead of the nearest of all, a tool whose own text matches the query falls behind."""
 
 COMPARED = 50
-"""Tools nearest to a query by their own texts that tell what requests add to it usually. With 20 of them, the right
-tools are too large a part."""
+"""Number of tools nearest to a query by their own texts, from which the usual gain by requests is estimated. With 20,
+the right tools are too large a part."""
 
 DOUBTED = 4
-"""Tools counted in for which requests add nothing: where next to none have any, what these add is theirs alone."""
+"""Number of imaginary tools with a gain of zero in that estimate: if almost no tools have requests, those that do keep
+their gain."""
 
 LUCK = np.float32(0.015)
-"""Added to the usual, because of several wrong tools with requests the luckiest one counts. Without it, tools that have
-none lose .04 recall@1 where the others have some; with .03, requests are worth a third less to those."""
+"""Added to the usual gain, because among several wrong tools with requests the luckiest one counts. Without it, tools
+without requests lose .04 recall@1 if others have some; with .03, requests are worth a third less."""
 
 
 def with_request_evidence(cosines: Floats, mean: Floats, best: Floats) -> Floats:
-    """Cosines (n,) of tools, changed by those of their requests on average and at best (n,), NaN where there are none.
+    """Return the cosines (n,) of tools, adjusted by the mean and best cosines of their requests (n,), NaN if none.
 
-    How near requests are depends on the model and on how a query is put, so what counts is how much more they tell than
-    is usual for this query. A tool without requests is taken for a usual one: it keeps its cosine, and neither wins nor
-    loses by what the others have.
+    The similarity of requests depends on the model and on the wording of the query, so only the gain above the usual
+    one for this query counts. A tool without requests counts as usual: it keeps its cosine, and neither gains nor loses
+    by the requests of others.
     """
     told = ~np.isnan(cosines + mean)
     nearest_of_all = np.fmax(cosines, best)
@@ -101,27 +104,27 @@ def with_request_evidence(cosines: Floats, mean: Floats, best: Floats) -> Floats
 
 
 NEAR_COSINE = 0.2
-"""Of a single word and the tool nearest to it: `folder`, `photo` and `mortgage` have .3 and more where a tool deals
-with such things, `issue`, `email` and `pizza` .1 where none does. With .25, three in a hundred of our own requests are
-about something unknown though they are served."""
+"""Minimum cosine of a single word and the nearest tool for the word to be known: `folder`, `photo` and `mortgage` have
+.3 and more if a tool deals with such things, `issue`, `email` and `pizza` .1 if none does. With .25, three in a hundred
+of our own requests count as unknown although a tool serves them."""
 
 MIN_CANDIDATES = 200
-"""Candidates that each half proposes at least; what neither half has among its first 200 never comes out on top."""
+"""Minimum number of candidates from each half; a tool beyond the first 200 of both halves is never the best."""
 
 CLAUSE_CANDIDATES = 50
-"""Candidates of each step of a request that has several."""
+"""Number of candidates for each step of a request with several steps."""
 
 ENCODED_AT_ONCE = 1_000
-"""Tools between two pauses of a build, about 3 s."""
+"""Number of tools between two pauses of a build, about 3 s."""
 
 EXACT_SCORE = 1.0
 NEAR_SCORE = 0.999
-"""Of a name that is written or spelled another way; the highest score that evidence alone can reach."""
+"""Score of a name in another spelling; also the highest score that evidence alone can reach."""
 
 
 @dataclass(frozen=True, slots=True)
 class Hit:
-    """One tool found, with its position in the index and its calibrated score: 0 to 1, 1.0 only for an exact name."""
+    """A found tool, its position in the index, and its calibrated score: 0 to 1, 1.0 only for an exact name."""
 
     position: int
     key: str
@@ -130,12 +133,12 @@ class Hit:
 
 @dataclass(frozen=True, slots=True)
 class SearchResult:
-    """Hits, best first, and the evidence that really ordered them: lexical when there is no model."""
+    """Hits, best first, and the ranking actually used: lexical if there is no model."""
 
     hits: tuple[Hit, ...]
     ranking: Ranking
     unknown: tuple[str, ...] = ()
-    """Words that say what the query is about and that no tool knows; scores are lower by them, except of names."""
+    """Subject words of the query that no tool knows; they lower all scores, unless the query names a tool."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,7 +149,7 @@ class _DenseHalf:
     requests: RequestVectors
 
     def cosines(self, vectors: Sequence[Floats], positions: Positions) -> list[Floats]:
-        """How near the tools at `positions` (k,) are to each query (dimension,), on the scale of the curves."""
+        """Return cosines (k,) of the tools at `positions` with each query (dimension,), on the scale of the curves."""
         scaled = self.calibration.cosines
         own = [scaled(self.vectors.similarities(vector, positions)) for vector in vectors]
         if not self.requests:
@@ -164,7 +167,7 @@ class ToolIndex:
     def __init__(self, documents: tuple[ToolDocument, ...], lexical: LexicalIndex, dense: _DenseHalf | None) -> None:
         self.documents = documents
         self.encoded: Mask | None = None
-        """(n,) which documents have a vector, while those of others are awaited."""
+        """Mask (n,) of the documents that have a vector, while vectors are missing; None if none is missing."""
         self._lexical = lexical
         self._dense = dense
         self._names = NameIndex(documents)
@@ -202,34 +205,34 @@ class ToolIndex:
 
     @property
     def lacking(self) -> list[int]:
-        """The positions of the documents whose vectors are awaited."""
+        """Return the positions of the documents whose vectors are missing."""
         return [] if self.encoded is None else np.flatnonzero(~self.encoded).tolist()
 
     @property
     def requests(self) -> RequestVectors | None:
-        """The vectors of requests so far; None without a model."""
+        """Return the vectors of requests so far; None without a model."""
         return None if self._dense is None else self._dense.requests
 
     @property
     def lacking_requests(self) -> list[int]:
-        """The positions of the documents that have requests whose vectors are awaited."""
+        """Return the positions of the documents whose request vectors are missing."""
         known = [0] * len(self.documents) if self.requests is None else self.requests.counts.tolist()
         return [at for at, each in enumerate(self.documents) if each.requests and not known[at]]
 
     def with_requests(self, requests: RequestVectors) -> ToolIndex:
-        """This index, if it has a model, with these vectors of requests."""
+        """Return a copy with these vectors of requests; without a model, they are ignored."""
         after = copy(self)
         after._dense = None if self._dense is None else replace(self._dense, requests=requests)
         return after
 
     def awaiting_vectors(self) -> ToolIndex:
-        """This index, which answers from words until vectors are there."""
+        """Return a copy whose vectors all count as missing: it answers from words until they are computed."""
         after = copy(self)
         after.encoded = np.zeros(len(self.documents), dtype=np.bool_)
         return after
 
     def with_known_vectors(self, embedder: Embedder, cache: EmbeddingCache) -> ToolIndex:
-        """This index with the vectors that are stored already; it awaits the others, and computes none."""
+        """Return a copy with the vectors that are stored already; the others count as missing, and none is computed."""
         embeddings, positions = cache.stored(embedder, [dense_text(each) for each in self.documents])
         if not len(positions):
             return self.awaiting_vectors()
@@ -256,7 +259,7 @@ class ToolIndex:
         """
         used = Ranking.LEXICAL if self._dense is None else ranking
         if allowed is not None and allowed.all():
-            allowed = None  # reading less than all costs more, at any size
+            allowed = None  # a mask costs time, at any size
         text = well_formed(query[:MAX_QUERY_CHARACTERS]).strip()
         if not text or limit <= 0 or not self.documents:
             return SearchResult((), used)
@@ -283,7 +286,7 @@ class ToolIndex:
         return SearchResult(tuple(hits), used, unknown)
 
     def matching_requests(self, query: str, keys: Iterable[str]) -> dict[str, str]:
-        """Of each of these tools, by its key, the request nearest to a query or one of its steps; of those with any."""
+        """Return, by key, the request of each tool nearest to a query or one of its steps, for tools with requests."""
         wanted = set(keys)
         at = np.asarray([at for at, each in enumerate(self.documents) if each.key in wanted], dtype=np.int64)
         if self._dense is None or not self._dense.requests or not len(at):
@@ -297,7 +300,7 @@ class ToolIndex:
         return {each.key: each.requests[number] for each, number in zip(documents, which, strict=True) if number >= 0}
 
     def strengths(self, query: str, count: int, allowed: Mask | None, ranking: Ranking) -> tuple[Positions, Floats]:
-        """Positions (n,) of at least the `count` strongest candidates, in no order, and their raw strengths (n,)."""
+        """Return positions (n,) of at least the `count` strongest candidates, unordered, and raw strengths (n,)."""
         clauses = () if ranking is Ranking.DENSE else split_clauses(query)
         requests = [in_words_of_tools(in_words_of_answers(text)) for text in (query, *clauses)]
         counts = (count, *(CLAUSE_CANDIDATES for _ in clauses))
@@ -315,7 +318,7 @@ class ToolIndex:
                 for half in (dense.vectors, dense.requests)
             )
             positions = _union((positions, *nearest))
-            # one way to compute all of them: bit for bit the same whatever else is in the index
+            # all cosines are computed in one way: bit for bit the same, no matter what else is in the index
             cosines = dense.cosines(vectors, positions)
             tools = len(self.documents) if allowed is None else int(np.count_nonzero(allowed))
             evidence = np.stack(
@@ -332,7 +335,7 @@ class ToolIndex:
         return positions, interleaved(strengths, whole, steps, clauses)
 
     def _is_near(self, words: Sequence[str], allowed: Mask | None, ranking: Ranking) -> bool:
-        """Return True if a tool may be near to one of these words by its meaning, also while vectors are awaited."""
+        """Return True if a tool may be near to one of these words by its meaning, or while vectors are missing."""
         if self._dense is None or self.encoded is not None or ranking is Ranking.LEXICAL:
             return True
         vectors, calibration = self._dense.vectors, self._dense.calibration

@@ -9,16 +9,16 @@ from dataclasses import dataclass
 from functools import cache
 
 MAX_QUERY_CHARACTERS = 4_000
-"""Longer queries are cut: the model reads 256 tokens, and nothing that asks for a tool needs more words."""
+"""Maximum length of a query; the rest is cut: the model reads 256 tokens, and no request for a tool needs more."""
 
 MAX_DESCRIPTION_CHARACTERS = 4_000
-"""Longer descriptions are manuals; what a tool is for stands at their beginning."""
+"""Maximum length of a description; longer ones are manuals, whose purpose is given at the beginning."""
 
 MAX_REQUESTS = 16
-"""Of one tool: eight say most of what can be said, and each costs a vector."""
+"""Maximum number of requests of one tool: eight are nearly as good as more, and each costs a vector."""
 
 NAME_WEIGHT = 2
-"""A word of the name counts as often as this many in the description: names are short and chosen with care."""
+"""Weight of a word of the name, against one in the description: names are short and chosen with care."""
 
 _WORD_BREAK = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
 _SEPARATORS = re.compile(r"[\W_]+")
@@ -38,7 +38,7 @@ _STOP_WORDS = frozenset(_STOP_WORD_TEXT.split())
 
 @dataclass(frozen=True, slots=True)
 class ToolDocument:
-    """What search knows about one tool; `key` is its qualified name, unique in an index."""
+    """The text of one tool for search; `key` is its qualified name, unique in an index."""
 
     key: str
     server: str
@@ -47,21 +47,21 @@ class ToolDocument:
     description: str
     parameters: tuple[str, ...]
     requests: tuple[str, ...] = ()
-    """What somebody who needs this tool asks for, at most MAX_REQUESTS."""
+    """Example requests that this tool serves, at most MAX_REQUESTS."""
 
 
 def split_words(identifier: str) -> str:
-    """Words of a snake_case, kebab-case or camelCase identifier, separated by single spaces."""
+    """Return the words of a snake_case, kebab-case or camelCase identifier, separated by single spaces."""
     return _SEPARATORS.sub(" ", _WORD_BREAK.sub(" ", identifier)).strip()
 
 
 def well_formed(text: str) -> str:
-    """The text with lone surrogates, which JSON can carry and UTF-8 cannot, replaced by question marks."""
+    """Return the text with lone surrogates, which JSON can carry and UTF-8 cannot, replaced by question marks."""
     return text.encode("utf-8", "replace").decode("utf-8")
 
 
 def dense_text(document: ToolDocument) -> str:
-    """The text of a tool that is embedded.
+    """Return the text of a tool that is embedded.
 
     Plain words without punctuation between the parts: colons or full stops there lost up to .05 nDCG@10.
     """
@@ -72,7 +72,7 @@ def dense_text(document: ToolDocument) -> str:
 
 
 def lexical_tokens(document: ToolDocument) -> Counter[str]:
-    """The stems of a tool with their weighted counts."""
+    """Return the stems of a tool with their weighted counts."""
     counts: Counter[str] = Counter()
     for text, weight in (
         (document.name, NAME_WEIGHT),
@@ -87,7 +87,7 @@ def lexical_tokens(document: ToolDocument) -> Counter[str]:
 
 
 def query_tokens(query: str) -> tuple[str, ...]:
-    """The distinct stems of a query, in order of appearance."""
+    """Return the distinct stems of a query, in order of appearance."""
     return tuple(dict.fromkeys(_stems(query[:MAX_QUERY_CHARACTERS])))
 
 
@@ -108,7 +108,7 @@ def _character_pairs(word: str) -> list[str]:
 
 @cache
 def _stemmer() -> Callable[[list[str]], list[str]]:
-    import Stemmer  # imported late, like everything heavy here: see pml_gateway/index/__init__.py
+    import Stemmer  # imported late, like every heavy library: see pml_gateway/index/__init__.py
 
     stem: Callable[[list[str]], list[str]] = Stemmer.Stemmer("english").stemWords
     return stem

@@ -1,4 +1,4 @@
-"""Vector search: a FAISS scan of all vectors, under the mask of what the caller may see."""
+"""Vector search: a FAISS scan of all vectors, restricted to the documents that the caller may see."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ Positions = npt.NDArray[np.int64]
 Mask = npt.NDArray[np.bool_]
 
 FULL_PRECISION_LIMIT = 50_000
-"""Vectors up to which 32 bits a component are kept: 77 MB, scanned in 6 ms. Beyond it 16 bits, in half the memory and
-time; a cosine then changes by less than 0.001. Neither has to be trained, so no vector depends on another."""
+"""Maximum number of vectors with 32 bits a component: 77 MB, scanned in 6 ms. More vectors have 16 bits, in half the
+memory and time; a cosine then changes by less than 0.001. Neither needs training, so no vector depends on another."""
 
 
 class VectorIndex:
@@ -27,8 +27,8 @@ class VectorIndex:
 
         Args:
             embeddings: (k, dimension).
-            positions: (k,) which documents they are of, increasing; those of all documents unless given.
-            documents: n; k unless given.
+            positions: (k,) positions of their documents, increasing; by default, all documents have one.
+            documents: n; k by default.
         """
         import faiss  # imported late: see pml_gateway/index/__init__.py
 
@@ -63,7 +63,7 @@ class VectorIndex:
         similarities = np.full(len(positions), np.nan, dtype=np.float32)
         if known.any():
             vectors: Embeddings = self._scan.reconstruct_batch(rows[known])
-            # einsum keeps to one thread and one summation order whatever the number of rows
+            # einsum uses one thread and one summation order for any number of rows
             similarities[known] = np.einsum("nd,d->n", vectors, query)
         return similarities
 
@@ -74,7 +74,7 @@ def selection(positions: Positions, allowed: Mask | None) -> tuple[int, Any]:
         return len(positions), None
     import faiss  # imported late, as above
 
-    library: Any = faiss  # its types are those of the C++ constructors
+    library: Any = faiss  # its type stubs describe the C++ constructors
     here = allowed[positions]
     selector = library.IDSelectorBitmap(np.packbits(here, bitorder="little"))
     return int(np.count_nonzero(here)), library.SearchParameters(sel=selector)

@@ -1,4 +1,4 @@
-"""Verbs: what a request asks to be done, and what a tool does by its name; one lexicon, English as such names are."""
+"""Verbs: the action that a request asks for, and the action in a tool's name; an English lexicon for both."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ import numpy.typing as npt
 from pml_gateway.index.text import ToolDocument, split_words
 
 OPPOSITE_LOSS = 0.08
-"""Cosine lost by a tool that does the opposite of what is asked: more than lies between near misses (.02 to .07), less
-than between subjects, because a verb can be read wrongly. With .05 as many requests gain; .15 and more lose steps."""
+"""Cosine lost by a tool that does the opposite of the request: more than the distance between near misses (.02 to .07),
+less than between subjects, because a verb can be misread. With .05 as many requests gain; .15 and more lose steps."""
 
 LOOKUP_LOSS = 0.02
-"""Lost by a tool that only reads where something is to be written: often it finds what the call then needs."""
+"""Cosine lost by a tool that only reads if the request is to write: little, as it often finds what the write needs."""
 
 LEXICAL_SCALE = 3.0
-"""Units of log(1 + BM25) that tell as much as a cosine of one: from .3 to .9 the two curves span 1.5 and .47."""
+"""Units of log(1 + BM25) worth a cosine of one: between scores of .3 and .9 the two curves span 1.5 and .47."""
 
 
 READ, ADD, CHANGE, REMOVE = (1 << bit for bit in range(4))
 UNKNOWN = 1 << 62
-"""Instead of no action at all: what nothing rules out."""
+"""Action of a tool without a known verb: no request rules it out."""
 
 LEXICON: Mapping[int, tuple[str, str]] = {
     READ: (
@@ -46,14 +46,14 @@ LEXICON: Mapping[int, tuple[str, str]] = {
         "cancel kill logout reject revoke uninstall",
     ),
 }
-"""Verbs by action: first those that rule out tools which do something else, then others that begin a request."""
+"""Verbs by action: first those that rule out tools with another action, then others that begin a request."""
 
 OTHER_VERBS = """
 announce answer ask bump call compare cordon email enter explain fill format give hover inform log message notify order
 parse pay play predict press print react report restart return review roll scale screenshot share sort summarise
 summarize tag take tell test track translate use validate verify visit wait watch
 """
-"""Verbs that begin a request and ask for no such action."""
+"""Verbs that begin a request but have none of these actions."""
 
 _ALSO_CHANGING = "overwrite save write"
 _OPPOSITES = """
@@ -64,7 +64,8 @@ mount/unmount mute/unmute pause/resume pin/unpin stage/unstage start/kill,stop s
 """
 
 _RULED_OUT = {READ: ADD | CHANGE | REMOVE, ADD: REMOVE, CHANGE: REMOVE, REMOVE: ADD}
-"""By what each of these asks for. To remove a word is to change a text, so a change is left to those who remove."""
+"""Actions ruled out by the action that a request asks for. Removing a word changes a text, so REMOVE does not rule out
+CHANGE."""
 
 
 def _actions() -> tuple[dict[str, int], dict[str, int]]:
@@ -96,13 +97,13 @@ VERBS = _set(" ".join(words for row in LEXICON.values() for words in row) + OTHE
 """Verbs that begin a request."""
 
 ALONE = VERBS - _set(OTHER_VERBS)
-"""Verbs that are a step without an object after another step; the others are as often nouns."""
+"""Verbs that can be a step without an object after another step; the others are as often nouns."""
 
 _FILLERS = _set(
     "a able ahead also and am can could do finally first go help hey hi how i i'd id just kindly let let's lets like me"
     " need next now please then to try want wanna we will would you"
 )
-"""What stands before the verb of a request: `could you please`, `how do I`."""
+"""Words before the verb of a request: `could you please`, `how do I`."""
 
 _QUESTIONS = _set("many what what's whats when where which who who's whose why")
 _DETERMINERS = _set("a all an each every it its my the their them these this those")
@@ -122,16 +123,16 @@ _PHRASES = {
     "turn on": "enable",
     "write down": "create",
 }
-"""Verbs of several words, with the one that tools have."""
+"""Verbs of several words, with the one word that tools use."""
 
 _PHRASE = re.compile(rf"^\W*(?:(?:{'|'.join(sorted(_FILLERS))})\b\W*)*?\b({'|'.join(_PHRASES)})\b", re.IGNORECASE)
 _TEXT_LOOKED_FOR = re.compile(
     r"\b(with|containing|contains?|having|mention(?:s|ing)?|saying|says?)\s+(?=[\"'`“«]\w|[A-Z]{3,}\b)"
 )
-"""Before what stands in a text, quoted or in capitals: `all files with TODO`."""
+"""A word before a text to search for, quoted or in capitals: `all files with TODO`."""
 
 _NO_ACTION = _set("and history log logs notes of off or out rid")
-"""What follows a word that names another action than its own, several, or a thing: `get rid of`, `update history`."""
+"""Words after a verb that change its action, add another one, or make it a noun: `get rid of`, `update history`."""
 
 _CALLED = {
     "bump": "upgrade",
@@ -143,7 +144,7 @@ _CALLED = {
     "unstage": "reset",
     "wipe": "delete",
 }
-"""What tools call the things that people ask for in these words; the shipped model does not know it."""
+"""Verbs of people with the verbs that tools use for them; the shipped model does not know these synonyms."""
 
 _FILE_NAME = re.compile(
     r"(?<![\w/:.@])((?:[\w~.-]*/)*[\w-]+\.(?:csv|docx?|html?|jpe?g|js|json|log|md|pdf|png|py|toml|ts|txt|xlsx?|xml"
@@ -157,7 +158,7 @@ Floats = npt.NDArray[np.float32]
 
 
 def actions_of(document: ToolDocument) -> int:
-    """The actions of a tool as bits, by the verb in its name and the first word of its description; often unknown."""
+    """Return the actions of a tool as bits, from its name and the first word of its description; often UNKNOWN."""
     before, actions = "", 0
     for word in split_words(document.name).casefold().split():
         if not actions or before in ("and", "or"):
@@ -170,12 +171,12 @@ def actions_of(document: ToolDocument) -> int:
 
 
 def losses(requests: Sequence[str], actions: Bits) -> Floats:
-    """What each of n tools loses (k, n) by doing something else than the verb of each of k requests asks for."""
+    """Return the losses (k, n) of n tools whose actions differ from the verbs of k requests."""
     return np.stack([_losses(_asked(request), actions) for request in requests])
 
 
 def in_words_of_tools(request: str) -> str:
-    """A request with what tools call its verb, and files, added: `save write it to a.md file` finds `write_file`."""
+    """Return a request with tools' words for verbs and files added: `save write it to a.md file` finds `write_file`."""
     request = _in_one_word(request)
     verb = leads(request)
     if verb in _CALLED:
@@ -185,30 +186,30 @@ def in_words_of_tools(request: str) -> str:
 
 
 def leads(text: str) -> str:
-    """The verb that a request begins with, politeness aside; empty where it begins otherwise."""
+    """Return the verb that a request begins with, after fillers; empty if it does not begin with a verb."""
     first = next(telling_words(_in_one_word(text)), "")
     return first if first in VERBS else ""
 
 
 def is_question(text: str) -> bool:
-    """Whether a text begins as a question does."""
+    """Return True if a text begins like a question."""
     return next(_words(text), "") in _QUESTIONS | {"how"} or next(telling_words(text), "") in _QUESTIONS
 
 
 def has_object(text: str) -> bool:
-    """Whether the second word of a request says `the`, `it` or the like, so that the first must be its verb."""
+    """Return True if the second word of a request is `the`, `it` or similar, so that the first must be a verb."""
     told = telling_words(text)
     return next(told, "") != "" and next(told, "") in _DETERMINERS
 
 
 def is_bare(text: str) -> bool:
-    """Whether a text is a verb alone: the `stage` of `stage and commit changes`."""
+    """Return True if a text is a verb alone: the `stage` of `stage and commit changes`."""
     told = list(telling_words(text))
     return len(told) == 1 and told[0] in VERBS
 
 
 def telling_words(text: str) -> Iterator[str]:
-    """Yield the words of a request from the first that is no filler."""
+    """Yield the words of a request, starting at the first one that is not a filler."""
     words = _words(text)
     for word in words:
         if word not in _FILLERS:
@@ -217,7 +218,7 @@ def telling_words(text: str) -> Iterator[str]:
 
 
 def _asked(request: str) -> str:
-    """The word of the lexicon that says what is asked for; empty where none certainly does."""
+    """Return the verb of the lexicon that the request asks for; empty if that is uncertain."""
     if next(telling_words(request), "") in _QUESTIONS:
         return "get"
     told = telling_words(_in_one_word(request))
@@ -237,7 +238,7 @@ def _losses(asked: str, actions: Bits) -> Floats:
 
 
 def _in_one_word(request: str) -> str:
-    """Return the request with the one verb of tools for its own of several words: `get rid of` becomes `delete`."""
+    """Return the request with a verb of several words replaced by one word: `get rid of` becomes `delete`."""
     found = _PHRASE.match(request)
     return request if found is None else f"{_PHRASES[found[1].casefold()]}{request[found.end() :]}"
 
@@ -247,5 +248,5 @@ def _words(text: str) -> Iterator[str]:
 
 
 def _infinitive(word: str) -> str:
-    """`creates` as `create`, `fetches` as `fetch`."""
+    """Return the base form of a verb: `create` for `creates`, `fetch` for `fetches`."""
     return next((form for form in (word, word.removesuffix("s"), word.removesuffix("es")) if form in _ACTIONS), word)

@@ -1,7 +1,7 @@
-"""Wording: requests put in other words than those of tools, and words that no tool knows.
+"""Wording: requests in other words than those of tools, and words that no tool knows.
 
 `where is parse_config used` is answered by a search in the texts of files, `what was the date 90 days ago` by adding
-days to a date. Each idiom adds what such tools say of themselves; the words of the question still count.
+days to a date. Each idiom adds the words of such tools' descriptions; the words of the question still count.
 """
 
 from __future__ import annotations
@@ -14,15 +14,16 @@ from pml_gateway.index.text import UNSPACED, query_tokens
 from pml_gateway.index.verbs import leads, telling_words
 
 MAX_UNKNOWN = 4
-"""Words that an answer names."""
+"""Maximum number of unknown words in an answer."""
 
 MAX_REQUEST_WORDS = 10
-"""In a longer request a system is often where the data are from, and the object of its verb is not told from its words:
-with any number of words, one in twenty requests of `seal_tools` is about something unknown though it is served."""
+"""Maximum words of a request that is checked: in longer ones, a system is often just the source of the data, and the
+object of the verb is hard to find. Without a limit, one in twenty requests of `seal_tools` counts as unknown although
+a tool serves it."""
 
 UNKNOWN_SHARE = 0.5
-"""Of a score, if a word of the request is unknown. The best tools of requests whose right tool is not there often reach
-.9, as near ones stand out; half of that is below all thresholds of lists, and above that of answers."""
+"""Share of a score that is left if a word of the request is unknown. If the right tool is missing, the best one often
+reaches .9, as near ones stand out; half of that is below all thresholds of lists, and above that of answers."""
 
 _AFTER_OBJECT_TEXT = """
 about after and as at before between by called containing for from if in into like named of on onto or over so that
@@ -43,24 +44,24 @@ snowflake sonarqube spotify sqlite squarespace stackoverflow stripe strava supab
 trello tumblr twilio twitch twitter typeform vercel vimeo webex webflow whatsapp wikipedia wordpress xero youtube
 zapier zendesk
 """
-"""Names of systems that people have tools for. A request that names one is about it, wherever the name stands."""
+"""Names of systems that tools exist for. A request that names one is about it, wherever the name appears."""
 
 _SYSTEMS = frozenset(_SYSTEM_TEXT.split())
 
 _VALUE = re.compile(r"\"[^\"]*\"|'[^']*'(?!\w)|`[^`]*`|«[^»]*»|“[^”]*”|\S+://\S+|\S+@\S+|\S*[\w-]\.[a-zA-Z]\S*")
-"""What names nothing that tools are for: quoted texts, URLs, addresses, files."""
+"""Values, which do not name the subject of a tool: quoted texts, URLs, addresses, files."""
 
 _WORD = re.compile(r"(?<![\w/#.-])\w+(?![\w/#-])")
-"""A word that stands by itself; `slack-bot` names a branch or a file."""
+"""A separate word; `slack-bot` is not one, as it names a branch or a file."""
 
 
 def unknown_words(request: str, known: Callable[[str], bool], near: Callable[[Sequence[str]], bool]) -> tuple[str, ...]:
-    """Return the words that say what a request is about and that no tool knows: a system, or the object of its verb.
+    """Return the subject words of a request that no tool knows: a system, or the object of its verb.
 
     Args:
-        request: what is asked for.
-        known: tells if a tool has this word.
-        near: tells if a tool is near to one of these words by its meaning.
+        request: the text of the request.
+        known: returns True if a tool has this word.
+        near: returns True if a tool is near to one of these words by its meaning.
     """
     text = _VALUE.sub(" ", request)
     words = _WORD.findall(text.casefold())
@@ -74,7 +75,7 @@ def unknown_words(request: str, known: Callable[[str], bool], near: Callable[[Se
 
 
 def _object(request: str) -> Iterator[str]:
-    """Yield the words of what the verb of a request is done to, without those that tell nothing."""
+    """Yield the words of the object of a request's verb, without stop words."""
     if not leads(request):
         return
     told = telling_words(request)
@@ -88,17 +89,17 @@ def _object(request: str) -> Iterator[str]:
 
 @dataclass(frozen=True, slots=True)
 class Idiom:
-    """One way to ask: the words that tell it, and what tools call it."""
+    """A way to ask: the pattern that recognises it, and the words that tools use for it."""
 
     asked: re.Pattern[str]
     means: str
     drops: re.Pattern[str] | None = None
-    """Words that only name a value, and whose parts would find the tools of another matter."""
+    """Words that only name a value, and whose parts would match unrelated tools."""
 
 
 _QUESTION = r"\A\W*(?:(?:please|so|and|hey|tell me|find(?: out)?|show(?: me)?|list|can you tell me)\s+)*"
 _IDENTIFIER = r"(?:[A-Za-z]+_\w+|_\w+|[a-z]+[A-Z]\w*|(?:[A-Z][a-z0-9]+){2,}|\w+\(\))"
-"""A name of code: `parse_config`, `handleClick`, `UserService`, `main()`."""
+"""An identifier in code: `parse_config`, `handleClick`, `UserService`, `main()`."""
 
 _KIND = "(?:function|class|method|variable|constant|macro|symbol)"
 
@@ -153,7 +154,7 @@ IDIOMS = (
 
 
 def in_words_of_answers(request: str) -> str:
-    """Return a request with what tools call it added, if it is one of the idioms."""
+    """Return a request with tools' words for it added, if it is one of the idioms."""
     for idiom in IDIOMS:
         if idiom.asked.search(request) is None:
             continue
