@@ -243,7 +243,7 @@ def _instructions(session: HandshakeSession) -> Listing:
 
 
 def _held(served: Serving) -> list[Case]:
-    known = cases(served.gateway.warden.file.load(), served.gateway.state.settings.servers)
+    known = cases(served.gateway.trust_gate.file.load(), served.gateway.state.settings.servers)
     return [case for case in known if case.state is State.HELD]
 
 

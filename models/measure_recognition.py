@@ -21,7 +21,7 @@ from typing import Any
 
 from build_requests import Servers, Written, described, package_name, read_definitions, read_texts
 
-from pml_gateway.requests.shipped import Definition, KnownServers, Listing, words_of
+from pml_gateway.requests.shipped import KnownServers, ServerTools, ShippedDefinition, words_of
 
 OTHERS = ("dev/distractors.jsonl", "train/mcp_docs.jsonl")
 SEED = 5
@@ -36,9 +36,11 @@ def source_of(identity: str) -> str:
     return identity.split("::")[0]
 
 
-def listing_of(definitions: Sequence[Mapping[str, Any]], package: str = "") -> Listing:
+def listing_of(definitions: Sequence[Mapping[str, Any]], package: str = "") -> ServerTools:
     """What the server lists."""
-    return Listing(tuple(Definition(each["name"], each.get("description") or "") for each in definitions), package)
+    return ServerTools(
+        tuple(ShippedDefinition(each["name"], each.get("description") or "") for each in definitions), package
+    )
 
 
 def known_without(servers: Servers, tools: Mapping[str, list[Written]], left_out: frozenset[str]) -> KnownServers:

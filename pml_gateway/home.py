@@ -44,7 +44,7 @@ PLACES = (LOGS, MANIFEST, RUN, CACHE, RESULTS, AUTH, TRUST, INSTALLS, REQUESTS, 
 
 
 @dataclass(frozen=True, slots=True)
-class Lack:
+class UnwritablePath:
     """Places that cannot be written, and why; several if a whole folder cannot."""
 
     path: Path
@@ -61,16 +61,16 @@ _TOLD: set[tuple[str, Path]] = set()
 """Warnings given in this process, by place and folder: a full disk fails at every write."""
 
 
-def do_without(place: Place, path: Path, error: Exception) -> None:
+def warn_unwritable(place: Place, path: Path, error: Exception) -> None:
     """Say once that nothing can be written at `path`, and what that means; the gateway goes on."""
     if not any(name == place.name and path.is_relative_to(told) for name, told in _TOLD):
         _TOLD.add((place.name, path))
         logger.warning("%s cannot be written (%s): %s", path, _reason(error), place.consequence)
 
 
-def tell_lacks(paths: Paths) -> None:
+def warn_unwritable_places(paths: Paths) -> None:
     """Say at the start what cannot be written, all in one line where that is the whole folder."""
-    for lack in lacks(paths):
+    for lack in unwritable_places(paths):
         _TOLD.update((place.name, paths.home / place.name) for place in lack.places)
         logger.warning(
             "%s cannot be written (%s); the gateway serves all the same, but: %s; set PML_HOME to a folder of your own",
@@ -80,13 +80,15 @@ def tell_lacks(paths: Paths) -> None:
         )
 
 
-def lacks(paths: Paths) -> list[Lack]:
+def unwritable_places(paths: Paths) -> list[UnwritablePath]:
     """Return the places that cannot be written now; tests each existing folder with a file."""
     reason = obstacle(paths.home)
     if reason:
-        return [Lack(paths.home, reason, PLACES)]
+        return [UnwritablePath(paths.home, reason, PLACES)]
     tried = ((place, paths.home / place.name) for place in PLACES)
-    return [Lack(path, reason, (place,)) for place, path in tried if path.exists() and (reason := obstacle(path))]
+    return [
+        UnwritablePath(path, reason, (place,)) for place, path in tried if path.exists() and (reason := obstacle(path))
+    ]
 
 
 def obstacle(path: Path) -> str:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pml_gateway.regular_files import PROJECT_NAME as PROJECT_NAME
-from pml_gateway.workplace import Workplace
+from pml_gateway.working_directory import WorkingDirectory
 
 CONFIG_NAME = "config.yaml"
 HOME_NAME = ".pml"
@@ -52,7 +52,7 @@ class Paths:
 
         Relative ones begin in `folder`, by default the working directory.
         """
-        here = Workplace(folder or Path(), environ)
+        here = WorkingDirectory(folder or Path(), environ)
         home = here.path(environ.get("PML_HOME") or Path(environ.get("HOME") or Path.home()) / HOME_NAME).absolute()
         config = environ.get("PML_CONFIG")
         return cls(

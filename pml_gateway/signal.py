@@ -43,7 +43,7 @@ class Signal:
             await self.wait()
 
 
-class Coalesced:
+class CoalescedSignal:
     """Work that is asked for often: everything that asks within a time, or while the work runs, becomes one run."""
 
     def __init__(self, seconds: float = 0.0) -> None:

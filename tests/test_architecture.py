@@ -53,18 +53,18 @@ SHARED = frozenset(
         "errors",
         "files",
         "foreign_json",
-        "garbage",
+        "gc_pause",
         "home",
         "hosts",
         "installation",
         "log",
         "paths",
         "regular_files",
-        "shares",
+        "quotas",
         "signal",
         "text",
         "types",
-        "workplace",
+        "working_directory",
     }
 )
 """Modules at the root that every folder may use, and that use no folder."""
@@ -94,7 +94,7 @@ ENVIRONMENT_READERS = {
     "secrets/env_file.py": "where the file of stored values is",
     "secrets/references.py": "`${env:NAME}`",
     "telemetry/setup.py": "hands the environment to config/",
-    "workplace.py": "the variables of this process, as one client's among others",
+    "working_directory.py": "the variables of this process, as one client's among others",
 }
 """Readers of the environment beside config/ and clients/, with the reason."""
 

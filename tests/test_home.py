@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 from pml_gateway.demo.definitions import demo_servers
-from pml_gateway.home import LOGS, PLACES, close_to_others, do_without, lacks
+from pml_gateway.home import LOGS, PLACES, close_to_others, unwritable_places, warn_unwritable
 from pml_gateway.paths import Paths
 from tests.support.process import environment, listening, run_pml, running_gateway
 from tests.support.raw import result_modern
@@ -124,20 +124,20 @@ def test_a_folder_that_may_not_be_entered_is_done_without(tmp_path: Path) -> Non
 
 def test_what_is_lacking_is_one_place_or_the_whole_folder(tmp_path: Path) -> None:
     paths = paths_of(tmp_path / ".pml")
-    assert lacks(paths) == []
+    assert unwritable_places(paths) == []
     assert not paths.home.exists()
     paths.home.mkdir()
     paths.logs_dir.symlink_to("/proc/self")
-    [lack] = lacks(paths)
+    [lack] = unwritable_places(paths)
     assert (lack.path, lack.places) == (paths.logs_dir, (LOGS,))
-    assert lacks(paths_of(Path("/proc/self/home")))[0].places == PLACES
+    assert unwritable_places(paths_of(Path("/proc/self/home")))[0].places == PLACES
 
 
 def test_a_place_is_named_once_however_often_it_fails(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     logging.getLogger("pml_gateway").propagate = True
     for _ in range(3):
-        do_without(LOGS, tmp_path, OSError(28, "No space left on device"))
-    do_without(LOGS, tmp_path / "below", OSError(28, "No space left on device"))
+        warn_unwritable(LOGS, tmp_path, OSError(28, "No space left on device"))
+    warn_unwritable(LOGS, tmp_path / "below", OSError(28, "No space left on device"))
     assert [record.getMessage() for record in caplog.records] == [
         f"{tmp_path} cannot be written (No space left on device): {LOGS.consequence}"
     ]

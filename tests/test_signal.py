@@ -6,7 +6,7 @@ import anyio
 import pytest
 from anyio import wait_all_tasks_blocked
 
-from pml_gateway.signal import Coalesced, Signal, first_of
+from pml_gateway.signal import CoalescedSignal, Signal, first_of
 
 pytestmark = pytest.mark.anyio
 
@@ -74,7 +74,7 @@ async def test_a_condition_is_looked_at_each_time_and_not_waited_for_where_it_ho
 
 
 async def test_what_asks_before_a_run_begins_is_one_run() -> None:
-    work, runs = Coalesced(), 0
+    work, runs = CoalescedSignal(), 0
 
     async def count() -> None:
         nonlocal runs
@@ -95,7 +95,7 @@ async def test_what_asks_before_a_run_begins_is_one_run() -> None:
 
 
 async def test_what_asks_while_the_work_runs_is_one_more_run() -> None:
-    work, runs, go_on = Coalesced(), 0, Signal()
+    work, runs, go_on = CoalescedSignal(), 0, Signal()
 
     async def slow() -> None:
         nonlocal runs
@@ -120,7 +120,7 @@ async def test_what_asks_while_the_work_runs_is_one_more_run() -> None:
 
 
 async def test_what_asks_within_the_time_belongs_to_the_same_run() -> None:
-    work = Coalesced(0.3)
+    work = CoalescedSignal(0.3)
     with anyio.fail_after(LIMIT):
         async with anyio.create_task_group() as tasks:
             work.ask()
@@ -132,7 +132,7 @@ async def test_what_asks_within_the_time_belongs_to_the_same_run() -> None:
 
 
 async def test_work_that_fails_ends_the_loop_with_its_error() -> None:
-    work = Coalesced()
+    work = CoalescedSignal()
 
     async def fail() -> None:
         raise LookupError("no")

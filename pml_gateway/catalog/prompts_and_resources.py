@@ -139,7 +139,7 @@ class Offer:
 
 
 @dataclass(frozen=True, slots=True)
-class Claim:
+class UriConflict:
     """A URI or template that an upstream lists although another upstream's template covers it."""
 
     upstream_id: str
@@ -163,7 +163,7 @@ class OfferTable:
     offers: tuple[Offer, ...] = ()
     upstreams: Mapping[str, Offers | None] = field(default_factory=lambda: MappingProxyType({}))
     names: Mapping[OfferKind, OfferNames] = field(default_factory=lambda: NO_NAMES)
-    claims: tuple[Claim, ...] = ()
+    claims: tuple[UriConflict, ...] = ()
 
     @cached_property
     def fingerprint(self) -> str:
@@ -393,7 +393,7 @@ def build_offers(
     found = {kind: _unique(kind, upstreams) for kind in OfferKind}
     templates = {**found[OfferKind.TEMPLATE], **kept[OfferKind.TEMPLATE]}
     territory = _Territory(list(upstreams), templates)
-    claims: list[Claim] = []
+    claims: list[UriConflict] = []
     for kind in OfferKind:
         is_uri = kind is not OfferKind.PROMPT
         foreign = territory.foreign(kind, found[kind]) if is_uri else {}
@@ -438,15 +438,15 @@ class _Territory:
             self._templates.setdefault(scheme_of(template), []).append((upstream_id, template))
         self._templates.pop("", None)
 
-    def foreign(self, kind: OfferKind, owners: Iterable[tuple[str, str]]) -> dict[tuple[str, str], Claim]:
+    def foreign(self, kind: OfferKind, owners: Iterable[tuple[str, str]]) -> dict[tuple[str, str], UriConflict]:
         """Return the claims among these (upstream id, URI or template) on URIs of other upstreams."""
         found = (self._claim(kind, upstream_id, uri) for upstream_id, uri in owners)
         return {(claim.upstream_id, claim.uri): claim for claim in found if claim is not None}
 
-    def _claim(self, kind: OfferKind, upstream_id: str, uri: str) -> Claim | None:
+    def _claim(self, kind: OfferKind, upstream_id: str, uri: str) -> UriConflict | None:
         addressed, _ = split_public_uri(uri)
         if addressed in self._ranks and addressed != upstream_id:
-            return Claim(upstream_id, uri, addressed, f"{SCHEME}{addressed}/")
+            return UriConflict(upstream_id, uri, addressed, f"{SCHEME}{addressed}/")
         sample = example(uri) if kind is OfferKind.TEMPLATE else uri
         form, scheme = canonical(sample), scheme_of(uri)
         for owner_id, template in self._templates.get(scheme, ()):
@@ -457,7 +457,7 @@ class _Territory:
                 and template != uri
                 and (matches_template(template, form) or matches_template(template, sample))
             ):
-                return Claim(upstream_id, uri, owner_id, template)
+                return UriConflict(upstream_id, uri, owner_id, template)
         return None
 
     def _rank(self, upstream_id: str, scheme: str) -> tuple[bool, int]:

@@ -11,7 +11,7 @@ from typing import Annotated
 import typer
 
 from pml_gateway.cli.completion import backup_names
-from pml_gateway.cli.consent import Asked, YesOption
+from pml_gateway.cli.consent import Consent, YesOption
 from pml_gateway.cli.output import fail, note, print_diff, print_json, print_table, refuse_unasked
 from pml_gateway.clients.backups import Backup, chosen, prune, restore, to_prune
 from pml_gateway.clients.connect import ConnectedFiles, backups_here
@@ -72,7 +72,7 @@ def restore_backup(
         change = restore(chosen(backups_here(Paths.from_environ(), Path.cwd()), name), Paths.from_environ())
         if not as_json:
             print_diff(change.diff)
-        asked = Asked(yes, dry_run, as_json)
+        asked = Consent(yes, dry_run, as_json)
         is_unasked = change.has_changed and asked.is_impossible
         is_written = change.has_changed and asked.agrees(f"Write {change.file}?")
         kept = change.write() if is_written else None
@@ -124,7 +124,7 @@ def prune_backups(
         gone = to_prune(backups_here(Paths.from_environ(), Path.cwd()), everything=everything, before=before)
         if not as_json:
             _show(gone)
-        asked = Asked(yes, dry_run, as_json)
+        asked = Consent(yes, dry_run, as_json)
         is_unasked = bool(gone) and asked.is_impossible
         is_done = bool(gone) and asked.agrees(f"Remove {counted(len(gone), 'backup')}?", default=False)
         if is_done:

@@ -12,7 +12,7 @@ from pml_gateway.cli.completion import preset_names, setting_names
 from pml_gateway.cli.context import Command
 from pml_gateway.cli.output import fail, note, print_json, print_table, say, warn
 from pml_gateway.cli.preset import write_preset
-from pml_gateway.cli.wizard import Given, run_wizard
+from pml_gateway.cli.wizard import GivenAnswers, run_wizard
 from pml_gateway.config.advice import foreign_variables, literal_secrets, unreadable_env_files, unresolved_references
 from pml_gateway.config.edit import scalar
 from pml_gateway.config.layers import KeyPath, Origin, dotted
@@ -28,7 +28,7 @@ from pml_gateway.paths import Paths
 from pml_gateway.reports.settings import markdown_reference, reference
 from pml_gateway.text import suggestion
 from pml_gateway.types import Ranking
-from pml_gateway.workplace import Workplace
+from pml_gateway.working_directory import WorkingDirectory
 
 config_app = typer.Typer(name="config", no_args_is_help=False)
 
@@ -87,7 +87,7 @@ def config(
         if preset is not None:
             raise typer.BadParameter("chooses the preset itself", param_hint="--wizard")
         command = Command(config_file, as_json=as_json)
-        run_wizard(command, Given(servers, client, matters, intent), yes=yes, dry_run=dry_run)
+        run_wizard(command, GivenAnswers(servers, client, matters, intent), yes=yes, dry_run=dry_run)
         return
     for option, value in (("--servers", servers), ("--client", client), ("--matters", matters), ("--intent", intent)):
         if value:
@@ -194,14 +194,14 @@ def _refused(settings: Settings, origins: Mapping[str, Origin]) -> list[Problem]
 
     return [
         Problem(_place(key, origins), key, f"{error.message.removeprefix(key).strip()}; {error.hint}")
-        for key, error in refusals(settings, Workplace.here().environ)
+        for key, error in refusals(settings, WorkingDirectory.here().environ)
         if not isinstance(error, SecretError)
     ]
 
 
 def _unapproved() -> tuple[Path | None, list[str]]:
     """The project's file where it is not approved as it is now, and a sentence on what is read of it."""
-    file = find_project_file(Workplace.here().folder)
+    file = find_project_file(WorkingDirectory.here().folder)
     standing = "trusted" if file is None else TrustStore(Paths.from_environ().trust_file).standing(file)
     if standing == "trusted":
         return None, []

@@ -12,7 +12,7 @@ YesOption = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class Consent:
     """The way to make a change: asked for on a terminal unless `yes`, and only shown with `dry_run`."""
 
     yes: bool

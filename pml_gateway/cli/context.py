@@ -177,10 +177,10 @@ async def _in_own_gateway(
     from pml_gateway.owner.operations import perform
     from pml_gateway.serve.reload import follow_files
     from pml_gateway.serve.runtime import watched_files
-    from pml_gateway.workplace import Workplace
+    from pml_gateway.working_directory import WorkingDirectory
 
     async with _own_gateway(command) as (loaded, gateway), anyio.create_task_group() as tasks:
-        watched = watched_files(command.paths, Workplace.here())
+        watched = watched_files(command.paths, WorkingDirectory.here())
         tasks.start_soon(follow_files, gateway, loaded, command.load, watched)
         context = OperationContext(gateway, command.paths, command.identity, telling)
         answer = await perform(operation, arguments, context, loaded.warnings)
@@ -190,10 +190,10 @@ async def _in_own_gateway(
 
 def recorded_searches(command: Command) -> list[str]:
     """Return the recorded searches of this configuration, oldest first; none if the records cannot be read."""
-    from pml_gateway.usage.history import Wanted, read_history
+    from pml_gateway.usage.history import RecordFilter, read_history
 
     with suppress(GatewayError):
-        return [each.query for each in read_history(command.paths.usage_file, Wanted(command.identity)).searches]
+        return [each.query for each in read_history(command.paths.usage_file, RecordFilter(command.identity)).searches]
     return []
 
 

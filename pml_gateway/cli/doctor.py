@@ -78,12 +78,12 @@ def _repaired(found: Sequence[Finding], *, yes: bool, may_ask: bool) -> list[Fin
 
 async def _examined(command: Command, timeout: float | None) -> list[Finding]:
     # The server stack takes 0.7 s to import, which `pml --help` and `pml config` never need.
-    from pml_gateway.reports.doctor.examine import Case, examine
+    from pml_gateway.reports.doctor.examine import Examination, examine
 
     # Servers' faults are findings; the log would say them again, in the middle of the report.
     logs.configure(LogSettings(level="error"))
     paths = command.paths
-    case = Case(
+    case = Examination(
         paths,
         Path(command.identity),
         command.identity,

@@ -28,10 +28,10 @@ if TYPE_CHECKING:
     from pml_gateway.gateway.gateway import Gateway
     from pml_gateway.index.text import ToolDocument
     from pml_gateway.processes.children import Children
-    from pml_gateway.requests.enrichment import Enrichment, Plan, Tried, Written
-    from pml_gateway.requests.library import Request, RequestLibrary
+    from pml_gateway.requests.enrichment import Enrichment, EnrichmentAttempt, EnrichmentPlan, WrittenRequests
+    from pml_gateway.requests.library import ExampleRequest, RequestLibrary
     from pml_gateway.requests.writers import Writer
-    from pml_gateway.requests.writing import Definition
+    from pml_gateway.requests.writing import PromptDefinition
 
 SENT = "names, descriptions, and parameters' names and descriptions; no arguments, results, values or secrets"
 AGAIN = "what does not pass the gates is asked for once more, which comes on top"
@@ -57,9 +57,9 @@ class _Wish:
 class _Known:
     """Known requests of the tools that may be sent."""
 
-    definitions: tuple[Definition, ...]
+    definitions: tuple[PromptDefinition, ...]
     documents: tuple[ToolDocument, ...]
-    requests: dict[str, tuple[Request, ...]]
+    requests: dict[str, tuple[ExampleRequest, ...]]
     flagged: Counter[str]
     """Of each server, how many are not sent."""
 
@@ -124,7 +124,7 @@ def enrich(
 async def _enrich(command: Command, wish: _Wish) -> ExitCode:
     from pml_gateway.exposure.token_count import count_tokens
     from pml_gateway.processes.children import open_children
-    from pml_gateway.requests.enrichment import Tried, plan
+    from pml_gateway.requests.enrichment import EnrichmentAttempt, plan
     from pml_gateway.requests.library import RequestLibrary
     from pml_gateway.requests.writers import is_configured
 
@@ -138,7 +138,7 @@ async def _enrich(command: Command, wish: _Wish) -> ExitCode:
         if server not in settings.servers:
             raise InvalidInputError(f"there is no server {server!r}{suggestion(server, settings.servers)}")
     known = await _known(command)
-    library, tried = RequestLibrary(command.paths.requests_dir), Tried(command.paths.requests_dir)
+    library, tried = RequestLibrary(command.paths.requests_dir), EnrichmentAttempt(command.paths.requests_dir)
     chosen = plan(
         known.definitions,
         known.requests,
@@ -201,12 +201,12 @@ async def _known(command: Command) -> _Known:
         )
 
 
-def _definition(digest: str, tool: CatalogTool) -> Definition:
-    from pml_gateway.requests.writing import Definition
+def _definition(digest: str, tool: CatalogTool) -> PromptDefinition:
+    from pml_gateway.requests.writing import PromptDefinition
 
     properties = tool.definition["inputSchema"].get("properties")
     parameters = properties.items() if isinstance(properties, dict) else ()
-    return Definition(
+    return PromptDefinition(
         digest=digest,
         key=tool.qualified_name,
         server=tool.upstream_id,
@@ -220,7 +220,7 @@ def _definition(digest: str, tool: CatalogTool) -> Definition:
 def _is_flagged(gateway: Gateway, server: str, name: str) -> bool:
     from pml_gateway.trust.verdict import SubjectKind
 
-    pins = gateway.warden.servers.get(server)
+    pins = gateway.trust_gate.servers.get(server)
     form = pins.latest((SubjectKind.TOOL, name)) if pins is not None else None
     return form is not None and form.is_flagged
 
@@ -230,7 +230,7 @@ def _description(schema: object) -> str:
     return text if isinstance(text, str) else ""
 
 
-def _within(chosen: Plan, settings: EnrichSettings, count: Callable[[str], int]) -> Plan:
+def _within(chosen: EnrichmentPlan, settings: EnrichSettings, count: Callable[[str], int]) -> EnrichmentPlan:
     """As much of a plan as a run that nobody watches may send."""
     from pml_gateway.requests.enrichment import expected_tokens
 
@@ -250,7 +250,7 @@ def _within(chosen: Plan, settings: EnrichSettings, count: Callable[[str], int])
 
 
 async def _writer(
-    command: Command, children: Children, wish: _Wish, chosen: Plan
+    command: Command, children: Children, wish: _Wish, chosen: EnrichmentPlan
 ) -> tuple[str | GatewayError, Writer | None]:
     """Return the description of the writer, and the writer, or why there is none if a preview needs none."""
     from pml_gateway.requests.writers import names_client, writer_of
@@ -271,7 +271,7 @@ async def _writer(
 
 
 def _as_json(
-    chosen: Plan,
+    chosen: EnrichmentPlan,
     known: _Known,
     settings: EnrichSettings,
     told: str | GatewayError,
@@ -359,7 +359,7 @@ async def _prepared(
     command: Command,
     writer: Writer,
     library: RequestLibrary,
-    tried: Tried,
+    tried: EnrichmentAttempt,
     known: _Known,
     count: Callable[[str], int],
 ) -> Enrichment:
@@ -398,7 +398,7 @@ def _alone(command: Command) -> Iterator[bool]:
 
 
 @contextmanager
-def _progress(chosen: Plan, *, hidden: bool) -> Iterator[Callable[[int], None]]:
+def _progress(chosen: EnrichmentPlan, *, hidden: bool) -> Iterator[Callable[[int], None]]:
     """A bar on stderr; gives what moves it on by so many tools."""
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
@@ -409,7 +409,7 @@ def _progress(chosen: Plan, *, hidden: bool) -> Iterator[Callable[[int], None]]:
         yield partial(progress.advance, task)
 
 
-def _tell(result: Written, shown: JsonObject, settings: EnrichSettings, wish: _Wish) -> ExitCode:
+def _tell(result: WrittenRequests, shown: JsonObject, settings: EnrichSettings, wish: _Wish) -> ExitCode:
     """Say what became of it."""
     cost = _cost(result.input_tokens, result.output_tokens, settings)
     dropped = {reason: number for reason, number in result.dropped.items() if number}

@@ -22,7 +22,7 @@ from pml_gateway.types import JsonObject, Ranking
 
 if TYPE_CHECKING:
     from pml_gateway.index.evaluation import HardTool, LabelledQuery, QueryOutcome
-    from pml_gateway.reports.search_quality import Subject
+    from pml_gateway.reports.search_quality import MeasuredIndex
 
 MEANINGS = {
     "n": "queries measured",
@@ -186,7 +186,7 @@ def _write(target: Path, rows: Sequence[JsonObject]) -> None:
 
 async def _on_own_catalog(
     command: Command, labelled: Sequence[LabelledQuery], ranking: Ranking | None
-) -> tuple[Subject, list[QueryOutcome], Ranking]:
+) -> tuple[MeasuredIndex, list[QueryOutcome], Ranking]:
     from pml_gateway.reports.search_quality import of_state
 
     async with command_gateway(command) as gateway:
@@ -200,7 +200,7 @@ def _of_files(
     requests_of: Callable[[Collection[str]], Mapping[str, tuple[str, ...]]],
     model: str,
     ranking: Ranking,
-) -> Subject:
+) -> MeasuredIndex:
     """The tools of both files with their requests; of two with one id the first counts."""
     from pml_gateway.index import ToolDocument, ToolIndex, load_embedder
     from pml_gateway.index.evaluation import tool_documents
@@ -236,7 +236,7 @@ def _requests(file: Path | None, share: float, seed: int, tools: Collection[str]
     return drawn(tool_requests(_rows(file, "requests", REQUEST_LAYOUT), str(file), tools), share, seed)
 
 
-def _measured(subject: Subject, labelled: Sequence[LabelledQuery]) -> tuple[list[QueryOutcome], Ranking]:
+def _measured(subject: MeasuredIndex, labelled: Sequence[LabelledQuery]) -> tuple[list[QueryOutcome], Ranking]:
     from pml_gateway.reports.search_quality import measure
 
     known = {document.key for document in subject.documents}
@@ -248,7 +248,7 @@ def _measured(subject: Subject, labelled: Sequence[LabelledQuery]) -> tuple[list
 
 
 def _print(
-    subject: Subject,
+    subject: MeasuredIndex,
     outcomes: Sequence[QueryOutcome],
     ranking: Ranking,
     *,

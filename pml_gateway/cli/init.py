@@ -11,7 +11,7 @@ from typing import Annotated
 import typer
 
 from pml_gateway.cli.completion import known_client_names
-from pml_gateway.cli.consent import Asked, YesOption
+from pml_gateway.cli.consent import Consent, YesOption
 from pml_gateway.cli.context import Command
 from pml_gateway.cli.local import StartOption, start_now
 from pml_gateway.cli.output import ExitCode, fail, note, print_diff, print_json, print_table, refuse_unasked, say, warn
@@ -104,7 +104,7 @@ def _init(
     clients = [known_client(name).name for name in names or ()]
     found = _named(source, surroundings) if source else client_files(surroundings, clients or CLIENT_NAMES)
     present = [file for file in found if file.exists]
-    asked = Asked(yes, dry_run, as_json)
+    asked = Consent(yes, dry_run, as_json)
     is_interactive = asked.is_interactive
     chosen = [file for file in present if file.scope is not Scope.PROJECT or project or source]
     left = [file for file in present if file not in chosen and file.entries]

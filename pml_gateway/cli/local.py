@@ -28,7 +28,7 @@ from pml_gateway.paths import Paths
 from pml_gateway.service.manager import manager_here, run
 from pml_gateway.text import counted, span
 from pml_gateway.types import JsonObject
-from pml_gateway.workplace import Workplace
+from pml_gateway.working_directory import WorkingDirectory
 
 ANSWER_SECONDS = 5.0
 LISTEN_SECONDS = 25.0
@@ -274,7 +274,7 @@ def _check_port(machine: _Machine, settings: HttpSettings, host: str | None, por
 
 def _owner(command: Command) -> JsonObject:
     """Return the settings and variables of this shell, for serving over HTTP."""
-    here = Workplace.here()
+    here = WorkingDirectory.here()
     return {
         "attach": 1,
         "version": __version__,

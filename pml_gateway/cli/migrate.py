@@ -11,13 +11,13 @@ import anyio.to_thread
 import typer
 
 from pml_gateway.cli.completion import client_names
-from pml_gateway.cli.consent import Asked, YesOption
+from pml_gateway.cli.consent import Consent, YesOption
 from pml_gateway.cli.context import Command, ConfigOption, JsonOption, command_gateway
 from pml_gateway.cli.output import ExitCode, note, print_diff, print_json, print_table, refuse_unasked, say, warn
 from pml_gateway.errors import ConfigurationError, GatewayError
 from pml_gateway.text import counted, plural_of, shortened
 from pml_gateway.types import JsonObject
-from pml_gateway.usage.history import History, Wanted, most_used, read_history
+from pml_gateway.usage.history import History, RecordFilter, most_used, read_history
 from pml_gateway.usage.migration import Journal, overruled
 from pml_gateway.usage.stages import Stage, reasons_to_wait, stage_in, standing, values_of
 
@@ -257,7 +257,7 @@ def stage_status(command: Command, client: str | None) -> JsonObject:
 
 
 def _history(command: Command, client: str | None, since: float | None) -> History:
-    return read_history(command.paths.usage_file, Wanted(command.identity, since, client))
+    return read_history(command.paths.usage_file, RecordFilter(command.identity, since, client))
 
 
 def journal_of(command: Command) -> Journal:
@@ -350,7 +350,7 @@ def migrate(
     if to is None:
         say(context.get_help())
         return
-    asked = Asked(yes, dry_run, as_json)
+    asked = Consent(yes, dry_run, as_json)
     _move(Command(config, as_json=as_json), client, _stage(to), max_missed, days, keep, apply_whitelist, asked)
 
 
@@ -404,7 +404,7 @@ def next_stage(
 
     Example: pml migrate next --max-missed 3
     """
-    asked = Asked(yes, dry_run, as_json)
+    asked = Consent(yes, dry_run, as_json)
     _move(Command(config, as_json=as_json), client, None, max_missed, days, keep, apply_whitelist, asked)
 
 
@@ -420,7 +420,7 @@ def back(
 
     Example: pml migrate back --dry-run
     """
-    command, asked = Command(config, as_json=as_json), Asked(yes, dry_run, as_json)
+    command, asked = Command(config, as_json=as_json), Consent(yes, dry_run, as_json)
 
     async def undo(*, dry_run: bool) -> JsonObject:
         undone = journal_of(command).undo(client, dry_run=dry_run)
@@ -465,7 +465,7 @@ def _move(
     days: float,
     keep: float,
     apply_whitelist: bool,
-    asked: Asked,
+    asked: Consent,
 ) -> None:
     found = command.run(lambda: plan_step(command, client, target, days, keep))
     if found.lost > max_missed:
@@ -490,7 +490,7 @@ def _move(
 
 
 def _done_if_wanted(
-    command: Command, asked: Asked, preview: JsonObject, do: Callable[[], Awaitable[JsonObject]]
+    command: Command, asked: Consent, preview: JsonObject, do: Callable[[], Awaitable[JsonObject]]
 ) -> JsonObject:
     """The report of a change after it was shown and asked for, or of the preview where it is not wanted."""
     if not asked.as_json:
@@ -500,6 +500,6 @@ def _done_if_wanted(
     return command.run(do) if is_wanted else preview
 
 
-def _end(asked: Asked, report: JsonObject) -> None:
+def _end(asked: Consent, report: JsonObject) -> None:
     if asked.is_impossible:
         refuse_unasked(as_json=asked.as_json)

@@ -12,7 +12,7 @@ import anyio.to_thread
 import typer
 
 from pml_gateway.cli.completion import server_names, tool_names
-from pml_gateway.cli.consent import Asked, YesOption
+from pml_gateway.cli.consent import Consent, YesOption
 from pml_gateway.cli.context import Command, ConfigOption, JsonOption, command_gateway
 from pml_gateway.cli.output import fail, note, print_json, print_table, refuse_unasked, say
 from pml_gateway.errors import GatewayError, InvalidInputError, UsageError
@@ -21,7 +21,7 @@ from pml_gateway.text import counted, quoted
 if TYPE_CHECKING:
     from pml_gateway.catalog.model import CatalogTool
     from pml_gateway.gateway.gateway import Gateway
-    from pml_gateway.requests.library import Entry, Request, RequestLibrary
+    from pml_gateway.requests.library import ExampleRequest, LibraryEntry, RequestLibrary
     from pml_gateway.types import JsonObject
 
 requests_app = typer.Typer(name="requests", no_args_is_help=True)
@@ -143,7 +143,7 @@ def learn(
 
     Example: pml requests learn
     """
-    from pml_gateway.requests.library import Origin
+    from pml_gateway.requests.library import RequestOrigin
 
     command = Command(config, as_json=as_json)
     entries = command.run(lambda: _learned(command))
@@ -151,9 +151,9 @@ def learn(
     if not dry_run:
         try:
             library = _library(command)
-            stale = [entry.digest for entry in library.entries() if entry.origin is Origin.USE]
+            stale = [entry.digest for entry in library.entries() if entry.origin is RequestOrigin.USE]
             library.put_all(entries)
-            library.remove(set(stale) - {entry.digest for entry in entries}, Origin.USE)
+            library.remove(set(stale) - {entry.digest for entry in entries}, RequestOrigin.USE)
         except GatewayError as error:
             fail(error, as_json=as_json)
     if as_json:
@@ -171,21 +171,21 @@ def learn(
     )
 
 
-async def _learned(command: Command) -> list[Entry]:
+async def _learned(command: Command) -> list[LibraryEntry]:
     """Return the requests learned from usage for the current tools."""
     from pml_gateway.gateway.state import documents
     from pml_gateway.index import EmbeddingCache, load_embedder
     from pml_gateway.requests.learning import learned
-    from pml_gateway.requests.library import Entry, Origin
+    from pml_gateway.requests.library import LibraryEntry, RequestOrigin
     from pml_gateway.requests.sources import tool_digest
-    from pml_gateway.usage.history import Wanted, read_history
+    from pml_gateway.usage.history import RecordFilter, read_history
 
     settings = command.load().settings
-    calls = read_history(command.paths.usage_file, Wanted(command.identity)).calls
+    calls = read_history(command.paths.usage_file, RecordFilter(command.identity)).calls
     async with command_gateway(command, of_all=True) as gateway:
         catalog = (await gateway.ready()).catalog
         known = await anyio.to_thread.run_sync(gateway.requests.of, catalog.tools, settings.servers)
-    others = [tuple(each for each in requests if each.origin is not Origin.USE) for requests in known]
+    others = [tuple(each for each in requests if each.origin is not RequestOrigin.USE) for requests in known]
     tools = {(tool.upstream_id, tool.name): tool for tool in catalog.tools}
     asked = [
         (tools[call.tool].qualified_name, call.query)
@@ -201,7 +201,7 @@ async def _learned(command: Command) -> list[Entry]:
 
     found = await anyio.to_thread.run_sync(judged) if asked else {}
     return [
-        Entry(tool_digest(tool), tool.name, tool.upstream_id, Origin.USE, found[tool.qualified_name])
+        LibraryEntry(tool_digest(tool), tool.name, tool.upstream_id, RequestOrigin.USE, found[tool.qualified_name])
         for tool in catalog.tools
         if tool.qualified_name in found
     ]
@@ -229,7 +229,7 @@ def remove(
         )
     command = Command(config, as_json=as_json)
     chosen = command.run(lambda: _chosen(command, tools or (), server, unused=unused, everything=everything))
-    asked = Asked(yes, as_json=as_json)
+    asked = Consent(yes, as_json=as_json)
     is_unasked = bool(chosen) and asked.is_impossible
     removed = 0
     if chosen and asked.agrees(f"Forget the requests of {counted(len(chosen), 'tool')}?", default=False):
@@ -316,7 +316,7 @@ def _library(command: Command) -> RequestLibrary:
 
 async def _known(
     command: Command, *, name: str = "", server: str | None = None
-) -> list[tuple[CatalogTool, Sequence[Request]]]:
+) -> list[tuple[CatalogTool, Sequence[ExampleRequest]]]:
     """The tools that are wanted, with what is asked for each."""
     async with command_gateway(command, of_all=not name) as gateway:
         state = await gateway.ready()
@@ -362,7 +362,7 @@ async def _chosen(
         return [digest for tool in tools if tool.qualified_name in wanted and (digest := tool_digest(tool)) in known]
 
 
-def _row(tool: CatalogTool, asked: Sequence[Request]) -> JsonObject:
+def _row(tool: CatalogTool, asked: Sequence[ExampleRequest]) -> JsonObject:
     counts = Counter(request.origin.value for request in asked)
     return {
         "name": tool.qualified_name,

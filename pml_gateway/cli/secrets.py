@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from pml_gateway.cli.completion import stored_names
-from pml_gateway.cli.consent import Asked, YesOption
+from pml_gateway.cli.consent import Consent, YesOption
 from pml_gateway.cli.output import fail, note, print_json, print_table, refuse_unasked, warn
 from pml_gateway.config.advice import overridden, variable_users
 from pml_gateway.config.load import load_settings
@@ -121,7 +121,7 @@ def remove_secrets(
             for name, keys in used.items():
                 warn(f"{name} is still used by {', '.join(keys)}")
         question = f"Remove {', '.join(chosen)}?"
-        asked = Asked(yes, as_json=as_json)
+        asked = Consent(yes, as_json=as_json)
         is_wanted = bool(chosen) and asked.agrees(question, default=not used)
         if is_wanted:
             _write(dict.fromkeys(chosen), as_json=as_json)

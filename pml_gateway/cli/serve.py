@@ -18,12 +18,12 @@ from pml_gateway.cli.output import note
 from pml_gateway.config.load import LoadedSettings
 from pml_gateway.config.settings import LogSettings
 from pml_gateway.errors import GatewayError
-from pml_gateway.garbage import collection_put_off
-from pml_gateway.home import close_to_others, tell_lacks
+from pml_gateway.gc_pause import collection_put_off
+from pml_gateway.home import close_to_others, warn_unwritable_places
 from pml_gateway.local.bridge import ServeAloneError
 from pml_gateway.local.entry import serve_as_bridge
 from pml_gateway.telemetry import logs
-from pml_gateway.workplace import Workplace
+from pml_gateway.working_directory import WorkingDirectory
 
 if TYPE_CHECKING:
     from pml_gateway.gateway.gateway import Gateway
@@ -122,7 +122,7 @@ async def _serve_once_started(command: Command, starting: ExitStack, *, over_htt
             from pml_gateway.serve.http import check_http
 
             # Also after every edit.
-            check_http(fresh.settings, Workplace.here().environ, *bound)
+            check_http(fresh.settings, WorkingDirectory.here().environ, *bound)
         return fresh
 
     loaded = load()
@@ -137,7 +137,7 @@ async def _serve_once_started(command: Command, starting: ExitStack, *, over_htt
         logger.warning(
             "%s was open to other users (mode %03o) and is closed to them now", command.paths.home, opened_to
         )
-    tell_lacks(command.paths)
+    warn_unwritable_places(command.paths)
     opener = partial(
         open_runtime,
         loaded,

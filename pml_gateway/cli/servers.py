@@ -14,7 +14,7 @@ from typer.core import TyperCommand
 
 from pml_gateway.catalog.manifest import Manifest, ManifestEntry, ManifestFile
 from pml_gateway.cli.completion import server_names
-from pml_gateway.cli.consent import Asked, YesOption
+from pml_gateway.cli.consent import Consent, YesOption
 from pml_gateway.cli.init import HEAD, plan_report, show_plan
 from pml_gateway.cli.output import ExitCode, fail, messages, note, print_diff, print_json, refuse_unasked, say, warn
 from pml_gateway.clients.block import Block
@@ -41,7 +41,7 @@ from pml_gateway.text import counted, quoted, some_of, suggestion, words_of
 from pml_gateway.trust.pins import Pins, PinsFile
 
 if TYPE_CHECKING:
-    from pml_gateway.reports.doctor.first_look import FirstLook, Following
+    from pml_gateway.reports.doctor.first_look import FirstLook, FollowingGateways
 
 DryRunOption = Annotated[bool, typer.Option("--dry-run", help="Show what would be done, write nothing.")]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]
@@ -63,7 +63,7 @@ class Done:
 
     edit: FileEdit
     values: Mapping[str, str] = field(default_factory=dict, repr=False)
-    following: Following | None = None
+    following: FollowingGateways | None = None
 
     @property
     def has_changed(self) -> bool:
@@ -91,7 +91,7 @@ class Done:
 def _changed(
     paths: Paths,
     change: Callable[[str], str],
-    asked: Asked,
+    asked: Consent,
     plan: ImportPlan | None = None,
     prepare: Callable[[], None] = lambda: None,
 ) -> Done:
@@ -110,14 +110,14 @@ def _changed(
     return replace(done, edit=edit, following=run_until_signalled(lambda: _tell(paths)))
 
 
-async def _tell(paths: Paths) -> Following:
+async def _tell(paths: Paths) -> FollowingGateways:
     # The server stack takes 0.7 s to import, which a look at the change alone never needs.
     from pml_gateway.reports.doctor.first_look import tell_gateways
 
     return await tell_gateways(paths)
 
 
-def _conclude(done: Done, asked: Asked) -> None:
+def _conclude(done: Done, asked: Consent) -> None:
     """Say what was written and who follows; refuse where nobody could be asked."""
     if done.following is not None:
         backup = f" (the text before is in {done.edit.backup})" if done.edit.backup else ""
@@ -131,7 +131,7 @@ def _conclude(done: Done, asked: Asked) -> None:
         note("nothing was written")
 
 
-def _end(done: Done, asked: Asked) -> None:
+def _end(done: Done, asked: Consent) -> None:
     if done.has_changed and asked.is_impossible:
         refuse_unasked(as_json=asked.as_json)
 
@@ -224,7 +224,7 @@ def add(
         given["auth"] = {"client_id": client_id, "client_secret": client_secret}
     later = {"sessions": "per_client"} if per_client else {}
     given = {key: value for key, value in given.items() if value not in (None, {})}
-    asked = Asked(yes, dry_run, as_json)
+    asked = Consent(yes, dry_run, as_json)
     try:
         file = _named(name, target or (), context.meta.get(_COMMAND), given)
         _add(file, asked, later=later, over=over, check=check and not disabled)
@@ -287,7 +287,7 @@ def _read(name: str | None) -> str:
     return sys.stdin.read()
 
 
-def _add(file: ClientFile, asked: Asked, *, later: Mapping[str, Any], over: bool, check: bool) -> None:
+def _add(file: ClientFile, asked: Consent, *, later: Mapping[str, Any], over: bool, check: bool) -> None:
     paths, here = Paths.from_environ(), Path.cwd()
     settings = load_user_settings(paths)
     surroundings = replace(Surroundings.here(here), project=here)
@@ -363,7 +363,7 @@ def _finish(plan: ImportPlan, later: Mapping[str, Any]) -> None:
 
 
 def _looked_at(
-    plan: ImportPlan, settings: Settings, paths: Paths, following: Following, asked: Asked
+    plan: ImportPlan, settings: Settings, paths: Paths, following: FollowingGateways, asked: Consent
 ) -> dict[str, FirstLook]:
     """Each new server, tried once."""
     from pml_gateway.reports.doctor.first_look import first_look
@@ -405,7 +405,7 @@ def remove(
 
     Example: pml remove github --dry-run
     """
-    asked, paths = Asked(yes, dry_run, as_json), Paths.from_environ()
+    asked, paths = Consent(yes, dry_run, as_json), Paths.from_environ()
     try:
         settings = load_user_settings(paths)
         for name in names:
@@ -475,7 +475,7 @@ def enable(
 
     Example: pml enable github --dry-run
     """
-    _switch(names, Asked(yes, dry_run, as_json), is_on=True)
+    _switch(names, Consent(yes, dry_run, as_json), is_on=True)
 
 
 def disable(
@@ -487,10 +487,10 @@ def disable(
 
     Example: pml disable github:delete_repository --dry-run
     """
-    _switch(names, Asked(yes, dry_run, as_json), is_on=False)
+    _switch(names, Consent(yes, dry_run, as_json), is_on=False)
 
 
-def _switch(names: Sequence[str], asked: Asked, *, is_on: bool) -> None:
+def _switch(names: Sequence[str], asked: Consent, *, is_on: bool) -> None:
     paths = Paths.from_environ()
     try:
         settings = load_user_settings(paths)
@@ -595,7 +595,7 @@ def rename(
 
     Example: pml rename github gh --dry-run
     """
-    asked, paths = Asked(yes, dry_run, as_json), Paths.from_environ()
+    asked, paths = Consent(yes, dry_run, as_json), Paths.from_environ()
     try:
         settings = load_user_settings(paths)
         definition = _known(settings, name)

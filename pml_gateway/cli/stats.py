@@ -82,11 +82,11 @@ def clear(as_json: JsonOption = False) -> None:
 
 async def _report(command: Command, span: float, client: str | None, upstream: str | None) -> JsonObject:
     from pml_gateway.policy.client import LOCAL
-    from pml_gateway.usage.history import Wanted, read_history
+    from pml_gateway.usage.history import RecordFilter, read_history
     from pml_gateway.usage.statistics import statistics
 
     now = time.time()
-    wanted = Wanted(command.identity, now - span, client, upstream)
+    wanted = RecordFilter(command.identity, now - span, client, upstream)
     history = read_history(command.paths.usage_file, wanted, lists=True)
     async with command_gateway(command) as gateway:
         state = await gateway.ready()

@@ -18,7 +18,7 @@ from rich.text import Text
 from typer.core import TyperGroup
 
 from pml_gateway.cli.completion import server_names
-from pml_gateway.cli.consent import Asked, YesOption
+from pml_gateway.cli.consent import Consent, YesOption
 from pml_gateway.cli.context import Command, ConfigOption, JsonOption
 from pml_gateway.cli.output import (
     INDENT,
@@ -494,12 +494,12 @@ def project(
         elif revoke:
             _revoke(store, directory or Path.cwd(), as_json=as_json)
         else:
-            _trust(store, directory or Path.cwd(), Asked(yes, as_json=as_json))
+            _trust(store, directory or Path.cwd(), Consent(yes, as_json=as_json))
     except ConfigurationError as error:
         fail(error, as_json=as_json)
 
 
-def _trust(store: TrustStore, directory: Path, asked: Asked) -> None:
+def _trust(store: TrustStore, directory: Path, asked: Consent) -> None:
     file = find_project_file(directory)
     if file is None:
         raise ConfigurationError(f"no {PROJECT_NAME} in {directory.absolute()}", hint="name the project's directory")

@@ -36,7 +36,7 @@ INDENT = " " * 4
 
 
 @dataclass(frozen=True, slots=True)
-class Case:
+class LintCase:
     """One definition to judge, under the id that its verdict is printed with."""
 
     id: str
@@ -74,7 +74,7 @@ def lint(
     raise typer.Exit(ExitCode.FAILED if found[Level.ATTACK] else ExitCode.OK)
 
 
-def _cases(target: str | None, command: Command) -> Iterator[Case]:
+def _cases(target: str | None, command: Command) -> Iterator[LintCase]:
     if target == "-":
         yield from _of_lines(sys.stdin.buffer, "stdin")
     elif target is not None and Path(target).is_file():
@@ -84,7 +84,7 @@ def _cases(target: str | None, command: Command) -> Iterator[Case]:
         yield from _of_servers(target, command)
 
 
-def _of_lines(lines: BinaryIO, name: str) -> Iterator[Case]:
+def _of_lines(lines: BinaryIO, name: str) -> Iterator[LintCase]:
     number = 0
     while line := lines.readline(MAX_LINE + 1):
         number += 1
@@ -94,7 +94,7 @@ def _of_lines(lines: BinaryIO, name: str) -> Iterator[Case]:
             yield _case(line, number, name)
 
 
-def _case(line: bytes, number: int, name: str) -> Case:
+def _case(line: bytes, number: int, name: str) -> LintCase:
     # The index stack takes a while to import, which `pml --help` never needs.
     from pml_gateway.trust.verdict import Subject, SubjectKind
 
@@ -112,7 +112,7 @@ def _case(line: bytes, number: int, name: str) -> Case:
     if before is not None and not isinstance(before, dict):
         raise UsageError(f"line {number} of {name}: `before` is no object", hint="the earlier definition, or nothing")
     subject = Subject(SubjectKind.TOOL, str(row.get("server", "")), tool, before)
-    return Case(str(row.get("id", number)), subject, tuple(_peers(row.get("peers"))))
+    return LintCase(str(row.get("id", number)), subject, tuple(_peers(row.get("peers"))))
 
 
 def _peers(listed: object) -> Iterator[Peer]:
@@ -126,7 +126,7 @@ def _peers(listed: object) -> Iterator[Peer]:
             yield peer_of(str(each.get("server", "")), str(tool.get("name", "")), tool)
 
 
-def _of_servers(target: str | None, command: Command) -> Iterator[Case]:
+def _of_servers(target: str | None, command: Command) -> Iterator[LintCase]:
     from pml_gateway.catalog.manifest import ManifestFile
     from pml_gateway.trust.verdict import peer_of
 
@@ -151,7 +151,7 @@ def _of_servers(target: str | None, command: Command) -> Iterator[Case]:
         yield from _of_entry(server, known[server], peers)
 
 
-def _of_entry(server: str, entry: ManifestEntry, peers: tuple[Peer, ...]) -> Iterator[Case]:
+def _of_entry(server: str, entry: ManifestEntry, peers: tuple[Peer, ...]) -> Iterator[LintCase]:
     from pml_gateway.trust.verdict import Subject, SubjectKind
 
     said: list[tuple[SubjectKind, JsonObject]] = [(SubjectKind.TOOL, tool) for tool in entry.tools]
@@ -163,10 +163,10 @@ def _of_entry(server: str, entry: ManifestEntry, peers: tuple[Peer, ...]) -> Ite
         said.append((SubjectKind.INSTRUCTIONS, own))
     for kind, definition in said:
         name = definition.get("name", "") if kind is not SubjectKind.INSTRUCTIONS else "instructions"
-        yield Case(f"{server}:{name}", Subject(kind, server, definition), peers)
+        yield LintCase(f"{server}:{name}", Subject(kind, server, definition), peers)
 
 
-def _print(cases: Iterator[Case], *, as_json: bool) -> tuple[Counter[Level], int]:
+def _print(cases: Iterator[LintCase], *, as_json: bool) -> tuple[Counter[Level], int]:
     from pml_gateway.trust.lint import Linter
 
     linter = Linter()
@@ -184,14 +184,14 @@ def _print(cases: Iterator[Case], *, as_json: bool) -> tuple[Counter[Level], int
     return found, total
 
 
-def _verdicts(linter: Linter, batch: list[Case]) -> list[Verdict]:
+def _verdicts(linter: Linter, batch: list[LintCase]) -> list[Verdict]:
     """Cases with the same peers are of one catalog and judged together; others each for itself."""
     if all(case.peers is batch[0].peers for case in batch):
         return linter.judge([case.subject for case in batch], batch[0].peers)
     return [linter.judge([case.subject], case.peers)[0] for case in batch]
 
 
-def _as_json(case: Case, verdict: Verdict) -> JsonObject:
+def _as_json(case: LintCase, verdict: Verdict) -> JsonObject:
     return {
         "id": case.id,
         "verdict": "risky" if verdict.is_attack else "ok",
@@ -202,7 +202,7 @@ def _as_json(case: Case, verdict: Verdict) -> JsonObject:
     }
 
 
-def _show(case: Case, verdict: Verdict) -> None:
+def _show(case: LintCase, verdict: Verdict) -> None:
     style = "red" if verdict.is_attack else "yellow"
     say(f"{verdict.level}: {' '.join(printable(case.id).split())}", style="bold")
     for finding in verdict.findings:

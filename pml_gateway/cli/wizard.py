@@ -96,7 +96,7 @@ SELECTING = tuple(preset for facts in MODES.values() if facts.reads_intent for p
 
 
 @dataclass(frozen=True, slots=True)
-class Given:
+class GivenAnswers:
     """The answers that flags give; None is asked for, or answered by its default."""
 
     servers: int | None = None
@@ -135,7 +135,7 @@ class _Outcome:
     """Content of the project file, or None to leave it."""
 
 
-def run_wizard(command: Command, given: Given, *, yes: bool, dry_run: bool) -> None:
+def run_wizard(command: Command, given: GivenAnswers, *, yes: bool, dry_run: bool) -> None:
     """Ask, count, show, and apply what was chosen after a question."""
     is_asking = sys.stdin.isatty() and not (yes or dry_run or command.as_json)
     try:
@@ -168,7 +168,7 @@ def run_wizard(command: Command, given: Given, *, yes: bool, dry_run: bool) -> N
         note("nothing was written")
 
 
-def _interview(command: Command, given: Given, *, is_asking: bool) -> _Outcome:
+def _interview(command: Command, given: GivenAnswers, *, is_asking: bool) -> _Outcome:
     from pml_gateway.reports.recommend import Situation, recommend
 
     # Before anything is started: a slip in a flag is told at once.
@@ -219,7 +219,7 @@ async def _measure(command: Command, intent: str | None) -> _Measured:
 
 
 def _intent(
-    given: Given, measured: _Measured, chosen: Recommendation, *, is_asking: bool
+    given: GivenAnswers, measured: _Measured, chosen: Recommendation, *, is_asking: bool
 ) -> tuple[DerivedIntent | None, str | None]:
     """Settings derived from the project, and those to write; configured ones stay."""
     if given.intent is not None:

@@ -31,7 +31,7 @@ class JsonTextError(ValueError):
 
 
 @dataclass(frozen=True, slots=True)
-class Span:
+class TextSpan:
     """A part of the text."""
 
     start: int
@@ -39,12 +39,12 @@ class Span:
 
 
 @dataclass(frozen=True, slots=True)
-class Member:
+class JsonMember:
     """One member of an object: its start, its value, and the position of the comma after it."""
 
     name: str
     start: int
-    value: Span
+    value: TextSpan
     comma: int | None
 
 
@@ -72,15 +72,15 @@ def is_strict(text: str) -> bool:
     return True
 
 
-def members(text: str, position: int) -> list[Member]:
+def members(text: str, position: int) -> list[JsonMember]:
     """Return the members of the object that starts at `position` of a text that `parse` accepts."""
     return list(_members(text, position))
 
 
-def locate(text: str, path: Sequence[str]) -> Span | None:
+def locate(text: str, path: Sequence[str]) -> TextSpan | None:
     """Return the span of the value at `path` in a text that `parse` accepts; None if it does not exist."""
     start = _after(text, len(BOM) if text.startswith(BOM) else 0)
-    span = Span(start, _end(text, start)) if start < len(text) else None
+    span = TextSpan(start, _end(text, start)) if start < len(text) else None
     for step in path:
         if span is None or text[span.start] != "{":
             return None
@@ -93,7 +93,7 @@ def trivia_end(text: str, position: int) -> int:
     return _after(text, position)
 
 
-def _members(text: str, position: int) -> Iterator[Member]:
+def _members(text: str, position: int) -> Iterator[JsonMember]:
     position = _after(text, position + 1)
     while text[position] != "}":
         start = position
@@ -103,7 +103,7 @@ def _members(text: str, position: int) -> Iterator[Member]:
         end = _end(text, position)
         behind = _after(text, end)
         has_comma = text[behind] == ","
-        yield Member(json.loads(name[0]), start, Span(position, end), behind if has_comma else None)
+        yield JsonMember(json.loads(name[0]), start, TextSpan(position, end), behind if has_comma else None)
         position = _after(text, behind + 1) if has_comma else behind
 
 
@@ -277,7 +277,7 @@ def remove_members(text: str, path: Sequence[str], names: Collection[str]) -> st
         text = _removed(text, found, position)
 
 
-def _removed(text: str, found: list[Member], position: int) -> str:
+def _removed(text: str, found: list[JsonMember], position: int) -> str:
     member = found[position]
     end = member.comma + 1 if member.comma is not None else member.value.end
     start = member.start
@@ -301,7 +301,7 @@ Write = Callable[[str, bool], str]
 """Writes a member, given its indentation and whether the object is on one line."""
 
 
-def _inserted(text: str, parent: Span, write: Write, behind: Member | None) -> str:
+def _inserted(text: str, parent: TextSpan, write: Write, behind: JsonMember | None) -> str:
     """Return `text` with one more member in the object `parent`: at its beginning, or after the member `behind`."""
     found = members(text, parent.start)
     eol = _eol(text)
@@ -344,7 +344,7 @@ def _written(text: str, value: Any, indent: str, is_compact: bool) -> str:
     return f"{_eol(text)}{indent}".join(lines)
 
 
-def _is_compact(text: str, parent: Span) -> bool:
+def _is_compact(text: str, parent: TextSpan) -> bool:
     """Return True if the object is written on one line, so that a new member belongs there."""
     found = members(text, parent.start)
     if found:

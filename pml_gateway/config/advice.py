@@ -23,7 +23,7 @@ from pml_gateway.secrets.masking import without_defaults
 from pml_gateway.secrets.references import references, resolve, resolve_in
 from pml_gateway.text import did_you_mean, nearest
 from pml_gateway.types import MODES, SEPARATORS, ExposureMode
-from pml_gateway.workplace import Workplace
+from pml_gateway.working_directory import WorkingDirectory
 
 MAX_NAMED_CLIENTS = 5
 
@@ -167,7 +167,7 @@ def _without_default(variable: str) -> str:
 
 def unreadable_env_files(settings: Settings, environ: Mapping[str, str] = os.environ) -> tuple[str, ...]:
     """Files of variables (`envFile`) of enabled servers that cannot be read."""
-    warnings, here = [], Workplace.here(environ)
+    warnings, here = [], WorkingDirectory.here(environ)
     for name, definition in settings.servers.items():
         if not definition.enabled or not definition.env_file:
             continue
@@ -293,7 +293,7 @@ def obstacles(
         SecretError: a reference cannot be resolved.
     """
     shown, shown_folder = without_defaults(command), without_defaults(folder or "")
-    here = Workplace.here(environ)
+    here = WorkingDirectory.here(environ)
     command, folder = resolve_in(command, here), resolve_in(folder or "", here)
     in_folder = here.path(folder)
     if folder and not (is_there(in_folder) and in_folder.is_dir()):
@@ -363,7 +363,7 @@ def command_obstacles(server: str, definition: UpstreamDefinition, environ: Mapp
         return None
     try:
         path = (
-            resolve_in(definition.env["PATH"], Workplace.here(environ))
+            resolve_in(definition.env["PATH"], WorkingDirectory.here(environ))
             if "PATH" in definition.env
             else environ.get("PATH")
         )

@@ -25,7 +25,7 @@ from pml_gateway.errors import ConfigurationError, UsageError
 from pml_gateway.paths import Paths
 from pml_gateway.text import suggestion
 from pml_gateway.types import ExposureMode
-from pml_gateway.workplace import Workplace
+from pml_gateway.working_directory import WorkingDirectory
 
 __all__ = ["LoadedSettings", "Origin", "load_settings"]
 
@@ -81,7 +81,7 @@ def load_settings(
     replaced: list[Problem] = []
     files: list[Path] = []
     layers = _user_layers(config_file, paths, environ, files)
-    project = find_project_file(project_dir or Workplace.here().folder)
+    project = find_project_file(project_dir or WorkingDirectory.here().folder)
     if project is not None:
         found = project_layer(project, trust or TrustStore(paths.trust_file), _gateway(layers))
         layers.append(found.layer)

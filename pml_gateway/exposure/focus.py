@@ -22,7 +22,7 @@ Shows = Callable[[CatalogTool], bool]
 
 
 @dataclass(frozen=True, slots=True)
-class Focused:
+class FocusedTools:
     """The additions of a session to the list of its mode: tools, and the meta-tool `focus`."""
 
     tools: tuple[CatalogTool, ...] = ()
@@ -32,7 +32,7 @@ class Focused:
         return bool(self.tools) or self.is_offered
 
 
-NOT_FOCUSED = Focused()
+NOT_FOCUSED = FocusedTools()
 
 
 def _nobody() -> None:
@@ -74,8 +74,8 @@ class Focus:
         return tuple(sorted(visible, key=lambda tool: tool.qualified_name))
 
 
-def focused(focus: Focus | None, mode: ExposureMode, catalog: Catalog, shows: Shows) -> Focused:
+def focused(focus: Focus | None, mode: ExposureMode, catalog: Catalog, shows: Shows) -> FocusedTools:
     """Return the additions of a session's focus to its list; none without a session, or if all tools are listed."""
     if focus is None or not (focus.sources or focus.follows) or mode is ExposureMode.FULL_PROXY:
         return NOT_FOCUSED
-    return Focused(focus.tools(catalog, shows), focus.follows)
+    return FocusedTools(focus.tools(catalog, shows), focus.follows)

@@ -8,7 +8,7 @@ from functools import cache
 
 from pml_gateway.config.settings import META_TOOLS, Settings
 from pml_gateway.exposure.instructions import NO_SYSTEMS, Systems
-from pml_gateway.exposure.vocabulary import Parameters, Reading, read, read_call
+from pml_gateway.exposure.vocabulary import Parameters, SchemaReading, read, read_call
 from pml_gateway.types import JsonObject
 
 RESERVED = frozenset(META_TOOLS)
@@ -55,7 +55,7 @@ class MetaTool:
     is_call: bool = False
     calls_in: str = ""
 
-    def read(self, given: JsonObject, parameters: Parameters) -> Reading:
+    def read(self, given: JsonObject, parameters: Parameters) -> SchemaReading:
         """Return the request under the declared keys.
 
         Raises:

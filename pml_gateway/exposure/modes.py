@@ -11,7 +11,7 @@ from pml_gateway.catalog.model import CatalogTool
 from pml_gateway.catalog.ownership import Ownership
 from pml_gateway.catalog.wire import encode
 from pml_gateway.config.settings import GatewaySection
-from pml_gateway.exposure.focus import NOT_FOCUSED, Focused
+from pml_gateway.exposure.focus import NOT_FOCUSED, FocusedTools
 from pml_gateway.exposure.patterns import compile_grants
 from pml_gateway.exposure.token_count import count_definition_tokens
 from pml_gateway.types import MODES, ExposureMode
@@ -21,7 +21,7 @@ SearchTools = Callable[[str, int], ScoredTools]
 """Searches: (intent, limit) to the best tools that the client may see, best first, with calibrated scores."""
 
 
-class Reason(StrEnum):
+class ListReason(StrEnum):
     """Reason for listing a tool."""
 
     WHITELISTED = "whitelisted"
@@ -37,12 +37,12 @@ class ListedTool:
     """One upstream tool on the list, with the reason."""
 
     tool: CatalogTool
-    reason: Reason
+    reason: ListReason
     score: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class Exposure:
+class ModeExposure:
     """The list for one request: upstream tools sorted by name, with or without the meta-tools.
 
     `namespaces` replaces the meta-tools other than the search with one tool per group; `legacy` are the upstream tools
@@ -73,14 +73,14 @@ def expose(
     most_used: Sequence[CatalogTool] = (),
     *,
     ownership: Ownership,
-    focused: Focused = NOT_FOCUSED,
-) -> Exposure:
+    focused: FocusedTools = NOT_FOCUSED,
+) -> ModeExposure:
     """Apply a mode to the tools that this client may see, without the blacklisted and forbidden ones.
 
     `most_used` are the visible tools that were called before, most used first; `ownership` decides which tools the
     whitelist means. Tools in `focused` are listed as if they were whitelisted.
     """
-    first = [ListedTool(tool, Reason.FOCUSED) for tool in focused.tools]
+    first = [ListedTool(tool, ListReason.FOCUSED) for tool in focused.tools]
     exposure = _expose(mode, visible, search, settings, intent, most_used, ownership, first)
     if focused.is_offered and exposure.meta_tools:
         exposure = replace(exposure, offers_focus=True)
@@ -113,28 +113,28 @@ def _expose(
     most_used: Sequence[CatalogTool],
     ownership: Ownership,
     focused: Sequence[ListedTool],
-) -> Exposure:
+) -> ModeExposure:
     match mode:
         case ExposureMode.META_ONLY:
-            return Exposure(meta_tools=True, tools=_by_name(focused))
+            return ModeExposure(meta_tools=True, tools=_by_name(focused))
         case ExposureMode.SEMANTIC:
             return _semantic(search, settings, intent, focused)
         case ExposureMode.HYBRID:
             return _hybrid(visible, search, settings, intent, most_used, ownership, focused)
         case ExposureMode.FULL_PROXY:
-            everything = [ListedTool(tool, Reason.EVERYTHING) for tool in visible]
-            return Exposure(lists_meta_tools(mode, settings), _by_name(everything), as_sent=True)
+            everything = [ListedTool(tool, ListReason.EVERYTHING) for tool in visible]
+            return ModeExposure(lists_meta_tools(mode, settings), _by_name(everything), as_sent=True)
         case _:
             assert_never(mode)
 
 
 def _semantic(
     search: SearchTools, settings: GatewaySection, intent: str | None, focused: Sequence[ListedTool]
-) -> Exposure:
+) -> ModeExposure:
     if intent is None:
-        return Exposure(meta_tools=True, tools=_by_name(focused))
+        return ModeExposure(meta_tools=True, tools=_by_name(focused))
     listed = _within_caps(focused, _hits(search, settings, intent, len(focused)), settings)
-    return Exposure(meta_tools=True, tools=_by_name(listed), selected_by_intent=True)
+    return ModeExposure(meta_tools=True, tools=_by_name(listed), selected_by_intent=True)
 
 
 def _hybrid(
@@ -145,21 +145,21 @@ def _hybrid(
     most_used: Sequence[CatalogTool],
     ownership: Ownership,
     focused: Sequence[ListedTool],
-) -> Exposure:
+) -> ModeExposure:
     hybrid = settings.hybrid
     if not hybrid.expose_underlying_tools:
-        return Exposure(hybrid.expose_meta_tools, _by_name(focused))
+        return ModeExposure(hybrid.expose_meta_tools, _by_name(focused))
     whitelist = compile_grants(hybrid.whitelisted_tools, ownership)
-    whitelisted = [ListedTool(tool, Reason.WHITELISTED) for tool in visible if whitelist.admits(tool)]
+    whitelisted = [ListedTool(tool, ListReason.WHITELISTED) for tool in visible if whitelist.admits(tool)]
     whitelisted += focused
     if not hybrid.apply_semantic_filter:
-        first: Iterable[ListedTool] = (ListedTool(tool, Reason.FIRST) for tool in visible)
-        return Exposure(hybrid.expose_meta_tools, _by_name(_within_caps(whitelisted, first, settings)))
+        first: Iterable[ListedTool] = (ListedTool(tool, ListReason.FIRST) for tool in visible)
+        return ModeExposure(hybrid.expose_meta_tools, _by_name(_within_caps(whitelisted, first, settings)))
     if intent is None:
-        used = [ListedTool(tool, Reason.USED) for tool in most_used] if hybrid.fallback == "usage" else []
-        return Exposure(hybrid.expose_meta_tools, _by_name(_within_caps(whitelisted, used, settings)))
+        used = [ListedTool(tool, ListReason.USED) for tool in most_used] if hybrid.fallback == "usage" else []
+        return ModeExposure(hybrid.expose_meta_tools, _by_name(_within_caps(whitelisted, used, settings)))
     hits = _hits(search, settings, intent, len(whitelisted))
-    return Exposure(
+    return ModeExposure(
         hybrid.expose_meta_tools, _by_name(_within_caps(whitelisted, hits, settings)), selected_by_intent=True
     )
 
@@ -168,7 +168,7 @@ def _hits(search: SearchTools, settings: GatewaySection, intent: str, whiteliste
     hybrid = settings.hybrid
     # Whitelisted tools may take any of the first places, so that many more hits are requested.
     scored = search(intent, hybrid.max_underlying_tools + whitelisted)
-    return [ListedTool(tool, Reason.HIT, score) for tool, score in scored if score >= hybrid.semantic_threshold]
+    return [ListedTool(tool, ListReason.HIT, score) for tool, score in scored if score >= hybrid.semantic_threshold]
 
 
 def _within_caps(

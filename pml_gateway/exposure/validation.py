@@ -23,7 +23,7 @@ from pml_gateway.exposure.shallow_check import missing_names, undeclared_names, 
 from pml_gateway.exposure.vocabulary import same_parameter
 from pml_gateway.processes.budget import RequestBudget, current_budget
 from pml_gateway.processes.workers import Limit, WorkerLimitError
-from pml_gateway.shares import keep_latest
+from pml_gateway.quotas import keep_latest
 from pml_gateway.text import nearest, words_of
 from pml_gateway.types import JsonObject
 
@@ -98,14 +98,14 @@ _CONTAINERS = frozenset({dict, list})
 
 
 @dataclass(frozen=True, slots=True)
-class Fitting:
+class ValidArguments:
     """Valid arguments, and the changes to values that this took, by JSON pointer."""
 
     arguments: JsonObject
     coerced: dict[str, str] = field(default_factory=dict)
 
 
-async def check_arguments(tool: CatalogTool, arguments: JsonObject) -> Fitting:
+async def check_arguments(tool: CatalogTool, arguments: JsonObject) -> ValidArguments:
     """Return the arguments in a form that the tool's original schema admits; see `coerced` for the possible changes.
 
     Patterns are left to the upstream: Python's `re` can run for hours on a hostile one and cannot be interrupted.
@@ -120,14 +120,14 @@ async def check_arguments(tool: CatalogTool, arguments: JsonObject) -> Fitting:
     raise refusal(problems, tool.qualified_name, signature(tool.qualified_name, tool.definition["inputSchema"]))
 
 
-async def fitted(tool: CatalogTool, arguments: JsonObject) -> tuple[Fitting, list[JsonObject]]:
+async def fitted(tool: CatalogTool, arguments: JsonObject) -> tuple[ValidArguments, list[JsonObject]]:
     """Return the arguments, respelled and coerced if necessary, and the problems that remain."""
     given, names = respelled(tool.definition["inputSchema"], arguments)
     problems = await argument_problems(tool, given)
     changed, done = coerced(tool.definition["inputSchema"], given) if problems else (given, {})
     if done:
         problems = await argument_problems(tool, changed)
-    return Fitting(changed, _as_sent(done, names)), _with_hints(problems, undeclared(tool, changed))
+    return ValidArguments(changed, _as_sent(done, names)), _with_hints(problems, undeclared(tool, changed))
 
 
 def _as_sent(done: dict[str, str], names: dict[str, str]) -> dict[str, str]:

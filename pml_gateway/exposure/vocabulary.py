@@ -166,14 +166,14 @@ class UnreadableKeysError(InvalidInputError):
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
+class SchemaReading:
     """A request under the declared keys, and the keys that were left out because clients add them."""
 
     fields: JsonObject
     ignored: tuple[str, ...] = ()
 
 
-def read(given: JsonObject, known: Collection[str], *, calls_in: str = "") -> Reading:
+def read(given: JsonObject, known: Collection[str], *, calls_in: str = "") -> SchemaReading:
     """Return the fields under the declared keys; null is the same as leaving a field out.
 
     `calls_in` is the key of a list of calls: the error for a single call says to put it there.
@@ -182,7 +182,7 @@ def read(given: JsonObject, known: Collection[str], *, calls_in: str = "") -> Re
         UnreadableKeysError: a key is unknown, or two keys with one meaning have different values.
     """
     if known_alone(given, known):
-        return Reading(given)
+        return SchemaReading(given)
     given = _opened(given, known)
     fields = {key: value for key, value in given.items() if key in known and value is not None}
     written = {key: key for key in fields}
@@ -207,7 +207,7 @@ def read(given: JsonObject, known: Collection[str], *, calls_in: str = "") -> Re
         raise UnreadableKeysError([KeyProblem("", outside, hint, (calls_in,))], {calls_in: [given]})
     if problems:
         raise UnreadableKeysError(problems, corrected)
-    return Reading(fields, tuple(ignored))
+    return SchemaReading(fields, tuple(ignored))
 
 
 def _opened(given: JsonObject, known: Collection[str]) -> JsonObject:
@@ -318,7 +318,7 @@ def from_text(value: Any) -> Any:
     return text if isinstance(text, dict | list) else value
 
 
-def read_call(given: JsonObject, known: Collection[str], name_key: str, parameters: Parameters) -> Reading:
+def read_call(given: JsonObject, known: Collection[str], name_key: str, parameters: Parameters) -> SchemaReading:
     """Return the fields of one call, whose arguments may also be flat, next to the name of the tool.
 
     They are flat if `arguments` is not given, and every other key is a parameter of that tool. A key is never guessed:
@@ -339,7 +339,7 @@ def read_call(given: JsonObject, known: Collection[str], name_key: str, paramete
         and isinstance(given[name_key], str)
         and given[name_key] != CALL_TOOL
     ):
-        return Reading(given)
+        return SchemaReading(given)
     return _Call(_named(_unwrapped(given), name_key, parameters), known, name_key, parameters).read()
 
 
@@ -386,7 +386,7 @@ class _Call:
     envelopes: list[str] = field(default_factory=list)
     left: list[str] = field(default_factory=list)
 
-    def read(self) -> Reading:
+    def read(self) -> SchemaReading:
         """Return the call under its declared keys."""
         named = self._name()
         self.takes = self.parameters(self.fields.get(self.name_key), self.given)
@@ -399,7 +399,7 @@ class _Call:
             self._take_arguments()
         if self.problems:
             raise UnreadableKeysError(self.problems, self._corrected())
-        return Reading(self.fields, tuple(self.ignored))
+        return SchemaReading(self.fields, tuple(self.ignored))
 
     def _name(self) -> list[str]:
         """Set the name; return the keys that contained it."""

@@ -24,7 +24,7 @@ CHANGE_WAIT = 0.5
 """Seconds a search waits for tools that came since; then it answers from those that are ready."""
 
 
-class Background:
+class ServerBackground:
     """One task on the event loop of a server, from its first request until it ends."""
 
     def __init__(self, paths: Paths) -> None:

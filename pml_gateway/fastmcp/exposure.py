@@ -23,9 +23,9 @@ from pml_gateway.catalog.model import CatalogTool
 from pml_gateway.config.settings import GatewaySection
 from pml_gateway.exposure.instructions import NO_SYSTEMS
 from pml_gateway.exposure.meta_tool import MetaTool, MetaTools
-from pml_gateway.exposure.modes import Exposure as Exposed
-from pml_gateway.fastmcp.background import Background
-from pml_gateway.fastmcp.host import Kept, RequestHost
+from pml_gateway.exposure.modes import ModeExposure as Exposed
+from pml_gateway.fastmcp.background import ServerBackground
+from pml_gateway.fastmcp.host import KeptState, RequestHost
 from pml_gateway.fastmcp.settings import read_settings
 from pml_gateway.fastmcp.snapshots import Snapshots, inlines_references
 from pml_gateway.gateway.calling import Caller
@@ -107,9 +107,9 @@ class Exposure(CatalogTransform):
     ) -> None:
         super().__init__()
         self._settings = read_settings(mode, intent, meta_tools, settings or {})
-        self._kept = Kept(self._settings)
+        self._kept = KeptState(self._settings)
         self._snapshots = Snapshots(self._settings, _META_TOOLS)
-        self._background: Background | None = None
+        self._background: ServerBackground | None = None
 
     def __repr__(self) -> str:
         return f"Exposure({self._settings.gateway.tools_exposure.value!r})"
@@ -189,7 +189,7 @@ class Exposure(CatalogTransform):
         snapshot = await self._snapshots.of(mine, server)
         background = self._background
         if background is None or background.loop is not asyncio.get_running_loop():
-            background = Background(Paths.from_environ())
+            background = ServerBackground(Paths.from_environ())
             self._background = background
         background.want(self._settings, self._snapshots.catalog)
         host = RequestHost(snapshot, server, background, self._kept)

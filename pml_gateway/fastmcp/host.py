@@ -15,14 +15,14 @@ from mcp_types import CallToolResult
 
 from pml_gateway.config.settings import Settings
 from pml_gateway.errors import GatewayError, ToolNotFoundError, UpstreamProtocolError, UpstreamUnavailableError
-from pml_gateway.fastmcp.background import Background
+from pml_gateway.fastmcp.background import ServerBackground
 from pml_gateway.fastmcp.snapshots import Snapshot
 from pml_gateway.gateway.state import GatewayState
 from pml_gateway.mcp.elicitation import Audience
 from pml_gateway.mcp.listing import Listed
 from pml_gateway.policy.view import View
 from pml_gateway.processes.budget import RequestBudget
-from pml_gateway.processes.exceeded import Exceeded
+from pml_gateway.processes.exceeded import ExceededSchemas
 from pml_gateway.results.etags import Etags
 from pml_gateway.results.learning import LearnedShapes
 from pml_gateway.results.store import ResultStore
@@ -32,7 +32,7 @@ from pml_gateway.telemetry.events import Events
 from pml_gateway.types import JsonObject
 
 
-class Kept:
+class KeptState:
     """State kept in memory between requests."""
 
     def __init__(self, settings: Settings) -> None:
@@ -43,7 +43,7 @@ class Kept:
 
         self.settings = settings
         self.events = Events()
-        self.exceeded = Exceeded()
+        self.exceeded = ExceededSchemas()
         self.results = ResultStore(settings.references, open_backend)
         self.etags = Etags(MemoryStore(), lambda: settings.references.ttl_seconds)
         # Its file is written by a task of the gateway only.
@@ -103,8 +103,8 @@ class RequestHost:
 
     snapshot: Snapshot
     server: FastMCP[Any]
-    background: Background
-    kept: Kept
+    background: ServerBackground
+    kept: KeptState
     state: GatewayState = field(init=False)
 
     def __post_init__(self) -> None:

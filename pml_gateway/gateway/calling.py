@@ -27,7 +27,7 @@ from pml_gateway.exposure.instructions import NO_SYSTEMS
 from pml_gateway.exposure.meta_tool import MetaTool, MetaTools
 from pml_gateway.exposure.namespaces import call_signature
 from pml_gateway.exposure.schema_text import outcome
-from pml_gateway.exposure.validation import Fitting, check_arguments, check_object, fitted, refusal
+from pml_gateway.exposure.validation import ValidArguments, check_arguments, check_object, fitted, refusal
 from pml_gateway.gateway.answers import (
     answered_error,
     carried,
@@ -49,8 +49,8 @@ from pml_gateway.policy.view import View
 from pml_gateway.processes.budget import spending
 from pml_gateway.results.content import noted
 from pml_gateway.results.repair import repaired, with_declared_output
-from pml_gateway.results.settle import Call, Route, Settled, Settler
-from pml_gateway.results.store import Resolved, visible_to
+from pml_gateway.results.settle import Call, PresentedResult, Route, Settler
+from pml_gateway.results.store import ResolvedReference, visible_to
 from pml_gateway.text import did_you_mean
 from pml_gateway.types import JsonObject
 from pml_gateway.workflow.composite import COMPOSITES
@@ -179,9 +179,9 @@ class Caller:
         route: Route,
         if_none_match: str | None = None,
         run: str = "",
-        check: Callable[[JsonObject], Awaitable[Fitting]] | None = None,
+        check: Callable[[JsonObject], Awaitable[ValidArguments]] | None = None,
         refs: tuple[str, ...] | None = None,
-    ) -> Settled:
+    ) -> PresentedResult:
         """Make one call: references in the arguments are resolved, then checked, and the result is settled.
 
         Args:
@@ -204,10 +204,10 @@ class Caller:
             if refs is None:
                 resolved = await self._gateway.results.resolve(scope.client, arguments, visible_to(view))
             else:
-                resolved = Resolved(arguments, refs)
+                resolved = ResolvedReference(arguments, refs)
             check_object(resolved.arguments)
             is_composite = tool.upstream_id == COMPOSITES and COMPOSITES not in self._gateway.pool.upstreams
-            fitting = Fitting(resolved.arguments)
+            fitting = ValidArguments(resolved.arguments)
             if check is not None:
                 fitting = await check(resolved.arguments)
             elif route != "direct" or is_composite:
@@ -349,7 +349,7 @@ async def _require_listed(
         )
 
 
-async def check_action(namespace: Namespace, call: ActionCall, arguments: JsonObject) -> Fitting:
+async def check_action(namespace: Namespace, call: ActionCall, arguments: JsonObject) -> ValidArguments:
     """The arguments of an action as its tool takes them; checked for their types first, then by the tool's own schema.
 
     Args:
@@ -366,7 +366,7 @@ async def check_action(namespace: Namespace, call: ActionCall, arguments: JsonOb
     )
     if problems:
         raise refusal(problems, f"{namespace.name} {call.action}", call_signature(namespace, call.action))
-    return Fitting(fitting.arguments, {call.place(path): done for path, done in fitting.coerced.items()})
+    return ValidArguments(fitting.arguments, {call.place(path): done for path, done in fitting.coerced.items()})
 
 
 def _internal(fault: Exception) -> GatewayError:

@@ -31,7 +31,7 @@ class CallEnded:
 
 
 @dataclass(frozen=True, slots=True)
-class Searched:
+class ToolsSearched:
     """A client searched for tools and was shown `hits`, the first of them at place `offset`."""
 
     state: GatewayState
@@ -42,7 +42,7 @@ class Searched:
 
 
 @dataclass(frozen=True, slots=True)
-class Listed:
+class ToolsListed:
     """A client was given a list, selected by `intent` where its mode reads one."""
 
     state: GatewayState

@@ -17,12 +17,12 @@ from pml_gateway.catalog.manifest import ManifestFile
 from pml_gateway.catalog.model import Catalog
 from pml_gateway.config.settings import NamingSettings, Settings
 from pml_gateway.exposure.meta_tool import MetaTools
-from pml_gateway.garbage import collection_put_off
-from pml_gateway.gateway.events import Searched
+from pml_gateway.gateway.events import ToolsSearched
 from pml_gateway.gateway.indexing import Indexer
 from pml_gateway.gateway.listings import Listings, shapes_catalog
-from pml_gateway.gateway.shared import Shared, open_shared
+from pml_gateway.gateway.shared import SharedResources, open_shared
 from pml_gateway.gateway.state import NO_META_TOOLS, GatewayState, OnSwap, WireCache, successor
+from pml_gateway.gc_pause import collection_put_off
 from pml_gateway.index.search import ToolIndex
 from pml_gateway.log import get_logger
 from pml_gateway.mcp.listing import Difference, Listed, ListKind
@@ -30,11 +30,11 @@ from pml_gateway.mcp.transport import OpenStreams
 from pml_gateway.paths import Paths
 from pml_gateway.policy.view import View
 from pml_gateway.processes.budget import RequestBudget
-from pml_gateway.processes.exceeded import Exceeded
+from pml_gateway.processes.exceeded import ExceededSchemas
 from pml_gateway.results.etags import Etags
 from pml_gateway.results.learning import LearnedShapes
 from pml_gateway.results.store import ResultStore, open_results
-from pml_gateway.signal import Coalesced
+from pml_gateway.signal import CoalescedSignal
 from pml_gateway.state.memory import MemoryStore
 from pml_gateway.state.store import Store
 from pml_gateway.telemetry.events import Events
@@ -42,7 +42,7 @@ from pml_gateway.telemetry.observe import logged_events
 from pml_gateway.text import counted
 from pml_gateway.trust.admission import Judge
 from pml_gateway.trust.pins import PinsFile
-from pml_gateway.trust.warden import Warden, shipped_judge
+from pml_gateway.trust.trust_gate import TrustGate, shipped_judge
 from pml_gateway.upstreams.capability_listing import CapabilityListings
 from pml_gateway.upstreams.dialogue.local_clients import LocalClients
 from pml_gateway.upstreams.pool import UpstreamPool, open_pool
@@ -50,7 +50,7 @@ from pml_gateway.upstreams.sharing import WantedUpstream
 from pml_gateway.upstreams.upstream import Upstream
 from pml_gateway.usage.history import ToolKey, most_used
 from pml_gateway.workflow.composite import COMPOSITES
-from pml_gateway.workplace import Workplace
+from pml_gateway.working_directory import WorkingDirectory
 
 
 class CallsInFlight:
@@ -133,7 +133,7 @@ class Gateway:
         ranking: tuple[ToolKey, ...],
         events: Events,
         meta_tools: MetaTools,
-        shared: Shared,
+        shared: SharedResources,
         *,
         connects: bool,
     ) -> None:
@@ -141,7 +141,7 @@ class Gateway:
         self._read_ranking = read_ranking
         self._ranking = ranking
         self._listings = listings
-        self.warden = listings.warden
+        self.trust_gate = listings.trust_gate
         self.requests = shared.requests
         self._unread = anyio.Event()
         self.remembered = listings.remembered
@@ -154,9 +154,9 @@ class Gateway:
         )
         self.workers = shared.workers
         self.file_changes = shared.file_changes
-        self.exceeded = Exceeded(listings.path.with_suffix(".exceeded.json"))
+        self.exceeded = ExceededSchemas(listings.path.with_suffix(".exceeded.json"))
         self._indexer = indexer
-        self._new_requests = Coalesced(REQUESTS_SECONDS)
+        self._new_requests = CoalescedSignal(REQUESTS_SECONDS)
         self._dirty = anyio.Event()
         self._building = anyio.Lock()
         # Of its own, so that new rights never wait for threads that make lists or encode.
@@ -411,20 +411,20 @@ class Gateway:
         """Serve by what the owner approved and rejected meanwhile."""
         # Not while the lint's findings are noted, which reads the same file.
         async with self._building:
-            is_news = await anyio.to_thread.run_sync(lambda: self.warden.is_news)
+            is_news = await anyio.to_thread.run_sync(lambda: self.trust_gate.is_news)
         if is_news:
             await self._rebuild()
 
     async def judge_unread(self) -> None:
         """Have the lint read what was taken over without it: a new server, or all of them after an upgrade."""
-        unread = await anyio.to_thread.run_sync(self.warden.unread)
+        unread = await anyio.to_thread.run_sync(self.trust_gate.unread)
         # In slices, because a thread cannot be cancelled, and changes wait for this one.
         for part in unread.slices(READ_AT_ONCE):
             async with self._building:
-                await anyio.to_thread.run_sync(self.warden.read, part, limiter=self._builders)
+                await anyio.to_thread.run_sync(self.trust_gate.read, part, limiter=self._builders)
         if unread.places:
             async with self._building:
-                await anyio.to_thread.run_sync(self.warden.note, unread, limiter=self._builders)
+                await anyio.to_thread.run_sync(self.trust_gate.note, unread, limiter=self._builders)
             self._publish_news()
 
     async def read_in_background(self) -> None:
@@ -438,11 +438,11 @@ class Gateway:
     def tell(self) -> None:
         """Publish what became of definitions, and have read what was not."""
         self._publish_news()
-        if self.warden.has_unread:
+        if self.trust_gate.has_unread:
             self._unread.set()
 
     def _publish_news(self) -> None:
-        for event in self.warden.take_news():
+        for event in self.trust_gate.take_news():
             self.events.publish(event)
 
     def tell_in_flight(self, seconds: float) -> None:
@@ -596,11 +596,11 @@ async def open_gateway(
     connect: bool = True,
     open_streams: OpenStreams | None = None,
     local: LocalClients | None = None,
-    shared: Shared | None = None,
+    shared: SharedResources | None = None,
     wanted: Mapping[str, WantedUpstream] | None = None,
     events: Events | None = None,
     make_judge: Callable[[], Judge] = shipped_judge,
-    workplace: Workplace | None = None,
+    working_directory: WorkingDirectory | None = None,
 ) -> AsyncIterator[Gateway]:
     """A gateway with its upstreams, index and manifest; children and sessions end with this context.
 
@@ -616,25 +616,25 @@ async def open_gateway(
         wanted: which upstreams its settings mean, where that is known already.
         events: takes what happens to requests; the log alone tells of them unless given.
         make_judge: makes what says which definitions are risky, when it is first asked.
-        workplace: whose folder and variables servers and references get; by default those of this process.
+        working_directory: whose folder and variables servers and references get; by default those of this process.
     """
     own = nullcontext(shared) if shared is not None else open_shared(paths, open_streams=open_streams, local=local)
     async with (
         own as common,
-        open_pool(common.upstreams, workplace or Workplace.here()) as pool,
-        open_results(settings.references, paths.results_dir, pool.workplace) as results,
+        open_pool(common.upstreams, working_directory or WorkingDirectory.here()) as pool,
+        open_results(settings.references, paths.results_dir, pool.working_directory) as results,
         anyio.create_task_group() as tasks,
     ):
         usage = _Usage(paths.usage_file, identity)
         indexer = Indexer(paths.cache_dir, requests=common.requests, most_used=usage.names, indexes=common.indexes)
-        warden = Warden(PinsFile(paths.pins_dir, identity), make_judge)
+        trust_gate = TrustGate(PinsFile(paths.pins_dir, identity), make_judge)
 
         def manifests(naming: NamingSettings) -> ManifestFile:
             return ManifestFile.of(paths.manifest_dir, identity, naming.prefix, naming.max_length)
 
         def read() -> tuple[tuple[ToolKey, ...], Listings, Catalog, Mapping[str, WantedUpstream]]:
             with collection_put_off():
-                listings = Listings(manifests, settings.naming, warden, common.manifests, common.catalogs)
+                listings = Listings(manifests, settings.naming, trust_gate, common.manifests, common.catalogs)
                 known = listings.catalog(settings, listings.first_names, frozenset())
                 found = pool.wanted(settings.servers, settings.upstreams) if wanted is None else wanted
                 return usage.ranking(settings), listings, known, found
@@ -654,7 +654,9 @@ async def open_gateway(
             common,
             connects=connect,
         )
-        gateway.events.subscribe(Searched, lambda event: indexer.prefer(tool.qualified_name for tool in event.hits))
+        gateway.events.subscribe(
+            ToolsSearched, lambda event: indexer.prefer(tool.qualified_name for tool in event.hits)
+        )
         pool.on_listed, pool.on_joined, pool.on_failed = gateway.listed, gateway.joined, gateway.failed
         pool.configure(settings.servers, settings.upstreams, gateway.remembered(settings), upstreams)
         for run in gateway.background:

@@ -24,7 +24,7 @@ from pml_gateway.index.search import ToolIndex, all_requests, requests_so_far
 from pml_gateway.index.text import ToolDocument, dense_text
 from pml_gateway.log import get_logger
 from pml_gateway.requests.sources import ToolRequests
-from pml_gateway.signal import Coalesced
+from pml_gateway.signal import CoalescedSignal
 from pml_gateway.types import Ranking
 
 logger = get_logger(__name__)
@@ -167,7 +167,7 @@ class Indexer:
         self._load = load
         self._requested: tuple[Settings, Catalog] | None = None
         self._since = time.monotonic()
-        self._wanted = Coalesced()
+        self._wanted = CoalescedSignal()
         self._usable = anyio.Event()
         self._current = anyio.Event()
         self._embedders: dict[str, Embedder | None] = {}

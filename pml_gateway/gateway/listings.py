@@ -18,16 +18,16 @@ from pml_gateway.catalog.visibility import Variants, build_visibility
 from pml_gateway.config.servers import UpstreamDefinition
 from pml_gateway.config.settings import NamingSettings, Settings
 from pml_gateway.exposure.meta_tool import RESERVED
-from pml_gateway.gateway.made_once import MadeOnce, Same
+from pml_gateway.gateway.single_flight_cache import Same, SingleFlightCache
 from pml_gateway.gateway.state import composites_of
-from pml_gateway.home import MANIFEST, do_without
+from pml_gateway.home import MANIFEST, warn_unwritable
 from pml_gateway.log import get_logger
-from pml_gateway.mcp.listing import Difference, Listed, Offers, Remembered, with_more
+from pml_gateway.mcp.listing import Difference, Listed, Offers, RememberedListing, with_more
 from pml_gateway.mcp.negotiation import HANDSHAKE, MODERN
 from pml_gateway.policy.client import LOCAL
 from pml_gateway.policy.view import View
 from pml_gateway.trust.identity import is_identical
-from pml_gateway.trust.warden import Warden
+from pml_gateway.trust.trust_gate import TrustGate
 from pml_gateway.types import JsonObject
 from pml_gateway.workflow.composite import (
     composite_listing,
@@ -54,29 +54,29 @@ class Listings:
         self,
         manifests: Manifests,
         naming: NamingSettings,
-        warden: Warden,
-        read: MadeOnce[Manifest] | None = None,
-        built: MadeOnce[Catalog] | None = None,
+        trust_gate: TrustGate,
+        read: SingleFlightCache[Manifest] | None = None,
+        built: SingleFlightCache[Catalog] | None = None,
     ) -> None:
         """The listings on disk.
 
         Args:
             manifests: where they lie.
             naming: how tools are named now.
-            warden: decides what of them may be served.
+            trust_gate: decides what of them may be served.
             read: manifests that other gateways of this process have read.
             built: catalogs that other gateways of this process have built.
         """
         self._manifests = manifests
-        self._built = built or MadeOnce[Catalog](0)
+        self._built = built or SingleFlightCache[Catalog](0)
         self._file = manifests(naming)
-        self._saved = (read or MadeOnce[Manifest](0)).get(self._file.identity, self._file.load)
+        self._saved = (read or SingleFlightCache[Manifest](0)).get(self._file.identity, self._file.load)
         manifest = self._saved
         self._entries = dict(manifest.entries)
         self._current: Mapping[str, ManifestEntry] = {}
         """Those that the last catalog was built from."""
-        self.warden = warden
-        warden.expect(self._entries, were_pinned=manifest.is_pinned)
+        self.trust_gate = trust_gate
+        trust_gate.accept_existing(self._entries, were_pinned=manifest.is_pinned)
         self.first_names = Catalog(
             assignments=manifest.names, former=manifest.former_names, offers=OfferTable(names=manifest.offer_names)
         )
@@ -142,10 +142,10 @@ class Listings:
         self._entries[upstream_id] = replace(entry, differences={**kept, client_capabilities: difference})
         return True
 
-    def remembered(self, settings: Settings) -> dict[str, Remembered]:
+    def remembered(self, settings: Settings) -> dict[str, RememberedListing]:
         """Return the remembered listing of each upstream whose definition is unchanged."""
         return {
-            upstream_id: Remembered(entry.era, entry.tools, entry.offers, entry.asks, entry.version)
+            upstream_id: RememberedListing(entry.era, entry.tools, entry.offers, entry.asks, entry.version)
             for upstream_id, entry in self._entries.items()
             if upstream_id in settings.servers and entry.fingerprint == settings.servers[upstream_id].fingerprint()
         }
@@ -170,7 +170,7 @@ class Listings:
             if definition.enabled and entry is not None and entry.fingerprint == definition.fingerprint():
                 current[upstream_id] = _as_before(entry, self._current.get(upstream_id))
         self._current = current
-        admitted = self.warden.admit(current, settings.servers, settings.trust)
+        admitted = self.trust_gate.admit(current, settings.servers, settings.trust)
         if not keeps_names:
             known = replace(known, names={}, former_names={})
         key = (
@@ -178,7 +178,7 @@ class Listings:
             [(upstream_id, _told(entry)) for upstream_id, entry in admitted.items()],
             failed & settings.servers.keys(),
             (known.names, known.former_names, known.offer_names),
-            held := self.warden.held_back,
+            held := self.trust_gate.held_back,
         )
         catalog = self._built.get(key, partial(_catalog, settings, admitted, failed, known, previous, held))
         _warn(catalog.offers, previous.offers)
@@ -202,7 +202,7 @@ class Listings:
             self._file.save(manifest, configured=configured)
             self._saved = manifest
         except OSError as error:
-            do_without(MANIFEST, self.path.parent, error)
+            warn_unwritable(MANIFEST, self.path.parent, error)
         except ValueError as error:
             logger.warning("manifest not saved (%s); the next start will have to ask every upstream", error)
 

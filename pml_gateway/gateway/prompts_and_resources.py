@@ -30,7 +30,7 @@ from pml_gateway.gateway.request import Context, options_of
 from pml_gateway.gateway.resource_subscriptions import ResourceFollowers
 from pml_gateway.gateway.state import MAX_LISTS, GatewayState
 from pml_gateway.policy.view import View
-from pml_gateway.shares import keep_latest
+from pml_gateway.quotas import keep_latest
 from pml_gateway.types import JsonObject
 
 MAX_TRIED = 3

@@ -18,8 +18,8 @@ from pml_gateway.log import Seldom, get_logger
 from pml_gateway.mcp.sdk import connection_of
 from pml_gateway.policy.client import ANONYMOUS, Client, current_client
 from pml_gateway.policy.prompts_and_resources import OfferView
-from pml_gateway.shares import Holdings
-from pml_gateway.signal import Coalesced
+from pml_gateway.quotas import Holdings
+from pml_gateway.signal import CoalescedSignal
 from pml_gateway.upstreams.upstream import Upstream
 
 logger = get_logger(__name__)
@@ -43,7 +43,7 @@ Notify = Callable[[str], Awaitable[None]]
 
 
 @dataclass(eq=False, slots=True)
-class Follower:
+class ResourceSubscriber:
     """One client that follows one resource; `attached` says where its notices come from now.
 
     `is_given_up` says that others needed the room.
@@ -67,11 +67,11 @@ class ResourceFollowers:
 
     def __init__(self, gateway: Gateway) -> None:
         self._gateway = gateway
-        self._followers: Holdings[Follower] = Holdings()
+        self._followers: Holdings[ResourceSubscriber] = Holdings()
         self._too_many = Seldom(logger)
-        self._changed = Coalesced(COALESCE_SECONDS)
+        self._changed = CoalescedSignal(COALESCE_SECONDS)
         # One change may be told in several sessions of the same client.
-        self._updated = Coalesced(COALESCE_SECONDS)
+        self._updated = CoalescedSignal(COALESCE_SECONDS)
         gateway.on_swap(lambda _before, _after: self._changed.ask())
 
     async def run(self) -> None:
@@ -95,7 +95,7 @@ class ResourceFollowers:
         if _SESSION_KEY not in connection.state:
             connection.state[_SESSION_KEY] = {}
             connection.exit_stack.callback(lambda: self.end(connection.state[_SESSION_KEY].values()))
-        own: dict[str, Follower] = connection.state[_SESSION_KEY]
+        own: dict[str, ResourceSubscriber] = connection.state[_SESSION_KEY]
         if (known := own.get(uri)) is not None and not known.is_given_up:
             return
         if known is None and len(own) >= MAX_FOLLOWED:
@@ -104,7 +104,7 @@ class ResourceFollowers:
         async def notify(updated: str) -> None:
             await connection.notify("notifications/resources/updated", {"uri": updated})
 
-        follower = Follower(ctx.scope.client, uri, notify)
+        follower = ResourceSubscriber(ctx.scope.client, uri, notify)
         routed = self._route(follower)
         if routed is None:
             raise resource_not_found(uri, ctx.protocol_version)
@@ -130,20 +130,20 @@ class ResourceFollowers:
         if follower is not None:
             self.end([follower])
 
-    def follow(self, scope: RequestScope, uri: str, notify: Notify) -> Follower:
+    def follow(self, scope: RequestScope, uri: str, notify: Notify) -> ResourceSubscriber:
         """Follow a resource until `end`; one that is unknown or hidden now is followed once it is neither."""
-        follower = Follower(scope.client, uri, notify)
+        follower = ResourceSubscriber(scope.client, uri, notify)
         self._add(follower)
         self._attach(follower)
         return follower
 
-    def end(self, followers: Iterable[Follower]) -> None:
+    def end(self, followers: Iterable[ResourceSubscriber]) -> None:
         """Follow no longer."""
         for follower in list(followers):
             self._followers.forget(follower)
             self._detach(follower)
 
-    def _add(self, follower: Follower) -> None:
+    def _add(self, follower: ResourceSubscriber) -> None:
         self._followers.note(follower, follower.client.share)
         while len(self._followers) > MAX_FOLLOWERS and (oldest := self._followers.first_to_go()) is not None:
             self._too_many.warning("over %d resources are followed; the oldest no longer are", MAX_FOLLOWERS)
@@ -162,7 +162,7 @@ class ResourceFollowers:
         now = current_client(client, state.settings.clients)
         return None if now is None else state.view(now).offers
 
-    def _route(self, follower: Follower) -> tuple[Upstream, Route] | None:
+    def _route(self, follower: ResourceSubscriber) -> tuple[Upstream, Route] | None:
         view = self._view(follower.client)
         for route in view.routes(follower.uri) if view is not None else ():
             upstream = self._gateway.pool.upstreams.get(route.upstream_id)
@@ -170,20 +170,20 @@ class ResourceFollowers:
                 return upstream, route
         return None
 
-    def _attach(self, follower: Follower) -> None:
+    def _attach(self, follower: ResourceSubscriber) -> None:
         routed = self._route(follower)
         if routed is not None:
             upstream, route = routed
             follower.attached = (upstream, route.uri)
             upstream.follow(route.uri, follower, self._on_updated(follower, route), follower.client_id)
 
-    def _detach(self, follower: Follower) -> None:
+    def _detach(self, follower: ResourceSubscriber) -> None:
         if follower.attached is not None:
             upstream, uri = follower.attached
             upstream.unfollow(uri, follower, follower.client_id)
             follower.attached = None
 
-    def _on_updated(self, follower: Follower, route: Route) -> Callable[[str], None]:
+    def _on_updated(self, follower: ResourceSubscriber, route: Route) -> Callable[[str], None]:
         def on_updated(uri: str) -> None:
             table = self._gateway.state.catalog.offers
             public = follower.uri if table.is_same(route, uri) else table.public_uri(route.upstream_id, uri)
@@ -194,7 +194,7 @@ class ResourceFollowers:
 
         return on_updated
 
-    async def _tell(self, follower: Follower, uri: str) -> None:
+    async def _tell(self, follower: ResourceSubscriber, uri: str) -> None:
         try:
             with anyio.move_on_after(NOTICE_SECONDS):
                 await follower.notify(uri)

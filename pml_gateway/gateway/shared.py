@@ -12,7 +12,7 @@ import anyio
 from pml_gateway.catalog.manifest import Manifest
 from pml_gateway.catalog.model import Catalog
 from pml_gateway.gateway.indexing import SharedIndexes
-from pml_gateway.gateway.made_once import MadeOnce
+from pml_gateway.gateway.single_flight_cache import SingleFlightCache
 from pml_gateway.mcp.transport import OpenStreams
 from pml_gateway.paths import Paths
 from pml_gateway.processes.workers import Workers, open_workers
@@ -31,15 +31,15 @@ MADE_KEPT = 4
 
 
 @dataclass(frozen=True, slots=True)
-class Shared:
+class SharedResources:
     """Opened once a process by `open_shared`, and given to each of its gateways."""
 
     upstreams: SharedUpstreams
     workers: Workers
     requests: ToolRequests
     indexes: SharedIndexes
-    manifests: MadeOnce[Manifest]
-    catalogs: MadeOnce[Catalog]
+    manifests: SingleFlightCache[Manifest]
+    catalogs: SingleFlightCache[Catalog]
     file_changes: FileChanges
     decisions: DecisionsLog = field(default_factory=DecisionsLog)
     began: float = field(default_factory=time.monotonic)
@@ -48,7 +48,7 @@ class Shared:
 @asynccontextmanager
 async def open_shared(
     paths: Paths, *, open_streams: OpenStreams | None = None, local: LocalClients | None = None
-) -> AsyncIterator[Shared]:
+) -> AsyncIterator[SharedResources]:
     """Open the shared resources; children and sessions end with this context.
 
     Args:
@@ -72,13 +72,13 @@ async def open_shared(
         kept = MADE_KEPT if several else 0
         file_changes = FileChanges()
         tasks.start_soon(file_changes.run)
-        yield Shared(
+        yield SharedResources(
             upstreams,
             workers,
             ToolRequests(RequestLibrary(paths.requests_dir)),
             SharedIndexes(KEPT if several else 0),
-            MadeOnce(kept),
-            MadeOnce(kept),
+            SingleFlightCache(kept),
+            SingleFlightCache(kept),
             file_changes,
         )
         tasks.cancel_scope.cancel()

@@ -15,19 +15,19 @@ from pml_gateway.catalog.ownership import Ownership
 from pml_gateway.catalog.schema import combines_only_at_root
 from pml_gateway.catalog.wire import decoded_items, encode, tool_for_version
 from pml_gateway.config.settings import Settings
-from pml_gateway.exposure.focus import NOT_FOCUSED, Focused
+from pml_gateway.exposure.focus import NOT_FOCUSED, FocusedTools
 from pml_gateway.exposure.grouping import Namespace, group
 from pml_gateway.exposure.instructions import Systems, instructions
 from pml_gateway.exposure.meta_tool import RESERVED, MetaTools
-from pml_gateway.exposure.modes import Exposure, ScoredTools, expose
+from pml_gateway.exposure.modes import ModeExposure, ScoredTools, expose
 from pml_gateway.index.search import ToolIndex
 from pml_gateway.index.text import ToolDocument
 from pml_gateway.index.vectors import Mask
 from pml_gateway.policy.client import Client
 from pml_gateway.policy.view import View
-from pml_gateway.requests.library import Request
+from pml_gateway.quotas import keep_latest
+from pml_gateway.requests.library import ExampleRequest
 from pml_gateway.requests.sources import parameter_names
-from pml_gateway.shares import keep_latest
 from pml_gateway.telemetry.observe import searching
 from pml_gateway.types import ExposureMode, JsonObject, Ranking
 from pml_gateway.usage.history import ToolKey
@@ -44,7 +44,7 @@ MAX_PREPARED = 16
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class SearchOutcome:
     """Result of a search: visible tools with calibrated scores, best first, and the evidence that ranked them."""
 
     tools: ScoredTools
@@ -178,12 +178,12 @@ class GatewayState:
 
     def search(
         self, view: View, query: str, limit: int, *, server: str | None = None, ranking: Ranking | None = None
-    ) -> Found:
+    ) -> SearchOutcome:
         """The best visible tools for a query. Blocks for milliseconds: call it in a thread."""
         if not view.searchable:
-            return Found((), Ranking.LEXICAL)
+            return SearchOutcome((), Ranking.LEXICAL)
         if self.index is None:
-            return Found((), Ranking.LEXICAL, _partial(np.zeros(0, dtype=np.bool_), len(view.searchable)))
+            return SearchOutcome((), Ranking.LEXICAL, _partial(np.zeros(0, dtype=np.bool_), len(view.searchable)))
         encoded, partial = self.index.encoded, ""
         if server is None and self._index_is_current:
             allowed = view.mask
@@ -200,14 +200,16 @@ class GatewayState:
             result = self.index.search(query, limit=limit, allowed=allowed, ranking=by)
         tools = ((self.catalog.by_name(hit.key), hit.score) for hit in result.hits)
         found = [(tool, score) for tool, score in tools if tool is not None]
-        return Found(found, result.ranking, partial, result.unknown)
+        return SearchOutcome(found, result.ranking, partial, result.unknown)
 
     @cached_property
     def _index_is_current(self) -> bool:
         documents = () if self.index is None else self.index.documents
         return [document.key for document in documents] == [tool.qualified_name for tool in self.catalog.tools]
 
-    def expose(self, view: View, mode: ExposureMode, intent: str | None, focused: Focused = NOT_FOCUSED) -> Exposure:
+    def expose(
+        self, view: View, mode: ExposureMode, intent: str | None, focused: FocusedTools = NOT_FOCUSED
+    ) -> ModeExposure:
         """Return the list for this view in a mode. Blocks if an intent selects: call it in a thread then."""
 
         def search(query: str, limit: int) -> ScoredTools:
@@ -231,7 +233,7 @@ def _partial(indexed: Mask, tools: int) -> str:
 
 
 def documents(
-    tools: Sequence[CatalogTool], ownership: Ownership, requests: Sequence[tuple[Request, ...]] | None = None
+    tools: Sequence[CatalogTool], ownership: Ownership, requests: Sequence[tuple[ExampleRequest, ...]] | None = None
 ) -> list[ToolDocument]:
     """Return the indexed text of each tool with its example requests; another server's name matches none by itself."""
     return [

@@ -26,7 +26,7 @@ from pml_gateway.gateway.state import GatewayState
 from pml_gateway.log import get_logger
 from pml_gateway.policy.view import View
 from pml_gateway.results.content import Content, content_of, data_result, with_media
-from pml_gateway.results.settle import Route, Settled, describe_inputs
+from pml_gateway.results.settle import PresentedResult, Route, describe_inputs
 from pml_gateway.results.store import visible_to
 from pml_gateway.results.stored import Source, StoredResult
 from pml_gateway.types import Effect, JsonObject
@@ -53,7 +53,7 @@ def may_read(state: GatewayState, scope: RequestScope) -> bool:
     return settings.direct_calls != "listed" or lists_meta_tools(effective_mode(scope, settings), settings)
 
 
-class Calls(Protocol):
+class StepCaller(Protocol):
     """Interface that makes the calls of steps: `Caller`, which itself runs composite tools."""
 
     suspended: SuspendedRuns
@@ -73,7 +73,7 @@ class Calls(Protocol):
         if_none_match: str | None = None,
         run: str = "",
         refs: tuple[str, ...] | None = None,
-    ) -> Settled:
+    ) -> PresentedResult:
         """Make one call."""
 
 
@@ -83,7 +83,7 @@ class StepCalls:
     def __init__(
         self,
         gateway: Host,
-        calls: Calls,
+        calls: StepCaller,
         scope: RequestScope,
         options: CallOptions,
         *,
@@ -136,7 +136,7 @@ class StepCalls:
         tool = self._view().resolve(name)
         return tool.qualified_name if tool is not None and tool.effect is Effect.READ else None
 
-    async def call(self, invocation: Invocation) -> Settled:
+    async def call(self, invocation: Invocation) -> PresentedResult:
         """Call one tool.
 
         Raises:
@@ -263,7 +263,7 @@ FAILED_STEPS = "pml-gateway/failed_steps"
 
 async def composite_result(
     gateway: Host,
-    calls: Calls,
+    calls: StepCaller,
     scope: RequestScope,
     tool: CatalogTool,
     arguments: JsonObject,

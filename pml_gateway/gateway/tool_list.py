@@ -11,15 +11,15 @@ import anyio.to_thread
 
 from pml_gateway.catalog.model import CatalogTool
 from pml_gateway.catalog.wire import encode, tool_for_version
-from pml_gateway.exposure.focus import FOCUS, NOT_FOCUSED, Focused, focused
-from pml_gateway.exposure.modes import Exposure
+from pml_gateway.exposure.focus import FOCUS, NOT_FOCUSED, FocusedTools, focused
+from pml_gateway.exposure.modes import ModeExposure
 from pml_gateway.exposure.namespaces import definition
 from pml_gateway.exposure.token_count import count_tokens
 from pml_gateway.gateway.request import RequestScope, effective_mode
 from pml_gateway.gateway.state import MAX_LISTS, FinishedList, GatewayState
 from pml_gateway.policy.client import LOCAL, Client
 from pml_gateway.policy.view import View
-from pml_gateway.shares import keep_latest
+from pml_gateway.quotas import keep_latest
 from pml_gateway.types import MODES, ExposureMode, JsonObject
 
 if TYPE_CHECKING:
@@ -76,7 +76,7 @@ async def _list_of_now(
 
 
 def _finished(
-    state: GatewayState, view: View, mode: ExposureMode, intent: str | None, version: str, focus: Focused
+    state: GatewayState, view: View, mode: ExposureMode, intent: str | None, version: str, focus: FocusedTools
 ) -> FinishedList:
     """A list that is in no cache; in a thread, for it takes long in a large catalog."""
     exposure = state.expose(view, mode, intent, focus)
@@ -84,7 +84,7 @@ def _finished(
     return FinishedList(tools_json, hashlib.sha256(tools_json).digest(), _servers(state, view, exposure))
 
 
-def _servers(state: GatewayState, view: View, exposure: Exposure) -> frozenset[str]:
+def _servers(state: GatewayState, view: View, exposure: ModeExposure) -> frozenset[str]:
     """The servers of which an exposure shows anything, be it as actions of a namespace."""
     shown = {listed.tool.upstream_id for listed in exposure.tools} | {tool.upstream_id for tool in exposure.legacy}
     if exposure.meta_tools and exposure.namespaces:
@@ -94,15 +94,15 @@ def _servers(state: GatewayState, view: View, exposure: Exposure) -> frozenset[s
 
 
 async def expose(
-    state: GatewayState, view: View, mode: ExposureMode, intent: str | None, focus: Focused = NOT_FOCUSED
-) -> Exposure:
+    state: GatewayState, view: View, mode: ExposureMode, intent: str | None, focus: FocusedTools = NOT_FOCUSED
+) -> ModeExposure:
     """The exposure of one mode; a search runs in a thread, the rest is cheap."""
     if intent is None or not state.settings.gateway.selects_by_intent(mode):
         return state.expose(view, mode, intent, focus)
     return await anyio.to_thread.run_sync(state.expose, view, mode, intent, focus)
 
 
-def render(state: GatewayState, view: View, exposure: Exposure, version: str) -> bytes:
+def render(state: GatewayState, view: View, exposure: ModeExposure, version: str) -> bytes:
     """The JSON array of an exposure: the gateway's own tools in their fixed order, then tools by name."""
     own = own_definitions(state, view, exposure)
     parts = [encode(tool_for_version(definition, version)) for definition in own]
@@ -116,7 +116,7 @@ def render(state: GatewayState, view: View, exposure: Exposure, version: str) ->
     return b"[" + b",".join(parts) + b"]"
 
 
-def own_definitions(state: GatewayState, view: View, exposure: Exposure) -> list[JsonObject]:
+def own_definitions(state: GatewayState, view: View, exposure: ModeExposure) -> list[JsonObject]:
     """The gateway's own tools of an exposure: the meta-tools, or the search and the namespaces, sorted by name."""
     if not exposure.meta_tools:
         return []

@@ -12,13 +12,13 @@ from cachetools import FIFOCache, LRUCache
 
 from pml_gateway.catalog.wire import decoded_items
 from pml_gateway.exposure.token_count import count_tokens
-from pml_gateway.gateway.events import CallEnded, Listed, Searched
+from pml_gateway.gateway.events import CallEnded, ToolsListed, ToolsSearched
 from pml_gateway.gateway.request import call_intent, effective_mode
 from pml_gateway.gateway.state import GatewayState
 from pml_gateway.gateway.tool_list import list_tokens, render
 from pml_gateway.policy.client import Client
 from pml_gateway.results.settle import Route
-from pml_gateway.signal import Coalesced
+from pml_gateway.signal import CoalescedSignal
 from pml_gateway.telemetry.events import INPUT_REQUIRED, Events, ListsCounted
 from pml_gateway.types import ExposureMode
 from pml_gateway.usage.recorder import CallRow, ListRow, Recorder, SearchRow, usage_name
@@ -66,8 +66,8 @@ class UsageNotes:
     def subscribe_to(self, events: Events) -> None:
         """Record what happens from now on."""
         events.subscribe(CallEnded, self.call_ended)
-        events.subscribe(Searched, self.searched)
-        events.subscribe(Listed, self.listed)
+        events.subscribe(ToolsSearched, self.searched)
+        events.subscribe(ToolsListed, self.listed)
 
     def call_ended(self, event: CallEnded) -> None:
         """Take note of a call; one that asks its user something is noted when it ends."""
@@ -102,7 +102,7 @@ class UsageNotes:
             )
         )
 
-    def searched(self, event: Searched) -> None:
+    def searched(self, event: ToolsSearched) -> None:
         """Take note of a search; a further page of one belongs to it."""
         settings, scope, query = event.state.settings, event.scope, event.query
         if not settings.usage.record or scope.is_last:
@@ -119,7 +119,7 @@ class UsageNotes:
         stage = self._stage(event.state, mode)
         self._recorder.add(SearchRow(now, self._config, key, name, mode.value, stage, query, tuple(ranks)))
 
-    def listed(self, event: Listed) -> None:
+    def listed(self, event: ToolsListed) -> None:
         """Take note of a list that a client was given."""
         state, client = event.state, event.scope.client
         if not state.settings.usage.record:
@@ -167,7 +167,7 @@ def _how(route: Route, run: str) -> str:
 
 @dataclass(slots=True)
 class _Given:
-    event: Listed
+    event: ToolsListed
     count: int = 0
 
 
@@ -181,11 +181,11 @@ class ListCosts:
     def __init__(self, events: Events) -> None:
         self._events = events
         self._pending: dict[tuple[ExposureMode, object, bytes], _Given] = {}
-        self._arrived = Coalesced(COUNTED_SECONDS)
+        self._arrived = CoalescedSignal(COUNTED_SECONDS)
         self._sizes: FIFOCache[bytes, tuple[int, int]] = FIFOCache(MAX_SIZES)
         self._full: FIFOCache[object, int] = FIFOCache(MAX_SIZES)
 
-    def listed(self, event: Listed) -> None:
+    def listed(self, event: ToolsListed) -> None:
         """Take a list up to be counted."""
         client = event.scope.client
         key = (effective_mode(event.scope, event.state.settings.gateway), client.rules, event.digest)
@@ -204,7 +204,7 @@ class ListCosts:
             tools, tokens, full = await anyio.to_thread.run_sync(self._count, given.event)
             self._events.publish(ListsCounted(mode.value, given.count, tools, tokens, max(full - tokens, 0)))
 
-    def _count(self, given: Listed) -> tuple[int, int, int]:
+    def _count(self, given: ToolsListed) -> tuple[int, int, int]:
         digest, tools_json = given.digest, given.tools_json
         if digest not in self._sizes:
             self._sizes[digest] = sum(1 for _ in decoded_items(tools_json)), count_tokens(tools_json.decode())

@@ -14,9 +14,9 @@ from pathlib import Path
 import numpy as np
 
 from pml_gateway.files import make_own_file
-from pml_gateway.home import CACHE, do_without
+from pml_gateway.home import CACHE, warn_unwritable
 from pml_gateway.index.embedder import Embedder, Embeddings
-from pml_gateway.index.request_vectors import Encoded, Requests, encoded
+from pml_gateway.index.request_vectors import EncodedRequests, Requests, encoded
 from pml_gateway.index.vectors import Positions
 
 MAX_ENTRIES = 50_000
@@ -95,7 +95,7 @@ class EmbeddingCache:
                     positions.append(at)
         return vectors[: len(positions)], np.asarray(positions, dtype=np.int64)
 
-    def encode_requests(self, embedder: Embedder, requests: Requests) -> list[Encoded]:
+    def encode_requests(self, embedder: Embedder, requests: Requests) -> list[EncodedRequests]:
         """Return the vectors of the requests of n tools, each with at least one; only missing vectors are computed."""
         stored = self.stored_requests(embedder, requests)
         missing = [texts for texts, vectors in zip(requests, stored, strict=True) if vectors is None]
@@ -106,7 +106,7 @@ class EmbeddingCache:
         computed = iter(fresh)
         return [next(computed) if vectors is None else vectors for vectors in stored]
 
-    def stored_requests(self, embedder: Embedder, requests: Requests) -> list[Encoded | None]:
+    def stored_requests(self, embedder: Embedder, requests: Requests) -> list[EncodedRequests | None]:
         """Return the stored vectors of the requests of n tools; None for a tool whose vectors are not stored."""
         digests = [_digest("\0".join(texts)) for texts in requests]
         blobs = self._requests.read(embedder.model_id, digests)
@@ -163,7 +163,7 @@ class _Table:
                 connection.executemany("INSERT OR REPLACE INTO embeddings VALUES (?, ?, ?, ?)", rows)
                 self._trim(connection, min(map(len, blobs.values())))
         except (OSError, sqlite3.OperationalError) as exc:
-            do_without(CACHE, self._path.parent, exc)
+            warn_unwritable(CACHE, self._path.parent, exc)
         except (sqlite3.DatabaseError, UnicodeDecodeError) as exc:
             self._discard(exc)
 
@@ -199,19 +199,19 @@ def _digest(text: str) -> bytes:
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).digest()
 
 
-def _blob(requests: Encoded) -> bytes:
+def _blob(requests: EncodedRequests) -> bytes:
     content = requests.scales.astype("<f4").tobytes() + requests.codes.tobytes()
     return zlib.crc32(content).to_bytes(CHECKSUM_BYTES, "little") + content
 
 
-def _requests_in(blob: object, count: int, dimension: int) -> Encoded | None:
+def _requests_in(blob: object, count: int, dimension: int) -> EncodedRequests | None:
     if not isinstance(blob, bytes) or len(blob) != CHECKSUM_BYTES + count * (4 + dimension):
         return None
     if zlib.crc32(memoryview(blob)[CHECKSUM_BYTES:]) != int.from_bytes(blob[:CHECKSUM_BYTES], "little"):
         return None
     scales = np.frombuffer(blob, dtype="<f4", count=count, offset=CHECKSUM_BYTES).astype(np.float32)
     codes = np.frombuffer(blob, dtype=np.int8, offset=CHECKSUM_BYTES + 4 * count)
-    return Encoded(codes.reshape(count, dimension), scales)
+    return EncodedRequests(codes.reshape(count, dimension), scales)
 
 
 def _vector(blob: object, embedder: Embedder) -> Embeddings | None:

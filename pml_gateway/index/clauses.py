@@ -109,10 +109,10 @@ def _one_each(strengths: Floats, alone: Floats, is_brief: npt.NDArray[np.bool_])
     another clause has a better claim to it, a brief clause takes its next one, unless it is its best alone as well.
     """
     left = strengths.copy()
-    lacks = alone.max(axis=1) - alone[np.arange(len(alone)), strengths.argmax(axis=1)]
+    unwritable_places = alone.max(axis=1) - alone[np.arange(len(alone)), strengths.argmax(axis=1)]
     chosen: list[int] = []
-    for clause in np.argsort(lacks, kind="stable"):
-        if is_brief[clause] and lacks[clause] > 0 and len(chosen) < strengths.shape[1]:
+    for clause in np.argsort(unwritable_places, kind="stable"):
+        if is_brief[clause] and unwritable_places[clause] > 0 and len(chosen) < strengths.shape[1]:
             left[clause, chosen] = -np.inf
         chosen.append(int(left[clause].argmax()))
     return chosen

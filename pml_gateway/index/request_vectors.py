@@ -28,7 +28,7 @@ Requests = Sequence[tuple[str, ...]]
 
 
 @dataclass(frozen=True, slots=True)
-class Encoded:
+class EncodedRequests:
     """The vectors of the r requests of one tool."""
 
     codes: Codes
@@ -37,18 +37,18 @@ class Encoded:
     """(r,) scale of each vector."""
 
     @classmethod
-    def of(cls, vectors: Embeddings) -> Encoded:
+    def of(cls, vectors: Embeddings) -> EncodedRequests:
         """Return vectors (r, dimension) encoded in 8 bits."""
         scales = np.abs(vectors).max(axis=1) / np.float32(LEVELS)
         scales[scales == 0] = 1
         return cls(np.rint(vectors / scales[:, np.newaxis]).astype(np.int8), scales)
 
 
-Encode = Callable[[Requests], Sequence[Encoded | None]]
+Encode = Callable[[Requests], Sequence[EncodedRequests | None]]
 """A function that returns the vectors of the requests of tools, each with at least one; None if not available."""
 
 
-def encoded(embedder: Embedder, requests: Requests) -> list[Encoded]:
+def encoded(embedder: Embedder, requests: Requests) -> list[EncodedRequests]:
     """Return the vectors of the requests of n tools, each with at least one.
 
     They are encoded like documents, so that the cosines of queries with both are on one scale.
@@ -56,7 +56,7 @@ def encoded(embedder: Embedder, requests: Requests) -> list[Encoded]:
     if not requests:
         return []
     vectors = embedder.encode([well_formed(text) for texts in requests for text in texts])
-    return [Encoded.of(part) for part in np.split(vectors, np.cumsum([len(texts) for texts in requests])[:-1])]
+    return [EncodedRequests.of(part) for part in np.split(vectors, np.cumsum([len(texts) for texts in requests])[:-1])]
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from pml_gateway.garbage import PutOff
+from pml_gateway.gc_pause import GcPause
 
 LARGE = 256 * 1024
 """Length from which a message is parsed in pieces; a smaller one takes a few milliseconds at most."""
@@ -24,7 +24,7 @@ _ENCODER = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"))
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
+class JsonSource:
     """The JSON source of a value, as a part of the message that contained it."""
 
     content: bytes
@@ -47,15 +47,15 @@ class Source:
 class SourcedObject(dict[str, Any]):
     """An object with its source, if it is large. Must be replaced rather than changed."""
 
-    source: Source | None = None
-    put_off: PutOff | None = None
+    source: JsonSource | None = None
+    put_off: GcPause | None = None
 
 
 class SourcedList(list[Any]):
     """A list with its source, if it is large. Must be replaced rather than changed."""
 
-    source: Source | None = None
-    put_off: PutOff | None = None
+    source: JsonSource | None = None
+    put_off: GcPause | None = None
 
 
 def pieces_of(value: Any, errors: str = "replace") -> Iterator[bytes]:

@@ -20,8 +20,8 @@ import anyio.lowlevel
 from pydantic_core import from_json
 
 from pml_gateway.foreign_json import SurrogateRepair, repaired
-from pml_gateway.garbage import PutOff
-from pml_gateway.json_text.pieces import LARGE, PIECE, Source, SourcedList, SourcedObject
+from pml_gateway.gc_pause import GcPause
+from pml_gateway.json_text.pieces import LARGE, PIECE, JsonSource, SourcedList, SourcedObject
 
 TURN = 32 * 1024
 """Number of bytes after which other tasks get a turn, about 0.3 ms."""
@@ -102,7 +102,7 @@ async def read_json(content: bytes | str, decoder: json.JSONDecoder = _DECODER, 
             return value
         content = text
     # Garbage collection of the values would take as long as parsing them.
-    put_off = PutOff()
+    put_off = GcPause()
     turns = _read(content, decoder, errors, put_off)
     while True:
         try:
@@ -142,13 +142,13 @@ def read_large(content: str) -> Any:
             return end.value
 
 
-def _end(put_off: ref[PutOff]) -> None:
+def _end(put_off: ref[GcPause]) -> None:
     if (still := put_off()) is not None:
         still.end()
 
 
 def _read(
-    content: bytes | str, decoder: json.JSONDecoder, errors: str, put_off: PutOff | None
+    content: bytes | str, decoder: json.JSONDecoder, errors: str, put_off: GcPause | None
 ) -> Generator[None, None, Any]:
     sound = yield from _in_utf8(content, errors)
     return (yield from _Reading(sound, decoder, put_off).document())
@@ -185,7 +185,7 @@ def _is_utf8(content: bytes) -> Generator[None, None, bool]:
 class _Reading:
     """A parser of one message; its generators pause after every turn, and return the parsed value."""
 
-    def __init__(self, content: bytes, decoder: json.JSONDecoder, put_off: PutOff | None) -> None:
+    def __init__(self, content: bytes, decoder: json.JSONDecoder, put_off: GcPause | None) -> None:
         self._content = content
         self._put_off = put_off
         self._decoder = decoder
@@ -365,8 +365,8 @@ class _Reading:
         self._at += 1
         return begins
 
-    def _source(self, begins: int) -> Source | None:
-        return Source(self._content, begins, self._at) if self._at - begins >= LARGE else None
+    def _source(self, begins: int) -> JsonSource | None:
+        return JsonSource(self._content, begins, self._at) if self._at - begins >= LARGE else None
 
     def _skip(self, named_by: bytes) -> str:
         """Move to the end of the object or list that begins here; return the text of its member `named_by`."""

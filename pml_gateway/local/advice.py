@@ -46,12 +46,12 @@ async def advise(gateway: Gateway, whose: str = "") -> None:
     """
     state = await gateway.known()
     await gateway.first_asked()
-    waiting = sum(len(pins.held) for pins in gateway.warden.servers.values())
+    waiting = sum(len(pins.held) for pins in gateway.trust_gate.servers.values())
     if waiting:
         held = f"{counted(waiting, 'definition')} of servers held back, awaiting your review"
         logger.warning("%s: pml trust list", held)
     for key, entry, named in idle_entries(
-        state.settings, state.catalog, kept_away(gateway.warden.servers, state.settings)
+        state.settings, state.catalog, kept_away(gateway.trust_gate.servers, state.settings)
     ):
         if named:
             remedy = f"gives no tool, as it names none's server; write {named[0]}"
@@ -64,7 +64,7 @@ async def advise(gateway: Gateway, whose: str = "") -> None:
         await _warn_of_cost(state, whose)
     state = await _whole(gateway)
     for key, entry, named in idle_entries(
-        state.settings, state.catalog, kept_away(gateway.warden.servers, state.settings)
+        state.settings, state.catalog, kept_away(gateway.trust_gate.servers, state.settings)
     ):
         if not named and state.catalog.tools:
             logger.warning("%s: %r matches no tool; `pml tools` lists the names", key, entry)

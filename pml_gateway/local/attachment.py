@@ -16,7 +16,7 @@ from pml_gateway.paths import PROJECT_NAME, Paths
 from pml_gateway.policy.client import Client, local_client
 from pml_gateway.secrets.references import references
 from pml_gateway.upstreams.sharing import WantedUpstream
-from pml_gateway.workplace import Workplace
+from pml_gateway.working_directory import WorkingDirectory
 
 KEEP_STATE = frozenset({"call"})
 """Operations that may leave state in servers."""
@@ -72,7 +72,7 @@ class Attachment:
     version: str
     pid: int
     client: Client
-    workplace: Workplace = field(repr=False)
+    working_directory: WorkingDirectory = field(repr=False)
     options: Options
     state: dict[str, Any] | None
     has_replaced: bool
@@ -98,16 +98,16 @@ class Attachment:
             # The error's own text would show the given values.
             where = ", ".join(".".join(map(str, each["loc"][:2])) for each in error.errors())
             raise ValueError(f"no attachment of a bridge: {where}") from None
-        workplace = Workplace(Path(hello.folder), environ)
+        working_directory = WorkingDirectory(Path(hello.folder), environ)
         for name in _PLACES & environ.keys():
             # Relative paths start in the client's folder, not in the folder of this process.
-            environ[name] = environ[name] and str(workplace.path(environ[name]))
+            environ[name] = environ[name] and str(working_directory.path(environ[name]))
         return cls(
             hello.version,
             hello.pid,
             # Only the bridge keeps the secret itself.
             local_client(hashlib.sha256(hello.secret.encode()).hexdigest()[:24]),
-            workplace,
+            working_directory,
             hello.options,
             hello.state,
             hello.replaced,
@@ -122,12 +122,16 @@ class Attachment:
     @property
     def paths(self) -> Paths:
         """Return the paths of its gateway's files."""
-        return Paths.from_environ(self.workplace.environ)
+        return Paths.from_environ(self.working_directory.environ)
 
     @property
     def config_file(self) -> Path | None:
         """Return the configuration file given instead of the user's, relative to its folder; None if there is none."""
-        return None if self.options.config is None else self.workplace.folder / Path(self.options.config).expanduser()
+        return (
+            None
+            if self.options.config is None
+            else self.working_directory.folder / Path(self.options.config).expanduser()
+        )
 
     @property
     def identity(self) -> str:
@@ -136,7 +140,7 @@ class Attachment:
 
     def is_like(self, other: Attachment) -> bool:
         """Return True if both get the same service under any configuration."""
-        return (self.workplace, self.options) == (other.workplace, other.options)
+        return (self.working_directory, self.options) == (other.working_directory, other.options)
 
     @property
     def without_effect(self) -> tuple[str, ...]:
@@ -155,7 +159,7 @@ class Attachment:
         The folder counts only if something depends on it: a project's file, or a setting that refers to files there.
         Blocking: reads the disk.
         """
-        settings, environ = loaded.settings, self.workplace.environ
+        settings, environ = loaded.settings, self.working_directory.environ
         servers = frozenset(each.key for each in upstreams.values())
         rest = settings.model_dump_json(exclude={"servers"})
         named = references(rest)
@@ -165,13 +169,13 @@ class Attachment:
             or any(each.kind == "file" for each in named)
             or settings.references.store.startswith("disk:")
         )
-        folder = self.workplace.folder_identity if depends else None
+        folder = self.working_directory.folder_identity if depends else None
         return self.identity, folder, settings.model_dump_json(), servers, variables
 
     @property
     def project_file(self) -> Path:
         """Return the path of its project's configuration file, even if it does not exist."""
-        return self.workplace.folder / PROJECT_NAME
+        return self.working_directory.folder / PROJECT_NAME
 
     def load(self, overrides: Mapping[str, Any] | None = None) -> LoadedSettings:
         """Return the settings for this client; `overrides` are options of its command line by dotted key.
@@ -181,10 +185,10 @@ class Attachment:
         """
         loaded = load_settings(
             config_file=self.config_file,
-            project_dir=self.workplace.folder,
+            project_dir=self.working_directory.folder,
             mode=self.options.mode,
             preset=self.options.preset,
-            environ=self.workplace.environ,
+            environ=self.working_directory.environ,
             overrides=overrides,
         )
         return with_servers(loaded, self.identity)

@@ -16,8 +16,8 @@ import sys
 import time
 
 from pml_gateway.local.endpoint import Endpoint
-from pml_gateway.local.lines import FINISHING, Lines, LineTooLongError, Outbox
-from pml_gateway.local.memory import InUseError, Session
+from pml_gateway.local.lines import FINISHING, LineBuffer, LineTooLongError, Outbox
+from pml_gateway.local.memory import BridgedSession, InUseError
 from pml_gateway.local.starting import FailedStartError, reach
 
 TYPE_CHECKING = False
@@ -95,7 +95,7 @@ class Link:
 
     def __init__(self, connection: socket.socket) -> None:
         self.socket = connection
-        self.lines = Lines()
+        self.lines = LineBuffer()
         self.out = Outbox()
         self.early: list[bytes] = []
         """Lines received together with the answer to the first line."""
@@ -254,9 +254,9 @@ class Bridge:
         self._stdin = stdin
         self._stdout = stdout
         self._write, self._most = _writer(stdout)
-        self._client_lines = Lines()
+        self._client_lines = LineBuffer()
         self._to_client = Outbox()
-        self._session = Session()
+        self._session = BridgedSession()
         self._link: Link | None = None
         self._client_left = False
         self._short_lives = 0

@@ -24,7 +24,7 @@ class LineTooLongError(Exception):
         super().__init__(f"a message is longer than {MAX_LINE // 1024 // 1024} MiB")
 
 
-class Lines:
+class LineBuffer:
     """A buffer that splits received bytes into lines."""
 
     def __init__(self) -> None:

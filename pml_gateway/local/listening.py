@@ -13,7 +13,7 @@ import anyio.to_thread
 from pml_gateway.config.load import LoadedSettings
 from pml_gateway.config.settings import Settings
 from pml_gateway.errors import GatewayError, UpstreamTimeoutError, innermost
-from pml_gateway.gateway.shared import Shared
+from pml_gateway.gateway.shared import SharedResources
 from pml_gateway.local.advice import advise
 from pml_gateway.local.attachment import Attachment
 from pml_gateway.log import get_logger
@@ -26,10 +26,10 @@ START_SECONDS = 20.0
 """Seconds that HTTP may take to start listening."""
 
 
-class Listening:
+class HttpListener:
     """The HTTP side of this process, started at most once, when its owner asks for it."""
 
-    def __init__(self, tasks: anyio.abc.TaskGroup, shared: Shared, stop: anyio.Event) -> None:
+    def __init__(self, tasks: anyio.abc.TaskGroup, shared: SharedResources, stop: anyio.Event) -> None:
         self.url: str | None = None
         self.closed = anyio.Event()
         self._tasks = tasks
@@ -69,7 +69,7 @@ class Listening:
         def load() -> LoadedSettings:
             loaded = owner.load(overrides)
             listened_on = (bound or loaded.settings).http.host
-            check_http(loaded.settings, owner.workplace.environ, listened_on)
+            check_http(loaded.settings, owner.working_directory.environ, listened_on)
             return loaded
 
         bound: Settings | None = None
@@ -92,7 +92,7 @@ class Listening:
                 load=load,
                 on_open=advise,
                 shared=self._shared,
-                workplace=owner.workplace,
+                working_directory=owner.working_directory,
             ) as runtime:
                 self._presences[:] = [runtime.presence]
                 yield runtime

@@ -22,12 +22,12 @@ import anyio.to_thread
 from pml_gateway import __version__
 from pml_gateway.config.load import user_settings_or_defaults
 from pml_gateway.errors import GatewayError, innermost
-from pml_gateway.gateway.shared import Shared, open_shared
-from pml_gateway.home import close_to_others, tell_lacks
+from pml_gateway.gateway.shared import SharedResources, open_shared
+from pml_gateway.home import close_to_others, warn_unwritable_places
 from pml_gateway.installation import is_newer
 from pml_gateway.local.attachment import Attachment
 from pml_gateway.local.endpoint import Endpoint, UnsafeEndpointError, check_peer, remove
-from pml_gateway.local.listening import Listening
+from pml_gateway.local.listening import HttpListener
 from pml_gateway.local.profiles import Profiles
 from pml_gateway.local.session import (
     BROKEN,
@@ -43,7 +43,7 @@ from pml_gateway.local.status import client_rows, memory_of, server_rows
 from pml_gateway.local.up_request import UpRequest
 from pml_gateway.log import Seldom, get_logger
 from pml_gateway.paths import Paths
-from pml_gateway.processes.framing import Oversized
+from pml_gateway.processes.framing import OversizedLine
 from pml_gateway.serve.clients import end_local_client
 from pml_gateway.serve.limits.descriptors import raise_limit
 from pml_gateway.serve.runtime import TURN_SECONDS, refresh_on_hangup
@@ -116,7 +116,9 @@ class Life:
 class Machine:
     """The handler of all connections to this process: clients and commands."""
 
-    def __init__(self, profiles: Profiles, shared: Shared, listening: Listening, paths: Paths, life: Life) -> None:
+    def __init__(
+        self, profiles: Profiles, shared: SharedResources, listening: HttpListener, paths: Paths, life: Life
+    ) -> None:
         self._profiles = profiles
         self._shared = shared
         self._listening = listening
@@ -127,13 +129,13 @@ class Machine:
         """Serve a connection: answer a command, or serve a client until it leaves."""
         async with open_lines(connection) as lines:
             each = aiter(lines)
-            first: bytes | Oversized = b""
+            first: bytes | OversizedLine = b""
             with anyio.move_on_after(HELLO_TIMEOUT), suppress(StopAsyncIteration):
                 first = await anext(each)
             if not first:
                 return
             with suppress(*BROKEN):
-                if isinstance(first, Oversized):
+                if isinstance(first, OversizedLine):
                     # The line was read to its end, as a bridge that still writes would not read the reason.
                     message = f"a first line of {first.size} bytes: at most {MAX_HELLO} are read"
                     lines.tell({"refused": {"message": message, "hint": "set fewer variables", "exit": 1}})
@@ -143,7 +145,7 @@ class Machine:
                     lines.allow_messages()
                     await self._attach(first, lines, each)
 
-    async def _attach(self, hello: bytes, lines: LineStream, rest: AsyncIterator[bytes | Oversized]) -> None:
+    async def _attach(self, hello: bytes, lines: LineStream, rest: AsyncIterator[bytes | OversizedLine]) -> None:
         try:
             attachment = await anyio.to_thread.run_sync(Attachment.read, hello)
         except ValueError as error:
@@ -349,7 +351,7 @@ async def run(
     if is_replacement:
         logger.warning("in the place of one that has gone, as `pml up` asked for it")
     close_to_others(paths.home)
-    tell_lacks(paths)
+    warn_unwritable_places(paths)
     life = Life(started_by, endpoint.up_request, http)
     try:
         async with (
@@ -358,7 +360,7 @@ async def run(
             anyio.create_task_group() as tasks,
         ):
             profiles = Profiles(tasks, shared, paths)
-            machine = Machine(profiles, shared, Listening(tasks, shared, life.ending), paths, life)
+            machine = Machine(profiles, shared, HttpListener(tasks, shared, life.ending), paths, life)
             gc.freeze()
             tasks.start_soon(accept, listener, machine, tasks)
             tasks.start_soon(refresh_on_hangup, lambda: profiles.gateways)

@@ -67,7 +67,7 @@ class InUseError(Exception):
         self.answer = answer
 
 
-class Request:
+class BridgedRequest:
     """A request of the client that has no answer yet, and its progress."""
 
     __slots__ = (
@@ -113,7 +113,7 @@ class Request:
         return self.method == LISTEN or not self.is_sent or self.is_repeatable
 
 
-class Session:
+class BridgedSession:
     """One client's session across gateways: the requests that set it up, and the requests in flight."""
 
     def __init__(self) -> None:
@@ -124,7 +124,7 @@ class Session:
         self._initialized: bytes | None = None
         self._level: bytes | None = None
         self._subscriptions: dict[str, bytes] = {}
-        self._requests: dict[Id, Request] = {}
+        self._requests: dict[Id, BridgedRequest] = {}
         self._kept = 0
         self._questions: dict[Id, bytes] = {}
         """Open questions of the gateway: the id that the client knows, and the gateway's own id, as JSON."""
@@ -164,7 +164,7 @@ class Session:
                 raise InUseError(_line({"jsonrpc": "2.0", "id": message_id, "error": in_use(message_id)}))
             params = message.get("params")
             goes_on = isinstance(params, dict) and params.get("requestState") is not None
-            self._remember(Request(message_id, method, line, goes_on=goes_on))
+            self._remember(BridgedRequest(message_id, method, line, goes_on=goes_on))
             return line, True
         if message_id is not None:
             return self._client_answer(message_id, message, line), False
@@ -254,7 +254,7 @@ class Session:
         self._numbers += 1
         return f"{OWN}{self._generation}-{self._numbers}"
 
-    def _remember(self, request: Request) -> None:
+    def _remember(self, request: BridgedRequest) -> None:
         self._forget(request.id)
         size = len(request.line or b"")
         if self._kept + size > MAX_KEPT:
@@ -263,7 +263,7 @@ class Session:
             self._kept += size
         self._requests[request.id] = request
 
-    def _forget(self, request_id: Id) -> Request | None:
+    def _forget(self, request_id: Id) -> BridgedRequest | None:
         request = self._requests.pop(request_id, None)
         if request is not None and request.line is not None:
             self._kept -= len(request.line)
@@ -362,7 +362,7 @@ class Session:
         del self._questions[shown]
         return line if shown == asked else _line({**message, "params": {**message["params"], "requestId": shown}})
 
-    def _error(self, request: Request, message: str, hint: str, *, is_retryable: bool = True) -> bytes:
+    def _error(self, request: BridgedRequest, message: str, hint: str, *, is_retryable: bool = True) -> bytes:
         """Return an error answer to a request, in the same form as the gateway's own errors."""
         error = {
             # Errors that a retry cannot fix are in the configuration or the options.
@@ -385,7 +385,7 @@ class Session:
         return _line({"jsonrpc": "2.0", "id": request.id, "result": result})
 
 
-def _lost_words(request: Request) -> tuple[str, str]:
+def _lost_words(request: BridgedRequest) -> tuple[str, str]:
     """Return the message and the hint for a request that was in flight."""
     if request.executed == "yes":
         return "the gateway was lost with the answer to this call", f"it was executed; {LOST_WITH_IT}"

@@ -16,7 +16,7 @@ from pml_gateway.config.load import LoadedSettings, user_settings_or_defaults
 from pml_gateway.config.settings import Settings
 from pml_gateway.errors import ConfigurationError, innermost
 from pml_gateway.gateway.gateway import Gateway
-from pml_gateway.gateway.shared import Shared
+from pml_gateway.gateway.shared import SharedResources
 from pml_gateway.gateway.state import GatewayState
 from pml_gateway.local.advice import advise, set_up_logs
 from pml_gateway.local.attachment import Attachment
@@ -84,7 +84,7 @@ class Profile:
             raise outcome
         return outcome
 
-    async def hold(self, shared: Shared, on_swap: Callable[[Profile], None]) -> None:
+    async def hold(self, shared: SharedResources, on_swap: Callable[[Profile], None]) -> None:
         """Keep it open until `closing` is set."""
         first = self.first
         try:
@@ -95,17 +95,17 @@ class Profile:
                 load=first.load,
                 on_open=partial(
                     _begin,
-                    whose=f"the client of process {first.pid} in {first.workplace.folder}",
+                    whose=f"the client of process {first.pid} in {first.working_directory.folder}",
                     on_swap=lambda: on_swap(self),
                 ),
                 shared=shared,
-                workplace=first.workplace,
+                working_directory=first.working_directory,
                 wanted=self._upstreams,
             ) as runtime:
                 runtime.presence.transport = "machine"
                 runtime.presence.count_clients = lambda: len(self.members)
                 runtime.presence.attached = lambda: [
-                    {"client": member.shown, "folder": str(member.attachment.workplace.folder)}
+                    {"client": member.shown, "folder": str(member.attachment.working_directory.folder)}
                     for member in self.members
                 ]
                 self._outcome.append(runtime)
@@ -115,7 +115,7 @@ class Profile:
         # A failure of one gateway must not end the others.
         except Exception as error:
             if self.was_open:
-                logger.error("the gateway for %s ended", first.workplace.folder, exc_info=innermost(error))
+                logger.error("the gateway for %s ended", first.working_directory.folder, exc_info=innermost(error))
             self._outcome[:] = [error]
         finally:
             self._opened.set()
@@ -134,7 +134,7 @@ async def _begin(gateway: Gateway, whose: str, on_swap: Callable[[], None]) -> N
 class Profiles:
     """All gateways of this process, opened when a client needs one and closed when no client uses it."""
 
-    def __init__(self, tasks: anyio.abc.TaskGroup, shared: Shared, paths: Paths) -> None:
+    def __init__(self, tasks: anyio.abc.TaskGroup, shared: SharedResources, paths: Paths) -> None:
         """Start without a gateway; `paths` locate the owner's configuration, which decides how the process logs."""
         self._paths = paths
         self._tasks = tasks
@@ -165,7 +165,7 @@ class Profiles:
         return [member for profile in self._profiles for member in profile.members]
 
     @asynccontextmanager
-    async def entered(self, member: Member) -> AsyncIterator[Entered | None]:
+    async def entered(self, member: Member) -> AsyncIterator[ClientGateway | None]:
         """Enter a client and yield its gateway; None if the client needs a gateway of its own.
 
         Raises:
@@ -189,7 +189,7 @@ class Profiles:
         if attachment.project_file != profile.first.project_file:
             self._tasks.start_soon(self._follow_project, profile, member, watching)
         try:
-            yield Entered(profile, await profile.opened(), loaded.warnings)
+            yield ClientGateway(profile, await profile.opened(), loaded.warnings)
         finally:
             watching.cancel()
             profile.members.remove(member)
@@ -282,13 +282,13 @@ class Profiles:
                 _configuration, attachment, self._paths, abandon_on_cancel=True, limiter=self._readers
             )
         raise ConfigurationError(
-            f"the settings for {attachment.workplace.folder} could not be read within {READ_SECONDS:g} s",
+            f"the settings for {attachment.working_directory.folder} could not be read within {READ_SECONDS:g} s",
             hint="a file of them, or of variables of a server, is on a disk or a pipe that does not answer",
         )
 
 
 @dataclass(frozen=True, slots=True)
-class Entered:
+class ClientGateway:
     """The gateway of a client, and the warnings about the client's settings."""
 
     profile: Profile
@@ -309,5 +309,5 @@ class _Configuration:
 def _configuration(attachment: Attachment, paths: Paths) -> _Configuration:
     loaded = attachment.load()
     settings = loaded.settings
-    upstreams = wanted_upstreams(settings.servers, settings.upstreams, attachment.workplace)
+    upstreams = wanted_upstreams(settings.servers, settings.upstreams, attachment.working_directory)
     return _Configuration(loaded, upstreams, attachment.key(loaded, upstreams), user_settings_or_defaults(paths))

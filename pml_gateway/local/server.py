@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from pml_gateway.local.endpoint import Endpoint
 from pml_gateway.local.up_request import UpRequest
 from pml_gateway.paths import Paths
-from pml_gateway.workplace import Workplace
+from pml_gateway.working_directory import WorkingDirectory
 
 if TYPE_CHECKING:
     import socket
@@ -75,7 +75,9 @@ def main() -> None:
     words.add_argument("--home", required=True)
     words.add_argument("--config", type=Path, required=True)
     given = words.parse_args()
-    paths = Paths.from_environ({**Workplace.here().environ, "PML_HOME": given.home, "PML_CONFIG": str(given.config)})
+    paths = Paths.from_environ(
+        {**WorkingDirectory.here().environ, "PML_HOME": given.home, "PML_CONFIG": str(given.config)}
+    )
     code = serve(paths, given.config, "client")
     sys.stderr.flush()
     # A normal exit would wait for every thread, and one that reads a hanging file cannot be stopped.

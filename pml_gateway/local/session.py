@@ -24,13 +24,13 @@ from pml_gateway.local.attachment import AskedOperation, Attachment
 from pml_gateway.local.lines import FINISHING, MAX_LINE
 from pml_gateway.log import get_logger
 from pml_gateway.mcp.sdk import create_context_streams
-from pml_gateway.processes.framing import Lines, Oversized
+from pml_gateway.processes.framing import Lines, OversizedLine
 from pml_gateway.serve.clients import client_name
 from pml_gateway.serve.messages.incoming import as_bytes, incoming
 from pml_gateway.serve.messages.written import over_stdio, pieces_of_message
 from pml_gateway.serve.runtime import Runtime
-from pml_gateway.serve.stdio import Unanswered, is_momentary
-from pml_gateway.signal import Coalesced, Signal
+from pml_gateway.serve.stdio import UnansweredRequests, is_momentary
+from pml_gateway.signal import CoalescedSignal, Signal
 from pml_gateway.types import JsonObject
 
 logger = get_logger(__name__)
@@ -72,7 +72,7 @@ class LineStream:
         """Raise the size limit from that of the first line to that of messages."""
         self._lines.max_bytes = MAX_LINE
 
-    async def __aiter__(self) -> AsyncIterator[bytes | Oversized]:
+    async def __aiter__(self) -> AsyncIterator[bytes | OversizedLine]:
         with suppress(OSError):
             while chunk := await self._reader.read(CHUNK):
                 for line in self._lines.feed(chunk):
@@ -190,7 +190,7 @@ class Member:
     calls: int = 0
     since: float = field(default_factory=time.monotonic)
     memory: SessionMemory = field(default_factory=SessionMemory)
-    unanswered: Unanswered = field(default_factory=Unanswered)
+    unanswered: UnansweredRequests = field(default_factory=UnansweredRequests)
     leaving: anyio.Event = field(default_factory=anyio.Event)
     is_held: bool = False
     _released: Signal = field(default_factory=Signal)
@@ -242,10 +242,10 @@ class Member:
                 self.name = client_name(params)
 
 
-async def serve_session(runtime: Runtime, member: Member, lines: AsyncIterator[bytes | Oversized]) -> None:
+async def serve_session(runtime: Runtime, member: Member, lines: AsyncIterator[bytes | OversizedLine]) -> None:
     """Serve a client until its bridge leaves or it is sent away."""
     over_stdio.set(True)
-    changed = Coalesced(0.05)
+    changed = CoalescedSignal(0.05)
     member.memory.keep = changed.ask
     connection = LocalConnection(
         member.attachment.client, lambda request_id: _Progress(member.lines, request_id), member.memory
@@ -257,7 +257,7 @@ async def serve_session(runtime: Runtime, member: Member, lines: AsyncIterator[b
     patience = 0.0
     held: dict[str | int, SessionMessage] = {}
 
-    async def messages() -> AsyncIterator[bytes | Oversized]:
+    async def messages() -> AsyncIterator[bytes | OversizedLine]:
         nonlocal patience
         async for line in lines:
             if line == FINISHING:
@@ -344,7 +344,7 @@ async def serve_operation(
     runtime: Runtime,
     member: Member,
     operation: AskedOperation,
-    lines: AsyncIterator[bytes | Oversized],
+    lines: AsyncIterator[bytes | OversizedLine],
     warnings: Sequence[str],
 ) -> None:
     """Perform an operation and write its answer as one line, unless the command leaves or is sent away first."""

@@ -96,7 +96,7 @@ def _client(profile: Profile, member: Member) -> JsonObject:
     return {
         "name": member.name,
         "pid": member.attachment.pid,
-        "folder": str(member.attachment.workplace.folder),
+        "folder": str(member.attachment.working_directory.folder),
         "mode": runtime.gateway.state.settings.gateway.tools_exposure.value if runtime is not None else None,
         "calls": member.calls,
         "memory_bytes": memory_of(member.attachment.pid),

@@ -18,7 +18,7 @@ from pml_gateway.config.servers import Transport, UpstreamDefinition
 from pml_gateway.log import get_logger
 from pml_gateway.mcp.elicitation import OpenCall, Questions
 from pml_gateway.mcp.http import ConnectionFacts
-from pml_gateway.mcp.negotiation import HANDSHAKE, MODERN, Spoken, negotiate
+from pml_gateway.mcp.negotiation import HANDSHAKE, MODERN, NegotiatedProtocol, negotiate
 from pml_gateway.mcp.network import Network
 from pml_gateway.mcp.session import (
     IMPLEMENTATION,
@@ -31,7 +31,7 @@ from pml_gateway.mcp.session import (
 from pml_gateway.mcp.transport import OpenStreams, resolved_headers
 from pml_gateway.secrets.references import resolve_in
 from pml_gateway.types import JsonObject
-from pml_gateway.workplace import Workplace
+from pml_gateway.working_directory import WorkingDirectory
 
 logger = get_logger(__name__)
 
@@ -72,9 +72,9 @@ class Connection:
         return MODERN if self.session.protocol_version in MODERN_PROTOCOL_VERSIONS else HANDSHAKE
 
     @property
-    def spoken(self) -> Spoken:
+    def spoken(self) -> NegotiatedProtocol:
         """Return the era and version that the next connection to this server should use."""
-        return Spoken(self.era, self.session.offered)
+        return NegotiatedProtocol(self.era, self.session.offered)
 
     async def has_begun(self) -> None:
         """Wait until an HTTP handshake is complete: calls bypass the session and could overtake its last message."""
@@ -119,8 +119,8 @@ async def open_connection(
     definition: UpstreamDefinition,
     *,
     open_streams: OpenStreams,
-    workplace: Workplace,
-    spoken: Spoken,
+    working_directory: WorkingDirectory,
+    spoken: NegotiatedProtocol,
     logs_dir: Path,
     connect_timeout: float,
     header_maps: HeaderMaps,
@@ -144,7 +144,7 @@ async def open_connection(
         open_streams(
             upstream_id,
             definition,
-            workplace=workplace,
+            working_directory=working_directory,
             logs_dir=logs_dir,
             connect_timeout=connect_timeout,
             http=http,
@@ -156,7 +156,7 @@ async def open_connection(
         async with anyio.create_task_group() as tasks:
             if connection.era == MODERN:
                 tasks.start_soon(_listen, connection, on_notice)
-            async with _calls(definition, workplace, connection, http, connect_timeout, on_notice) as connected:
+            async with _calls(definition, working_directory, connection, http, connect_timeout, on_notice) as connected:
                 await connected.set_log_level(questions.wanted_log_level)
                 yield connected
             tasks.cancel_scope.cancel()
@@ -165,7 +165,7 @@ async def open_connection(
 @asynccontextmanager
 async def _calls(
     definition: UpstreamDefinition,
-    workplace: Workplace,
+    working_directory: WorkingDirectory,
     connection: Connection,
     http: ConnectionFacts,
     connect_timeout: float,
@@ -178,11 +178,11 @@ async def _calls(
     from pml_gateway.mcp.http_calls import open_http_calls
 
     async with open_http_calls(
-        resolve_in(definition.url, workplace),
-        resolved_headers(definition, workplace),
+        resolve_in(definition.url, working_directory),
+        resolved_headers(definition, working_directory),
         connection.session,
         http,
-        Network.of(workplace),
+        Network.of(working_directory),
         connect_timeout=connect_timeout,
         on_notice=on_notice,
     ) as send_call:

@@ -14,7 +14,7 @@ import httpx2
 
 from pml_gateway.errors import GatewayError, UpstreamUnavailableError
 from pml_gateway.mcp.bodies import bound
-from pml_gateway.mcp.refusals import MAX_READ, Refusal, shown
+from pml_gateway.mcp.refusals import MAX_READ, HttpRefusal, shown
 
 SESSION_HEADER = "mcp-session-id"
 
@@ -49,7 +49,7 @@ class SessionUnknownError(UpstreamUnavailableError):
     """
 
     @classmethod
-    def of(cls, refusal: Refusal) -> Self:
+    def of(cls, refusal: HttpRefusal) -> Self:
         """Return the error for a refusal of the session."""
         said = shown(refusal.text) or f"HTTP {refusal.status}"
         return cls(f"the server no longer knows the session: {said}", details={"executed": refusal.executed})
@@ -114,7 +114,7 @@ JSON = "application/json"
 EVENTS = "text/event-stream"
 
 
-async def read_refusal(response: httpx2.Response) -> Refusal:
+async def read_refusal(response: httpx2.Response) -> HttpRefusal:
     """Read a response that is an error or not a message; its body is bounded, and may be missing."""
     try:
         body = await response.aread()
@@ -124,10 +124,10 @@ async def read_refusal(response: httpx2.Response) -> Refusal:
         request_id = json.loads(response.request.content).get("id")
     except (ValueError, AttributeError, httpx2.RequestNotRead):
         request_id = None
-    return Refusal.of_answer(response.status_code, response.headers, body, request_id)
+    return HttpRefusal.of_answer(response.status_code, response.headers, body, request_id)
 
 
-class Answered:
+class RequestOutcome:
     """The outcome of one request of the SDK's client, apart from the message.
 
     `refusal` is set if the response is not a message, `failure` if the connection failed. `names_request` is False once
@@ -135,22 +135,22 @@ class Answered:
     """
 
     def __init__(self) -> None:
-        self.refusal: Refusal | None = None
+        self.refusal: HttpRefusal | None = None
         self.failure: Exception | None = None
         self.names_request = True
         self.has_begun = False
 
 
-_answered: ContextVar[Answered | None] = ContextVar("answered", default=None)
+_answered: ContextVar[RequestOutcome | None] = ContextVar("answered", default=None)
 
 
 @contextmanager
-def noting_answer() -> Iterator[Answered]:
+def noting_answer() -> Iterator[RequestOutcome]:
     """Yield the outcome of the request sent in this block.
 
     The SDK turns statuses into errors that do not contain them, and runs what it sends in the sender's context.
     """
-    answered = Answered()
+    answered = RequestOutcome()
     token = _answered.set(answered)
     try:
         yield answered
@@ -158,7 +158,7 @@ def noting_answer() -> Iterator[Answered]:
         _answered.reset(token)
 
 
-def answer_in_context() -> Answered | None:
+def answer_in_context() -> RequestOutcome | None:
     """Return the outcome so far of the request of this context."""
     return _answered.get()
 

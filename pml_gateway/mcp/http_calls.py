@@ -30,7 +30,7 @@ from pml_gateway.mcp.events import events
 from pml_gateway.mcp.failures import unreachable
 from pml_gateway.mcp.http import CREDENTIALS_ENDED, EVENTS, FIRST_REFUSAL, SESSION_HEADER, ConnectionFacts
 from pml_gateway.mcp.network import Network
-from pml_gateway.mcp.refusals import MAX_READ, Refusal
+from pml_gateway.mcp.refusals import MAX_READ, HttpRefusal
 from pml_gateway.mcp.session import MAX_OPEN_REQUESTS, OnNotice, PassthroughSession, report_progress, too_many
 from pml_gateway.processes.messages import answer_in, read_value, understood
 from pml_gateway.types import JsonObject
@@ -193,7 +193,7 @@ class HttpCalls:
         if (error := sound_error(message.get("error"))) is not None:
             failure = MCPError(error["code"], error["message"], error["data"])
             names_request = message.get("id") == request_id
-            refusal = Refusal.of_error(failure, names_request=names_request, has_begun=stream.has_begun)
+            refusal = HttpRefusal.of_error(failure, names_request=names_request, has_begun=stream.has_begun)
             await self._session.raise_if_forgotten(refusal, "tools/call")
             raise failure
         return _result(message)
@@ -325,13 +325,13 @@ def _result(message: JsonObject) -> JsonObject:
     return result
 
 
-async def _refusal(response: aiohttp.ClientResponse, request_id: str) -> Refusal:
+async def _refusal(response: aiohttp.ClientResponse, request_id: str) -> HttpRefusal:
     headers = {name.lower(): ", ".join(response.headers.getall(name)) for name in response.headers}
     try:
         body = await _read(response, MAX_READ)
     except (BodyError, aiohttp.ClientError):
         body = b""
-    return Refusal.of_answer(response.status, headers, body, request_id)
+    return HttpRefusal.of_answer(response.status, headers, body, request_id)
 
 
 @asynccontextmanager

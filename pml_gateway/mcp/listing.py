@@ -72,7 +72,7 @@ class Listed:
 
 
 @dataclass(frozen=True, slots=True)
-class Remembered:
+class RememberedListing:
     """Findings of an earlier connection: the protocol era, the listing, and the questions asked of clients.
 
     `version` is the older protocol version that the server accepted after refusing the latest.

@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable
 import anyio
 from mcp_types.jsonrpc import INVALID_REQUEST
 
-from pml_gateway.mcp.refusals import Refusal
+from pml_gateway.mcp.refusals import HttpRefusal
 
 GONE = (404, 410)
 """Statuses that mean that the session, or the address, does not exist."""
@@ -35,7 +35,7 @@ _ABOUT_OURS = re.compile(
 CHECK_SECONDS = 5.0
 """Time limit in seconds of the check; without an answer, the refusal counts as the server's answer."""
 
-Ask = Callable[[str], Awaitable[Refusal | None]]
+Ask = Callable[[str], Awaitable[HttpRefusal | None]]
 """Makes a harmless request in the session after this method was refused; returns its refusal, if any.
 
 It raises `TimeoutError` if there is no answer.
@@ -57,7 +57,7 @@ class SessionCheck:
         self._lock = anyio.Lock()
         self._has_found_lost = False
 
-    async def is_lost(self, refusal: Refusal, method: str) -> bool:
+    async def is_lost(self, refusal: HttpRefusal, method: str) -> bool:
         """Return True if the refusal means that the server does not know the session."""
         session_id = self._session_id()
         if session_id is None or not _may_concern_session(refusal):
@@ -68,7 +68,7 @@ class SessionCheck:
                 return True
             return False
 
-    async def _is_lost(self, refusal: Refusal, method: str, session_id: str) -> bool:
+    async def _is_lost(self, refusal: HttpRefusal, method: str, session_id: str) -> bool:
         if refusal.status in GONE and not refusal.names_request:
             return True
         try:
@@ -83,7 +83,7 @@ class SessionCheck:
         return refusal.status >= 400 and _ABOUT_OURS.search(refusal.text) is not None
 
 
-def _may_concern_session(refusal: Refusal) -> bool:
+def _may_concern_session(refusal: HttpRefusal) -> bool:
     speaks = _ABOUT_SESSIONS.search(refusal.text) is not None
     match refusal.status:
         case 200:
@@ -98,14 +98,14 @@ def _may_concern_session(refusal: Refusal) -> bool:
             return status == _INTERNAL and speaks
 
 
-def _are_alike(one: Refusal, other: Refusal) -> bool:
+def _are_alike(one: HttpRefusal, other: HttpRefusal) -> bool:
     if (one.status, one.code) != (other.status, other.code):
         return False
     # With status 200, one code stands for many errors.
     return one.status != 200 or _general(one) == _general(other)
 
 
-def _general(refusal: Refusal) -> str:
+def _general(refusal: HttpRefusal) -> str:
     """Return the error text without parts that differ between requests."""
     text = str(refusal.error["message"]) if refusal.error is not None else refusal.body
     return re.sub(r"\d+", "0", text)

@@ -51,14 +51,16 @@ class ClosedAtVersionError(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Spoken:
+class NegotiatedProtocol:
     """The known protocol of a server: its era and, for the handshake, the version it accepted; empty if unknown."""
 
     era: str = ""
     version: str = ""
 
 
-async def negotiate(session: PassthroughSession, transport: Transport, spoken: Spoken, connect_timeout: float) -> None:
+async def negotiate(
+    session: PassthroughSession, transport: Transport, spoken: NegotiatedProtocol, connect_timeout: float
+) -> None:
     """Negotiate the era and the version.
 
     The SDK's probe is not used: some stdio servers exit on it, and others never answer it.

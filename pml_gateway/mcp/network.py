@@ -15,7 +15,7 @@ from typing import Any
 import httpx2
 from httpx2._utils import URLPattern
 
-from pml_gateway.workplace import Workplace
+from pml_gateway.working_directory import WorkingDirectory
 
 CERTIFICATES = ("SSL_CERT_FILE", "SSL_CERT_DIR")
 _PROXIED = ("http", "https", "all")
@@ -33,11 +33,11 @@ class Network:
     certificates: tuple[str, str] | None
 
     @classmethod
-    def of(cls, workplace: Workplace) -> Network:
+    def of(cls, working_directory: WorkingDirectory) -> Network:
         """Return the network settings in the environment of a client."""
-        named = ((name, workplace.environ.get(name)) for name in CERTIFICATES)
-        found = next(((name, str(workplace.path(value))) for name, value in named if value), None)
-        return cls(_by_pattern(_configured(workplace.environ)), found)
+        named = ((name, working_directory.environ.get(name)) for name in CERTIFICATES)
+        found = next(((name, str(working_directory.path(value))) for name, value in named if value), None)
+        return cls(_by_pattern(_configured(working_directory.environ)), found)
 
     @property
     def has_proxy(self) -> bool:

@@ -33,7 +33,7 @@ _TAGS = re.compile(r"<(script|style)\b.*?</\1\s*>|<!--.*?-->|<[^>]*>", re.IGNORE
 
 
 @dataclass(frozen=True, slots=True)
-class Refusal:
+class HttpRefusal:
     """One response that is an error.
 
     `error` is its JSON-RPC error, and `names_request` is True if that carries the id of the request. `has_begun` is
@@ -50,13 +50,13 @@ class Refusal:
     retry_after: float | None = None
 
     @classmethod
-    def of_error(cls, error: MCPError, *, names_request: bool = True, has_begun: bool = False) -> Refusal:
+    def of_error(cls, error: MCPError, *, names_request: bool = True, has_begun: bool = False) -> HttpRefusal:
         """Return the refusal for a JSON-RPC error in an HTTP response of status 200."""
         content = {"code": error.code, "message": error.message, "data": error.error.data}
         return cls(error=content, names_request=names_request, has_begun=has_begun)
 
     @classmethod
-    def of_answer(cls, status: int, headers: Mapping[str, str], body: bytes, request_id: object) -> Refusal:
+    def of_answer(cls, status: int, headers: Mapping[str, str], body: bytes, request_id: object) -> HttpRefusal:
         """Parse an HTTP response; `headers` must have lower-case names."""
         message = _message(body)
         error = message.get("error")

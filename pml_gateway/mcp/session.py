@@ -48,9 +48,9 @@ from pml_gateway import __version__
 from pml_gateway.errors import UpstreamProtocolError
 from pml_gateway.log import get_logger
 from pml_gateway.mcp.elicitation import TOLD, OpenCall, Questions
-from pml_gateway.mcp.http import Answered, ConnectionFacts, SessionUnknownError, noting_answer
+from pml_gateway.mcp.http import ConnectionFacts, RequestOutcome, SessionUnknownError, noting_answer
 from pml_gateway.mcp.lost_sessions import CHECK_SECONDS, SessionCheck
-from pml_gateway.mcp.refusals import Refusal
+from pml_gateway.mcp.refusals import HttpRefusal
 from pml_gateway.mcp.sdk import OpenDispatcher, OpenSession
 from pml_gateway.telemetry.trace import stamp_request
 from pml_gateway.types import JsonObject
@@ -204,7 +204,7 @@ class PassthroughSession(OpenSession):
                 failure = await self._failure(method, error, answered)
                 raise failure from failure.__cause__
 
-    async def _failure(self, method: str, error: MCPError, answered: Answered) -> Exception:
+    async def _failure(self, method: str, error: MCPError, answered: RequestOutcome) -> Exception:
         """Return the exception to raise: the SDK's error lacks credentials, statuses and connection faults.
 
         Raises:
@@ -218,7 +218,7 @@ class PassthroughSession(OpenSession):
             return error
         return await self._http.refusal(refusal.status, refusal.challenge, refusal.said) or refusal.as_error()
 
-    async def raise_if_forgotten(self, refusal: Refusal, method: str) -> None:
+    async def raise_if_forgotten(self, refusal: HttpRefusal, method: str) -> None:
         """Check if a refused request means that the server no longer knows the session.
 
         Raises:
@@ -243,7 +243,7 @@ class PassthroughSession(OpenSession):
             await self.raise_if_forgotten(refusal, "tools/list")
         return True
 
-    async def _ask_harmless(self, refused: str) -> Refusal | None:
+    async def _ask_harmless(self, refused: str) -> HttpRefusal | None:
         """Make a request that changes nothing and requires the session like the refused method.
 
         Returns:
@@ -388,11 +388,11 @@ class PassthroughSession(OpenSession):
         return mcp_param_headers(self._header_maps(name), arguments)
 
 
-def _refusal(error: MCPError, answered: Answered) -> Refusal:
+def _refusal(error: MCPError, answered: RequestOutcome) -> HttpRefusal:
     """Return the refusal of the request that raised this error."""
     if answered.refusal is not None:
         return answered.refusal
-    return Refusal.of_error(error, names_request=answered.names_request, has_begun=answered.has_begun)
+    return HttpRefusal.of_error(error, names_request=answered.names_request, has_begun=answered.has_begun)
 
 
 _DATE = re.compile(r"\d{4}-\d{2}-\d{2}")

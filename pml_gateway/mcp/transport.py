@@ -29,13 +29,13 @@ from pml_gateway.processes import npx_cache
 from pml_gateway.processes.child_log import last_words, log_path, log_size
 from pml_gateway.processes.children import Children, open_children
 from pml_gateway.processes.confinement.loader_variables import is_loader_variable
-from pml_gateway.processes.confinement.start import Client, confinement, found_command, is_foreign, search_path
+from pml_gateway.processes.confinement.start import ConfinedClient, confinement, found_command, is_foreign, search_path
 from pml_gateway.processes.stdio import open_child
 from pml_gateway.secrets.env_file import read_env_file
 from pml_gateway.secrets.masking import without_defaults
 from pml_gateway.secrets.references import resolve_in
 from pml_gateway.text import escaped
-from pml_gateway.workplace import Workplace
+from pml_gateway.working_directory import WorkingDirectory
 
 logger = get_logger(__name__)
 
@@ -98,7 +98,7 @@ class OpenStreams(Protocol):
         upstream_id: str,
         definition: UpstreamDefinition,
         *,
-        workplace: Workplace,
+        working_directory: WorkingDirectory,
         logs_dir: Path,
         connect_timeout: float,
         http: ConnectionFacts,
@@ -110,13 +110,13 @@ async def open_streams(
     upstream_id: str,
     definition: UpstreamDefinition,
     *,
-    workplace: Workplace,
+    working_directory: WorkingDirectory,
     logs_dir: Path,
     connect_timeout: float,
     http: ConnectionFacts,
     children: Children | None = None,
 ) -> AsyncIterator[TransportStreams]:
-    """Open the transport; secrets are resolved here, in `workplace`, and live no longer than the connection.
+    """Open the transport; secrets are resolved here, in `working_directory`, and live no longer than the connection.
 
     Messages larger than `http.max_bytes` are refused. Processes are registered with `children`, which one gateway
     shares.
@@ -127,18 +127,18 @@ async def open_streams(
     """
     match definition.resolved_transport:
         case Transport.STDIO:
-            async with _open_stdio(upstream_id, definition, workplace, logs_dir, http, children) as streams:
+            async with _open_stdio(upstream_id, definition, working_directory, logs_dir, http, children) as streams:
                 yield streams
         case Transport.HTTP:
             async with (
-                _http_client(definition, workplace, connect_timeout, http) as client,
-                http_streams(resolve_in(definition.url or "", workplace), client, http) as streams,
+                _http_client(definition, working_directory, connect_timeout, http) as client,
+                http_streams(resolve_in(definition.url or "", working_directory), client, http) as streams,
             ):
                 yield streams
         case Transport.SSE:
             async with (
-                _http_client(definition, workplace, connect_timeout, http) as client,
-                sse_streams(resolve_in(definition.url or "", workplace), client, http) as streams,
+                _http_client(definition, working_directory, connect_timeout, http) as client,
+                sse_streams(resolve_in(definition.url or "", working_directory), client, http) as streams,
             ):
                 yield streams
 
@@ -147,12 +147,12 @@ async def open_streams(
 async def _open_stdio(
     upstream_id: str,
     definition: UpstreamDefinition,
-    workplace: Workplace,
+    working_directory: WorkingDirectory,
     logs_dir: Path,
     http: ConnectionFacts,
     given: Children | None,
 ) -> AsyncIterator[TransportStreams]:
-    parameters = process_parameters(upstream_id, definition, workplace)
+    parameters = process_parameters(upstream_id, definition, working_directory)
     log_file = log_path(logs_dir, upstream_id)
     begun = log_size(log_file)
     run = package_run(parameters.command, parameters.args)
@@ -182,15 +182,17 @@ async def _open_stdio(
         raise broken from exc
 
 
-def process_parameters(upstream_id: str, definition: UpstreamDefinition, workplace: Workplace) -> StdioServerParameters:
-    """Return how to start a stdio server's process from a workplace, with secrets and command resolved.
+def process_parameters(
+    upstream_id: str, definition: UpstreamDefinition, working_directory: WorkingDirectory
+) -> StdioServerParameters:
+    """Return how to start a stdio server's process from a working directory, with secrets and command resolved.
 
     Raises:
         SecretError: a reference in the definition cannot be resolved.
         UpstreamUnusableError: the working directory does not exist, or the client's folder would choose the program.
     """
-    client = Client(upstream_id, definition, workplace)
-    base = _usable(workplace.folder)
+    client = ConfinedClient(upstream_id, definition, working_directory)
+    base = _usable(working_directory.folder)
     if definition.cwd:
         base = client.base
         if not (is_there(base) and base.is_dir()):
@@ -199,31 +201,31 @@ def process_parameters(upstream_id: str, definition: UpstreamDefinition, workpla
                 hint=f"correct servers.{upstream_id}.cwd",
             )
     confined = confinement(client)
-    command = resolve_in(definition.command or "", workplace)
+    command = resolve_in(definition.command or "", working_directory)
     if confined is None:
-        args = [resolve_in(argument, workplace) for argument in definition.args]
-        configured = {key: resolve_in(value, workplace) for key, value in definition.env.items()}
+        args = [resolve_in(argument, working_directory) for argument in definition.args]
+        configured = {key: resolve_in(value, working_directory) for key, value in definition.env.items()}
     else:
         args, configured = [*confined.args], confined.env
     is_elsewhere = confined is not None and confined.runs_elsewhere and client.begins_in_folder
-    cwd = _usable(workplace.home) if is_elsewhere else base
+    cwd = _usable(working_directory.home) if is_elsewhere else base
     if definition.env_file:
         configured = _of_env_file(client, base) | configured
-    env = child_environment(workplace.environ, configured)
+    env = child_environment(working_directory.environ, configured)
     if "PATH" in env and "PATH" not in configured:
         env["PATH"] = search_path(env["PATH"], client)
     return StdioServerParameters(
-        command=found_command(command, replace(workplace, folder=cwd), env.get("PATH", os.defpath)),
+        command=found_command(command, replace(working_directory, folder=cwd), env.get("PATH", os.defpath)),
         args=args,
         env=env,
         cwd=cwd,
     )
 
 
-def _of_env_file(client: Client, base: Path) -> dict[str, str]:
+def _of_env_file(client: ConfinedClient, base: Path) -> dict[str, str]:
     """Return the variables of a server's file; those that affect which code runs only if its project is approved."""
-    definition, workplace = client.definition, client.workplace
-    file = replace(workplace, folder=base).path(resolve_in(definition.env_file or "", workplace))
+    definition, working_directory = client.definition, client.working_directory
+    file = replace(working_directory, folder=base).path(resolve_in(definition.env_file or "", working_directory))
     written = without_defaults(str(Path(definition.cwd or "") / (definition.env_file or "")))
     foreign = is_foreign(file, client)
     found = read_env_file(file, written, is_own=foreign)
@@ -245,21 +247,22 @@ def _usable(folder: Path) -> Path:
     return folder if is_there(folder) and folder.is_dir() and os.access(folder, os.X_OK) else Path(folder.anchor)
 
 
-def surroundings(upstream_id: str, definition: UpstreamDefinition, workplace: Workplace) -> str:
+def surroundings(upstream_id: str, definition: UpstreamDefinition, working_directory: WorkingDirectory) -> str:
     """Return a hash of what a start depends on: the location of the command, and the values of references."""
     try:
         if definition.resolved_transport is Transport.STDIO:
-            parameters = process_parameters(upstream_id, definition, workplace)
+            parameters = process_parameters(upstream_id, definition, working_directory)
             found = f"{shutil.which(parameters.command, path='')} {parameters!r}"
         else:
-            found = f"{resolve_in(definition.url or '', workplace)} {resolved_headers(definition, workplace)!r}"
+            url, headers = definition.url or "", resolved_headers(definition, working_directory)
+            found = f"{resolve_in(url, working_directory)} {headers!r}"
     except GatewayError as error:
         found = str(error)
     return hashlib.sha256(found.encode("utf-8", "replace")).hexdigest()
 
 
 def _http_client(
-    definition: UpstreamDefinition, workplace: Workplace, connect_timeout: float, http: ConnectionFacts
+    definition: UpstreamDefinition, working_directory: WorkingDirectory, connect_timeout: float, http: ConnectionFacts
 ) -> httpx2.AsyncClient:
     async def limit(request: httpx2.Request) -> None:
         # The SDK sends these without a deadline; a server that never answers would block the rest.
@@ -267,12 +270,12 @@ def _http_client(
             request.extensions["timeout"] = httpx2.Timeout(connect_timeout).as_dict()
 
     return httpx2.AsyncClient(
-        headers={"accept-encoding": ACCEPTED_ENCODING, **resolved_headers(definition, workplace)},
+        headers={"accept-encoding": ACCEPTED_ENCODING, **resolved_headers(definition, working_directory)},
         auth=http.authorization.for_httpx() if http.authorization is not None else None,
         # Reading has no timeout: every request has a deadline, and the notification stream stays open.
         timeout=httpx2.Timeout(connect_timeout, read=None),
         event_hooks={"request": [limit], "response": [http.note]},
-        **Network.of(workplace).client_options(),
+        **Network.of(working_directory).client_options(),
     )
 
 
@@ -284,14 +287,14 @@ def _start(request: httpx2.Request) -> bytes:
         return b""
 
 
-def resolved_headers(definition: UpstreamDefinition, workplace: Workplace) -> dict[str, str]:
-    """Return the configured headers with their secrets resolved in `workplace`.
+def resolved_headers(definition: UpstreamDefinition, working_directory: WorkingDirectory) -> dict[str, str]:
+    """Return the configured headers with their secrets resolved in `working_directory`.
 
     Raises:
         SecretError: a value has characters that headers may not have; HTTP libraries would quote the value in their
             error.
     """
-    headers = {key: resolve_in(value, workplace) for key, value in definition.headers.items()}
+    headers = {key: resolve_in(value, working_directory) for key, value in definition.headers.items()}
     for key, value in headers.items():
         if not value.isprintable() or not value.isascii():
             raise SecretError(

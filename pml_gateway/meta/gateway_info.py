@@ -25,7 +25,7 @@ from pml_gateway.results.stored import StoredResult
 from pml_gateway.text import counted
 from pml_gateway.types import Effect, ExposureMode, JsonObject
 from pml_gateway.upstreams.breaker import BreakerState
-from pml_gateway.workplace import Workplace
+from pml_gateway.working_directory import WorkingDirectory
 
 if TYPE_CHECKING:
     from pml_gateway.gateway.gateway import Gateway
@@ -113,8 +113,8 @@ async def _problems(context: CallContext) -> list[str]:
     """Return problems for the owner; empty unless the client sees all servers and clients, which they name."""
     if not _sees_all(context):
         return []
-    found = await anyio.to_thread.run_sync(_misconfigurations, context.state, _gateway(context).pool.workplace)
-    held = sum(len(pins.held) for pins in _gateway(context).warden.servers.values())
+    found = await anyio.to_thread.run_sync(_misconfigurations, context.state, _gateway(context).pool.working_directory)
+    held = sum(len(pins.held) for pins in _gateway(context).trust_gate.servers.values())
     return [f"{counted(held, 'definition')} {AWAITS_REVIEW}", *found] if held else found
 
 
@@ -152,14 +152,14 @@ async def _tokens(context: CallContext) -> JsonObject:
     }
 
 
-def _misconfigurations(state: GatewayState, workplace: Workplace) -> list[str]:
+def _misconfigurations(state: GatewayState, working_directory: WorkingDirectory) -> list[str]:
     settings: Settings = state.settings
     hybrid = settings.gateway.hybrid
     unknown = without_grants(hybrid.whitelisted_tools, state.catalog.tools, state.catalog.ownership)
     return [
         *without_effect(settings),
         *intent_sources(settings),
-        *unresolved_references(settings, workplace.environ),
+        *unresolved_references(settings, working_directory.environ),
         *literal_secrets(settings),
         *(f"gateway.hybrid.whitelisted_tools: {entry!r} names no tool" for entry in unknown),
         *(f"{tool.qualified_name}: repaired: {repair}" for tool in state.catalog.tools for repair in tool.repairs),

@@ -18,7 +18,7 @@ from pml_gateway.exposure.namespaces import call_signature
 from pml_gateway.exposure.schema_text import signature
 from pml_gateway.exposure.token_count import count_tokens
 from pml_gateway.gateway.calling import CallContext
-from pml_gateway.gateway.events import Searched
+from pml_gateway.gateway.events import ToolsSearched
 from pml_gateway.gateway.state import GatewayState
 from pml_gateway.meta.arguments import choice, integer, string
 from pml_gateway.policy.view import View
@@ -105,7 +105,7 @@ async def search_tools(context: CallContext, arguments: JsonObject) -> JsonObjec
     ]
     answer = {"hits": _within_tokens(hits, arguments)}
     shown = [tool for tool, _ in page[: len(answer["hits"])]]
-    context.gateway.events.publish(Searched(state, context.scope, query, shown, offset))
+    context.gateway.events.publish(ToolsSearched(state, context.scope, query, shown, offset))
     if len(answer["hits"]) < len(hits):
         answer["omitted_by_max_tokens"] = len(hits) - len(answer["hits"])
     if len(matching) > offset + limit:

@@ -13,7 +13,7 @@ from pml_gateway.meta.intents import tools_for_intent
 from pml_gateway.processes.budget import current_budget
 from pml_gateway.results.content import data_result, noted, with_media
 from pml_gateway.types import JsonObject
-from pml_gateway.workflow.checks import Checked, check_plan, dry_run_answer
+from pml_gateway.workflow.checks import PlanCheck, check_plan, dry_run_answer
 from pml_gateway.workflow.execute import Run
 from pml_gateway.workflow.outcome import RunStatus
 from pml_gateway.workflow.parse import parse_batch, parse_workflow
@@ -161,7 +161,7 @@ def _questions(context: CallContext) -> str:
     return "not known before: a server may ask this client's user while its tool runs"
 
 
-async def _checked(context: CallContext, arguments: JsonObject) -> tuple[Plan, list[StepProblem], Checked]:
+async def _checked(context: CallContext, arguments: JsonObject) -> tuple[Plan, list[StepProblem], PlanCheck]:
     """Return the plan, and all problems that are known before any call."""
     dry_run = boolean(arguments, "dry_run")
     limits = limits_of(context.state.settings.workflow)

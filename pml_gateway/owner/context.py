@@ -15,7 +15,7 @@ from pml_gateway.gateway.request import CallOptions, RequestScope
 from pml_gateway.mcp.elicitation import NO_CAPABILITIES
 from pml_gateway.paths import Paths
 from pml_gateway.policy.client import OWNER
-from pml_gateway.shares import OWN
+from pml_gateway.quotas import OWN
 from pml_gateway.types import JsonObject
 
 
@@ -31,11 +31,11 @@ class OperationContext:
     async def meta_tool(self, name: str, arguments: JsonObject) -> JsonObject:
         """The result of a meta-tool, also of one that no client is given."""
         is_shared = self.gateway.pool.local is not None
-        options = CallOptions(audience=CommandLine()) if is_shared else CallOptions()
+        options = CallOptions(audience=CommandLineClient()) if is_shared else CallOptions()
         return await Caller(self.gateway).as_owner(RequestScope(OWNER), name, arguments, options)
 
 
-class CommandLine:
+class CommandLineClient:
     """The audience of calls that commands make: one client, whose sessions are kept from one command to the next."""
 
     client_id = OWNER.id

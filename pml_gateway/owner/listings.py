@@ -11,7 +11,7 @@ from pml_gateway.gateway.state import GatewayState
 from pml_gateway.gateway.tool_list import legacy_definition, own_definitions
 from pml_gateway.owner.context import OperationContext
 from pml_gateway.policy.client import LOCAL, Client, configured_client
-from pml_gateway.reports.verdicts import Exclusion, Verdict, exclusions, verdicts
+from pml_gateway.reports.verdicts import Exclusion, VisibilityVerdict, exclusions, verdicts
 from pml_gateway.text import first_sentence
 from pml_gateway.types import MODES, ExposureMode, JsonObject
 
@@ -95,12 +95,12 @@ async def explain(context: OperationContext, arguments: JsonObject) -> JsonObjec
     }
 
 
-def _in_order(judged: tuple[Verdict, ...]) -> list[Verdict]:
+def _in_order(judged: tuple[VisibilityVerdict, ...]) -> list[VisibilityVerdict]:
     """Listed tools first, then the others, each best first."""
     return sorted(judged, key=lambda each: (not each.listed, each.place or len(judged), each.tool.qualified_name))
 
 
-def _judged(verdict: Verdict, direct_calls: bool) -> JsonObject:
+def _judged(verdict: VisibilityVerdict, direct_calls: bool) -> JsonObject:
     return {
         "name": verdict.tool.qualified_name,
         "server": verdict.tool.upstream_id,

@@ -21,7 +21,7 @@ from pml_gateway.secrets.references import resolve_in
 from pml_gateway.trust.pins import PinsFile
 from pml_gateway.upstreams.auth.logins import LoginStore
 from pml_gateway.usage.database import rename_server
-from pml_gateway.workplace import Workplace
+from pml_gateway.working_directory import WorkingDirectory
 
 
 def copy_state(paths: Paths, settings: Settings, before: str, now: str) -> None:
@@ -71,7 +71,7 @@ def _login(paths: Paths, definition: UpstreamDefinition, upstream_id: str) -> Pa
     if definition.url is None:
         return None
     try:
-        url = resolve_in(definition.url, Workplace.here())
+        url = resolve_in(definition.url, WorkingDirectory.here())
     except SecretError:
         return None
     return LoginStore(paths.auth_dir).path(upstream_id, url, definition.auth or AuthDefinition())

@@ -7,9 +7,9 @@ from contextlib import suppress
 from pml_gateway.errors import GatewayError
 from pml_gateway.owner.context import OperationContext
 from pml_gateway.reports.token_costs import TokenReport, token_report
-from pml_gateway.signal import Coalesced
+from pml_gateway.signal import CoalescedSignal
 from pml_gateway.types import JsonObject
-from pml_gateway.usage.history import Wanted, read_history
+from pml_gateway.usage.history import RecordFilter, read_history
 
 SETTLE_SECONDS = 0.3
 """Changes that come within this time are shown as one."""
@@ -22,7 +22,7 @@ async def tokens(context: OperationContext, arguments: JsonObject) -> JsonObject
 
 async def watch_tokens(context: OperationContext, arguments: JsonObject) -> JsonObject:
     """Tell every report that differs from the one before, without end."""
-    changed = Coalesced(SETTLE_SECONDS)
+    changed = CoalescedSignal(SETTLE_SECONDS)
     stop = context.gateway.on_swap(lambda _before, _after: changed.ask())
     shown: TokenReport | None = None
     try:
@@ -39,6 +39,6 @@ async def watch_tokens(context: OperationContext, arguments: JsonObject) -> Json
 async def _report(context: OperationContext, arguments: JsonObject) -> TokenReport:
     searches: list[str] = []
     with suppress(GatewayError):
-        history = read_history(context.paths.usage_file, Wanted(context.identity))
+        history = read_history(context.paths.usage_file, RecordFilter(context.identity))
         searches = [each.query for each in history.searches]
     return await token_report(context.gateway, arguments["query"], arguments["window"], searches)

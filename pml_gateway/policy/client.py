@@ -11,10 +11,10 @@ from functools import lru_cache
 
 from pml_gateway.config.settings import ClientSettings
 from pml_gateway.errors import ConfigurationError
+from pml_gateway.quotas import share_of_address
 from pml_gateway.secrets.references import resolve
-from pml_gateway.shares import share_of_address
 from pml_gateway.types import ExposureMode
-from pml_gateway.workplace import Workplace
+from pml_gateway.working_directory import WorkingDirectory
 
 _CONFIGURED = "client:"
 MIN_KEY_LENGTH = 16
@@ -86,7 +86,7 @@ class ClientKeys:
         Raises:
             ConfigurationError: a key cannot be resolved, is too short, or belongs to two clients.
         """
-        given = Workplace.here().environ if environ is None else environ
+        given = WorkingDirectory.here().environ if environ is None else environ
         self._clients = [
             (_digest(_key(name, entry, given)), configured_client(name, entry)) for name, entry in clients.items()
         ]

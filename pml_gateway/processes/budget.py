@@ -13,9 +13,9 @@ import anyio.to_thread
 
 from pml_gateway.config.settings import LimitSettings
 from pml_gateway.errors import BudgetExceededError
-from pml_gateway.processes.exceeded import Exceeded
+from pml_gateway.processes.exceeded import ExceededSchemas
 from pml_gateway.processes.workers import Workers
-from pml_gateway.shares import OWN
+from pml_gateway.quotas import OWN
 
 Result = TypeVar("Result")
 
@@ -39,7 +39,7 @@ class RequestBudget:
 
     limits: LimitSettings = field(default_factory=LimitSettings)
     workers: Workers | None = None
-    exceeded: Exceeded = field(default_factory=Exceeded)
+    exceeded: ExceededSchemas = field(default_factory=ExceededSchemas)
     share: str = OWN
     turn: anyio.Lock = field(default_factory=anyio.Lock)
     steps: int = field(init=False)

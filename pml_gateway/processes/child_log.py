@@ -13,14 +13,14 @@ from pml_gateway.config.document import is_there
 from pml_gateway.config.servers import UpstreamDefinition
 from pml_gateway.errors import SecretError
 from pml_gateway.files import OWNER_ONLY, make_private
-from pml_gateway.home import LOGS, do_without
+from pml_gateway.home import LOGS, warn_unwritable
 from pml_gateway.secrets.env_file import read_env_file
 from pml_gateway.secrets.forms import SecretForms
 from pml_gateway.secrets.judgement import MASK
 from pml_gateway.secrets.masking import mask_text
 from pml_gateway.secrets.names import is_secret_name
 from pml_gateway.secrets.references import references, resolve, resolve_in
-from pml_gateway.workplace import Workplace
+from pml_gateway.working_directory import WorkingDirectory
 
 MAX_LOG_BYTES = 1024 * 1024
 """Size at which a log is rotated: between one and two times this size is kept."""
@@ -41,7 +41,7 @@ class ChildLog:
                 self._make_room(len(part))
                 os.write(self._descriptor, part)
         except OSError as error:
-            do_without(LOGS, self._path.parent, error)
+            warn_unwritable(LOGS, self._path.parent, error)
 
     def note(self, text: str) -> None:
         """Append a line from the gateway."""
@@ -84,7 +84,7 @@ def open_child_log(path: Path) -> Iterator[ChildLog]:
         make_private(path.parent)
         log = ChildLog(path, _open(path))
     except OSError as error:
-        do_without(LOGS, path.parent, error)
+        warn_unwritable(LOGS, path.parent, error)
         log = ChildLog(path, os.open(os.devnull, os.O_WRONLY | os.O_CLOEXEC))
     try:
         yield log
@@ -193,7 +193,7 @@ def _of_env_file(definition: UpstreamDefinition) -> dict[str, str]:
     if not definition.env_file:
         return {}
     try:
-        here = Workplace.here()
+        here = WorkingDirectory.here()
         folder = here.path(resolve_in(definition.cwd or "", here))
         return read_env_file(replace(here, folder=folder).path(resolve_in(definition.env_file, here)))
     except SecretError:
@@ -211,7 +211,7 @@ def _referenced(text: str) -> Iterator[str]:
 def _words(text: str) -> set[str]:
     """Return a value and, for `Bearer x` and the like, its last part; references are resolved."""
     try:
-        value = resolve_in(text, Workplace.here())
+        value = resolve_in(text, WorkingDirectory.here())
     except SecretError:
         return set()
     return {value, value.rpartition(" ")[2]}

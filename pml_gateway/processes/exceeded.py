@@ -11,7 +11,7 @@ import anyio.to_thread
 
 from pml_gateway.files import locked, write_atomically
 from pml_gateway.log import get_logger
-from pml_gateway.signal import Coalesced
+from pml_gateway.signal import CoalescedSignal
 
 logger = get_logger(__name__)
 
@@ -21,13 +21,13 @@ MAX_REMEMBERED = 1000
 """Maximum number of hashes kept; the oldest are dropped first."""
 
 
-class Exceeded:
+class ExceededSchemas:
     """Hashes of schemas that exceeded a limit, each with the limit; saved to a file if one is given."""
 
     def __init__(self, path: Path | None = None) -> None:
         self._path = path
         self._found: dict[str, str] = {}
-        self._unsaved = Coalesced(SAVE_SECONDS)
+        self._unsaved = CoalescedSignal(SAVE_SECONDS)
 
     def __contains__(self, digest: str) -> bool:
         return digest in self._found

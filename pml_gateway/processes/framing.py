@@ -12,7 +12,7 @@ from mcp_types.jsonrpc import PARSE_ERROR, ErrorData
 
 from pml_gateway.json_text.pieces import PIECE
 from pml_gateway.json_text.reading import TooDeepError, TooManyListedError, repaired_in_turns
-from pml_gateway.processes.messages import Sent, found_on, is_utf16, read_message
+from pml_gateway.processes.messages import SentMessages, found_on, is_utf16, read_message
 
 LOOKED_AT = 512
 """Bytes at each end of a message that are searched for its id: only the result itself is longer."""
@@ -65,7 +65,7 @@ def _request_id(head: bytes, tail: bytes) -> int | str | None:
 
 
 @dataclass(frozen=True, slots=True)
-class Oversized:
+class OversizedLine:
     """Both ends of an oversized line that was dropped, and its length."""
 
     head: bytes
@@ -74,7 +74,7 @@ class Oversized:
 
 
 @dataclass(frozen=True, slots=True)
-class Skipped:
+class SkippedLine:
     """A line that is not a message and answers nothing."""
 
     start: bytes
@@ -92,7 +92,7 @@ class Lines:
         self._head = b""
         self._dropped = 0
 
-    def feed(self, chunk: bytes) -> Iterator[bytes | Oversized]:
+    def feed(self, chunk: bytes) -> Iterator[bytes | OversizedLine]:
         """Yield the lines that `chunk` completes."""
         start = 0
         while (end := chunk.find(b"\n", start)) >= 0:
@@ -117,12 +117,12 @@ class Lines:
         self._buffer.clear()
         return line
 
-    def _line(self) -> bytes | Oversized:
+    def _line(self) -> bytes | OversizedLine:
         line = self._take()
         if self._dropped or len(line) > self.max_bytes:
             head, size = self._head or line[:LOOKED_AT], self._dropped + len(line)
             self._head, self._dropped = b"", 0
-            return Oversized(head, line[-LOOKED_AT:], size)
+            return OversizedLine(head, line[-LOOKED_AT:], size)
         return line
 
     def _drop(self) -> None:
@@ -133,12 +133,14 @@ class Lines:
         self._keep(line[-LOOKED_AT:])
 
 
-async def read_line(line: bytes | Oversized, max_bytes: int, sent: Sent) -> list[JSONRPCMessage | Skipped]:
+async def read_line(
+    line: bytes | OversizedLine, max_bytes: int, sent: SentMessages
+) -> list[JSONRPCMessage | SkippedLine]:
     """Return the messages and other text on one line; a faulty answer becomes an error answer.
 
     `sent` are the messages that were sent to the child.
     """
-    if isinstance(line, Oversized):
+    if isinstance(line, OversizedLine):
         fault = AnswerFault(
             f"a message of {line.size} bytes is larger than {max_bytes} bytes",
             hint="ask for less, or raise upstreams.max_message_bytes",
@@ -163,9 +165,9 @@ async def read_line(line: bytes | Oversized, max_bytes: int, sent: Sent) -> list
         found = await found_on(line, sent)
     if not found.messages:
         return [_answered(line, line, AnswerFault("a message is no JSON-RPC"))]
-    text = [Skipped(found.text.encode()[:SHOWN], "text beside a message")] if found.text else []
+    text = [SkippedLine(found.text.encode()[:SHOWN], "text beside a message")] if found.text else []
     return [*text, *found.messages]
 
 
-def _answered(head: bytes, tail: bytes, fault: AnswerFault) -> JSONRPCMessage | Skipped:
-    return error_answer(head, tail, fault) or Skipped(head[:SHOWN], fault.reason)
+def _answered(head: bytes, tail: bytes, fault: AnswerFault) -> JSONRPCMessage | SkippedLine:
+    return error_answer(head, tail, fault) or SkippedLine(head[:SHOWN], fault.reason)

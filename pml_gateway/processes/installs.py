@@ -18,7 +18,7 @@ from mcp.client.stdio import StdioServerParameters
 
 from pml_gateway.config.commands.packages import PackageRun
 from pml_gateway.files import take_lock, write_atomically
-from pml_gateway.home import INSTALLS, do_without
+from pml_gateway.home import INSTALLS, warn_unwritable
 from pml_gateway.processes.npx_cache import has_whole
 
 FIRST_START = Path(__file__).with_name("first_start.py")
@@ -46,7 +46,7 @@ class Outcome(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class FirstStarted:
+class FirstStartResult:
     """The result and time of a first start; `said` is the end of its stderr.
 
     Until `free_at`, another process may still be working on it.
@@ -64,7 +64,7 @@ class FirstStarted:
         return self.outcome is not Outcome.ENDED or self.exit_code is not None
 
 
-INSTALLED = FirstStarted(Outcome.INSTALLED)
+INSTALLED = FirstStartResult(Outcome.INSTALLED)
 
 
 class Installs:
@@ -85,7 +85,7 @@ class Installs:
         *,
         log_file: Path,
         seconds: float,
-    ) -> FirstStarted:
+    ) -> FirstStartResult:
         """Wait until the package is installed by any process, or that failed; a cancellation does not stop it.
 
         Args:
@@ -111,7 +111,7 @@ class Installs:
                     if found is not None:
                         return found
                     await anyio.sleep(POLL_SECONDS)
-        return FirstStarted(Outcome.LATE)
+        return FirstStartResult(Outcome.LATE)
 
     async def said_last(self, run: PackageRun, parameters: StdioServerParameters) -> bytes:
         """Return the end of stderr of the previous start, if it failed."""
@@ -131,13 +131,13 @@ class Installs:
 
     def _step(
         self, run: PackageRun, parameters: StdioServerParameters, request: str, began: float
-    ) -> FirstStarted | None:
+    ) -> FirstStartResult | None:
         """Check the progress, and start the installation if no process does; return None while it continues."""
         file = self._file(run, parameters)
         try:
             lock = take_lock(file)
         except OSError as error:
-            do_without(INSTALLS, self._folder, error)
+            warn_unwritable(INSTALLS, self._folder, error)
             return INSTALLED
         if lock is None:
             return None
@@ -155,7 +155,7 @@ class Installs:
             os.close(lock)
         return None
 
-    def _settled(self, last: FirstStarted, file: Path, is_whole: bool) -> FirstStarted:
+    def _settled(self, last: FirstStartResult, file: Path, is_whole: bool) -> FirstStartResult:
         """Return the outcome; if npx's cache has the package, drop the record, since the cache is authoritative."""
         if not is_whole or last.outcome is Outcome.LATE:
             return last
@@ -183,10 +183,10 @@ def _spawn(request: str, lock: int) -> None:
     )
 
 
-def _read(file: Path) -> FirstStarted | None:
+def _read(file: Path) -> FirstStartResult | None:
     try:
         raw = json.loads(file.read_bytes())
-        return FirstStarted(
+        return FirstStartResult(
             Outcome(raw["outcome"]),
             float(raw["at"]),
             raw.get("exit_code"),

@@ -126,7 +126,7 @@ def _error(error: Any) -> JsonObject:
     }
 
 
-class Sent:
+class SentMessages:
     """The latest messages to a server, to recognize them if the server logs them to stdout."""
 
     def __init__(self) -> None:
@@ -145,14 +145,14 @@ def _identity(message: JSONRPCMessage) -> tuple[object, object]:
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class FoundMessages:
     """The content of one line that is more than a message: messages, and other text."""
 
     messages: tuple[JSONRPCMessage, ...] = ()
     text: str = ""
 
 
-async def found_on(line: bytes, sent: Sent) -> Found:
+async def found_on(line: bytes, sent: SentMessages) -> FoundMessages:
     """Return the messages on a line that could not be parsed as one.
 
     After other text, only answers and notifications are accepted, and only those that end the line and were not sent to
@@ -171,7 +171,7 @@ async def found_on(line: bytes, sent: Sent) -> Found:
         messages += taken
         if not taken and value is not None:
             rest = rest or json.dumps(value)
-    return Found(tuple(messages), rest)
+    return FoundMessages(tuple(messages), rest)
 
 
 def is_utf16(line: bytes) -> bool:

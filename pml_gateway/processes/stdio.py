@@ -18,8 +18,8 @@ from pml_gateway.log import get_logger
 from pml_gateway.processes.child import POLL_SECONDS, Child, start_child
 from pml_gateway.processes.child_log import ChildLog, open_child_log
 from pml_gateway.processes.children import Children, terminate_tree
-from pml_gateway.processes.framing import Lines, Skipped, read_line
-from pml_gateway.processes.messages import Sent
+from pml_gateway.processes.framing import Lines, SkippedLine, read_line
+from pml_gateway.processes.messages import SentMessages
 
 logger = get_logger(__name__)
 
@@ -82,7 +82,7 @@ async def open_child(
         children.began(process.pid, may_install=may_install)
         on_start(process.pid)
         async with anyio.create_task_group() as tasks:
-            known = Sent()
+            known = SentMessages()
             tasks.start_soon(_read, upstream_id, process, incoming, log, max_bytes, known, on_answer, on_unread)
             tasks.start_soon(_write, process, outgoing, incoming, written, known, on_unread)
             tasks.start_soon(_keep_log, process, log, logged, listening)
@@ -114,7 +114,7 @@ async def _read(
     incoming: MemoryObjectSendStream[SessionMessage | Exception],
     log: ChildLog,
     max_bytes: int,
-    sent: Sent,
+    sent: SentMessages,
     on_answer: Callable[[], None],
     on_unread: Callable[[], None],
 ) -> None:
@@ -126,7 +126,7 @@ async def _read(
             while True:
                 for line in lines.feed(await process.stdout.receive()):
                     for found in await read_line(line, max_bytes, sent):
-                        if isinstance(found, Skipped):
+                        if isinstance(found, SkippedLine):
                             skipped += 1
                             _note(upstream_id, found, skipped, log)
                             continue
@@ -145,7 +145,7 @@ async def _read(
             await process.stdout.receive()
 
 
-def _note(upstream_id: str, line: Skipped, number: int, log: ChildLog) -> None:
+def _note(upstream_id: str, line: SkippedLine, number: int, log: ChildLog) -> None:
     if number == 1:
         logger.warning("%s: writes what is no message to stdout; see: pml upstreams logs %s", upstream_id, upstream_id)
     if number <= MAX_NOTED:
@@ -159,7 +159,7 @@ async def _write(
     outgoing: MemoryObjectReceiveStream[SessionMessage],
     incoming: MemoryObjectSendStream[SessionMessage | Exception],
     written: anyio.Event,
-    sent: Sent,
+    sent: SentMessages,
     on_unread: Callable[[], None],
 ) -> None:
     assert process.stdin is not None

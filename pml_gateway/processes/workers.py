@@ -17,7 +17,7 @@ import anyio.to_thread
 
 from pml_gateway.errors import OverloadedError
 from pml_gateway.processes.worker import OUT_OF_MEMORY
-from pml_gateway.shares import OWN, FairPlaces
+from pml_gateway.quotas import OWN, FairPlaces
 
 WORKER = Path(__file__).with_name("worker.py")
 MAX_WORKERS = 2

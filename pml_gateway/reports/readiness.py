@@ -26,7 +26,7 @@ from pml_gateway.text import counted
 from pml_gateway.types import JsonObject
 from pml_gateway.upstreams.auth.logins import login_command
 from pml_gateway.upstreams.lifecycle import UpstreamState
-from pml_gateway.workplace import Workplace
+from pml_gateway.working_directory import WorkingDirectory
 
 UNANSWERED = (404, 410, 429, *range(500, 600))
 """Statuses by which a server, or what stands before it, says that it cannot answer."""
@@ -117,7 +117,7 @@ async def _probed(servers: Mapping[str, UpstreamDefinition]) -> dict[str, str]:
 
 async def _refusal(http: httpx2.AsyncClient, server: str, definition: UpstreamDefinition) -> str:
     method, body = ("GET", None) if definition.resolved_transport is Transport.SSE else ("POST", _PING)
-    here = Workplace.here()
+    here = WorkingDirectory.here()
     try:
         headers = {**resolved_headers(definition, here), "accept": "application/json, text/event-stream"}
         async with http.stream(method, resolve_in(definition.url or "", here), headers=headers, json=body) as response:

@@ -13,7 +13,7 @@ import numpy as np
 
 from pml_gateway.catalog.model import CatalogTool
 from pml_gateway.catalog.wire import encode
-from pml_gateway.exposure.modes import Exposure
+from pml_gateway.exposure.modes import ModeExposure
 from pml_gateway.exposure.patterns import compile_grants
 from pml_gateway.exposure.token_count import count_definition_tokens
 from pml_gateway.gateway.state import GatewayState
@@ -207,7 +207,7 @@ class _Side:
 
     def __init__(self, state: GatewayState) -> None:
         self._state = state
-        self._exposures: dict[tuple[Client, str | None], tuple[Exposure, frozenset[str]]] = {}
+        self._exposures: dict[tuple[Client, str | None], tuple[ModeExposure, frozenset[str]]] = {}
         self._ranks: dict[tuple[Client, str], dict[str, int]] = {}
 
     def lists(self, client: Client, intent: str | None, tool: CatalogTool) -> bool:
@@ -229,7 +229,7 @@ class _Side:
             self._ranks[own, query] = {name: place for place, name in enumerate(hits, 1)}
         return self._ranks[own, query].get(tool.qualified_name)
 
-    def _exposed(self, client: Client, intent: str | None) -> tuple[Exposure, frozenset[str]]:
+    def _exposed(self, client: Client, intent: str | None) -> tuple[ModeExposure, frozenset[str]]:
         own = self._own(client)
         key = (own, intent)
         if key not in self._exposures:

@@ -29,7 +29,7 @@ Scored = Sequence[tuple[str, float]]
 
 
 @dataclass(frozen=True, slots=True)
-class Subject:
+class MeasuredIndex:
     """Input of a measurement."""
 
     documents: Sequence[ToolDocument]
@@ -48,7 +48,7 @@ class Subject:
         return self._tokens[key]
 
 
-def of_index(index: ToolIndex, rows: Mapping[str, JsonObject], model: str, ranking: Ranking) -> Subject:
+def of_index(index: ToolIndex, rows: Mapping[str, JsonObject], model: str, ranking: Ranking) -> MeasuredIndex:
     """Tools of files: an index over them and their rows by key."""
 
     def search(query: str, limit: int) -> tuple[Scored, Ranking]:
@@ -58,10 +58,10 @@ def of_index(index: ToolIndex, rows: Mapping[str, JsonObject], model: str, ranki
     def hit_text(key: str) -> str:
         return _hit_text(key, rows[key].get("description") or "", input_schema(rows[key]))
 
-    return Subject(index.documents, search, hit_text, model, SearchSettings().min_score)
+    return MeasuredIndex(index.documents, search, hit_text, model, SearchSettings().min_score)
 
 
-def of_state(state: GatewayState, ranking: Ranking | None) -> Subject:
+def of_state(state: GatewayState, ranking: Ranking | None) -> MeasuredIndex:
     """The tools of the gateway that a local client may search, ranked as configured unless said otherwise.
 
     Raises:
@@ -81,10 +81,10 @@ def of_state(state: GatewayState, ranking: Ranking | None) -> Subject:
         return _hit_text(key, tool.description or tool.title, tool.definition["inputSchema"])
 
     documents = [document for document in state.index.documents if document.key in tools]
-    return Subject(documents, search, hit_text, state.settings.search.model, state.settings.search.min_score)
+    return MeasuredIndex(documents, search, hit_text, state.settings.search.model, state.settings.search.min_score)
 
 
-def measure(subject: Subject, labelled: Sequence[LabelledQuery]) -> tuple[list[QueryOutcome], Ranking]:
+def measure(subject: MeasuredIndex, labelled: Sequence[LabelledQuery]) -> tuple[list[QueryOutcome], Ranking]:
     """The outcome of each query, and the evidence that ordered them: words alone where there is no model."""
     _, ranking = subject.search(labelled[0].text, TIMED_HITS)  # the first search loads what the others find loaded
     outcomes: list[QueryOutcome] = []

@@ -17,7 +17,7 @@ from pml_gateway.policy.client import Client
 from pml_gateway.types import ExposureMode
 
 
-class Rule(StrEnum):
+class HidingRule(StrEnum):
     """Cause that removed a tool from a client's view."""
 
     BLACKLISTED = "blacklisted"
@@ -32,7 +32,7 @@ class Exclusion:
     """A tool outside a client's view, the rule, and the entry of it that matched."""
 
     tool: CatalogTool
-    rule: Rule
+    rule: HidingRule
     pattern: str | None = None
 
 
@@ -51,15 +51,15 @@ def _exclusion(
     blacklist: Sequence[str],
     unlisted: frozenset[tuple[str, str]],
 ) -> Exclusion | None:
-    for rule, entries in ((Rule.BLACKLISTED, blacklist), (Rule.DENIED, client.deny)):
+    for rule, entries in ((HidingRule.BLACKLISTED, blacklist), (HidingRule.DENIED, client.deny)):
         pattern = next((entry for entry in entries if compile_patterns([entry]).matches(tool)), None)
         if pattern is not None:
             return Exclusion(tool, rule, pattern)
     if not allow.admits(tool):
-        return Exclusion(tool, Rule.NOT_ALLOWED)
+        return Exclusion(tool, HidingRule.NOT_ALLOWED)
     if tool.hidden:
-        return Exclusion(tool, Rule.HIDDEN)
-    return Exclusion(tool, Rule.CAPABILITIES) if (tool.upstream_id, tool.name) in unlisted else None
+        return Exclusion(tool, HidingRule.HIDDEN)
+    return Exclusion(tool, HidingRule.CAPABILITIES) if (tool.upstream_id, tool.name) in unlisted else None
 
 
 class Omission(StrEnum):
@@ -75,7 +75,7 @@ class Omission(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class VisibilityVerdict:
     """One tool: on the list with the reason, or off it with another; score and place are those of the search.
 
     `limit` is the value that decided: the threshold or the cap.
@@ -98,7 +98,7 @@ def verdicts(
     most_used: Sequence[CatalogTool] = (),
     *,
     ownership: Ownership,
-) -> tuple[Verdict, ...]:
+) -> tuple[VisibilityVerdict, ...]:
     """Return the reason why each visible tool is listed or not, in catalog order.
 
     What is listed is what `expose` lists; the rest is told from what it had to go by.
@@ -111,15 +111,15 @@ def verdicts(
         found = search(intent, len(visible))
         places = {tool.qualified_name: (place, score) for place, (tool, score) in enumerate(found, 1)}
 
-    def verdict(tool: CatalogTool) -> Verdict:
+    def verdict(tool: CatalogTool) -> VisibilityVerdict:
         name = tool.qualified_name
         place, score = places.get(name, (None, None))
         if name in listed:
-            return Verdict(tool, True, listed[name].reason.value, score, place)
+            return VisibilityVerdict(tool, True, listed[name].reason.value, score, place)
         if name in legacy:
-            return Verdict(tool, True, "legacy", score, place)
+            return VisibilityVerdict(tool, True, "legacy", score, place)
         reason, limit = _omission(mode, settings, intent, score, listed)
-        return Verdict(tool, False, reason.value, score, place, limit)
+        return VisibilityVerdict(tool, False, reason.value, score, place, limit)
 
     return tuple(verdict(tool) for tool in visible)
 

@@ -17,12 +17,12 @@ from pml_gateway.index.cache import EmbeddingCache
 from pml_gateway.index.embedder import Embedder
 from pml_gateway.index.text import ToolDocument
 from pml_gateway.log import get_logger
-from pml_gateway.requests.gates import Dropped, Sifted, sift
-from pml_gateway.requests.library import Entry, Origin, Request, RequestLibrary, sound_lists
+from pml_gateway.requests.gates import DroppedRequest, SiftedRequests, sift
+from pml_gateway.requests.library import ExampleRequest, LibraryEntry, RequestLibrary, RequestOrigin, sound_lists
 from pml_gateway.requests.writers import Answer, Writer, WriterError
 from pml_gateway.requests.writing import (
-    Definition,
     Part,
+    PromptDefinition,
     Reply,
     answer_tokens,
     parts,
@@ -50,7 +50,7 @@ TokenCounter = Callable[[str], int]
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class EnrichmentPlan:
     """Tools to send, and the number of tools left out, by reason."""
 
     parts: tuple[Part, ...]
@@ -68,14 +68,14 @@ class Plan:
 
 
 def plan(
-    definitions: Sequence[Definition],
-    known: Mapping[str, Sequence[Request]],
+    definitions: Sequence[PromptDefinition],
+    known: Mapping[str, Sequence[ExampleRequest]],
     tried: Mapping[str, int],
     *,
     only: Collection[str] = (),
     everything: bool = False,
     with_shipped: bool = False,
-) -> Plan:
+) -> EnrichmentPlan:
     """Decide what is written for.
 
     Args:
@@ -94,18 +94,18 @@ def plan(
         origins = {request.origin for request in known.get(each.digest, ())}
         if everything or tried.get(each.digest) == WANTED:
             wanted.add(each.digest)
-        elif Origin.OWNER in origins or each.digest in tried:
+        elif RequestOrigin.OWNER in origins or each.digest in tried:
             left_out["written for before"] += 1
-        elif not with_shipped and Origin.SHIPPED in origins:
+        elif not with_shipped and RequestOrigin.SHIPPED in origins:
             left_out["covered by shipped requests"] += 1
         else:
             wanted.add(each.digest)
     chosen = [part for part in parts(definitions, frozenset(wanted)) if not only or part.server in only]
-    return Plan(tuple(chosen), left_out)
+    return EnrichmentPlan(tuple(chosen), left_out)
 
 
 @dataclass(slots=True)
-class Written:
+class WrittenRequests:
     """Counts of requests so far."""
 
     tools: int = 0
@@ -128,7 +128,7 @@ class Written:
         self.output_tokens += answer.output_tokens if answer.output_tokens is not None else count_tokens(answer.text)
 
 
-class Tried:
+class EnrichmentAttempt:
     """Definitions that were written for, also where nothing passed: a nightly run is not to pay for them again."""
 
     def __init__(self, directory: Path) -> None:
@@ -179,7 +179,7 @@ class Enrichment:
         self,
         writer: Writer,
         library: RequestLibrary,
-        tried: Tried,
+        tried: EnrichmentAttempt,
         catalog: Sequence[ToolDocument],
         embedder: Embedder,
         *,
@@ -209,7 +209,7 @@ class Enrichment:
         self._count_tokens = count_tokens
         self._failed_in_a_row = 0
         self._unread: set[str] = set()
-        self.result = Written()
+        self.result = WrittenRequests()
 
     @property
     def has_given_up(self) -> bool:
@@ -252,13 +252,15 @@ class Enrichment:
 
     async def _judged(
         self, part: Part, offered: Mapping[str, Sequence[str]], before: Mapping[str, Sequence[str]]
-    ) -> tuple[dict[str, tuple[str, ...]], tuple[Dropped, ...]]:
+    ) -> tuple[dict[str, tuple[str, ...]], tuple[DroppedRequest, ...]]:
         """Return the requests that pass, including earlier ones, by tool key, and those that do not."""
         sifted = await anyio.to_thread.run_sync(self._judge, part, offered, before)
         self.result.dropped.update(each.gate.value for each in sifted.dropped)
         return sifted.kept, sifted.dropped
 
-    def _judge(self, part: Part, offered: Mapping[str, Sequence[str]], before: Mapping[str, Sequence[str]]) -> Sifted:
+    def _judge(
+        self, part: Part, offered: Mapping[str, Sequence[str]], before: Mapping[str, Sequence[str]]
+    ) -> SiftedRequests:
         most = wanted_requests(self._languages)
         tools = [tool for tool in part.tools if tool.digest in offered]
         had = {tool.key: tuple(before.get(tool.key, ())) for tool in tools}
@@ -270,12 +272,16 @@ class Enrichment:
         texts = {tool.key: (*had[tool.key], *fresh) for tool, fresh in zip(tools, sound, strict=True)}
         return sift(self._catalog, texts, self._embedder, self._cache, self._unread)
 
-    def _lacking(self, part: Part, kept: Mapping[str, Sequence[str]]) -> list[Definition]:
+    def _lacking(self, part: Part, kept: Mapping[str, Sequence[str]]) -> list[PromptDefinition]:
         least = ENOUGH * wanted_requests(self._languages)
         return [tool for tool in part.tools if len(kept.get(tool.key, ())) < least]
 
     async def _again(
-        self, part: Part, lacking: Sequence[Definition], kept: Mapping[str, Sequence[str]], dropped: Sequence[Dropped]
+        self,
+        part: Part,
+        lacking: Sequence[PromptDefinition],
+        kept: Mapping[str, Sequence[str]],
+        dropped: Sequence[DroppedRequest],
     ) -> dict[str, tuple[str, ...]]:
         """Ask once more for tools that lack requests; where that fails, what passed is enough."""
         others = (*(tool for tool in part.tools if tool not in lacking), *part.siblings)
@@ -290,7 +296,7 @@ class Enrichment:
     def _keep(self, part: Part, kept: Mapping[str, tuple[str, ...]]) -> None:
         """Store what passed; what was tried is not tried again."""
         entries = [
-            Entry(tool.digest, tool.name, tool.server, Origin.OWNER, kept[tool.key])
+            LibraryEntry(tool.digest, tool.name, tool.server, RequestOrigin.OWNER, kept[tool.key])
             for tool in part.tools
             if kept.get(tool.key)
         ]

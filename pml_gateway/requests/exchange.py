@@ -13,7 +13,7 @@ from typing import Any
 from pml_gateway.catalog.hidden_characters import visible
 from pml_gateway.errors import InvalidInputError
 from pml_gateway.index.text import well_formed
-from pml_gateway.requests.library import MAX_ENTRIES, MAX_OFFERED, Entry, Origin, RequestLibrary
+from pml_gateway.requests.library import MAX_ENTRIES, MAX_OFFERED, LibraryEntry, RequestLibrary, RequestOrigin
 from pml_gateway.text import escaped_json
 
 MAX_IMPORT_BYTES = 256 * 1024 * 1024
@@ -25,7 +25,7 @@ _DIGEST = re.compile("[0-9a-f]{32}")
 
 
 @dataclass(frozen=True, slots=True)
-class Imported:
+class ImportResult:
     """Result of an import: number of definitions, new requests, and rejected texts."""
 
     definitions: int
@@ -33,7 +33,7 @@ class Imported:
     refused: int
 
 
-def exported(entries: Iterable[Entry]) -> Iterator[str]:
+def exported(entries: Iterable[LibraryEntry]) -> Iterator[str]:
     """A line for each entry."""
     for entry in entries:
         row = {
@@ -67,13 +67,13 @@ def read_lines(source: Path | None) -> list[str]:
     return content.decode("utf-8", "replace").split("\n")
 
 
-def read_entries(lines: Iterable[str], source: str) -> list[Entry]:
+def read_entries(lines: Iterable[str], source: str) -> list[LibraryEntry]:
     """The entries that lines say; nothing of them is checked but their shape.
 
     Raises:
         InvalidInputError: names the line of `source`, and what it should be.
     """
-    found: list[Entry] = []
+    found: list[LibraryEntry] = []
     for number, line in enumerate(lines, 1):
         if not line.strip():
             continue
@@ -93,29 +93,29 @@ def read_entries(lines: Iterable[str], source: str) -> list[Entry]:
 _REMEDY = 'each line is what pml requests export writes: {"digest", "name", "server", "origin", "requests": [texts]}'
 
 
-def _entry(row: Any) -> Entry | None:
+def _entry(row: Any) -> LibraryEntry | None:
     if not isinstance(row, dict):
         return None
-    digest, requests, origin = row.get("digest"), row.get("requests"), row.get("origin", Origin.OWNER)
+    digest, requests, origin = row.get("digest"), row.get("requests"), row.get("origin", RequestOrigin.OWNER)
     names = [row.get("name", ""), row.get("server", "")]
     if not isinstance(digest, str) or _DIGEST.fullmatch(digest) is None or not isinstance(requests, list):
         return None
-    if origin not in tuple(Origin) or not all(isinstance(text, str) for text in (*requests, *names)):
+    if origin not in tuple(RequestOrigin) or not all(isinstance(text, str) for text in (*requests, *names)):
         return None
     name, server = (visible(well_formed(text))[:MAX_NAME] for text in names)
     # What is shipped elsewhere is no part of this gateway: here it is what its owner brought in.
-    kept = Origin.USE if origin == Origin.USE else Origin.OWNER
-    return Entry(digest, name, server, kept, tuple(requests[:MAX_OFFERED]))
+    kept = RequestOrigin.USE if origin == RequestOrigin.USE else RequestOrigin.OWNER
+    return LibraryEntry(digest, name, server, kept, tuple(requests[:MAX_OFFERED]))
 
 
-def imported(library: RequestLibrary, entries: Iterable[Entry]) -> Imported:
+def imported(library: RequestLibrary, entries: Iterable[LibraryEntry]) -> ImportResult:
     """Add requests to those that are there, as far as they are sound and there is room.
 
     Raises:
         GatewayError: the library cannot be written.
     """
     before = {(entry.digest, entry.origin): entry for entry in library.entries()}
-    wanted: dict[tuple[str, Origin], Entry] = {}
+    wanted: dict[tuple[str, RequestOrigin], LibraryEntry] = {}
     offered = 0
     for entry in entries:
         key = entry.digest, entry.origin
@@ -125,8 +125,8 @@ def imported(library: RequestLibrary, entries: Iterable[Entry]) -> Imported:
         new = tuple(text for text in dict.fromkeys(entry.requests) if text.casefold() not in known)
         offered += len(new)
         name, server = (there.name or entry.name, there.server or entry.server) if there else (entry.name, entry.server)
-        wanted[key] = Entry(entry.digest, name, server, entry.origin, (*had, *new)[:MAX_OFFERED])
+        wanted[key] = LibraryEntry(entry.digest, name, server, entry.origin, (*had, *new)[:MAX_OFFERED])
     kept = library.put_all(wanted.values())
     had_before = sum(len(before[key].requests) for key in wanted if key in before)
     added = sum(len(entry.requests) for entry in kept) - had_before
-    return Imported(sum(1 for entry in kept if entry.requests), added, offered - added)
+    return ImportResult(sum(1 for entry in kept if entry.requests), added, offered - added)

@@ -71,7 +71,7 @@ class Gate(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Dropped:
+class DroppedRequest:
     """A request that did not pass, and the tool that stands before its own where there is one."""
 
     key: str
@@ -81,11 +81,11 @@ class Dropped:
 
 
 @dataclass(frozen=True, slots=True)
-class Sifted:
+class SiftedRequests:
     """Requests that passed, by tool key in the order written, and those that did not."""
 
     kept: dict[str, tuple[str, ...]]
-    dropped: tuple[Dropped, ...]
+    dropped: tuple[DroppedRequest, ...]
 
 
 def sift(
@@ -94,7 +94,7 @@ def sift(
     embedder: Embedder,
     cache: EmbeddingCache | None = None,
     unread: Collection[str] = (),
-) -> Sifted:
+) -> SiftedRequests:
     """Judge requests by whether each leads to its own tool.
 
     Args:
@@ -110,7 +110,7 @@ def sift(
     for key, texts in written.items():
         parts[servers[key]][key] = texts
     kept: dict[str, tuple[str, ...]] = dict.fromkeys(written, ())
-    dropped: list[Dropped] = []
+    dropped: list[DroppedRequest] = []
     asked = [replace(tool, requests=tuple(written.get(tool.key, tool.requests))) for tool in catalog]
     jurors = sorted(asked, key=lambda tool: hashlib.sha256(tool.key.encode("utf-8", "replace")).digest())
     for server, part in parts.items():
@@ -119,7 +119,7 @@ def sift(
         sifted = _of_one_server((*own, *others), part, embedder, cache, unread)
         kept |= sifted.kept
         dropped += sifted.dropped
-    return Sifted(kept, tuple(dropped))
+    return SiftedRequests(kept, tuple(dropped))
 
 
 def _of_one_server(
@@ -128,11 +128,11 @@ def _of_one_server(
     embedder: Embedder,
     cache: EmbeddingCache | None,
     unread: Collection[str],
-) -> Sifted:
+) -> SiftedRequests:
     texts, dropped = _worded(tools, written)
     places = {tool.key: at for at, tool in enumerate(tools)}
     asked = [(key, text) for key, left in texts.items() for text in left if text not in unread]
-    failed: dict[tuple[str, str], Dropped] = {}
+    failed: dict[tuple[str, str], DroppedRequest] = {}
     if asked:
         evidence = _Evidence.of(tools, [(places[key], text) for key, text in asked], embedder, cache)
         confused = evidence.confused()
@@ -142,18 +142,18 @@ def _of_one_server(
             passes = np.asarray([verdict is None for verdict in verdicts])
         for (key, text), verdict in zip(asked, verdicts, strict=True):
             if verdict is not None:
-                failed[key, text] = Dropped(key, text, verdict[0], tools[verdict[1]].key)
+                failed[key, text] = DroppedRequest(key, text, verdict[0], tools[verdict[1]].key)
     judged, lost = Counter(key for key, _ in asked), Counter(key for key, _ in failed)
     for key, left in texts.items():
         if 2 * lost[key] > judged[key]:
-            failed |= {(key, text): Dropped(key, text, Gate.COMPANY) for text in left if text in unread}
+            failed |= {(key, text): DroppedRequest(key, text, Gate.COMPANY) for text in left if text in unread}
     kept = {key: tuple(text for text in texts[key] if (key, text) not in failed)[:MAX_REQUESTS] for key in written}
-    return Sifted(kept, (*dropped, *failed.values()))
+    return SiftedRequests(kept, (*dropped, *failed.values()))
 
 
 def _worded(
     tools: Sequence[ToolDocument], written: Mapping[str, Sequence[str]]
-) -> tuple[dict[str, list[str]], list[Dropped]]:
+) -> tuple[dict[str, list[str]], list[DroppedRequest]]:
     """Return the requests that pass a comparison of words, and those that do not."""
     known = {tool.key: tool for tool in tools}
     askers: defaultdict[tuple[str, frozenset[str]], set[str]] = defaultdict(set)
@@ -161,7 +161,7 @@ def _worded(
         for text in texts:
             askers[known[key].server, _words(text)].add(key)
     left: dict[str, list[str]] = {}
-    dropped: list[Dropped] = []
+    dropped: list[DroppedRequest] = []
     for key, texts in written.items():
         tool = known[key]
         said = _said(tool)
@@ -173,11 +173,11 @@ def _worded(
                 other for other in askers[tool.server, words] if other != key and not _are_twins(tool, known[other])
             }
             if words in mine:
-                dropped.append(Dropped(key, text, Gate.DUPLICATE))
+                dropped.append(DroppedRequest(key, text, Gate.DUPLICATE))
             elif others:
-                dropped.append(Dropped(key, text, Gate.SHARED, min(others)))
+                dropped.append(DroppedRequest(key, text, Gate.SHARED, min(others)))
             elif len(words) >= COPIED_WORDS and any(_in_common(words, each) >= COPIED for each in said):
-                dropped.append(Dropped(key, text, Gate.COPY))
+                dropped.append(DroppedRequest(key, text, Gate.COPY))
             else:
                 left[key].append(text)
             mine.add(words)
@@ -319,6 +319,6 @@ class _Evidence:
         return leads[rows, rivals], 1 + np.count_nonzero(leads > 0, axis=1), rivals
 
 
-def summary(dropped: Sequence[Dropped]) -> Counter[Gate]:
+def summary(dropped: Sequence[DroppedRequest]) -> Counter[Gate]:
     """Return the number of requests that each gate dropped."""
     return Counter(each.gate for each in dropped)

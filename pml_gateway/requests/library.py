@@ -57,7 +57,7 @@ CREATE TABLE IF NOT EXISTS requests (
 """
 
 
-class Origin(StrEnum):
+class RequestOrigin(StrEnum):
     """Origin of requests, in order of priority if there are too many."""
 
     OWNER = "owner"
@@ -69,21 +69,21 @@ class Origin(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
+class ExampleRequest:
     """Request of a person who needs a tool."""
 
     text: str
-    origin: Origin
+    origin: RequestOrigin
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class LibraryEntry:
     """The requests of one origin for one definition; its name and its server are for people who read the library."""
 
     digest: str
     name: str
     server: str
-    origin: Origin
+    origin: RequestOrigin
     requests: tuple[str, ...]
 
 
@@ -127,10 +127,10 @@ def _is_line(text: str) -> bool:
     return len(text) <= MAX_CHARACTERS and text.isprintable()
 
 
-def chosen(requests: Iterable[Request]) -> tuple[Request, ...]:
+def chosen(requests: Iterable[ExampleRequest]) -> tuple[ExampleRequest, ...]:
     """The requests that a tool is found by where there are more than it may have: each once, the owner's first."""
-    order = tuple(Origin)
-    found: dict[str, Request] = {}
+    order = tuple(RequestOrigin)
+    found: dict[str, ExampleRequest] = {}
     for request in sorted(requests, key=lambda each: order.index(each.origin)):
         found.setdefault(request.text.casefold(), request)
     return tuple(found.values())[:MAX_REQUESTS]
@@ -141,7 +141,7 @@ class _Kept:
     """Content of the file when it was read."""
 
     stamp: bytes = b""
-    requests: Mapping[str, tuple[Request, ...]] = field(default_factory=lambda: MappingProxyType({}))
+    requests: Mapping[str, tuple[ExampleRequest, ...]] = field(default_factory=lambda: MappingProxyType({}))
 
 
 class RequestLibrary:
@@ -157,33 +157,33 @@ class RequestLibrary:
         self._noted = 0, frozenset[str]()
         """The day, and what was seen on it."""
 
-    def of(self, digest: str) -> tuple[Request, ...]:
+    def of(self, digest: str) -> tuple[ExampleRequest, ...]:
         """The requests of a definition, the owner's first."""
         return self.all().get(digest, ())
 
-    def all(self) -> Mapping[str, tuple[Request, ...]]:
+    def all(self) -> Mapping[str, tuple[ExampleRequest, ...]]:
         """All requests by definition, each list as `of` gives it; the same object until something changes."""
         stamp = self._stamp()
         if stamp != self._kept.stamp:
             self._kept = self._read(stamp)
         return self._kept.requests
 
-    def entries(self) -> list[Entry]:
+    def entries(self) -> list[LibraryEntry]:
         """All that is kept, by server and name."""
         return [entry for columns in self._rows() or () if (entry := _entry(columns)) is not None]
 
     def put(
-        self, digest: str, texts: Iterable[str], origin: Origin, *, name: str = "", server: str = ""
+        self, digest: str, texts: Iterable[str], origin: RequestOrigin, *, name: str = "", server: str = ""
     ) -> tuple[str, ...]:
         """Keep these requests of a definition instead of those it had of this origin; gives what was kept of them.
 
         Raises:
             GatewayError: the file cannot be written.
         """
-        [kept] = self.put_all([Entry(digest, name, server, origin, tuple(texts))])
+        [kept] = self.put_all([LibraryEntry(digest, name, server, origin, tuple(texts))])
         return kept.requests
 
-    def put_all(self, entries: Iterable[Entry]) -> list[Entry]:
+    def put_all(self, entries: Iterable[LibraryEntry]) -> list[LibraryEntry]:
         """The same for many at once: all of them or none.
 
         Raises:
@@ -191,7 +191,7 @@ class RequestLibrary:
         """
         offered = list(entries)
         kept = [
-            Entry(entry.digest, entry.name, entry.server, entry.origin, requests)
+            LibraryEntry(entry.digest, entry.name, entry.server, entry.origin, requests)
             for entry, requests in zip(offered, sound_lists(entry.requests for entry in offered), strict=True)
         ]
         rows = [
@@ -211,7 +211,7 @@ class RequestLibrary:
             _trim(connection)
         return kept
 
-    def remove(self, digests: Iterable[str], origin: Origin | None = None) -> int:
+    def remove(self, digests: Iterable[str], origin: RequestOrigin | None = None) -> int:
         """Forget the requests of definitions, of one origin or of all; for how many there were any.
 
         Raises:
@@ -281,11 +281,11 @@ class RequestLibrary:
         rows = self._rows()
         if rows is None:
             return self._kept  # with its stamp, so that the file is read again
-        found: dict[str, list[Request]] = {}
+        found: dict[str, list[ExampleRequest]] = {}
         for columns in rows:
             entry = _entry(columns)
             if entry is not None:
-                found.setdefault(entry.digest, []).extend(Request(text, entry.origin) for text in entry.requests)
+                found.setdefault(entry.digest, []).extend(ExampleRequest(text, entry.origin) for text in entry.requests)
         return _Kept(stamp, {digest: chosen(requests) for digest, requests in found.items()})
 
     def _rows(self) -> list[tuple[Any, ...]] | None:
@@ -343,14 +343,14 @@ def _version(connection: sqlite3.Connection) -> int:
     return int(version)
 
 
-def _entry(columns: Sequence[Any]) -> Entry | None:
+def _entry(columns: Sequence[Any]) -> LibraryEntry | None:
     """A row of the file; nothing where somebody else wrote it."""
     digest, name, server, origin, texts = columns
     if not all(isinstance(each, str) for each in (digest, name, server)):
         return None
     try:
         found = tuple(text for text in json.loads(texts) if isinstance(text, str) and _is_line(text))
-        return Entry(digest, name, server, Origin(origin), found[:MAX_REQUESTS])
+        return LibraryEntry(digest, name, server, RequestOrigin(origin), found[:MAX_REQUESTS])
     except (TypeError, ValueError, RecursionError):
         return None
 

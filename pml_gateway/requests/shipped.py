@@ -64,7 +64,7 @@ _ARGUMENTS = re.compile(r"\b(?:Args|Arguments|Parameters|Params|Returns|Return|R
 
 
 @dataclass(frozen=True, slots=True)
-class Definition:
+class ShippedDefinition:
     """Fields of a tool that recognition reads."""
 
     name: str
@@ -72,10 +72,10 @@ class Definition:
 
 
 @dataclass(frozen=True, slots=True)
-class Listing:
+class ServerTools:
     """Tools that a server lists, and the package in its command, if any."""
 
-    tools: tuple[Definition, ...]
+    tools: tuple[ShippedDefinition, ...]
     package: str = ""
 
 
@@ -128,7 +128,7 @@ class _Match:
 
 
 @dataclass(frozen=True, slots=True)
-class Known:
+class KnownTool:
     """A known tool: its server and its place there."""
 
     server: int
@@ -149,12 +149,12 @@ class KnownServers:
         self._rarest = math.log2(read["definitions"] + 1)
         self._bits = {word: self._rarest - math.log2(count + 1) for word, count in zip(vocabulary, counts, strict=True)}
         self._words = [[[vocabulary[at] for at in tool[1]] for tool in each["tools"]] for each in read["servers"]]
-        self._by_name: dict[str, list[Known]] = defaultdict(list)
+        self._by_name: dict[str, list[KnownTool]] = defaultdict(list)
         for at, server in enumerate(self.servers):
             for position, name in enumerate(server.tools):
-                self._by_name[name_key(name)].append(Known(at, position))
+                self._by_name[name_key(name)].append(KnownTool(at, position))
 
-    def recognised(self, listing: Listing) -> dict[int, Known]:
+    def recognised(self, listing: ServerTools) -> dict[int, KnownTool]:
         """The tools of a listing that are known, by their places in it."""
         by_server: dict[int, list[_Match]] = defaultdict(list)
         for at, tool in enumerate(listing.tools):
@@ -164,16 +164,16 @@ class KnownServers:
             for known in named_alike:
                 by_server[known.server].append(self._match(at, words, said, known))
         is_known = {at: self._is_known(listing, self.servers[at], matches) for at, matches in by_server.items()}
-        found: dict[int, tuple[tuple[bool, float], Known]] = {}
+        found: dict[int, tuple[tuple[bool, float], KnownTool]] = {}
         for server, matches in by_server.items():
             for match in matches:
                 if match.is_version if is_known[server] else match.is_copy:
                     rank = is_known[server], match.same
                     if match.at not in found or rank > found[match.at][0]:
-                        found[match.at] = rank, Known(server, match.known)
+                        found[match.at] = rank, KnownTool(server, match.known)
         return {at: known for at, (_, known) in found.items()}
 
-    def _match(self, at: int, words: frozenset[int], said: float, known: Known) -> _Match:
+    def _match(self, at: int, words: frozenset[int], said: float, known: KnownTool) -> _Match:
         known_words = frozenset(self._words[known.server][known.tool])
         common = self._told(words & known_words)
         known_said = self._told(known_words)
@@ -187,7 +187,7 @@ class KnownServers:
             bits=known_said,
         )
 
-    def _is_known(self, listing: Listing, server: ShippedServer, matches: Sequence[_Match]) -> bool:
+    def _is_known(self, listing: ServerTools, server: ShippedServer, matches: Sequence[_Match]) -> bool:
         if server.package and server.package == listing.package:
             return True
         anchors = [match for match in matches if match.is_anchor]
@@ -211,7 +211,7 @@ class ShippedRequests:
     def __init__(self, path: Path | None = None) -> None:
         self._path = path or _place()
 
-    def requests_of(self, listings: Sequence[Listing]) -> list[tuple[tuple[str, ...], ...]]:
+    def requests_of(self, listings: Sequence[ServerTools]) -> list[tuple[tuple[str, ...], ...]]:
         """For each listing, the requests of each of its tools; none where a tool is not known."""
         nothing: list[tuple[tuple[str, ...], ...]] = [((),) * len(listing.tools) for listing in listings]
         if not any(listing.tools for listing in listings):

@@ -10,10 +10,10 @@ from pml_gateway.catalog.model import CatalogTool
 from pml_gateway.config.commands.packages import package_of
 from pml_gateway.config.servers import UpstreamDefinition
 from pml_gateway.errors import GatewayError
-from pml_gateway.garbage import collection_put_off
-from pml_gateway.home import REQUESTS, do_without
-from pml_gateway.requests.library import Origin, Request, RequestLibrary, chosen, definition_digest
-from pml_gateway.requests.shipped import Definition, Listing, ShippedRequests
+from pml_gateway.gc_pause import collection_put_off
+from pml_gateway.home import REQUESTS, warn_unwritable
+from pml_gateway.requests.library import ExampleRequest, RequestLibrary, RequestOrigin, chosen, definition_digest
+from pml_gateway.requests.shipped import ServerTools, ShippedDefinition, ShippedRequests
 
 MAX_RECOGNISED = 200
 """Listings of servers whose requests are kept, the latest: gateways of one process ask for the same ones."""
@@ -63,9 +63,11 @@ class ToolRequests:
         self.library = library
         self._shipped = shipped or ShippedRequests()
         self._known: dict[str, _Known] = {}
-        self._recognised: dict[Listing, tuple[tuple[str, ...], ...]] = {}
+        self._recognised: dict[ServerTools, tuple[tuple[str, ...], ...]] = {}
 
-    def of(self, tools: Sequence[CatalogTool], servers: Mapping[str, UpstreamDefinition]) -> list[tuple[Request, ...]]:
+    def of(
+        self, tools: Sequence[CatalogTool], servers: Mapping[str, UpstreamDefinition]
+    ) -> list[tuple[ExampleRequest, ...]]:
         """The requests of each tool, the owner's first.
 
         Args:
@@ -75,18 +77,18 @@ class ToolRequests:
         with collection_put_off():
             return self._of(tools, packages_of(servers))
 
-    def _of(self, tools: Sequence[CatalogTool], packages: Mapping[str, str]) -> list[tuple[Request, ...]]:
+    def _of(self, tools: Sequence[CatalogTool], packages: Mapping[str, str]) -> list[tuple[ExampleRequest, ...]]:
         places: defaultdict[str, list[int]] = defaultdict(list)
         for at, tool in enumerate(tools):
             places[tool.upstream_id].append(at)
         listed = {server: tuple(tools[at] for at in ats) for server, ats in places.items()}
         looked_at = self._look_at(listed, packages)
         kept = self.library.all()
-        found: list[tuple[Request, ...]] = [()] * len(tools)
+        found: list[tuple[ExampleRequest, ...]] = [()] * len(tools)
         for server, ats in places.items():
             known = looked_at[server]
             for at, digest, texts in zip(ats, known.digests, known.shipped, strict=True):
-                own, ours = kept.get(digest, ()), (Request(text, Origin.SHIPPED) for text in texts)
+                own, ours = kept.get(digest, ()), (ExampleRequest(text, RequestOrigin.SHIPPED) for text in texts)
                 found[at] = chosen((*own, *ours)) if own else tuple(ours)
         self._note_seen({digest for known in looked_at.values() for digest in known.digests})
         return found
@@ -103,7 +105,10 @@ class ToolRequests:
             if server not in looked_at or not looked_at[server].is_of(packages.get(server, ""), tools)
         ]
         listings = [
-            Listing(tuple(Definition(tool.name, tool.description) for tool in listed[server]), packages.get(server, ""))
+            ServerTools(
+                tuple(ShippedDefinition(tool.name, tool.description) for tool in listed[server]),
+                packages.get(server, ""),
+            )
             for server in changed
         ]
         # Replaced as one: another thread may read it.
@@ -122,4 +127,4 @@ class ToolRequests:
         try:
             self.library.note_seen(digests)
         except GatewayError as error:
-            do_without(REQUESTS, self.library.path, error)
+            warn_unwritable(REQUESTS, self.library.path, error)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import cache
 
 from pml_gateway.index.text import MAX_REQUESTS
-from pml_gateway.requests.gates import Dropped
+from pml_gateway.requests.gates import DroppedRequest
 from pml_gateway.requests.library import MAX_CHARACTERS, MAX_OFFERED
 from pml_gateway.secrets.known import without_secrets
 from pml_gateway.text import escaped_json, first_sentence, shortened
@@ -74,7 +74,7 @@ where each key is the "id" of a tool.
 
 
 @dataclass(frozen=True, slots=True)
-class Definition:
+class PromptDefinition:
     """Description of one tool in a prompt."""
 
     digest: str
@@ -92,8 +92,8 @@ class Part:
     """Tools of one server that are written for with one prompt, and the server's other tools."""
 
     server: str
-    tools: tuple[Definition, ...]
-    siblings: tuple[Definition, ...]
+    tools: tuple[PromptDefinition, ...]
+    siblings: tuple[PromptDefinition, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,14 +142,14 @@ def wanted_requests(languages: Sequence[str]) -> int:
     return sum(share.count for share in shares(languages))
 
 
-def parts(definitions: Sequence[Definition], wanted: frozenset[str]) -> list[Part]:
+def parts(definitions: Sequence[PromptDefinition], wanted: frozenset[str]) -> list[Part]:
     """The prompts' worth of tools, server by server.
 
     Args:
         definitions: all tools of the servers, in their order.
         wanted: digests of those to be written for; each is, once, whatever it is called where.
     """
-    servers: dict[str, list[Definition]] = {}
+    servers: dict[str, list[PromptDefinition]] = {}
     for each in definitions:
         servers.setdefault(each.server, []).append(each)
     found: list[Part] = []
@@ -164,8 +164,8 @@ def parts(definitions: Sequence[Definition], wanted: frozenset[str]) -> list[Par
     return found
 
 
-def _pieces(tools: Sequence[Definition]) -> Iterator[tuple[Definition, ...]]:
-    piece: list[Definition] = []
+def _pieces(tools: Sequence[PromptDefinition]) -> Iterator[tuple[PromptDefinition, ...]]:
+    piece: list[PromptDefinition] = []
     size = 0
     for tool in tools:
         length = len(_data(_told(tool, 1)))
@@ -197,7 +197,7 @@ def prompt(part: Part, languages: Sequence[str]) -> str:
 
 
 def prompt_again(
-    part: Part, languages: Sequence[str], kept: Mapping[str, Sequence[str]], dropped: Sequence[Dropped]
+    part: Part, languages: Sequence[str], kept: Mapping[str, Sequence[str]], dropped: Sequence[DroppedRequest]
 ) -> str:
     """The prompt for what did not pass, with the reasons; `kept` and `dropped` are by the tools' keys."""
     numbers = {tool.key: number for number, tool in enumerate(part.tools, 1)}
@@ -283,7 +283,7 @@ def _kinds(share: Share, *, named: bool) -> str:
     return f"- {share.language}: {text}" if named else f"- {text}, in English"
 
 
-def _told(tool: Definition, number: int) -> JsonObject:
+def _told(tool: PromptDefinition, number: int) -> JsonObject:
     told: JsonObject = {"id": str(number), "name": _clean(tool.name, MAX_NAME)}
     if tool.title:
         told["title"] = _clean(tool.title, MAX_NAME)
@@ -294,7 +294,7 @@ def _told(tool: Definition, number: int) -> JsonObject:
     return told
 
 
-def _mentioned(tool: Definition) -> JsonObject:
+def _mentioned(tool: PromptDefinition) -> JsonObject:
     return {
         "name": _clean(tool.name, MAX_NAME),
         "does": first_sentence(_clean(tool.description, 500), SIBLING_SENTENCE),

@@ -41,7 +41,7 @@ LINES_READ = 100
 
 
 @dataclass(frozen=True, slots=True)
-class Encoded:
+class EncodedResult:
     """A value ready to be stored. `bytes` and `sha256` describe the value, `packed_bytes` its compressed parts."""
 
     kind: Kind
@@ -56,7 +56,7 @@ class Encoded:
     reads_on: JsonObject
 
 
-def encode(content: Content) -> Encoded:
+def encode(content: Content) -> EncodedResult:
     """Compress, hash, count and preview a value; call it in a thread, since it takes time proportional to the size.
 
     Raises:
@@ -70,7 +70,7 @@ def encode(content: Content) -> Encoded:
     if content.kind == "text" and not isinstance(value, str):
         # Without a path, JSON text is read as plain text.
         reads_on = {"path": "@", **reads_on}
-    return Encoded(
+    return EncodedResult(
         kind=content.kind,
         mime=content.mime,
         parts=tuple(packed[start : start + PART_CHARACTERS] for start in range(0, len(packed), PART_CHARACTERS)),

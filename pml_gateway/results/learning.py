@@ -17,13 +17,13 @@ from cachetools import FIFOCache
 from pml_gateway.catalog.model import CatalogTool
 from pml_gateway.catalog.wire import encode
 from pml_gateway.files import locked, write_atomically
-from pml_gateway.home import MANIFEST, do_without
+from pml_gateway.home import MANIFEST, warn_unwritable
 from pml_gateway.json_text.pieces import exceeds
 from pml_gateway.log import get_logger
 from pml_gateway.policy.client import Client
 from pml_gateway.results.content import Content, addressed
 from pml_gateway.results.shapes import fields, infer, merge, unwrapped, without
-from pml_gateway.signal import Coalesced
+from pml_gateway.signal import CoalescedSignal
 from pml_gateway.types import JsonObject
 
 logger = get_logger(__name__)
@@ -90,7 +90,7 @@ class LearnedShapes:
         self._is_on = is_on
         self._shapes: FIFOCache[_Key, LearnedShape] = FIFOCache(MAX_LEARNED)
         self._counts: FIFOCache[tuple[_Key, str, str], int] = FIFOCache(MAX_COUNTED)
-        self._unsaved = Coalesced(SAVE_SECONDS)
+        self._unsaved = CoalescedSignal(SAVE_SECONDS)
 
     async def observe(self, client: Client, tool: CatalogTool, content: Content) -> None:
         """Learn from one successful result; a tool that declares its output is skipped."""
@@ -160,7 +160,7 @@ class LearnedShapes:
         try:
             await anyio.to_thread.run_sync(self._write, dict(self._shapes))
         except OSError as error:
-            do_without(MANIFEST, self._path.parent, error)
+            warn_unwritable(MANIFEST, self._path.parent, error)
 
     def _write(self, shapes: dict[_Key, LearnedShape]) -> None:
         with locked(self._path):

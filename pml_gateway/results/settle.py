@@ -39,7 +39,7 @@ Route = Literal["workflow", "inside", "meta", "direct"]
 
 
 @dataclass(frozen=True, slots=True)
-class Settled:
+class PresentedResult:
     """A call's result as its client receives it, together with the original value.
 
     Args:
@@ -89,13 +89,13 @@ class Settler:
         self._shapes = shapes
         self._keeps_arguments = keeps_arguments
 
-    async def settle(self, call: Call, result: JsonObject) -> Settled:
+    async def settle(self, call: Call, result: JsonObject) -> PresentedResult:
         """Return what the client receives for an upstream's result; errors and questions pass unchanged."""
         failed = result.get("isError") is True
         if call.refs:
             self._results.note_use(self._source(call, "error" if failed else "ok"))
         if result.get("resultType") not in (None, "complete"):
-            return Settled(result, Content("json", None))
+            return PresentedResult(result, Content("json", None))
         if failed:
             return await self._failed(call, result)
         content = await _content(result, wraps=inner_output(call.tool) is not None)
@@ -103,22 +103,22 @@ class Settler:
         etag = await _etag(call, result)
         if etag is not None and await self._etags.is_unchanged(call.client, etag, call.if_none_match):
             told = data_result({"unchanged": True, "etag": etag})
-            return Settled(_with_etag(told, etag), content, etag, unchanged=True)
+            return PresentedResult(_with_etag(told, etag), content, etag, unchanged=True)
         stored, media = await self._store(call, result, content)
         if stored is not None:
             answer = data_result({**stored.answer(), **({"etag": etag} if etag else {})})
-            return Settled(_with_etag(with_media(answer, media), etag), content, etag, stored=stored)
-        return Settled(_with_etag(result, etag), content, etag)
+            return PresentedResult(_with_etag(with_media(answer, media), etag), content, etag, stored=stored)
+        return PresentedResult(_with_etag(result, etag), content, etag)
 
-    async def _failed(self, call: Call, result: JsonObject) -> Settled:
+    async def _failed(self, call: Call, result: JsonObject) -> PresentedResult:
         """Store a failure's text if it is large, so that it cannot flood a conversation; workflows need it whole."""
         nothing = Content("json", None)
         if call.route not in ("meta", "direct"):
-            return Settled(result, nothing)
+            return PresentedResult(result, nothing)
         stored, media = await self._store(call, result, await _content(result), "error")
         if stored is None:
-            return Settled(result, nothing)
-        return Settled(with_media(data_result(stored.answer(), is_error=True), media), nothing, stored=stored)
+            return PresentedResult(result, nothing)
+        return PresentedResult(with_media(data_result(stored.answer(), is_error=True), media), nothing, stored=stored)
 
     async def _store(
         self, call: Call, result: JsonObject, content: Content, status: str = "ok"

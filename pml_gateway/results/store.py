@@ -24,15 +24,15 @@ from pml_gateway.json_text.pieces import measure
 from pml_gateway.log import get_logger
 from pml_gateway.policy.client import Client
 from pml_gateway.policy.view import View
+from pml_gateway.quotas import Holdings
 from pml_gateway.results.content import Content
-from pml_gateway.results.encoding import Encoded, decode, encode, tokens_of_json
+from pml_gateway.results.encoding import EncodedResult, decode, encode, tokens_of_json
 from pml_gateway.results.paths import value_at
 from pml_gateway.results.references import Reference, find_references, is_handle, substitute
 from pml_gateway.results.stored import Source, StoredResult, from_head, kept_bytes, to_head
-from pml_gateway.shares import Holdings
 from pml_gateway.state.backend import Backend, build_backend, check_store
 from pml_gateway.types import JsonObject
-from pml_gateway.workplace import Workplace
+from pml_gateway.working_directory import WorkingDirectory
 
 logger = get_logger(__name__)
 
@@ -68,7 +68,7 @@ def everything(_: Source) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class Resolved:
+class ResolvedReference:
     """Arguments with references replaced by values, and the references that were used."""
 
     arguments: JsonObject
@@ -142,7 +142,7 @@ class ResultStore:
             is_kept = await self._write(backend, _key(stored.ref), stored, client, encoded.parts)
         return stored if is_kept else None
 
-    def _described(self, encoded: Encoded, source: Source) -> StoredResult:
+    def _described(self, encoded: EncodedResult, source: Source) -> StoredResult:
         handle = f"ref_{secrets.token_urlsafe(HANDLE_BYTES)}"
         stored = StoredResult(
             ref=handle,
@@ -160,7 +160,7 @@ class ResultStore:
         )
         return replace(stored, stored_bytes=kept_bytes(stored, encoded.packed_bytes))
 
-    async def resolve(self, client: Client, arguments: JsonObject, visible: Visible = everything) -> Resolved:
+    async def resolve(self, client: Client, arguments: JsonObject, visible: Visible = everything) -> ResolvedReference:
         """Replace every `{"$ref": handle, "path": jmespath}` in the arguments; inserted values are not scanned again.
 
         Raises:
@@ -168,10 +168,10 @@ class ResultStore:
             InvalidInputError: a path finds nothing, a reference is malformed, or the call uses too much.
         """
         if self.settings.mode == "off":
-            return Resolved(arguments)
+            return ResolvedReference(arguments)
         found = find_references(arguments)
         if not found:
-            return Resolved(arguments)
+            return ResolvedReference(arguments)
         values: dict[Reference, Any] = {}
         contents: dict[str, Content] = {}
         total = 0
@@ -185,7 +185,7 @@ class ResultStore:
                 raise InvalidInputError(
                     f"the references stand for more than {MAX_RESOLVED // 1024**2} MiB", hint="pass less in one call"
                 )
-        return Resolved(substitute(arguments, values), tuple(contents))
+        return ResolvedReference(substitute(arguments, values), tuple(contents))
 
     async def read(self, client: Client, handle: str, visible: Visible = everything) -> Content:
         """Read the value of a reference.
@@ -333,20 +333,20 @@ async def _read_parts(backend: Backend, key: str, count: int) -> list[str] | Non
 
 @asynccontextmanager
 async def open_results(
-    settings: ReferenceSettings, directory: Path, workplace: Workplace | None = None
+    settings: ReferenceSettings, directory: Path, working_directory: WorkingDirectory | None = None
 ) -> AsyncIterator[ResultStore]:
     """Open the store of one gateway; its backend is opened when the first result is stored, and closed on exit.
 
     Args:
         settings: which results are kept, where and for how long.
         directory: the folder of the disk store.
-        workplace: the variables and folder that `store` is resolved with; by default those of this process.
+        working_directory: the variables and folder that `store` is resolved with; by default those of this process.
 
     Raises:
         ConfigurationError: the store cannot be used as configured.
     """
-    workplace = workplace or Workplace.here()
-    check_store(settings, workplace)
+    working_directory = working_directory or WorkingDirectory.here()
+    check_store(settings, working_directory)
     opened: list[Backend] = []
     opening = anyio.Lock()
     async with AsyncExitStack() as stack:
@@ -355,7 +355,7 @@ async def open_results(
             if not opened:
                 async with opening:
                     if not opened:
-                        backend = await anyio.to_thread.run_sync(build_backend, settings, directory, workplace)
+                        backend = await anyio.to_thread.run_sync(build_backend, settings, directory, working_directory)
                         await stack.enter_async_context(backend.context)
                         opened.append(backend)
             return opened[0]

@@ -17,7 +17,7 @@ from pml_gateway.errors import SecretError
 from pml_gateway.regular_files import RefusedFileError, read_regular
 from pml_gateway.secrets.env_file import stored_variables
 from pml_gateway.secrets.known import KNOWN_SECRETS
-from pml_gateway.workplace import Workplace
+from pml_gateway.working_directory import WorkingDirectory
 
 MAX_SECRET_BYTES = 64 * 1024
 """Maximum size of a secret's file; keys and certificates are far smaller, so a larger file is a mistaken path."""
@@ -59,12 +59,12 @@ def resolve(text: str, environ: Mapping[str, str] = os.environ) -> str:
     Raises:
         SecretError: a variable or file is missing; names it, but never its value.
     """
-    workplace = Workplace.here(environ)
-    return _REFERENCE.sub(lambda match: _remembered(match, workplace), text)
+    working_directory = WorkingDirectory.here(environ)
+    return _REFERENCE.sub(lambda match: _remembered(match, working_directory), text)
 
 
-def resolve_in(text: str, workplace: Workplace) -> str:
-    """Resolve a text of a server's definition like `resolve`, but with a workplace's variables and folder.
+def resolve_in(text: str, working_directory: WorkingDirectory) -> str:
+    """Resolve a text of a server's definition like `resolve`, but with a working directory's variables and folder.
 
     Raises:
         SecretError: see `resolve`.
@@ -72,8 +72,8 @@ def resolve_in(text: str, workplace: Workplace) -> str:
 
     def value(match: re.Match[str]) -> str:
         if match["folder"] is None:
-            return _remembered(match, workplace)
-        return match["folder"] if match["kept"] else str(workplace.folder)
+            return _remembered(match, working_directory)
+        return match["folder"] if match["kept"] else str(working_directory.folder)
 
     return _REFERENCE_OR_FOLDER.sub(value, text)
 
@@ -90,25 +90,25 @@ def _reference(match: re.Match[str]) -> SecretReference:
     return SecretReference("env", name.strip(), default if separator else None)
 
 
-def _remembered(match: re.Match[str], workplace: Workplace) -> str:
-    value = _value(match, workplace)
+def _remembered(match: re.Match[str], working_directory: WorkingDirectory) -> str:
+    value = _value(match, working_directory)
     if not match["escape"]:
         KNOWN_SECRETS.remember(value)
     return value
 
 
-def _value(match: re.Match[str], workplace: Workplace) -> str:
+def _value(match: re.Match[str], working_directory: WorkingDirectory) -> str:
     if match["escape"]:
         return match[0][1:]
     reference = _reference(match)
     if not match["close"]:
         raise SecretError(f"a ${{{reference.kind}:...}} reference is not closed", hint="add the missing `}`")
     if reference.kind == "file":
-        return _file(reference, workplace)
+        return _file(reference, working_directory)
     if not _NAME.match(reference.name):
         raise SecretError(f"{reference.label} names no environment variable", hint="write ${env:NAME}")
-    environ = workplace.environ
-    value = stored_variables(environ, workplace.folder).get(reference.name) or environ.get(reference.name)
+    environ = working_directory.environ
+    value = stored_variables(environ, working_directory.folder).get(reference.name) or environ.get(reference.name)
     if value:
         return value
     if reference.default is not None:
@@ -122,8 +122,8 @@ def _value(match: re.Match[str], workplace: Workplace) -> str:
     )
 
 
-def _file(reference: SecretReference, workplace: Workplace) -> str:
-    path = workplace.path(reference.name)
+def _file(reference: SecretReference, working_directory: WorkingDirectory) -> str:
+    path = working_directory.path(reference.name)
     details = {"file": str(path)}
     if not reference.name.startswith("~") and not Path(reference.name).is_absolute():
         raise SecretError(

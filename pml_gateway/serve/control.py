@@ -23,7 +23,7 @@ from pml_gateway import __version__
 from pml_gateway.catalog.prompts_and_resources import OfferKind
 from pml_gateway.errors import ResultStoreError
 from pml_gateway.files import OWNER_ONLY, make_private
-from pml_gateway.home import RUN, do_without
+from pml_gateway.home import RUN, warn_unwritable
 from pml_gateway.log import Seldom, get_logger
 from pml_gateway.paths import Paths
 from pml_gateway.secrets.judgement import MASK
@@ -56,7 +56,7 @@ def gateway_status(gateway: Gateway) -> JsonObject:
     return {
         "pid": os.getpid(),
         "version": __version__,
-        "folder": str(gateway.pool.workplace.folder),
+        "folder": str(gateway.pool.working_directory.folder),
         "mode": settings.gateway.tools_exposure.value,
         "tools": len(gateway.state.catalog.tools),
         "upstreams": [
@@ -71,7 +71,7 @@ def _upstream(gateway: Gateway, upstream: Upstream, tools: Sequence[CatalogTool]
 
     listed = upstream.last_listed
     offers = gateway.state.catalog.offers
-    pins = gateway.warden.servers.get(upstream.upstream_id)
+    pins = gateway.trust_gate.servers.get(upstream.upstream_id)
     return {
         "server": upstream.upstream_id,
         "state": upstream.state.value,
@@ -145,7 +145,7 @@ async def serve_control(gateway: Gateway, paths: Paths, reload: Reload, presence
         finally:
             unready.unlink(missing_ok=True)
     except OSError as error:
-        do_without(RUN, paths.run_dir, error)
+        warn_unwritable(RUN, paths.run_dir, error)
 
 
 async def _accept(

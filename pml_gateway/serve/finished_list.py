@@ -6,11 +6,11 @@ import anyio
 import anyio.to_thread
 import mcp_types
 
-from pml_gateway.gateway.events import Listed
+from pml_gateway.gateway.events import ToolsListed
 from pml_gateway.gateway.gateway import Gateway
 from pml_gateway.gateway.request import Context, list_intent
 from pml_gateway.gateway.tool_list import list_tools
-from pml_gateway.serve.messages.written import Written, takes_written
+from pml_gateway.serve.messages.written import WrittenValue, takes_written
 from pml_gateway.types import JsonObject
 
 # Lists change without notice whenever their owner wants, so that none may be kept.
@@ -28,8 +28,8 @@ async def fill(gateway: Gateway, ctx: Context, answer: JsonObject) -> JsonObject
     if "cacheScope" in answer and (intent is not None or gateway.state.settings.clients):
         answer = {**answer, "cacheScope": "private"}
     gateway.events.publish(
-        Listed(gateway.state, scope, intent, finished.tools_json, finished.digest, ctx.protocol_version)
+        ToolsListed(gateway.state, scope, intent, finished.tools_json, finished.digest, ctx.protocol_version)
     )
     if takes_written(scope):
-        return {**answer, "tools": Written([finished.tools_json], len(finished.tools_json), scope)}
+        return {**answer, "tools": WrittenValue([finished.tools_json], len(finished.tools_json), scope)}
     return {**answer, "tools": await anyio.to_thread.run_sync(finished.decoded)}

@@ -27,6 +27,7 @@ from pml_gateway.hosts import KnownHosts
 from pml_gateway.log import get_logger
 from pml_gateway.policy.client import ANONYMOUS, Client, ClientKeys, anonymous_at
 from pml_gateway.policy.refusals import refusals
+from pml_gateway.quotas import Visitors
 from pml_gateway.serve.limits.connections import RETRY_AFTER_SECONDS, ConnectionLimits
 from pml_gateway.serve.limits.descriptors import connections_within, raise_limit
 from pml_gateway.serve.limits.sessions import Sessions
@@ -35,7 +36,6 @@ from pml_gateway.serve.messages.written import Splicing
 from pml_gateway.serve.methods import shown_client
 from pml_gateway.serve.resumption import ResumableSessions
 from pml_gateway.serve.runtime import OpenRuntime, Runtime
-from pml_gateway.shares import Visitors
 from pml_gateway.telemetry.trace import (
     CURRENT_TRACE,
     REQUEST_ID_HEADER,
@@ -76,7 +76,7 @@ class HttpApp:
         self._limits = limits
         names = {*LOOPBACK_HOSTS, settings.host}
         self._known_hosts = KnownHosts(names, settings.allowed_hosts, settings.allowed_origins)
-        self._environ = runtime.gateway.pool.workplace.environ
+        self._environ = runtime.gateway.pool.working_directory.environ
         self._keys = ClientKeys(runtime.gateway.state.settings.clients, self._environ)
         self._sessions = Sessions(manager, settings)
         self._requests: dict[anyio.CancelScope, str] = {}

@@ -33,8 +33,8 @@ from pml_gateway.log import Seldom, get_logger
 from pml_gateway.mcp.listing import ListKind
 from pml_gateway.mcp.sdk import connection_of
 from pml_gateway.policy.client import current_client
-from pml_gateway.shares import Holdings
-from pml_gateway.signal import Coalesced
+from pml_gateway.quotas import Holdings
+from pml_gateway.signal import CoalescedSignal
 
 logger = get_logger(__name__)
 
@@ -90,7 +90,7 @@ class Subscribers:
         self._subscribers: dict[object, _Subscriber] = {}
         self._held: Holdings[object] = Holdings()
         self._too_many = Seldom(logger)
-        self._due = Coalesced(0.05)
+        self._due = CoalescedSignal(0.05)
         self._is_swapped = False
         self._refocused: set[object] = set()
         self._announced: dict[Announced, bool] = {}

@@ -67,7 +67,7 @@ LISTEN = "subscriptions/listen"
 """Stays open for as long as the client wants; nothing waits for its answer."""
 
 
-class Admission(Protocol):
+class RequestAdmission(Protocol):
     """Makes a client known by what it can be asked, before its message is served."""
 
     async def admit(self, ctx: Context, *, may_wait: bool) -> None:
@@ -81,7 +81,7 @@ class Dispatch:
         self,
         methods: Iterable[Method],
         gateway: Gateway,
-        admission: Admission,
+        admission: RequestAdmission,
         boundary: RequestStateBoundary,
         spans: Spans | None,
     ) -> None:

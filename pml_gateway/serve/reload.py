@@ -26,7 +26,7 @@ async def follow_files(gateway: Gateway, loaded: LoadedSettings, load: LoadSetti
 
     The files of pins and of requests are watched as well.
     """
-    pins = gateway.warden.file.path.absolute()
+    pins = gateway.trust_gate.file.path.absolute()
     requests = gateway.requests.library.path.absolute()
     for folder in (pins.parent, requests.parent):
         with suppress(OSError):

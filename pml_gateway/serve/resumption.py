@@ -21,10 +21,10 @@ from mcp_types import JSONRPCError, JSONRPCMessage, JSONRPCResponse
 
 from pml_gateway.gateway.request import CURRENT
 from pml_gateway.mcp.sdk import on_session_end
-from pml_gateway.serve.messages.posted import Posted
+from pml_gateway.quotas import OWN, Holdings
+from pml_gateway.serve.messages.posted import PostedMessages
 from pml_gateway.serve.messages.request_ids import original
 from pml_gateway.serve.messages.written import size_of
-from pml_gateway.shares import OWN, Holdings
 from pml_gateway.signal import Signal
 
 RETRY_MILLISECONDS = 500
@@ -184,7 +184,7 @@ class ResumableSessions(StreamableHTTPSessionManager):
             # Whoever opens one too many loses another: `serve/limits/sessions.py`.
             max_sessions=None,
         )
-        self.asgi_app.app = Posted(self.asgi_app.app)
+        self.asgi_app.app = PostedMessages(self.asgi_app.app)
         on_session_end(self, self._forget_events)
 
     @property

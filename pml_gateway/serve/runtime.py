@@ -14,11 +14,11 @@ import anyio
 
 from pml_gateway.config.load import LoadedSettings
 from pml_gateway.gateway.calling import Caller
-from pml_gateway.gateway.events import Listed
+from pml_gateway.gateway.events import ToolsListed
 from pml_gateway.gateway.gateway import Gateway, open_gateway
 from pml_gateway.gateway.prompts_and_resources import PromptAndResourceRequests
 from pml_gateway.gateway.resource_subscriptions import ResourceFollowers
-from pml_gateway.gateway.shared import Shared
+from pml_gateway.gateway.shared import SharedResources
 from pml_gateway.gateway.usage import ListCosts, UsageNotes
 from pml_gateway.log import get_logger
 from pml_gateway.mcp.transport import OpenStreams
@@ -35,7 +35,7 @@ from pml_gateway.telemetry.setup import open_watching
 from pml_gateway.upstreams.dialogue.local_clients import LocalClients
 from pml_gateway.upstreams.sharing import WantedUpstream
 from pml_gateway.usage.recorder import Recorder, open_recorder
-from pml_gateway.workplace import Workplace
+from pml_gateway.working_directory import WorkingDirectory
 
 if TYPE_CHECKING:
     from pml_gateway.telemetry.prometheus import PrometheusMetrics
@@ -79,19 +79,21 @@ async def open_runtime(
     on_open: OnOpen | None = None,
     open_streams: OpenStreams | None = None,
     local: LocalClients | None = None,
-    shared: Shared | None = None,
-    workplace: Workplace | None = None,
+    shared: SharedResources | None = None,
+    working_directory: WorkingDirectory | None = None,
     wanted: Mapping[str, WantedUpstream] | None = None,
 ) -> AsyncIterator[Runtime]:
     """Open the gateway and everything that keeps it current; `local` are the clients that it serves over stdio.
 
-    It runs for `workplace`, by default that of this process. One of several gateways of a process has what is `shared`,
-    and may know which upstreams are `wanted`.
+    Args:
+        working_directory: folder and variables of the clients; by default those of this process.
+        shared: resources that the gateways of one process share.
+        wanted: upstreams of the configuration, if they are known already.
     """
-    workplace = workplace or Workplace.here()
+    working_directory = working_directory or WorkingDirectory.here()
     local = local if shared is None else shared.upstreams.local
     async with (
-        open_watching(loaded.settings, workplace.environ, shared.decisions if shared else None) as watching,
+        open_watching(loaded.settings, working_directory.environ, shared.decisions if shared else None) as watching,
         open_gateway(
             loaded.settings,
             paths,
@@ -102,7 +104,7 @@ async def open_runtime(
             shared=shared,
             wanted=wanted,
             events=watching.events,
-            workplace=workplace,
+            working_directory=working_directory,
         ) as gateway,
         open_recorder(paths.usage_file, lambda: gateway.state.settings.usage) as recorder,
         anyio.create_task_group() as tasks,
@@ -115,11 +117,11 @@ async def open_runtime(
         server = build_server(gateway, caller, subscribers, offers, watching.spans)
         if gateway.events.reach(ListsCounted):
             costs = ListCosts(gateway.events)
-            gateway.events.subscribe(Listed, costs.listed)
+            gateway.events.subscribe(ToolsListed, costs.listed)
             tasks.start_soon(costs.run)
         tasks.start_soon(followers.run)
         tasks.start_soon(subscribers.run)
-        tasks.start_soon(follow_files, gateway, loaded, load, watched_files(paths, workplace))
+        tasks.start_soon(follow_files, gateway, loaded, load, watched_files(paths, working_directory))
         presence = Presence("http" if local is None else "stdio", identity)
         if shared is not None:
             presence.started = shared.began
@@ -133,9 +135,9 @@ async def open_runtime(
         tasks.cancel_scope.cancel()
 
 
-def watched_files(paths: Paths, workplace: Workplace) -> tuple[Path, ...]:
+def watched_files(paths: Paths, working_directory: WorkingDirectory) -> tuple[Path, ...]:
     """Files that change what is served, also those that do not exist yet."""
-    return (paths.config_file, paths.secrets_file, paths.trust_file, workplace.folder / PROJECT_NAME)
+    return (paths.config_file, paths.secrets_file, paths.trust_file, working_directory.folder / PROJECT_NAME)
 
 
 async def refresh_on_hangup(gateways: Callable[[], Iterable[Gateway]]) -> None:

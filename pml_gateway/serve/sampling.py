@@ -33,7 +33,7 @@ SHOWN_OF_REFUSAL = 300
 """Characters of what a client says of its refusal."""
 
 
-class Question(BaseModel):
+class SamplingQuestion(BaseModel):
     """All that can be asked: one text, answered by a text. No tools, no context, no other method."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
@@ -81,7 +81,7 @@ class ClientModel:
     async def answer(self, request: JsonObject) -> JsonObject:
         """The text that the client's model writes, or why there is none."""
         try:
-            question = Question.model_validate(request)
+            question = SamplingQuestion.model_validate(request)
         except ValidationError as error:
             first = error.errors(include_url=False, include_input=False)[0]
             return {"error": f"this cannot be asked: {'.'.join(map(str, first['loc']))}: {first['msg']}"}
@@ -116,7 +116,7 @@ class ClientModel:
             return f"{client.name} does not offer sampling"
         return None
 
-    async def _asked(self, question: Question) -> JsonObject:
+    async def _asked(self, question: SamplingQuestion) -> JsonObject:
         client = self._client
         assert client is not None
         assert client.audience is not None
@@ -133,7 +133,7 @@ class ClientModel:
             return {"error": f"{self._name} refused ({error.error.code}): {shortened(said, SHOWN_OF_REFUSAL)}"}
         return self._read(answer, question)
 
-    def _read(self, answer: JsonObject, question: Question) -> JsonObject:
+    def _read(self, answer: JsonObject, question: SamplingQuestion) -> JsonObject:
         """The text of a client's answer, in which anything may stand."""
         content = answer.get("content")
         blocks = content if isinstance(content, list) else [content]

@@ -15,7 +15,7 @@ from mcp.shared.message import SessionMessage
 from mcp_types.jsonrpc import JSONRPCError, JSONRPCNotification, JSONRPCRequest, JSONRPCResponse
 
 from pml_gateway.mcp.sdk import ContextReceiveStream, ContextSendStream, TappedReceive, create_context_streams
-from pml_gateway.processes.framing import Lines, Oversized
+from pml_gateway.processes.framing import Lines, OversizedLine
 from pml_gateway.serve.messages.incoming import OpenRequests, incoming
 from pml_gateway.serve.messages.written import WrittenSent, over_stdio
 from pml_gateway.serve.methods import LISTEN
@@ -64,7 +64,7 @@ class Outgoing(WrittenSent):
             self.waiting -= 1
 
 
-class Unanswered:
+class UnansweredRequests:
     """The requests of one client over a pair of streams that have no answer yet.
 
     A request that has been worked on is not yet answered: over stdio, its answer is still to be written.
@@ -148,7 +148,7 @@ def _stdin() -> Iterator[int]:
         os.close(own)
 
 
-async def _lines(descriptor: int) -> AsyncIterator[bytes | Oversized]:
+async def _lines(descriptor: int) -> AsyncIterator[bytes | OversizedLine]:
     lines = Lines(MAX_LINE)
     while chunk := await anyio.to_thread.run_sync(os.read, descriptor, CHUNK, abandon_on_cancel=True):
         for line in lines.feed(chunk):
@@ -167,7 +167,7 @@ async def serve_stdio(open_runtime: OpenRuntime) -> None:
 
 async def _serve(open_runtime: OpenRuntime, stdin: int) -> None:
     async with stdio_server(cast(anyio.AsyncFile[str], _NoLines())) as (_, write), first_signal() as signalled:
-        unanswered = Unanswered()
+        unanswered = UnansweredRequests()
         arriving, read = create_context_streams[SessionMessage | Exception](0)
 
         async def refuse(answer: JSONRPCError) -> None:

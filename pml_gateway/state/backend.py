@@ -17,13 +17,13 @@ import anyio.to_thread
 from pml_gateway.config.settings import ReferenceSettings
 from pml_gateway.errors import ConfigurationError
 from pml_gateway.files import OWNER_ONLY, PRIVATE_FOLDER, make_own_file, make_private
-from pml_gateway.home import RESULTS, do_without, obstacle
+from pml_gateway.home import RESULTS, obstacle, warn_unwritable
 from pml_gateway.installation import EXTRAS, adding
 from pml_gateway.secrets.masking import without_defaults
 from pml_gateway.secrets.references import resolve
 from pml_gateway.state.memory import MemoryStore
 from pml_gateway.state.store import KeyValues
-from pml_gateway.workplace import Workplace
+from pml_gateway.working_directory import WorkingDirectory
 
 DBNAME = "cache.db"
 """As diskcache calls its file in a folder."""
@@ -41,13 +41,13 @@ class Backend:
     failures: tuple[type[Exception], ...]
 
 
-def check_store(settings: ReferenceSettings, workplace: Workplace | None = None) -> None:
+def check_store(settings: ReferenceSettings, working_directory: WorkingDirectory | None = None) -> None:
     """Refuse a store that could not be opened later, when a result that already exists would suffer.
 
     Raises:
         ConfigurationError: a secret in `store` is missing, it names no store, or a package is not installed.
     """
-    store = resolve(settings.store, (workplace or Workplace.here()).environ)
+    store = resolve(settings.store, (working_directory or WorkingDirectory.here()).environ)
     if store in ("memory", "disk") or store.startswith("disk:"):
         return
     if not _is_redis_url(store):
@@ -75,26 +75,28 @@ def _is_redis_url(store: str) -> bool:
         return False
 
 
-def build_backend(settings: ReferenceSettings, directory: Path, workplace: Workplace | None = None) -> Backend:
+def build_backend(
+    settings: ReferenceSettings, directory: Path, working_directory: WorkingDirectory | None = None
+) -> Backend:
     """The store a setting names, not yet open. Imports take 0.3 s: call it in a thread.
 
     Args:
         settings: `store` is `memory`, `disk`, `disk:<folder>`, or a `redis://` or `rediss://` URL.
         directory: the folder of `disk`; it is created for its owner only.
-        workplace: whose variables and folder `store` is read with; by default those of this process.
+        working_directory: whose variables and folder `store` is read with; by default those of this process.
 
     Where nothing can be written into the folder, results are kept in memory.
 
     Raises:
         ConfigurationError: as `check_store`, or the folder holds what is no store.
     """
-    workplace = workplace or Workplace.here()
-    check_store(settings, workplace)
-    store = resolve(settings.store, workplace.environ)
+    working_directory = working_directory or WorkingDirectory.here()
+    check_store(settings, working_directory)
+    store = resolve(settings.store, working_directory.environ)
     if store == "memory":
         return _memory()
     if store == "disk" or store.startswith("disk:"):
-        folder = workplace.path(store[5:]) if store[5:] else directory
+        folder = working_directory.path(store[5:]) if store[5:] else directory
         return _disk(folder, without_defaults(settings.store), settings.max_bytes)
     return _redis(store)
 
@@ -138,11 +140,11 @@ def _disk(directory: Path, written: str, max_bytes: int) -> Backend:
         cache = OwnCache(str(directory), size_limit=max_bytes + max_bytes // 8 + DISK_MARGIN, disk=PrivateDisk)
         store = DiskStore(disk_cache=cache)
     except OSError as error:
-        do_without(RESULTS, directory, error)
+        warn_unwritable(RESULTS, directory, error)
         return _memory()
     except sqlite3.Error as error:
         if obstacle(directory):
-            do_without(RESULTS, directory, error)
+            warn_unwritable(RESULTS, directory, error)
             return _memory()
         raise ConfigurationError(
             f"references.store: {written} cannot be used ({error})", hint="name another folder: disk:<folder>"

@@ -15,7 +15,7 @@ from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStre
 
 from pml_gateway.files import Signature, signature
 from pml_gateway.log import Seldom, get_logger
-from pml_gateway.signal import Coalesced
+from pml_gateway.signal import CoalescedSignal
 
 logger = get_logger(__name__)
 
@@ -54,7 +54,7 @@ class FileChanges:
     def __init__(self) -> None:
         self._followers: list[_Follower] = []
         self._folders = frozenset[Path]()
-        self._differs = Coalesced(JOINING_SECONDS)
+        self._differs = CoalescedSignal(JOINING_SECONDS)
         self._failed = Seldom(logger)
 
     @asynccontextmanager

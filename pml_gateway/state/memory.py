@@ -9,7 +9,7 @@ from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from pml_gateway.shares import OWN, Holdings
+from pml_gateway.quotas import OWN, Holdings
 from pml_gateway.types import JsonObject
 
 MAX_ENTRIES = 20_000

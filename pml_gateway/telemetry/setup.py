@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Watching:
+class TelemetryHandle:
     """The observers of one gateway's requests: the stream of events, and spans and metrics if they are enabled."""
 
     events: Events
@@ -30,7 +30,7 @@ class Watching:
 @asynccontextmanager
 async def open_watching(
     settings: Settings, environ: Mapping[str, str] = os.environ, decisions: DecisionsLog | None = None
-) -> AsyncIterator[Watching]:
+) -> AsyncIterator[TelemetryHandle]:
     """Open the observers that the settings enable; spans and measurements in memory are sent when this context ends.
 
     Gateways in one process share the log of their `decisions`.
@@ -58,4 +58,4 @@ async def open_watching(
             if target.traces:
                 spans = Spans()
                 events.subscribe(UpstreamAnswered, spans.upstream_answered)
-        yield Watching(events, spans, prometheus)
+        yield TelemetryHandle(events, spans, prometheus)

@@ -31,7 +31,7 @@ from pml_gateway.trust.identity import (
     name_of,
     with_texts_of,
 )
-from pml_gateway.trust.pins import MAX_HELD, Accepted, Because, Form, Held, Pins, ServerPins
+from pml_gateway.trust.pins import MAX_HELD, Acceptance, Because, Form, HeldForm, Pins, ServerPins
 from pml_gateway.trust.recognition import recognises
 from pml_gateway.trust.verdict import Level, Peer, Reason, RiskClass, Subject, SubjectKind, Verdict, peer_of
 from pml_gateway.types import JsonObject
@@ -75,7 +75,7 @@ class ServedBefore(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Heard:
+class ServerListing:
     """The lists of one server, and its identity."""
 
     entry: ManifestEntry
@@ -84,13 +84,13 @@ class Heard:
 
 
 @dataclass(frozen=True, slots=True)
-class Settled:
+class SettledServer:
     """A server all of whose definitions were accepted: as long as neither they nor its pins change, nothing does."""
 
-    heard: Heard
+    heard: ServerListing
     pins: ServerPins
 
-    def holds(self, heard: Heard, pins: Pins) -> bool:
+    def holds(self, heard: ServerListing, pins: Pins) -> bool:
         """Return True if the server still lists exactly what was accepted."""
         then, now = self.heard.entry, heard.entry
         return (
@@ -114,20 +114,20 @@ class Admission:
     entries: Mapping[str, ManifestEntry]
     pins: Pins
     news: tuple[DefinitionsDecided, ...] = ()
-    settled: Mapping[str, Settled] = field(default_factory=dict)
+    settled: Mapping[str, SettledServer] = field(default_factory=dict)
     held_back: Mapping[str, tuple[JsonObject, ...]] = field(default_factory=dict)
     """By server id, the accepted definitions of tools that are listed and not served."""
 
 
 def admit(
-    heard: Mapping[str, Heard],
+    heard: Mapping[str, ServerListing],
     policy: TrustSettings,
     pins: Pins,
     judge: Judge,
     *,
     now: float,
     digest_of: Callable[[JsonObject], str] = digest,
-    settled: Mapping[str, Settled] = MappingProxyType({}),
+    settled: Mapping[str, SettledServer] = MappingProxyType({}),
 ) -> Admission:
     """Decide what to serve of the servers' listings. Judging is slow: call it in a thread.
 
@@ -173,7 +173,7 @@ def admit(
         news += review.news()
         own = pins.of(review.server, heard[review.server].identity)
         if entries[review.server] is entry and own is not None and not own.held:
-            known[review.server] = Settled(heard[review.server], own)
+            known[review.server] = SettledServer(heard[review.server], own)
     return Admission(entries, pins, tuple(news), known, held_back)
 
 
@@ -205,7 +205,7 @@ class _Review:
     def __init__(
         self,
         server: str,
-        heard: Heard,
+        heard: ServerListing,
         policy: TrustSettings,
         pins: Pins,
         now: float,
@@ -224,7 +224,7 @@ class _Review:
         self._pins = pinned or ServerPins(server, heard.identity.what)
         # A server that its owner has yet to look at is as new as before, whatever it changes meanwhile.
         self._awaits_review = pinned is not None and policy.new_servers == "review" and SERVER not in pinned.accepted
-        self._decided: dict[Key, Form | Held | None] = {}
+        self._decided: dict[Key, Form | HeldForm | None] = {}
         self._waiting: dict[Key, tuple[_Item, Because]] = {}
         self.returned: list[_Item] = []
         """Changes that bring back a rejected text for the first time, and may work with the accepted texts."""
@@ -287,7 +287,7 @@ class _Review:
             return
         before = self._pins.latest(item.key)
         # Only the difference was judged: what stayed of a form that is warned of, or was never read, is read anew.
-        self._set(item, Accepted.NO_ATTACK, verdict if before is None or _is_sound(before) else None)
+        self._set(item, Acceptance.NO_ATTACK, verdict if before is None or _is_sound(before) else None)
 
     def stripped(self, item: _Item) -> Subject | None:
         """Return what the judge is asked about an attack with the accepted texts, unless an accepted form is served."""
@@ -311,7 +311,7 @@ class _Review:
     def keep_without_texts(self, item: _Item) -> None:
         """Serve a definition that is held back with the texts that were accepted."""
         decided = self._decided[item.key]
-        if isinstance(decided, Held):
+        if isinstance(decided, HeldForm):
             self._decided[item.key] = replace(decided, is_text_only=True)
 
     def admitted_entry(self) -> ManifestEntry:
@@ -353,14 +353,14 @@ class _Review:
         """The pins with what was decided here."""
         own = self._pins
         forms: dict[Key, Form] = {}
-        held: dict[Key, tuple[Held, ...]] = {}
+        held: dict[Key, tuple[HeldForm, ...]] = {}
         for item in self._items.values():
             match self._decided[item.key]:
                 case Form() as form if _is_pinned(item.key) and own.form(item.key, form.digest) is None:
                     forms[item.key] = form
                 case Form() as form if _is_pinned(item.key) and self._is_back(item.key, form):
                     forms[item.key] = replace(form, at=self._now)
-                case Held() as each:
+                case HeldForm() as each:
                     held[item.key] = (each,)
         own = own.with_forms(forms.items()) if forms else own
         held = self._held_with(held, own)
@@ -376,9 +376,9 @@ class _Review:
         latest = self._pins.latest(key)
         return latest is not None and latest.digest != form.digest and latest.at < self._heard.entry.listed_at
 
-    def _held_with(self, held: dict[Key, tuple[Held, ...]], own: ServerPins) -> dict[Key, tuple[Held, ...]]:
+    def _held_with(self, held: dict[Key, tuple[HeldForm, ...]], own: ServerPins) -> dict[Key, tuple[HeldForm, ...]]:
         """Merge the forms held back here with those that another gateway was listed later."""
-        merged: dict[Key, tuple[Held, ...]] = {}
+        merged: dict[Key, tuple[HeldForm, ...]] = {}
         for key in [*own.held, *(key for key in held if key not in own.held)]:
             mine = {each.digest: each for each in held.get(key, ())}
             newer = [
@@ -398,7 +398,7 @@ class _Review:
                     outcome = self._accepted_as(item.key, form)
                     if outcome:
                         told.setdefault(outcome, []).append((item, form.verdict))
-                case Held() as each if self._pins.waiting(item.key, each.digest) is None:
+                case HeldForm() as each if self._pins.waiting(item.key, each.digest) is None:
                     outcome = "quarantined" if self._served(item) is None else "held_back"
                     told.setdefault(outcome, []).append((item, each.verdict))
         for outcome, items in told.items():
@@ -434,27 +434,27 @@ class _Review:
             self._set(item, Because.RETURNED)
             self.returned.append(item)
         elif self._is_older_than_pins:
-            self._set(item, Accepted.UPGRADE)
+            self._set(item, Acceptance.UPGRADE)
         elif (
             self._is_new or self._is_still_new(item) or (waiting is not None and waiting.because is Because.NEW_SERVER)
         ):
             accepts = policy.new_servers == "accept"
-            self._set(item, Accepted.NEW_SERVER if accepts else Because.NEW_SERVER)
+            self._set(item, Acceptance.NEW_SERVER if accepts else Because.NEW_SERVER)
         elif waiting is not None and waiting.because is Because.RETURNED:
             self._decided[item.key] = waiting
         else:
             self._decide_change(item, waiting.verdict if waiting is not None else None)
 
-    def _decide_resource(self, item: _Item, waiting: Held | None) -> None:
+    def _decide_resource(self, item: _Item, waiting: HeldForm | None) -> None:
         """Serve a resource unless it is an attack, whether or not its server is new."""
         if self._policy.changes == "notice":
-            self._set(item, Because.RETURNED if self._has_returned(item) else Accepted.POLICY)
+            self._set(item, Because.RETURNED if self._has_returned(item) else Acceptance.POLICY)
         elif waiting is not None:
             self._decided[item.key] = waiting
         elif self._has_returned(item):
             self._set(item, Because.RETURNED)
         elif self._was_judged or not _may_tell(item.definition):
-            self._set(item, Accepted.NO_ATTACK)
+            self._set(item, Acceptance.NO_ATTACK)
         else:
             self._waiting[item.key] = (item, Because.NEW)
 
@@ -465,7 +465,7 @@ class _Review:
         because = Because.CHANGED if item.key in self._pins.accepted else Because.NEW
         match self._policy.changes:
             case "notice":
-                self._set(item, Accepted.POLICY)
+                self._set(item, Acceptance.POLICY)
             case "review":
                 self._set(item, because, verdict)
             case "hold_attacks":
@@ -476,7 +476,7 @@ class _Review:
                 if verdict is None and item.key == SERVER and not self._says_something_new(item):
                     verdict = Verdict()
                 if verdict is not None:
-                    self._set(item, because if verdict.is_attack else Accepted.NO_ATTACK, verdict)
+                    self._set(item, because if verdict.is_attack else Acceptance.NO_ATTACK, verdict)
                 else:
                     self._waiting[item.key] = (item, because)
 
@@ -488,24 +488,24 @@ class _Review:
     def _has_returned(self, item: _Item) -> bool:
         return recognises(self._rejected_texts, item.definition)
 
-    def _set(self, item: _Item, reason: Accepted | Because, verdict: Verdict | None = None) -> None:
-        decided: Form | Held
-        if isinstance(reason, Accepted):
+    def _set(self, item: _Item, reason: Acceptance | Because, verdict: Verdict | None = None) -> None:
+        decided: Form | HeldForm
+        if isinstance(reason, Acceptance):
             decided = Form(item.definition, item.digest, reason, self._now, verdict)
         else:
             before = self._pins.waiting(item.key, item.digest)
             # What is nested too deep to be compared is nested too deep to be written as well.
             kept = item.definition if item.digest else {}
-            decided = Held(kept, item.digest, reason, self._now, verdict)
+            decided = HeldForm(kept, item.digest, reason, self._now, verdict)
             if before is not None:
                 decided = replace(before, because=reason, verdict=verdict or before.verdict)
         self._decided[item.key] = decided
 
     def _accepted_as(self, key: Key, form: Form) -> str:
         match form.how:
-            case Accepted.NEW_SERVER:
+            case Acceptance.NEW_SERVER:
                 return "new_server"
-            case Accepted.UPGRADE:
+            case Acceptance.UPGRADE:
                 return ""
         forms = len(self._pins.accepted.get(key, ())) + 1
         if forms < VARIES_FROM:
@@ -575,7 +575,7 @@ def _may_tell(resource: JsonObject) -> bool:
 
 def _is_sound(form: Form) -> bool:
     """Return True if the whole form was judged or approved, so that its unchanged parts need no verdict."""
-    return form.how is Accepted.OWNER or (form.verdict is not None and not form.verdict.is_attack)
+    return form.how is Acceptance.OWNER or (form.verdict is not None and not form.verdict.is_attack)
 
 
 def _without_resources(offers: Offers) -> Offers:
@@ -590,7 +590,7 @@ def _without_resources(offers: Offers) -> Offers:
     )
 
 
-def _record(heard: Heard, pins: ServerPins) -> JsonObject:
+def _record(heard: ServerListing, pins: ServerPins) -> JsonObject:
     """Return the server's own record; a name or version that it leaves out this time is taken from the pins."""
     latest, entry = pins.latest(SERVER), heard.entry
     before = latest.definition if latest is not None else {}

@@ -14,7 +14,7 @@ import numpy.typing as npt
 from pml_gateway.errors import ModelError
 from pml_gateway.paths import shipped_places
 from pml_gateway.trust.lexicon import END, PLAIN, Kind, Reading
-from pml_gateway.trust.rules import RULES, Match
+from pml_gateway.trust.rules import RULES, RuleMatch
 
 _KINDS = {kind.value: at for at, kind in enumerate(Kind)}
 _RULES = {rule.name: at for at, rule in enumerate(RULES)}
@@ -42,7 +42,7 @@ Features = npt.NDArray[np.int32]
 """Positions in the weights."""
 
 
-def features_of(reading: Reading, start: int, end: int, found: Sequence[Match], traits: Sequence[str]) -> set[int]:
+def features_of(reading: Reading, start: int, end: int, found: Sequence[RuleMatch], traits: Sequence[str]) -> set[int]:
     """The features that a sentence has, as positions in the weights; nothing for a short one without a telling word."""
     letters = reading.letters
     kinds = [(at, _KINDS[letters[at]]) for at in range(start, end) if letters[at] not in (PLAIN, END)]

@@ -15,8 +15,8 @@ from pml_gateway.text import shortened
 from pml_gateway.trust.classifier import Classifier, features_of, shipped_classifier
 from pml_gateway.trust.lexicon import Kind, Reading, read, spelled
 from pml_gateway.trust.passages import MAX_CHARACTERS, Passage, passages_of
-from pml_gateway.trust.reveal import Revealed, reveal
-from pml_gateway.trust.rules import Match, matches, secrets_in
+from pml_gateway.trust.reveal import RevealedText, reveal
+from pml_gateway.trust.rules import RuleMatch, matches, secrets_in
 from pml_gateway.trust.verdict import Level, Peer, Reason, RiskClass, Subject, SubjectKind, Verdict
 from pml_gateway.types import JsonObject
 
@@ -105,12 +105,12 @@ class Sentence:
     """A sentence of a passage, or of what an encoded part of it says: the unit that is judged."""
 
     passage: Passage
-    revealed: Revealed
+    revealed: RevealedText
     source: str
     reading: Reading
     start: int
     end: int
-    matches: tuple[Match, ...]
+    matches: tuple[RuleMatch, ...]
     about: tuple[str, ...] = ()
     """Traits that its words alone do not show."""
 
@@ -153,7 +153,7 @@ class Sentence:
 
 def sentences_of(
     passage: Passage,
-    revealed: Revealed,
+    revealed: RevealedText,
     known: Collection[str] = (),
     strangers: Collection[str] = (),
     own: Collection[str] = (),
@@ -233,7 +233,7 @@ _DATA = {Kind.SECRET, Kind.FILE, Kind.PERSONAL, Kind.TALK, Kind.CONTENT, Kind.OU
 _DATA |= {Kind.IDENTITY, Kind.EVIL, Kind.MESSAGE}
 
 
-def _class_of(letters: str, here: Sequence[Match]) -> RiskClass:
+def _class_of(letters: str, here: Sequence[RuleMatch]) -> RiskClass:
     """The class of a sentence that the classifier found: that of a rule which came near, else of its words."""
     if here:
         return here[0].rule.risk_class

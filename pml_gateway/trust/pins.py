@@ -36,7 +36,7 @@ MAX_REJECTED_TEXTS = 1_000
 """Texts that are recognised under another name or server; the oldest go first."""
 
 
-class Accepted(StrEnum):
+class Acceptance(StrEnum):
     """Reason why a form was accepted."""
 
     UPGRADE = "upgrade"
@@ -67,18 +67,18 @@ class Form:
 
     definition: JsonObject
     digest: str
-    how: Accepted
+    how: Acceptance
     at: float
     verdict: Verdict | None = None
 
     @property
     def is_flagged(self) -> bool:
         """Return True if the lint warns of a form that the owner has not approved."""
-        return self.how is not Accepted.OWNER and self.verdict is not None and self.verdict.is_attack
+        return self.how is not Acceptance.OWNER and self.verdict is not None and self.verdict.is_attack
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
+class HeldForm:
     """A form that is held back, or was rejected; `at` says since when (Unix seconds).
 
     `is_text_only` says that it is no attack with the texts that were accepted before, and is served with those.
@@ -99,9 +99,9 @@ class ServerPins:
     server: str
     what: str
     accepted: Mapping[Key, tuple[Form, ...]] = field(default_factory=dict)
-    held: Mapping[Key, tuple[Held, ...]] = field(default_factory=dict)
+    held: Mapping[Key, tuple[HeldForm, ...]] = field(default_factory=dict)
     """Gateways that share the pins may each see a form of its own."""
-    rejected: Mapping[Key, tuple[Held, ...]] = field(default_factory=dict)
+    rejected: Mapping[Key, tuple[HeldForm, ...]] = field(default_factory=dict)
 
     def form(self, key: Key, digest: str) -> Form | None:
         """The accepted form of this hash."""
@@ -117,11 +117,11 @@ class ServerPins:
         forms = self.accepted.get(key, ())
         return forms[-1] if forms else None
 
-    def waiting(self, key: Key, digest: str) -> Held | None:
+    def waiting(self, key: Key, digest: str) -> HeldForm | None:
         """The form of this hash that is held back."""
         return next((held for held in self.held.get(key, ()) if held.digest == digest), None)
 
-    def refusal(self, key: Key, digest: str) -> Held | None:
+    def refusal(self, key: Key, digest: str) -> HeldForm | None:
         """Return the form of this hash that the owner rejected."""
         return next((each for each in self.rejected.get(key, ()) if each.digest == digest), None)
 
@@ -136,7 +136,7 @@ class ServerPins:
                     others_of[key] = tuple(each for each in others_of[key] if each.digest != form.digest)
         return replace(self, accepted=accepted, held=_filled(held), rejected=_filled(rejected))
 
-    def rejecting(self, key: Key, held: Held) -> ServerPins:
+    def rejecting(self, key: Key, held: HeldForm) -> ServerPins:
         """These pins with a definition rejected, which is accepted or waits no longer."""
         was_accepted = self.form(key, held.digest) is not None
         # Who rejects what is served wants none of it; who rejects a change wants what was there before.
@@ -151,7 +151,7 @@ class ServerPins:
         )
 
 
-def _filled(kept: Mapping[Key, tuple[Held, ...]]) -> dict[Key, tuple[Held, ...]]:
+def _filled(kept: Mapping[Key, tuple[HeldForm, ...]]) -> dict[Key, tuple[HeldForm, ...]]:
     return {key: each for key, each in kept.items() if each}
 
 
@@ -354,7 +354,7 @@ def _encoded_form(form: Form) -> JsonObject:
     }
 
 
-def _encoded_held(held: Held) -> JsonObject:
+def _encoded_held(held: HeldForm) -> JsonObject:
     return {
         "definition": held.definition,
         "digest": held.digest,
@@ -395,13 +395,13 @@ def _key(kind: str, name: str) -> Key:
 
 def _form(raw: JsonObject) -> Form:
     definition = _object(raw["definition"])
-    return Form(definition, str(raw["digest"]), Accepted(raw["how"]), float(raw["at"]), _verdict(raw["verdict"]))
+    return Form(definition, str(raw["digest"]), Acceptance(raw["how"]), float(raw["at"]), _verdict(raw["verdict"]))
 
 
-def _held(raw: JsonObject) -> Held:
+def _held(raw: JsonObject) -> HeldForm:
     definition, because = _object(raw["definition"]), Because(raw["because"])
     args = (definition, str(raw["digest"]), because, float(raw["at"]), _verdict(raw["verdict"]))
-    return Held(*args, raw["text_only"] is True)
+    return HeldForm(*args, raw["text_only"] is True)
 
 
 def _object(value: Any) -> JsonObject:

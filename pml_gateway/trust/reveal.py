@@ -61,7 +61,7 @@ _LETTERS = re.compile(r"[A-Za-z \n.,'/-]")
 
 
 @dataclass(frozen=True, slots=True)
-class Hidden:
+class HiddenText:
     """One thing that a person would not see; `text` is what stands there, in printable characters."""
 
     kind: str
@@ -69,18 +69,18 @@ class Hidden:
 
 
 @dataclass(frozen=True, slots=True)
-class Revealed:
+class RevealedText:
     """A text as a model may take it."""
 
     plain: str
-    hidden: tuple[Hidden, ...] = ()
+    hidden: tuple[HiddenText, ...] = ()
     decoded: tuple[str, ...] = ()
     """Decoded parts, most of them harmless; their words are judged like any other text."""
 
 
-def reveal(text: str) -> Revealed:
+def reveal(text: str) -> RevealedText:
     """The text without what hides in it, what did, and what encoded parts say."""
-    hidden: list[Hidden] = []
+    hidden: list[HiddenText] = []
     decoded: list[str] = []
     plain = text
     if not plain.isascii() or _CONTROL.search(plain):
@@ -91,16 +91,16 @@ def reveal(text: str) -> Revealed:
         plain = _GAP.sub("\n\n", plain)
     plain = _SPELT.sub(_joined, plain)
     decoded += _decoded(plain)
-    return Revealed(plain, tuple(hidden), tuple(decoded))
+    return RevealedText(plain, tuple(hidden), tuple(decoded))
 
 
-def _without_invisible(text: str, hidden: list[Hidden], decoded: list[str]) -> str:
+def _without_invisible(text: str, hidden: list[HiddenText], decoded: list[str]) -> str:
     if not _SPECIAL.search(text):
         return text
     text = _FLAG.sub("\U0001f3f4", text)
     for run in _TAGS.finditer(text):
         said = "".join(chr(ord(character) - 0xE0000) for character in run[0] if 0x20 <= ord(character) - 0xE0000 < 0x7F)
-        hidden.append(Hidden("tag characters", said or "tag characters"))
+        hidden.append(HiddenText("tag characters", said or "tag characters"))
         decoded.append(said)
     for run in _REVERSED.finditer(text):
         decoded.append(run[1][::-1])
@@ -112,7 +112,7 @@ def _without_invisible(text: str, hidden: list[Hidden], decoded: list[str]) -> s
         if kind:
             count, first = kinds.get(kind, (0, _around(text, found.start())))
             kinds[kind] = (count + 1, first)
-    hidden += [Hidden(kind, first) for kind, (_, first) in kinds.items() if kind != "tag characters"]
+    hidden += [HiddenText(kind, first) for kind, (_, first) in kinds.items() if kind != "tag characters"]
     return _INVISIBLE.sub("", text)
 
 
@@ -120,9 +120,9 @@ MAX_NAMED = 1_000
 """Invisible characters of a text that are looked at one by one; all of them are taken out."""
 
 
-def _seen(found: re.Match[str], kind: str, hidden: list[Hidden]) -> str:
+def _seen(found: re.Match[str], kind: str, hidden: list[HiddenText]) -> str:
     if all(each.kind != kind for each in hidden):
-        hidden.append(Hidden(kind, _around(found.string, found.start())))
+        hidden.append(HiddenText(kind, _around(found.string, found.start())))
     return ""
 
 
@@ -164,7 +164,7 @@ def _kind(text: str, at: int) -> str:
     return "zero width"
 
 
-def _with_plain_letters(text: str, hidden: list[Hidden]) -> str:
+def _with_plain_letters(text: str, hidden: list[HiddenText]) -> str:
     """Words of Latin letters and others that only look like them, in Latin letters."""
     if text.isascii():
         return text
@@ -186,7 +186,7 @@ def _with_plain_letters(text: str, hidden: list[Hidden]) -> str:
             and _FOREIGN.search(word)
             and all(each.kind != "look-alike letters" for each in hidden)
         ):
-            hidden.append(Hidden("look-alike letters", word))
+            hidden.append(HiddenText("look-alike letters", word))
         parts += [text[end : found.start()], folded]
         end = found.end()
     return "".join([*parts, text[end:]])

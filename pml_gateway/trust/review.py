@@ -13,7 +13,7 @@ from typing import Any
 from pml_gateway.config.servers import UpstreamDefinition
 from pml_gateway.text import escaped, words_of
 from pml_gateway.trust.identity import SERVER, Identity, Key, identity_of
-from pml_gateway.trust.pins import Accepted, Because, Form, Held, Pins, ServerPins
+from pml_gateway.trust.pins import Acceptance, Because, Form, HeldForm, Pins, ServerPins
 from pml_gateway.trust.recognition import texts_to_recognise
 from pml_gateway.trust.verdict import SubjectKind, Verdict
 from pml_gateway.types import SEPARATORS, JsonObject
@@ -159,7 +159,7 @@ def cases(pins: Pins, servers: Mapping[str, UpstreamDefinition]) -> list[Case]:
 def _cases(pins: ServerPins, identity: Identity) -> list[Case]:
     found: list[Case] = []
 
-    def add(key: Key, state: State, each: Form | Held, before: JsonObject | None) -> None:
+    def add(key: Key, state: State, each: Form | HeldForm, before: JsonObject | None) -> None:
         why = each.how if isinstance(each, Form) else each.because
         args = (pins.server, identity, key, state, each.digest, each.definition, before, str(why), each.at)
         found.append(Case(*args, each.verdict))
@@ -181,14 +181,14 @@ def _cases(pins: ServerPins, identity: Identity) -> list[Case]:
 def _standing(form: Form, *, is_latest: bool) -> State:
     if form.is_flagged and is_latest:
         return State.FLAGGED
-    return State.CHANGED if form.how in (Accepted.NO_ATTACK, Accepted.POLICY) else State.ACCEPTED
+    return State.CHANGED if form.how in (Acceptance.NO_ATTACK, Acceptance.POLICY) else State.ACCEPTED
 
 
 def approved(pins: Pins, chosen: Collection[Case], now: float) -> Pins:
     """The pins with exactly these definitions accepted by their owner."""
     for case in chosen:
         own = _own(pins, case)
-        form = Form(case.definition, case.digest, Accepted.OWNER, now, case.verdict)
+        form = Form(case.definition, case.digest, Acceptance.OWNER, now, case.verdict)
         pins = pins.having(own.with_forms([(case.key, form)]))
         pins = pins.without_rejected(texts_to_recognise(case.definition, case.verdict))
     return pins
@@ -200,7 +200,7 @@ def rejected(pins: Pins, chosen: Collection[Case], now: float) -> Pins:
         own = _own(pins, case)
         waiting = own.waiting(case.key, case.digest)
         is_served = waiting is not None and waiting.is_text_only
-        held = Held(case.definition, case.digest, Because.CHANGED, now, case.verdict, is_served)
+        held = HeldForm(case.definition, case.digest, Because.CHANGED, now, case.verdict, is_served)
         pins = pins.having(own.rejecting(case.key, held))
         pins = pins.with_rejected(texts_to_recognise(case.definition, case.verdict))
     return pins

@@ -160,7 +160,7 @@ _EXCUSES = {
 
 
 @dataclass(frozen=True, slots=True)
-class Match:
+class RuleMatch:
     """A rule that fits, and its first and last (exclusive) token."""
 
     rule: Rule
@@ -170,17 +170,17 @@ class Match:
     """True if the sentence explains, detects or denies what it names; such a match is not a finding."""
 
 
-def matches(reading: Reading) -> Iterator[Match]:
+def matches(reading: Reading) -> Iterator[RuleMatch]:
     """Each rule where it fits first, and where it fits only excused."""
     letters = reading.letters
     for number in sorted({number for letter in set(letters) for number in _STARTING.get(letter, ())}):
         rule, pattern = _COMPILED[number]
-        excused: Match | None = None
+        excused: RuleMatch | None = None
         for found in pattern.finditer(letters):
             if not _is_excused(rule, letters, found.start()):
-                yield Match(rule, found.start(), found.end())
+                yield RuleMatch(rule, found.start(), found.end())
                 break
-            excused = excused or Match(rule, found.start(), found.end(), is_excused=True)
+            excused = excused or RuleMatch(rule, found.start(), found.end(), is_excused=True)
         else:
             if excused is not None:
                 yield excused

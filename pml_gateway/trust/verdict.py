@@ -67,7 +67,7 @@ class Reason:
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class LintFinding:
     """All that was found in the same words."""
 
     where: str
@@ -99,13 +99,13 @@ class Verdict:
         return tuple(dict.fromkeys(reason.risk_class for reason in self.reasons))
 
     @property
-    def findings(self) -> list[Finding]:
+    def findings(self) -> list[LintFinding]:
         """The reasons as a person reads them: the same words once, and none that longer ones say as well."""
         found: dict[tuple[str, str], dict[RiskClass, None]] = {}
         for reason in self.reasons:
             found.setdefault((reason.where, reason.text), {})[reason.risk_class] = None
         return [
-            Finding(where, text, tuple(classes))
+            LintFinding(where, text, tuple(classes))
             for (where, text), classes in found.items()
             if not any(
                 place == where and text != longer and text in longer and classes.keys() <= others.keys()

@@ -18,7 +18,7 @@ from pml_gateway.errors import (
     UpstreamUnavailableError,
 )
 from pml_gateway.log import get_logger
-from pml_gateway.shares import OWN
+from pml_gateway.quotas import OWN
 from pml_gateway.types import JsonObject
 
 logger = get_logger(__name__)

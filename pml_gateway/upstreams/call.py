@@ -27,7 +27,7 @@ READS = frozenset({"completion/complete", "prompts/get", "resources/read"})
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
+class UpstreamRequest:
     """A request with its time limit: `limit` seconds for the answer, which end at `deadline` (`anyio.current_time`).
 
     Progress extends the deadline by `limit`, at most until `end`. `share` is the client that its slot counts for.
@@ -56,7 +56,7 @@ class SessionExpiredError(UpstreamUnavailableError):
     """The server no longer knows the session of one client; the call was not executed."""
 
 
-class Calls:
+class UpstreamCalls:
     """The requests to one upstream, with a limit on how many run at a time."""
 
     def __init__(
@@ -69,7 +69,7 @@ class Calls:
         self._activity = activity
         self._breaker = breaker
 
-    async def send(self, request: Request) -> JsonObject:
+    async def send(self, request: UpstreamRequest) -> JsonObject:
         """Send a request on the shared session and return its result; the client is not asked anything meanwhile.
 
         Raises:
@@ -81,14 +81,14 @@ class Calls:
                 return await repeated(partial(self.attempt, request), request.deadline)
             return await self.attempt(request)
 
-    def is_repeatable(self, request: Request) -> bool:
+    def is_repeatable(self, request: UpstreamRequest) -> bool:
         """Return True if the request may reach the upstream twice: a read, a list, or a call of an idempotent tool."""
         if request.method == "tools/call":
             return request.params.get("name") in self._lifecycle.lists.tool_facts.repeatable
         return request.method in READS or request.method.endswith("/list")
 
     async def attempt(
-        self, request: Request, call: OpenCall | None = None, borrowed: Connection | None = None
+        self, request: UpstreamRequest, call: OpenCall | None = None, borrowed: Connection | None = None
     ) -> JsonObject:
         """Send a request that has its slot, and wait for the answer.
 
@@ -116,7 +116,7 @@ class Calls:
 
     async def _answer(
         self,
-        request: Request,
+        request: UpstreamRequest,
         deadline: Deadline,
         ticket: Ticket,
         call: OpenCall | None,
@@ -164,7 +164,7 @@ class Calls:
         raise AssertionError("the last attempt returns or raises")
 
 
-def _renewing(request: Request, deadline: Deadline) -> ProgressFnT:
+def _renewing(request: UpstreamRequest, deadline: Deadline) -> ProgressFnT:
     """Return the progress handler of a request: it extends the deadline, and passes progress on to the client."""
 
     async def renew(progress: float, total: float | None, message: str | None) -> None:

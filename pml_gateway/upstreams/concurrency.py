@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager, contextmanager
 import anyio
 
 from pml_gateway.errors import UpstreamBusyError, UpstreamTimeoutError
-from pml_gateway.shares import OWN, FairPlaces
+from pml_gateway.quotas import OWN, FairPlaces
 from pml_gateway.signal import Signal
 
 

@@ -15,10 +15,10 @@ from pml_gateway.errors import GatewayError, UpstreamUnavailableError, UpstreamU
 from pml_gateway.mcp.transport import process_parameters
 from pml_gateway.processes import npx_cache
 from pml_gateway.processes.child_log import log_path
-from pml_gateway.processes.installs import FirstStarted, Installs, Outcome
+from pml_gateway.processes.installs import FirstStartResult, Installs, Outcome
 from pml_gateway.secrets.masking import mask_text, without_defaults
 from pml_gateway.text import escaped, shortened
-from pml_gateway.workplace import Workplace
+from pml_gateway.working_directory import WorkingDirectory
 
 MAX_SHOWN = 60
 """Maximum length of a package's name in a message."""
@@ -44,11 +44,15 @@ class FirstStart:
     """Installs the package of one upstream before its server is started, if its command fetches one."""
 
     def __init__(
-        self, effective: EffectiveSettings, installs: Installs | None, logs_dir: Path, workplace: Workplace
+        self,
+        effective: EffectiveSettings,
+        installs: Installs | None,
+        logs_dir: Path,
+        working_directory: WorkingDirectory,
     ) -> None:
         self._upstream_id = effective.upstream_id
         self._definition = effective.definition
-        self._workplace = workplace
+        self._workplace = working_directory
         run = package_run(self._definition.command or "", self._definition.args)
         self.limit = 0.0 if run is None else effective.first_start_timeout
         self._name = "" if run is None else _shown(run)
@@ -113,7 +117,7 @@ class FirstStart:
         run = package_run(parameters.command, parameters.args)
         return None if run is None else (run, parameters)
 
-    def _failure(self, run: PackageRun, started: FirstStarted) -> GatewayError:
+    def _failure(self, run: PackageRun, started: FirstStartResult) -> GatewayError:
         broken = npx_cache.broken(self._upstream_id, started.said, run)
         if broken is not None:
             return broken

@@ -30,8 +30,8 @@ from pml_gateway.mcp.connection import Connection, open_connection
 from pml_gateway.mcp.elicitation import Questions
 from pml_gateway.mcp.failures import translate
 from pml_gateway.mcp.http import ConnectionFacts, SessionUnknownError
-from pml_gateway.mcp.listing import Listed, ListKind, Remembered, announced_kind
-from pml_gateway.mcp.negotiation import MODERN, ClosedAtVersionError, Spoken, WrongEraError
+from pml_gateway.mcp.listing import Listed, ListKind, RememberedListing, announced_kind
+from pml_gateway.mcp.negotiation import MODERN, ClosedAtVersionError, NegotiatedProtocol, WrongEraError
 from pml_gateway.mcp.session import HeaderMaps, OnNotice
 from pml_gateway.mcp.transport import OpenStreams, surroundings
 from pml_gateway.processes.installs import Installs
@@ -50,7 +50,7 @@ from pml_gateway.upstreams.faults import STABLE_AFTER, Faults, is_permanent
 from pml_gateway.upstreams.first_start import FirstStart
 from pml_gateway.upstreams.lists import Lists
 from pml_gateway.upstreams.starts import EVERYBODY, Starts, Turn, Urgency
-from pml_gateway.workplace import Workplace
+from pml_gateway.working_directory import WorkingDirectory
 
 if TYPE_CHECKING:
     from pml_gateway.upstreams.auth.authorization import Authorization
@@ -113,13 +113,13 @@ class Backoff:
 
 @dataclass(frozen=True, slots=True)
 class Opener:
-    """Opens connections to one upstream, in the folder and with the variables of `workplace`."""
+    """Opens connections to one upstream, in the folder and with the variables of `working_directory`."""
 
     effective: EffectiveSettings
     open_streams: OpenStreams
     logs_dir: Path
     authorization: Authorization | None
-    workplace: Workplace
+    working_directory: WorkingDirectory
     starts: Starts
     installs: Installs | None = None
 
@@ -134,14 +134,19 @@ class Opener:
         return ConnectionFacts(self.effective.defaults.max_message_bytes, self.authorization)
 
     def open(
-        self, spoken: Spoken, questions: Questions, http: ConnectionFacts, header_maps: HeaderMaps, on_notice: OnNotice
+        self,
+        spoken: NegotiatedProtocol,
+        questions: Questions,
+        http: ConnectionFacts,
+        header_maps: HeaderMaps,
+        on_notice: OnNotice,
     ) -> AbstractAsyncContextManager[Connection]:
         """Open one more connection, preferably in this era and version; questions of the server go to `questions`."""
         return open_connection(
             self.effective.upstream_id,
             self.effective.definition,
             open_streams=self.open_streams,
-            workplace=self.workplace,
+            working_directory=self.working_directory,
             spoken=spoken,
             logs_dir=self.logs_dir,
             connect_timeout=self.effective.connect_timeout,
@@ -171,7 +176,7 @@ class Lifecycle:
     def __init__(
         self,
         opener: Opener,
-        remembered: Remembered,
+        remembered: RememberedListing,
         habit: Habit,
         *,
         activity: Activity,
@@ -194,7 +199,7 @@ class Lifecycle:
         self._offered: set[str] = set()  # the older versions that connections were opened for
         self._effective = opener.effective
         self._opener = opener
-        self._first_start = FirstStart(opener.effective, opener.installs, opener.logs_dir, opener.workplace)
+        self._first_start = FirstStart(opener.effective, opener.installs, opener.logs_dir, opener.working_directory)
         self._http = opener.connection_facts()  # of the shared connection
         self.lists = Lists(opener.effective, remembered)
         self._due = self.lists.due
@@ -429,7 +434,7 @@ class Lifecycle:
         self, era: str, questions: Questions, http: ConnectionFacts, on_notice: OnNotice
     ) -> AbstractAsyncContextManager[Connection]:
         return self._opener.open(
-            Spoken(era, self._version),
+            NegotiatedProtocol(era, self._version),
             questions,
             http,
             lambda name: self.lists.tool_facts.header_map(name),
@@ -498,7 +503,11 @@ class Lifecycle:
         is_there = folder is not None and Path(str(folder)).exists()
         authorization = self._opener.authorization
         login = None if authorization is None else authorization.signature()
-        return surroundings(self.upstream_id, self._effective.definition, self._opener.workplace), login, is_there
+        return (
+            surroundings(self.upstream_id, self._effective.definition, self._opener.working_directory),
+            login,
+            is_there,
+        )
 
     async def _connect_once(self) -> GatewayError | None:
         """Hold one connection until it is idle (None) or fails (the error)."""

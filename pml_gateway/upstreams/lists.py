@@ -21,7 +21,7 @@ from pml_gateway.mcp.listing import (
     Listed,
     ListKind,
     Offers,
-    Remembered,
+    RememberedListing,
     difference,
     known_again,
     with_more,
@@ -186,7 +186,7 @@ class Lists:
     They contain the lists of its shared session, and the additions that sessions of single clients announced.
     """
 
-    def __init__(self, effective: EffectiveSettings, remembered: Remembered) -> None:
+    def __init__(self, effective: EffectiveSettings, remembered: RememberedListing) -> None:
         self._upstream_id = effective.upstream_id
         self._timeout = effective.connect_timeout
         self.due = Due()

@@ -18,19 +18,19 @@ import anyio.to_thread
 from pml_gateway.config.servers import UpstreamDefinition
 from pml_gateway.config.settings import EffectiveSettings, UpstreamSettings
 from pml_gateway.log import get_logger
-from pml_gateway.mcp.listing import Listed, Remembered
+from pml_gateway.mcp.listing import Listed, RememberedListing
 from pml_gateway.mcp.transport import OpenStreams
 from pml_gateway.mcp.transport import open_streams as open_transport
 from pml_gateway.processes.children import open_children
 from pml_gateway.processes.installs import Installs
-from pml_gateway.shares import Visitors
+from pml_gateway.quotas import Visitors
 from pml_gateway.upstreams.dialogue.habits import Habits
 from pml_gateway.upstreams.dialogue.local_clients import LocalClients
 from pml_gateway.upstreams.lifecycle import Opener, UpstreamState
 from pml_gateway.upstreams.sharing import SharedBy, Sharing, WantedUpstream, stored_digest, wanted_upstreams
 from pml_gateway.upstreams.starts import Starts
 from pml_gateway.upstreams.upstream import OnFailed, OnListed, Upstream
-from pml_gateway.workplace import Workplace
+from pml_gateway.working_directory import WorkingDirectory
 
 if TYPE_CHECKING:
     from pml_gateway.upstreams.auth.authorization import Authorization
@@ -90,7 +90,7 @@ class SharedUpstreams:
         self._ended_calls: Counter[str] = Counter()
 
     def follow(
-        self, wanted: WantedUpstream, effective: EffectiveSettings, remembered: Remembered, follower: Follower
+        self, wanted: WantedUpstream, effective: EffectiveSettings, remembered: RememberedListing, follower: Follower
     ) -> Upstream:
         """Return the requested upstream; start it if it is not running.
 
@@ -128,9 +128,9 @@ class SharedUpstreams:
         if slow:
             logger.info("waiting for %s to end", ", ".join(slow))
 
-    def _start(self, effective: EffectiveSettings, remembered: Remembered, wanted: WantedUpstream) -> Running:
-        upstream_id, workplace = effective.upstream_id, wanted.sharing.place
-        authorization = self._authorization(upstream_id, effective.definition, workplace)
+    def _start(self, effective: EffectiveSettings, remembered: RememberedListing, wanted: WantedUpstream) -> Running:
+        upstream_id, working_directory = effective.upstream_id, wanted.sharing.place
+        authorization = self._authorization(upstream_id, effective.definition, working_directory)
 
         def on_listed(upstream: Upstream, listed: Listed) -> None:
             for follower in tuple(running.followers):
@@ -142,7 +142,13 @@ class SharedUpstreams:
 
         upstream = Upstream(
             Opener(
-                effective, self._open_streams, self._logs_dir, authorization, workplace, self._starts, self._installs
+                effective,
+                self._open_streams,
+                self._logs_dir,
+                authorization,
+                working_directory,
+                self._starts,
+                self._installs,
             ),
             remembered,
             self._habits.of(effective.definition.fingerprint()),
@@ -166,7 +172,7 @@ class SharedUpstreams:
         return running
 
     def _authorization(
-        self, upstream_id: str, definition: UpstreamDefinition, workplace: Workplace
+        self, upstream_id: str, definition: UpstreamDefinition, working_directory: WorkingDirectory
     ) -> Authorization | None:
         if definition.url is None:
             return None
@@ -174,7 +180,9 @@ class SharedUpstreams:
         from pml_gateway.upstreams.auth.authorization import Authorization
         from pml_gateway.upstreams.auth.logins import LoginStore
 
-        return Authorization(upstream_id, definition, LoginStore(self._auth_dir), self._tasks.start_soon, workplace)
+        return Authorization(
+            upstream_id, definition, LoginStore(self._auth_dir), self._tasks.start_soon, working_directory
+        )
 
 
 async def _retire(upstream: Upstream, scope: anyio.CancelScope) -> None:
@@ -223,13 +231,13 @@ async def open_shared_upstreams(
 class UpstreamPool:
     """All upstreams of one gateway by server id, in configuration order."""
 
-    def __init__(self, shared: SharedUpstreams, workplace: Workplace) -> None:
+    def __init__(self, shared: SharedUpstreams, working_directory: WorkingDirectory) -> None:
         self.local = shared.local
         self.visitors = shared.visitors
         self.on_listed: OnListed = lambda _upstream, _listed: None
         self.on_joined: OnListed = lambda _upstream, _listed: None
         self.on_failed: OnFailed = lambda _upstream: None
-        self.workplace = workplace
+        self.working_directory = working_directory
         self._shared = shared
         self._upstreams: dict[str, Upstream] = {}
         self._keys: dict[str, Hashable] = {}
@@ -242,8 +250,8 @@ class UpstreamPool:
     def wanted(
         self, definitions: Mapping[str, UpstreamDefinition], defaults: UpstreamSettings
     ) -> dict[str, WantedUpstream]:
-        """Return the upstreams that these definitions stand for at this workplace; reads files."""
-        local, here = self.local, self.workplace
+        """Return the upstreams that these definitions stand for in this working directory; reads files."""
+        local, here = self.local, self.working_directory
         if local is not None and not local.is_alone:
             return wanted_upstreams(definitions, defaults, here)
         # No other client starts servers from another place.
@@ -266,7 +274,7 @@ class UpstreamPool:
         self,
         definitions: Mapping[str, UpstreamDefinition],
         defaults: UpstreamSettings,
-        remembered: Mapping[str, Remembered],
+        remembered: Mapping[str, RememberedListing],
         wanted: Mapping[str, WantedUpstream],
     ) -> None:
         """Start new upstreams, restart changed ones, stop removed ones; leave the rest untouched.
@@ -284,7 +292,7 @@ class UpstreamPool:
                 self._upstreams[upstream_id] = before[upstream_id]
                 continue
             effective = EffectiveSettings(upstream_id, definitions[upstream_id], defaults)
-            known = remembered.get(upstream_id, Remembered())
+            known = remembered.get(upstream_id, RememberedListing())
             self._upstreams[upstream_id] = self._shared.follow(wanted[upstream_id], effective, known, self)
         for upstream_id in [each for each, key in keys.items() if keys_before.get(each) != key]:
             self._catch_up(self._upstreams[upstream_id])
@@ -321,9 +329,9 @@ class UpstreamPool:
 
 
 @asynccontextmanager
-async def open_pool(shared: SharedUpstreams, workplace: Workplace) -> AsyncIterator[UpstreamPool]:
-    """Open the upstreams of one gateway whose clients work at `workplace`; they are left at the end of this context."""
-    pool = UpstreamPool(shared, workplace)
+async def open_pool(shared: SharedUpstreams, working_directory: WorkingDirectory) -> AsyncIterator[UpstreamPool]:
+    """Open the upstreams of one gateway for clients in `working_directory`, and leave them at the end."""
+    pool = UpstreamPool(shared, working_directory)
     try:
         yield pool
     finally:

@@ -32,7 +32,7 @@ from pml_gateway.mcp.elicitation import Audience, OpenCall
 from pml_gateway.mcp.negotiation import MODERN
 from pml_gateway.types import JsonObject
 from pml_gateway.upstreams.breaker import Breaker
-from pml_gateway.upstreams.call import Calls, Request, SessionExpiredError
+from pml_gateway.upstreams.call import SessionExpiredError, UpstreamCalls, UpstreamRequest
 from pml_gateway.upstreams.concurrency import CallLimit
 from pml_gateway.upstreams.dialogue.background import Background
 from pml_gateway.upstreams.dialogue.client_sessions import OwnSessions
@@ -67,7 +67,7 @@ class Relay:
         self,
         effective: EffectiveSettings,
         choice: SessionChoice,
-        calls: Calls,
+        calls: UpstreamCalls,
         *,
         own_sessions: OwnSessions,
         question_probe: QuestionProbe,
@@ -105,7 +105,7 @@ class Relay:
 
         async def send(given: JsonObject, report: ProgressFnT | None, asked: Audience) -> JsonObject:
             now = anyio.current_time()
-            request = Request(method, given, report, limit, now + limit, now + total, asked.share)
+            request = UpstreamRequest(method, given, report, limit, now + limit, now + total, asked.share)
             try:
                 return await self._round(request, asked, era, why_own)
             except UnclearQuestionError:
@@ -132,7 +132,7 @@ class Relay:
         """Give up the calls that wait for a client that does not come back."""
         self._suspended.end_client(client_id)
 
-    async def _round(self, request: Request, audience: Audience, era: str, why_own: str) -> JsonObject:
+    async def _round(self, request: UpstreamRequest, audience: Audience, era: str, why_own: str) -> JsonObject:
         """Send one request in which the upstream may ask; repeat it only as long as no client has been asked.
 
         It uses the client's own session if there is a reason for that.
@@ -172,7 +172,7 @@ class Relay:
         except SessionExpiredError:
             return await attempt()
 
-    async def _why_apart(self, request: Request, call: OpenCall, era: str, stack: AsyncExitStack) -> str:
+    async def _why_apart(self, request: UpstreamRequest, call: OpenCall, era: str, stack: AsyncExitStack) -> str:
         """Return the reason for a request to leave the shared session, whose questions may reach others; empty if none.
 
         Wait for the request's turn on the shared session, which lasts until the end of `stack`.
@@ -198,7 +198,7 @@ class Relay:
         return self._choice.why_own(audience, era) or (UNTRIED if apart() else TRIED)
 
     async def _own(
-        self, request: Request, call: OpenCall, era: str, why: str, stack: AsyncExitStack
+        self, request: UpstreamRequest, call: OpenCall, era: str, why: str, stack: AsyncExitStack
     ) -> Connection | None:
         """Open the client's own session until the end of `stack`; None to use the shared one, if no other is possible.
 

@@ -23,12 +23,12 @@ from pml_gateway.errors import GatewayError
 from pml_gateway.mcp.network import CERTIFICATES, Network
 from pml_gateway.mcp.transport import process_parameters, resolved_headers
 from pml_gateway.processes.confinement.relative_paths import PathReader, is_plainly_relative, is_relative
-from pml_gateway.processes.confinement.start import Client, ProgramOfFolderError, confinement, search_path
+from pml_gateway.processes.confinement.start import ConfinedClient, ProgramOfFolderError, confinement, search_path
 from pml_gateway.secrets.env_file import stored_variables
 from pml_gateway.secrets.masking import mask_text
 from pml_gateway.secrets.references import folder_reference, references, resolve_in
 from pml_gateway.text import escaped, shortened
-from pml_gateway.workplace import Workplace
+from pml_gateway.working_directory import WorkingDirectory
 
 MAX_SHOWN = 60
 """Maximum characters of an argument in a reason."""
@@ -51,7 +51,7 @@ class Sharing:
 
     by: SharedBy
     reason: str
-    place: Workplace
+    place: WorkingDirectory
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,26 +70,28 @@ class WantedUpstream:
     sharing: Sharing
 
 
-def shared_by(definition: UpstreamDefinition, workplace: Workplace) -> Sharing:
-    """Return the sharing of a server's process that is started for a client at `workplace`."""
+def shared_by(definition: UpstreamDefinition, working_directory: WorkingDirectory) -> Sharing:
+    """Return the sharing of a server's process that is started for a client in `working_directory`."""
     if definition.resolved_sessions == "per_client":
         kept = "" if definition.sessions else f"keeps {definition.keeps} from call to call; "
-        return Sharing(SharedBy.CLIENT, f"{kept}sessions: per_client", workplace)
-    reason = next(_reasons(definition, workplace), None)
+        return Sharing(SharedBy.CLIENT, f"{kept}sessions: per_client", working_directory)
+    reason = next(_reasons(definition, working_directory), None)
     if reason is not None:
-        return Sharing(SharedBy.FOLDER, reason, workplace)
-    return Sharing(SharedBy.EVERYBODY, "", replace(workplace, folder=workplace.home))
+        return Sharing(SharedBy.FOLDER, reason, working_directory)
+    return Sharing(SharedBy.EVERYBODY, "", replace(working_directory, folder=working_directory.home))
 
 
 def wanted_upstreams(
-    definitions: Mapping[str, UpstreamDefinition], defaults: UpstreamSettings, workplace: Workplace
+    definitions: Mapping[str, UpstreamDefinition], defaults: UpstreamSettings, working_directory: WorkingDirectory
 ) -> dict[str, WantedUpstream]:
-    """Return the upstreams that the enabled definitions stand for at a workplace. Reads files."""
+    """Return the upstreams that the enabled definitions stand for in a working directory. Reads files."""
     found = {}
     for upstream_id, definition in definitions.items():
         if definition.enabled:
-            sharing = shared_by(definition, workplace)
-            found[upstream_id] = WantedUpstream(_key(upstream_id, definition, defaults, workplace, sharing), sharing)
+            sharing = shared_by(definition, working_directory)
+            found[upstream_id] = WantedUpstream(
+                _key(upstream_id, definition, defaults, working_directory, sharing), sharing
+            )
     return found
 
 
@@ -97,7 +99,7 @@ def _key(
     upstream_id: str,
     definition: UpstreamDefinition,
     defaults: UpstreamSettings,
-    workplace: Workplace,
+    working_directory: WorkingDirectory,
     sharing: Sharing,
 ) -> ProcessKey:
     """Return everything that the server's process and its treatment depend on. Reads files, such as env files."""
@@ -112,13 +114,13 @@ def _key(
         },
         "defaults": defaults.model_dump(mode="json"),
         "started": _started(upstream_id, definition, sharing.place),
-        "folder": None if sharing.by is SharedBy.EVERYBODY else workplace.folder_identity,
+        "folder": None if sharing.by is SharedBy.EVERYBODY else working_directory.folder_identity,
     }
     text = json.dumps(key, sort_keys=True, default=str)
     return ProcessKey(upstream_id, hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest())
 
 
-def _started(upstream_id: str, definition: UpstreamDefinition, place: Workplace) -> object:
+def _started(upstream_id: str, definition: UpstreamDefinition, place: WorkingDirectory) -> object:
     """Return everything that the server receives, resolved from files: those may change before the next start."""
     try:
         if definition.resolved_transport is Transport.STDIO:
@@ -157,7 +159,7 @@ def _texts(definition: UpstreamDefinition) -> Iterator[tuple[str, str]]:
             yield f"{section}.{name}", text
 
 
-def stored_digest(definition: UpstreamDefinition, place: Workplace) -> str:
+def stored_digest(definition: UpstreamDefinition, place: WorkingDirectory) -> str:
     """Return a hash of the stored values that a definition refers to: a new value needs a new start. Reads a file."""
     try:
         stored = stored_variables(place.environ, place.folder)
@@ -169,7 +171,7 @@ def stored_digest(definition: UpstreamDefinition, place: Workplace) -> str:
     return hashlib.sha256(json.dumps(values, sort_keys=True).encode("utf-8", "surrogatepass")).hexdigest()
 
 
-def _reasons(definition: UpstreamDefinition, workplace: Workplace) -> Iterator[str]:
+def _reasons(definition: UpstreamDefinition, working_directory: WorkingDirectory) -> Iterator[str]:
     """Yield the reasons why the server depends on the folder, the plainest first."""
     if definition.sessions == "per_folder":
         yield "sessions: per_folder"
@@ -177,19 +179,19 @@ def _reasons(definition: UpstreamDefinition, workplace: Workplace) -> Iterator[s
         if (reference := folder_reference(text)) is not None:
             yield f"{key} uses {reference}"
     if definition.resolved_transport is not Transport.STDIO:
-        named = (name for name in CERTIFICATES if is_relative(workplace.environ.get(name) or "/"))
+        named = (name for name in CERTIFICATES if is_relative(working_directory.environ.get(name) or "/"))
         yield from (f"{name} is relative" for name in named)
         return
     try:
-        yield from _of_process(definition, workplace)
+        yield from _of_process(definition, working_directory)
     except GatewayError:
         # It cannot be started at all, which is reported when that is tried.
         return
 
 
-def _of_process(definition: UpstreamDefinition, workplace: Workplace) -> Iterator[str]:
+def _of_process(definition: UpstreamDefinition, working_directory: WorkingDirectory) -> Iterator[str]:
     def resolved(text: str) -> str:
-        return resolve_in(text, workplace)
+        return resolve_in(text, working_directory)
 
     if definition.cwd and is_relative(resolved(definition.cwd)):
         yield f"cwd {_shown(definition.cwd)} is relative"
@@ -200,7 +202,7 @@ def _of_process(definition: UpstreamDefinition, workplace: Workplace) -> Iterato
     command = resolved(definition.command or "")
     if _has_folder(command) and is_relative(command):
         yield f"command {_shown(definition.command or '')} is relative"
-    client = Client("", definition, workplace)
+    client = ConfinedClient("", definition, working_directory)
     try:
         confined = confinement(client)
     except ProgramOfFolderError as error:
@@ -210,9 +212,9 @@ def _of_process(definition: UpstreamDefinition, workplace: Workplace) -> Iterato
         if confined is not None and confined.runs_elsewhere:
             yield from confined.reasons
         else:
-            yield from _of_words(definition, command, workplace, resolved)
+            yield from _of_words(definition, command, working_directory, resolved)
     has_own_path = "PATH" in definition.env
-    path = resolved(definition.env["PATH"]) if has_own_path else workplace.environ.get("PATH", "")
+    path = resolved(definition.env["PATH"]) if has_own_path else working_directory.environ.get("PATH", "")
     path = path if has_own_path else search_path(path, client)
     if (has_own_path or not _has_folder(command)) and any(
         each and is_relative(each) for each in path.split(os.pathsep)
@@ -221,15 +223,15 @@ def _of_process(definition: UpstreamDefinition, workplace: Workplace) -> Iterato
 
 
 def _of_words(
-    definition: UpstreamDefinition, command: str, workplace: Workplace, resolved: Callable[[str], str]
+    definition: UpstreamDefinition, command: str, working_directory: WorkingDirectory, resolved: Callable[[str], str]
 ) -> Iterator[str]:
     """Yield the reasons in arguments and variables that look like paths; a setting overrides this guess."""
     words = [resolved(text) for text in definition.args]
     line = told_apart([command, *words])
     run = package_run(command, words)
     paths = PathReader(
-        workplace.folder,
-        elsewhere=(workplace.home,),
+        working_directory.folder,
+        elsewhere=(working_directory.home,),
         packages=frozenset() if run is None else {*run.packages, *run.runner.split()},
         is_installed=run is not None or bool(line.looks_around),
     )
@@ -250,14 +252,14 @@ def _of_words(
             is_path = paths.argument(word, before).may_name_path
         if is_path:
             yield f"argument {_shown(written)} is relative"
-    if run is not None and run.family in _LOCAL_FIRST and _has_own(run.package.name, workplace):
+    if run is not None and run.family in _LOCAL_FIRST and _has_own(run.package.name, working_directory):
         yield f"{_shown(run.package.name)} is installed in this folder"
     if line.project:
         yield f"{line.project} works on the project that it is started in"
 
 
-def _has_own(package: str, workplace: Workplace) -> bool:
-    above = (workplace.folder, *workplace.folder.parents)
+def _has_own(package: str, working_directory: WorkingDirectory) -> bool:
+    above = (working_directory.folder, *working_directory.folder.parents)
     return any(is_there(folder / "node_modules" / package) for folder in above)
 
 

@@ -20,16 +20,16 @@ from pml_gateway.errors import (
 )
 from pml_gateway.mcp.connection import Connection
 from pml_gateway.mcp.elicitation import Audience, OpenCall, Questions
-from pml_gateway.mcp.listing import Listed, Remembered
+from pml_gateway.mcp.listing import Listed, RememberedListing
 from pml_gateway.mcp.negotiation import MODERN
 from pml_gateway.mcp.session import OnNotice
+from pml_gateway.quotas import OWN, Visitors
 from pml_gateway.secrets.known import without_secrets
-from pml_gateway.shares import OWN, Visitors
 from pml_gateway.telemetry.observe import observed
 from pml_gateway.text import escaped, shortened
 from pml_gateway.types import JsonObject
 from pml_gateway.upstreams.breaker import Breaker
-from pml_gateway.upstreams.call import Calls, Request
+from pml_gateway.upstreams.call import UpstreamCalls, UpstreamRequest
 from pml_gateway.upstreams.concurrency import Activity, CallLimit
 from pml_gateway.upstreams.dialogue.background import Background
 from pml_gateway.upstreams.dialogue.client_sessions import OwnSessions
@@ -76,7 +76,7 @@ class Upstream:
     def __init__(
         self,
         opener: Opener,
-        remembered: Remembered,
+        remembered: RememberedListing,
         habit: Habit,
         *,
         local: LocalClients | None,
@@ -128,7 +128,7 @@ class Upstream:
             local=local,
         )
         self._choice = SessionChoice(self.definition, self._lifecycle, local, self._background)
-        self._calls = Calls(effective, self._lifecycle, self._activity, self.breaker)
+        self._calls = UpstreamCalls(effective, self._lifecycle, self._activity, self.breaker)
         self._relay = Relay(
             effective,
             self._choice,
@@ -175,7 +175,9 @@ class Upstream:
         if audience is not None and self._may_converse(audience, params):
             return await self._relay.send(method, params, (limit, total), on_progress, audience)
         share, now = OWN if audience is None else audience.share, anyio.current_time()
-        return await self._calls.send(Request(method, params, on_progress, limit, now + limit, now + total, share))
+        return await self._calls.send(
+            UpstreamRequest(method, params, on_progress, limit, now + limit, now + total, share)
+        )
 
     def follow(self, uri: str, key: object, on_updated: OnUpdated, client_id: str) -> None:
         """Call `on_updated` when a resource changes, once the upstream is connected and has agreed."""

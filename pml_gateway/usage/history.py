@@ -67,7 +67,7 @@ class RecordedLists:
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class RecordFilter:
     """The filter for records; None is no limit."""
 
     config: str
@@ -85,7 +85,7 @@ class History:
     lists: RecordedLists = RecordedLists()
 
 
-def read_history(path: Path, wanted: Wanted, *, lists: bool = False) -> History:
+def read_history(path: Path, wanted: RecordFilter, *, lists: bool = False) -> History:
     """The records that are asked for; those of lists only with `lists`, since their tokens have to be counted.
 
     Raises:
@@ -110,7 +110,7 @@ def _reading(path: Path) -> Iterator[sqlite3.Connection | None]:
             raise GatewayError(f"{path} cannot be read ({exc})", hint="if it is broken, remove the file") from exc
 
 
-def _where(wanted: Wanted, table: str) -> tuple[str, list[object]]:
+def _where(wanted: RecordFilter, table: str) -> tuple[str, list[object]]:
     conditions, values = [f"{table}.config = ?"], [wanted.config]
     given: list[object] = list(values)
     if wanted.since is not None:
@@ -125,7 +125,7 @@ def _where(wanted: Wanted, table: str) -> tuple[str, list[object]]:
     return " AND ".join(conditions), given
 
 
-def _calls(connection: sqlite3.Connection, wanted: Wanted) -> tuple[RecordedCall, ...]:
+def _calls(connection: sqlite3.Connection, wanted: RecordFilter) -> tuple[RecordedCall, ...]:
     where, values = _where(wanted, "calls")
     rows = connection.execute(
         "SELECT calls.at, upstream, tool, calls.client, code, seconds, how, calls.stage, intent, query, rank"
@@ -135,7 +135,7 @@ def _calls(connection: sqlite3.Connection, wanted: Wanted) -> tuple[RecordedCall
     return tuple(RecordedCall(at, (upstream, tool), *rest) for at, upstream, tool, *rest in rows)
 
 
-def _searches(connection: sqlite3.Connection, wanted: Wanted) -> tuple[RecordedSearch, ...]:
+def _searches(connection: sqlite3.Connection, wanted: RecordFilter) -> tuple[RecordedSearch, ...]:
     where, values = _where(wanted, "searches")
     rows = connection.execute(
         "SELECT at, client, stage, query, hits, NOT EXISTS (SELECT 1 FROM calls WHERE search = searches.key)"
@@ -153,7 +153,7 @@ def _key(pair: list[str]) -> ToolKey:
     return (upstream, tool)
 
 
-def _lists(connection: sqlite3.Connection, wanted: Wanted, counted: bool) -> RecordedLists:
+def _lists(connection: sqlite3.Connection, wanted: RecordFilter, counted: bool) -> RecordedLists:
     where, values = _where(wanted, "lists")
     if not counted:
         return RecordedLists()

@@ -20,7 +20,7 @@ import anyio.to_thread
 
 from pml_gateway.catalog.wire import decoded_items
 from pml_gateway.config.settings import UsageSettings
-from pml_gateway.home import USAGE, do_without
+from pml_gateway.home import USAGE, warn_unwritable
 from pml_gateway.log import get_logger
 from pml_gateway.policy.client import Client
 from pml_gateway.secrets.judgement import MASK, Keys
@@ -219,7 +219,7 @@ class Recorder:
 
     def _give_up(self, error: Exception) -> None:
         if isinstance(error, OSError):
-            do_without(USAGE, self._path, error)
+            warn_unwritable(USAGE, self._path, error)
         elif not self._warned:
             self._warned = True
             logger.warning(

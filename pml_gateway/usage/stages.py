@@ -125,7 +125,7 @@ MAX_SUCCESS_DROP = 0.02
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class StageProgress:
     """Progress of a stage: calls since it began, their routes, missed searches and successes, and those before."""
 
     calls: int
@@ -142,13 +142,13 @@ class Standing:
         return self.missed / self.searches if self.searches else 0.0
 
 
-def standing(history: History, since: float | None, now: float) -> Standing:
+def standing(history: History, since: float | None, now: float) -> StageProgress:
     """The standing of the stage that began at `since`; without a beginning, of everything recorded."""
     began = since if since is not None else min((call.at for call in history.calls), default=now)
     calls = [call for call in history.calls if call.at >= began]
     before: Sequence[RecordedCall] = [call for call in history.calls if call.at < began]
     searches = [search for search in history.searches if search.at >= began]
-    return Standing(
+    return StageProgress(
         calls=len(calls),
         days=max(now - began, 0.0) / 86400,
         through_search=sum(call.query is not None for call in calls),
@@ -159,7 +159,7 @@ def standing(history: History, since: float | None, now: float) -> Standing:
     )
 
 
-def reasons_to_wait(found: Standing) -> list[str]:
+def reasons_to_wait(found: StageProgress) -> list[str]:
     """Return every criterion that does not hold yet; none when it is time to move on."""
     reasons = []
     if found.calls < MIN_CALLS:

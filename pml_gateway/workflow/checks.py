@@ -30,14 +30,14 @@ Raises:
 
 
 @dataclass(frozen=True, slots=True)
-class Checked:
+class PlanCheck:
     """The problems of a plan, and the tools of its steps by position."""
 
     problems: list[StepProblem]
     tools: Mapping[int, CatalogTool]
 
 
-def check_plan(plan: Plan, find: FindTool, meta_tools: Container[str], *, now: bool = False) -> Checked:
+def check_plan(plan: Plan, find: FindTool, meta_tools: Container[str], *, now: bool = False) -> PlanCheck:
     """Find steps whose tool does not exist or refuses their arguments, and fields that results do not have.
 
     With `now`, a server that cannot be reached is not reported: the call itself will show whether it is back.
@@ -55,7 +55,7 @@ def check_plan(plan: Plan, find: FindTool, meta_tools: Container[str], *, now: b
                 problems.append(_problem(step, error))
         except GatewayError as error:
             problems.append(_meta_problem(step) if step.tool in meta_tools else _problem(step, error))
-    return Checked([*problems, *result_problems(plan, tools)], tools)
+    return PlanCheck([*problems, *result_problems(plan, tools)], tools)
 
 
 def refused_arguments(step: Step, tool: CatalogTool) -> list[StepProblem]:
@@ -73,7 +73,7 @@ def refused_arguments(step: Step, tool: CatalogTool) -> list[StepProblem]:
     ]
 
 
-def dry_run_answer(plan: Plan, problems: list[StepProblem], checked: Checked, *, questions: str) -> JsonObject:
+def dry_run_answer(plan: Plan, problems: list[StepProblem], checked: PlanCheck, *, questions: str) -> JsonObject:
     """Return the answer of a dry run: each step with its call, its effect and its problems.
 
     `questions` says whether the client could be asked something meanwhile.

@@ -14,11 +14,11 @@ from pml_gateway.errors import ErrorCode, GatewayError, InvalidInputError, error
 from pml_gateway.json_text.pieces import exceeds
 from pml_gateway.mcp.deadlines import within
 from pml_gateway.results.content import WRAPPED
-from pml_gateway.results.settle import Settled
+from pml_gateway.results.settle import PresentedResult
 from pml_gateway.types import JsonObject
 from pml_gateway.workflow.expressions import Expression, is_true
 from pml_gateway.workflow.outcome import (
-    Exceeded,
+    BudgetExceeded,
     Question,
     SkipReason,
     StepOutcome,
@@ -83,7 +83,7 @@ class Tools(Protocol):
     def read_only(self, name: str) -> str | None:
         """Return the tool's own name, however it was spelled, if calling it twice is the same as calling it once."""
 
-    async def call(self, invocation: Invocation) -> Settled:
+    async def call(self, invocation: Invocation) -> PresentedResult:
         """Call a tool and return its result.
 
         Raises:
@@ -122,7 +122,7 @@ class Run:
         """
         self.plan = plan
         self.outcomes = {index: StepOutcome(StepStatus.ERROR, error=error) for index, error in refused.items()}
-        self.exceeded: list[Exceeded] = []
+        self.exceeded: list[BudgetExceeded] = []
         self._given = given
         self._given_refs = given_refs
         self._items: dict[tuple[int, int], StepOutcome] = {}
@@ -351,7 +351,7 @@ class Run:
 
     def _exceed(self, limit: str, value: float) -> None:
         if all(each.limit != limit for each in self.exceeded):
-            self.exceeded.append(Exceeded(limit, value))
+            self.exceeded.append(BudgetExceeded(limit, value))
 
     def _cut_off(self) -> None:
         """Give an outcome to every step that had none when the time ran out."""
@@ -464,7 +464,7 @@ def _read_by(texts: Iterable[str], step: Step, outcome: StepOutcome) -> Any:
     return outcome.wrapped if is_wrapped else outcome.value
 
 
-async def _outcome(called: Settled, invocation: Invocation) -> StepOutcome:
+async def _outcome(called: PresentedResult, invocation: Invocation) -> StepOutcome:
     result, arguments = called.result, invocation.arguments
     if result.get("resultType") == "input_required":
         requests, state = result.get("inputRequests"), result.get("requestState")

@@ -11,7 +11,7 @@ import anyio.to_thread
 from pml_gateway.errors import ErrorCode, error_json
 from pml_gateway.results.content import WRAPPED, Content, addressed
 from pml_gateway.results.encoding import shown_at_most
-from pml_gateway.results.settle import Settled
+from pml_gateway.results.settle import PresentedResult
 from pml_gateway.text import counted
 from pml_gateway.types import JsonObject
 
@@ -67,7 +67,7 @@ class StepOutcome:
 
     status: StepStatus
     value: Any = None
-    called: Settled | None = None
+    called: PresentedResult | None = None
     error: JsonObject | None = None
     reason: SkipReason | None = None
     blocked_by: tuple[str, ...] = ()
@@ -105,7 +105,7 @@ class StepOutcome:
 
 
 @dataclass(frozen=True, slots=True)
-class Exceeded:
+class BudgetExceeded:
     """A limit that was reached: its name, its value and details. It comes from the setting `workflow.NAME`."""
 
     limit: str

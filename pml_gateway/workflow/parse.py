@@ -10,7 +10,7 @@ from typing import Any, Protocol
 from pml_gateway.catalog.pointers import escaped
 from pml_gateway.errors import ErrorCode, InvalidInputError, error_json
 from pml_gateway.exposure.vocabulary import (
-    Reading,
+    SchemaReading,
     UnreadableKeysError,
     from_text,
     meaning,
@@ -76,7 +76,7 @@ CALL_STEP_KEYS = tuple(key for key in (*STEP_KEYS, "server") if key not in ("tra
 TRANSFORM_KEYS = tuple(key for key in STEP_KEYS if key not in ("arguments", "if_none_match", "timeout"))
 
 
-class Callees(Protocol):
+class ToolResolver(Protocol):
     """The tools of one client, by the names that its calls use."""
 
     def parameters(self, name: Any, call: JsonObject) -> Mapping[str, Any] | None:
@@ -88,7 +88,7 @@ class Callees(Protocol):
         """Return the name of the called tool, its arguments, and pointers to the keys in them that clients add."""
 
 
-class NoCallees:
+class UnresolvedTools:
     """Callees that resolve nothing, for steps in the configuration, which name their tools in full."""
 
     def parameters(self, name: Any, call: JsonObject) -> None:
@@ -101,7 +101,7 @@ class NoCallees:
         return (name if server is None else f"{server}:{name}"), arguments, ()
 
 
-NO_CALLEES = NoCallees()
+NO_CALLEES = UnresolvedTools()
 
 _NUMBERED = re.compile(r"(?i)(?:steps?|nodes?|tasks?|calls?|outputs?|results?)[_-]?(\d{1,3})\Z")
 _ID = re.compile(r"[A-Za-z_][A-Za-z0-9_-]{0,63}\Z")
@@ -111,7 +111,7 @@ def parse_workflow(
     request: JsonObject,
     limits: Budget,
     *,
-    callees: Callees = NO_CALLEES,
+    callees: ToolResolver = NO_CALLEES,
     with_input: bool = False,
     extra_keys: tuple[str, ...] = (),
 ) -> tuple[Plan, list[StepProblem]]:
@@ -159,7 +159,7 @@ class _Steps:
     """A reader for the steps of one request that collects their problems."""
 
     def __init__(
-        self, raw_steps: list[Any], callees: Callees, *, with_input: bool, extra_keys: tuple[str, ...]
+        self, raw_steps: list[Any], callees: ToolResolver, *, with_input: bool, extra_keys: tuple[str, ...]
     ) -> None:
         self.problems: list[StepProblem] = []
         self.ignored: list[str] = []
@@ -418,7 +418,7 @@ def _returned(value: Any, steps: tuple[Step, ...], problems: list[StepProblem]) 
     return frozenset(positions[each] for each in chosen if each in positions)
 
 
-def _called(reading: Reading, name_key: str, callees: Callees) -> tuple[JsonObject, list[str]]:
+def _called(reading: SchemaReading, name_key: str, callees: ToolResolver) -> tuple[JsonObject, list[str]]:
     """Return the fields of a call of a tool, and pointers to ignored keys.
 
     The call may also name an action of a namespace, or its server in a key of its own.
@@ -445,7 +445,7 @@ NO_DETAILS: JsonObject = {}
 
 
 def parse_batch(
-    request: JsonObject, limits: Budget, callees: Callees = NO_CALLEES
+    request: JsonObject, limits: Budget, callees: ToolResolver = NO_CALLEES
 ) -> tuple[Plan, dict[int, JsonObject]]:
     """Parse a `call_batch` request into a plan, and return it with the errors of unreadable calls by position.
 
@@ -469,7 +469,7 @@ def parse_batch(
 class _Slots:
     """A reader for the calls of a batch; a problem of one call does not affect the others."""
 
-    def __init__(self, callees: Callees, names: frozenset[str]) -> None:
+    def __init__(self, callees: ToolResolver, names: frozenset[str]) -> None:
         self.refused: dict[int, JsonObject] = {}
         self.ignored: list[str] = []
         self._callees = callees

@@ -12,11 +12,11 @@ from pml_gateway.errors import ErrorCode, error_json
 from pml_gateway.json_text.pieces import exceeds
 from pml_gateway.results.content import is_seen, media_data, media_note, note_in_content, replace_media
 from pml_gateway.results.encoding import tokens_of, tokens_of_json
-from pml_gateway.results.settle import Settled
+from pml_gateway.results.settle import PresentedResult
 from pml_gateway.results.stored import StoredResult
 from pml_gateway.types import JsonObject
 from pml_gateway.workflow.execute import Run
-from pml_gateway.workflow.outcome import Exceeded, RunStatus, StepOutcome, StepStatus, run_status
+from pml_gateway.workflow.outcome import BudgetExceeded, RunStatus, StepOutcome, StepStatus, run_status
 from pml_gateway.workflow.plan import Plan, Step
 
 CHARACTERS_PER_TOKEN = (3, 2, 1)
@@ -139,7 +139,7 @@ class _Shown:
 
     def __init__(self, run: Run, keeper: Keeper, media: list[JsonObject]) -> None:
         self.plan = run.plan
-        self.exceeded: list[Exceeded] = []
+        self.exceeded: list[BudgetExceeded] = []
         self._keeper = keeper
         self._media = MediaApart(run, keeper.threshold, keeper.media_bytes, media)
         self._used = 0
@@ -201,8 +201,8 @@ class _Shown:
         return cut
 
     @property
-    def _limit(self) -> Exceeded:
-        return Exceeded("max_tokens", self.plan.budget.max_tokens)
+    def _limit(self) -> BudgetExceeded:
+        return BudgetExceeded("max_tokens", self.plan.budget.max_tokens)
 
 
 class MediaApart:
@@ -257,7 +257,7 @@ class MediaApart:
             self._positions[data] = FIRST_MEDIA + len(self._given)
             self._given.append(self._blocks[data])
 
-    def _note(self, called: Settled) -> None:
+    def _note(self, called: PresentedResult) -> None:
         if called.stored is not None:
             if called.content.kind == "binary":
                 self._stored[called.content.value] = called.stored.brief()

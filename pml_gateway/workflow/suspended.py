@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from pml_gateway.errors import ErrorCode, ToolCallError
 from pml_gateway.policy.client import Client
-from pml_gateway.shares import Holdings
+from pml_gateway.quotas import Holdings
 from pml_gateway.workflow.execute import Run
 
 TTL_SECONDS = 900.0

@@ -65,7 +65,7 @@ class Text:
 
 
 @dataclass(frozen=True, slots=True)
-class Stored:
+class StoredReference:
     """A `{"$ref": ...}` node, replaced by a stored result, which is not scanned for references."""
 
     node: JsonObject
@@ -92,7 +92,7 @@ class Fields:
     fields: tuple[tuple[str, Template], ...]
 
 
-Template = StepReference | Text | Stored | LiteralTemplate | Items | Fields
+Template = StepReference | Text | StoredReference | LiteralTemplate | Items | Fields
 
 LoadStored = Callable[[JsonObject], Awaitable[Any]]
 """A function that returns the stored value of a `{"$ref": ...}` node."""
@@ -131,7 +131,7 @@ class Reader:
             return LiteralTemplate(value)
         if is_reference(value):
             checked(value)
-            return Stored(value)
+            return StoredReference(value)
         fields = tuple((name, self._member(item, depth + 1, name)) for name, item in value.items())
         if all(isinstance(item, LiteralTemplate) for _, item in fields):
             return LiteralTemplate({name: item.value for name, item in fields if isinstance(item, LiteralTemplate)})
@@ -177,10 +177,10 @@ def compile_template(value: Any, *, names: Container[str] = NO_NAMES, reads_step
     return Reader(names, reads_steps).template(value)
 
 
-def references(template: Template, pointer: str = "") -> Iterator[tuple[str, StepReference | Stored]]:
+def references(template: Template, pointer: str = "") -> Iterator[tuple[str, StepReference | StoredReference]]:
     """Yield every reference in a template with its JSON pointer."""
     match template:
-        case StepReference() | Stored():
+        case StepReference() | StoredReference():
             yield pointer, template
         case Text(parts):
             yield from ((pointer, part) for part in parts if isinstance(part, StepReference))
@@ -241,7 +241,7 @@ async def render(
             return await value_of(template)
         case Text(parts):
             return "".join([part if isinstance(part, str) else _as_text(await value_of(part)) for part in parts])
-        case Stored(node):
+        case StoredReference(node):
             return await load(node)
         case Items(items):
             return [await render(item, roots, load, absent=absent, may_be_null=may_be_null) for item in items]

@@ -15,7 +15,7 @@ from pml_gateway.catalog.visibility import NOTHING, Variants, Visibility, build_
 from pml_gateway.mcp.listing import Difference, Offers, difference, with_more
 from pml_gateway.policy.client import Client
 from pml_gateway.policy.view import View
-from pml_gateway.reports.verdicts import Rule, exclusions
+from pml_gateway.reports.verdicts import HidingRule, exclusions
 
 NAMES = st.lists(st.sampled_from("abcdef"), max_size=4, unique=True)
 SETS = ("", "ask", "sample")
@@ -63,7 +63,7 @@ def test_each_client_sees_of_every_server_exactly_what_it_lists_for_clients_of_i
             assert said.has_prompts == bool(given_names or names[""])
         excluded = exclusions(catalog, client, ())
         assert {each.tool for each in excluded} == set(catalog.tools) - set(view.tools)
-        assert {each.rule for each in excluded} <= {Rule.CAPABILITIES}
+        assert {each.rule for each in excluded} <= {HidingRule.CAPABILITIES}
 
 
 def test_servers_that_list_the_same_for_all_clients_have_no_gates() -> None:

@@ -15,7 +15,7 @@ from pml_gateway.catalog.manifest import Manifest, ManifestEntry, ManifestFile
 from pml_gateway.config.settings import Settings
 from pml_gateway.paths import Paths
 from pml_gateway.trust.pins import PinsFile
-from pml_gateway.trust.warden import Warden
+from pml_gateway.trust.trust_gate import TrustGate
 from tests.support import fake_writer
 from tests.support.command_line import demo_home, home_of, pml
 from tests.support.process import write_settings
@@ -176,9 +176,9 @@ def test_what_is_flagged_held_back_or_switched_off_is_not_sent(tmp_path: Path, a
         entries = {
             server: ManifestEntry(settings.servers[server].fingerprint(), tuple(tools), 0.0) for server in servers
         }
-        warden = Warden(PinsFile(paths.pins_dir, paths.identity(None)))
-        warden.admit(entries, settings.servers, settings.trust)
-        warden.note(warden.unread())
+        trust_gate = TrustGate(PinsFile(paths.pins_dir, paths.identity(None)))
+        trust_gate.admit(entries, settings.servers, settings.trust)
+        trust_gate.note(trust_gate.unread())
         changed = [*tools[:2], definition("later", f"Files it. {poison}")]
         entries["up"] = ManifestEntry(entries["up"].fingerprint, tuple(changed), 1.0)
         naming = settings.naming

@@ -17,7 +17,7 @@ from pml_gateway.mcp.transport import process_parameters, resolved_headers
 from pml_gateway.paths import Paths
 from pml_gateway.secrets.env_file import stored_variables
 from pml_gateway.secrets.references import resolve_in
-from pml_gateway.workplace import Workplace
+from pml_gateway.working_directory import WorkingDirectory
 from tests.support.command_line import home_of
 
 KEY = "abcDEF1234567890ghij"
@@ -47,7 +47,7 @@ def add(*arguments: str, stdin: str | None = None) -> Result:
 def reached(home: Path, name: str = "acme", shell: Mapping[str, str] | None = None) -> str:
     """All that reaches a server, started from this shell, which expands `${X}` of its arguments as mcp-remote does."""
     definition = load_user_settings(Paths.from_environ()).servers[name]
-    here = Workplace(home, {"PML_HOME": str(home), "HOME": str(home.parent), "PATH": "/bin", **(shell or {})})
+    here = WorkingDirectory(home, {"PML_HOME": str(home), "HOME": str(home.parent), "PATH": "/bin", **(shell or {})})
     if definition.url is not None:
         return json.dumps([resolve_in(definition.url, here), resolved_headers(definition, here)])
     found = process_parameters(name, definition, here)

@@ -18,13 +18,13 @@ from pml_gateway.config.load import load_user_settings
 from pml_gateway.config.servers import AuthDefinition
 from pml_gateway.owner.server_state import copy_state
 from pml_gateway.paths import Paths
-from pml_gateway.requests.library import Origin, RequestLibrary
+from pml_gateway.requests.library import RequestLibrary, RequestOrigin
 from pml_gateway.trust.identity import identity_of
-from pml_gateway.trust.pins import Accepted, Form, Pins, PinsFile, ServerPins
+from pml_gateway.trust.pins import Acceptance, Form, Pins, PinsFile, ServerPins
 from pml_gateway.trust.verdict import SubjectKind
 from pml_gateway.upstreams.auth.logins import LoginStore, StoredLogin
 from pml_gateway.usage.database import open_for_writing
-from pml_gateway.usage.history import Wanted, most_used, read_history
+from pml_gateway.usage.history import RecordFilter, most_used, read_history
 from tests.support.authorization import keys_in_files
 from tests.support.command_line import home_of
 
@@ -59,7 +59,7 @@ def fill(paths: Paths) -> None:
     names = {("notes", "read"): "notes__read", ("notes", "open"): "open", ("calc", "add"): "calc__add"}
     for prefix in ("always", "on_collision"):
         manifest_of(paths, prefix).save(Manifest(entries, names))
-    form = Form({"name": "read"}, "digest", Accepted.OWNER, 1.0)
+    form = Form({"name": "read"}, "digest", Acceptance.OWNER, 1.0)
     pins = {
         (name, what): ServerPins(name, what).with_forms([(NOTE, form)])
         for name, each in settings.servers.items()
@@ -70,7 +70,9 @@ def fill(paths: Paths) -> None:
     token = OAuthToken(access_token="secret-token")
     login = StoredLogin(server_url=URL, tokens=token, client=client, obtained_at=time.time())
     LoginStore(paths.auth_dir).save(login_of(paths, "notes"), login)
-    RequestLibrary(paths.requests_dir).put("digest", ["show my notes"], Origin.OWNER, name="read", server="notes")
+    RequestLibrary(paths.requests_dir).put(
+        "digest", ["show my notes"], RequestOrigin.OWNER, name="read", server="notes"
+    )
     with closing(open_for_writing(paths.usage_file)) as database:
         for number, (of, upstream) in enumerate(((config, "notes"), (config, "calc"), ("another", "notes"))):
             database.execute(
@@ -107,7 +109,7 @@ def check(paths: Paths) -> None:
     assert [each.server for each in RequestLibrary(paths.requests_dir).entries()] == ["diary"]
     assert most_used(paths.usage_file, config) == (("calc", "read"), ("diary", "read"))
     assert most_used(paths.usage_file, "another") == (("notes", "read"),)
-    history = read_history(paths.usage_file, Wanted(config, upstream="diary"))
+    history = read_history(paths.usage_file, RecordFilter(config, upstream="diary"))
     assert [call.tool for call in history.calls] == [("diary", "read")]
     assert [search.hits for search in history.searches] == [(("diary", "read"), ("calc", "notes"))]
 

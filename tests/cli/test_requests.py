@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 from pml_gateway.cli.app import app
 from pml_gateway.config.settings import UsageSettings
 from pml_gateway.paths import Paths
-from pml_gateway.requests.library import Origin, Request, RequestLibrary, definition_digest
+from pml_gateway.requests.library import ExampleRequest, RequestLibrary, RequestOrigin, definition_digest
 from pml_gateway.usage.database import clear
 from pml_gateway.usage.recorder import CallRow, Recorder, SearchRow
 from tests.support.command_line import WIDTH, demo_home, pml
@@ -74,8 +74,8 @@ def test_requests_are_imported_shown_exported_and_removed(digest: str, library: 
 
 
 def test_what_no_server_lists_can_be_removed(digest: str, library: RequestLibrary) -> None:
-    library.put("0" * 32, ASKED, Origin.OWNER)
-    library.put(digest, ASKED, Origin.OWNER)
+    library.put("0" * 32, ASKED, RequestOrigin.OWNER)
+    library.put(digest, ASKED, RequestOrigin.OWNER)
     assert json.loads(pml("requests", "remove", "--unused", "--yes", "--json").stdout) == {"removed": 1}
     assert list(library.all()) == [digest]
     assert json.loads(pml("requests", "remove", "--all", "--yes", "--json").stdout) == {"removed": 1}
@@ -119,7 +119,7 @@ def test_the_known_public_servers_are_listed_without_a_configuration(tmp_path: P
 
 
 def test_a_search_is_explained_by_the_request_that_came_nearest(digest: str, library: RequestLibrary) -> None:
-    library.put(digest, ["how many days until christmas", "how many sleeps till the holidays"], Origin.OWNER)
+    library.put(digest, ["how many days until christmas", "how many sleeps till the holidays"], RequestOrigin.OWNER)
     search = ("search", "how many sleeps are left", "--limit", "2")
     first, second = json.loads(pml(*search, "--explain", "--json").stdout)["hits"]
     assert (first["name"], first["evidence"]["request"]) == (TOOL, "how many sleeps till the holidays")
@@ -152,7 +152,7 @@ def test_what_was_searched_and_then_called_is_learned_and_learned_anew(
             "requests": 1,
             "kept": True,
         }
-        assert library.of(digest) == (Request(searches[1], Origin.USE),)
+        assert library.of(digest) == (ExampleRequest(searches[1], RequestOrigin.USE),)
     clear(paths.usage_file)
     assert "0 requests" in pml("requests", "learn").stderr
     assert library.all() == {}

@@ -13,7 +13,7 @@ from pml_gateway.catalog.manifest import ManifestEntry
 from pml_gateway.config.settings import Settings
 from pml_gateway.paths import Paths
 from pml_gateway.trust.pins import PinsFile
-from pml_gateway.trust.warden import Warden
+from pml_gateway.trust.trust_gate import TrustGate
 from tests.support.command_line import WIDTH, home_of, pml
 
 POISON = (
@@ -37,9 +37,9 @@ def listed(
         server: ManifestEntry(settings.servers[server].fingerprint(), tuple(own), 0.0, server_version=version)
         for server, own in tools.items()
     }
-    warden = Warden(PinsFile(paths.pins_dir, paths.identity(None)))
-    served = warden.admit(entries, settings.servers, settings.trust)
-    warden.note(warden.unread())
+    trust_gate = TrustGate(PinsFile(paths.pins_dir, paths.identity(None)))
+    served = trust_gate.admit(entries, settings.servers, settings.trust)
+    trust_gate.note(trust_gate.unread())
     return {server: [each["name"] for each in entry.tools] for server, entry in served.items()}
 
 

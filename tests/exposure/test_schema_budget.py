@@ -29,7 +29,7 @@ from pml_gateway.exposure.validation import (
     schema_digests,
 )
 from pml_gateway.processes.budget import RequestBudget, spending
-from pml_gateway.processes.exceeded import Exceeded
+from pml_gateway.processes.exceeded import ExceededSchemas
 from pml_gateway.processes.workers import Workers, open_workers
 from pml_gateway.reports.doctor.tools import checked_shallowly
 from tests.catalog.listings import catalog_of, only_tool
@@ -47,10 +47,10 @@ PLAIN = {
 
 
 @asynccontextmanager
-async def requests() -> AsyncIterator[tuple[Workers, Exceeded]]:
+async def requests() -> AsyncIterator[tuple[Workers, ExceededSchemas]]:
     """What requests share."""
     async with open_workers() as workers:
-        yield workers, Exceeded()
+        yield workers, ExceededSchemas()
 
 
 async def checked(tool: CatalogTool, arguments: dict[str, Any], budget: RequestBudget) -> list[str]:
@@ -104,12 +104,12 @@ async def test_a_schema_that_took_too_much_is_checked_shallowly_from_then_on() -
 async def test_it_is_known_after_a_restart_and_doctor_names_it(tmp_path: Path) -> None:
     file = tmp_path / "x.exceeded.json"
     tool = only_tool(name="slow", inputSchema=doubled())
-    first = Exceeded(file)
+    first = ExceededSchemas(file)
     async with anyio.create_task_group() as tasks, open_workers() as workers:
         tasks.start_soon(first.run)
         await checked(tool, {"a": 1}, RequestBudget(workers=workers, exceeded=first))
         tasks.cancel_scope.cancel()
-    second = Exceeded(file)
+    second = ExceededSchemas(file)
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(second.run)
         await until(lambda: second.known)
@@ -127,7 +127,7 @@ async def test_it_is_known_after_a_restart_and_doctor_names_it(tmp_path: Path) -
 async def test_a_broken_file_of_what_took_too_much_is_done_without(tmp_path: Path) -> None:
     for content in ("", "{", "[]", '{"format": 1}', '{"format": 1, "exceeded": []}', '{"format": 9, "exceeded": {}}'):
         (tmp_path / "file").write_text(content, encoding="utf-8")
-        assert Exceeded(tmp_path / "file").on_disk() == {}
+        assert ExceededSchemas(tmp_path / "file").on_disk() == {}
 
 
 async def test_plain_schemas_never_leave_the_process() -> None:

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from pml_gateway.catalog.model import Catalog, CatalogTool
 from pml_gateway.config.settings import FullProxySettings, GatewaySection, HybridSettings, Settings
-from pml_gateway.exposure.modes import Exposure, Reason, expose
+from pml_gateway.exposure.modes import ListReason, ModeExposure, expose
 from pml_gateway.exposure.token_count import count_tokens
 from pml_gateway.gateway.state import GatewayState, WireCache
 from pml_gateway.gateway.tool_list import render
@@ -53,7 +53,7 @@ class Case:
         scored = [(tool, self.scores[tool.qualified_name]) for tool in self.visible()]
         return sorted(scored, key=lambda hit: (-hit[1], hit[0].qualified_name))[:limit]
 
-    def expose(self) -> Exposure:
+    def expose(self) -> ModeExposure:
         ownership = self.catalog.ownership
         return expose(self.mode, self.visible(), self.search, self.settings, self.intent, ownership=ownership)
 
@@ -166,7 +166,7 @@ def test_the_same_selection_gives_the_same_bytes_in_whatever_order_hits_arrive(c
         ownership=case.catalog.ownership,
     )
     state = case.state()
-    same = Exposure(exposure.meta_tools, again.tools)
+    same = ModeExposure(exposure.meta_tools, again.tools)
     view = state.view(LOCAL)
     assert render(state, view, same, VERSION) == render(case.state(), view, exposure, VERSION)
 
@@ -187,7 +187,7 @@ def test_whitelisted_tools_are_never_cut_and_count_towards_the_cap(case: Case) -
     exposure = expose(
         ExposureMode.HYBRID, case.visible(), case.search, case.settings, "read", ownership=case.catalog.ownership
     )
-    whitelisted = [listed for listed in exposure.tools if listed.reason is Reason.WHITELISTED]
+    whitelisted = [listed for listed in exposure.tools if listed.reason is ListReason.WHITELISTED]
     hybrid = case.settings.hybrid
     if hybrid.expose_underlying_tools:
         expected = {
@@ -218,9 +218,9 @@ def test_semantic_lists_hits_by_name_and_says_that_an_intent_chose_them() -> Non
     assert case.listed() == [*LISTED, "fs__read", "fs__write", "git__log"]
     assert case.expose().selected_by_intent
     assert [(listed.reason, listed.score) for listed in case.expose().tools] == [
-        (Reason.HIT, 0.9),
-        (Reason.HIT, 0.65),
-        (Reason.HIT, 0.7),
+        (ListReason.HIT, 0.9),
+        (ListReason.HIT, 0.65),
+        (ListReason.HIT, 0.7),
     ]
     assert not make_case(ExposureMode.SEMANTIC).expose().selected_by_intent
 

@@ -27,7 +27,7 @@ from pml_gateway.config.settings import KNOWN_META_TOOLS
 from pml_gateway.errors import ConfigurationError
 from pml_gateway.fastmcp import Exposure
 from pml_gateway.fastmcp.snapshots import MAX_SNAPSHOTS
-from pml_gateway.requests.library import Origin, RequestLibrary, definition_digest
+from pml_gateway.requests.library import RequestLibrary, RequestOrigin, definition_digest
 from tests.support.fastmcp_server import ERAS, FastMCPServing, connected
 from tests.support.listening import listening
 
@@ -529,7 +529,7 @@ async def test_a_tool_whose_schema_cannot_be_written_takes_no_other_with_it(capl
 async def test_what_is_asked_for_tools_is_known_and_shown_to_nobody(tmp_path: Path) -> None:
     digest = definition_digest("refund_order", "Give a customer the money back.", ["order_id", "reason"])
     asked = "the parcel never came"
-    await asyncio.to_thread(RequestLibrary(tmp_path / "requests").put, digest, [asked], Origin.OWNER)
+    await asyncio.to_thread(RequestLibrary(tmp_path / "requests").put, digest, [asked], RequestOrigin.OWNER)
     server, transform = shop(), exposure("full_proxy")
     server.add_transform(transform)
     async with connected(server) as client:

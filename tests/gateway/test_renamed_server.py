@@ -85,9 +85,9 @@ async def test_what_the_owner_accepted_stays_accepted_and_lists_are_known_at_onc
         await gateway.reload(after)
         assert [each.qualified_name for each in gateway.state.catalog.tools] == ["new__add", "new__drop"]
         await anyio.to_thread.run_sync(drop_state, paths, before.servers["old"], "old", "new")
-        assert not any(pins.held for pins in gateway.warden.servers.values())
+        assert not any(pins.held for pins in gateway.trust_gate.servers.values())
         await gateway.refresh(30)
-        assert not any(pins.held for pins in gateway.warden.servers.values())
+        assert not any(pins.held for pins in gateway.trust_gate.servers.values())
 
 
 async def test_a_gateway_that_starts_with_the_new_name_knows_what_it_knew(
@@ -104,4 +104,4 @@ async def test_a_gateway_that_starts_with_the_new_name_knows_what_it_knew(
         state = gateway.state
         assert [each.qualified_name for each in state.catalog.tools] == ["new__add", "new__drop"]
         assert state.view(LOCAL).resolve("old__add") is None
-        assert not any(pins.held for pins in gateway.warden.servers.values())
+        assert not any(pins.held for pins in gateway.trust_gate.servers.values())

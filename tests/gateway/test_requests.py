@@ -16,7 +16,7 @@ from pml_gateway.config.load import LoadedSettings
 from pml_gateway.config.settings import Settings
 from pml_gateway.gateway.gateway import Gateway, open_gateway
 from pml_gateway.policy.client import LOCAL, Client
-from pml_gateway.requests.library import Origin, RequestLibrary
+from pml_gateway.requests.library import RequestLibrary, RequestOrigin
 from pml_gateway.requests.sources import tool_digest
 from pml_gateway.serve.reload import follow_files
 from tests.support.memory import MemoryStreams, paths_in, settings_for
@@ -53,7 +53,7 @@ async def put(gateway: Gateway, folder: Path) -> None:
     found = gateway.state.catalog.by_name("a__one")
     assert found is not None
     library = RequestLibrary(paths_in(folder).requests_dir)
-    await anyio.to_thread.run_sync(library.put, tool_digest(found), [ASKED], Origin.OWNER)
+    await anyio.to_thread.run_sync(library.put, tool_digest(found), [ASKED], RequestOrigin.OWNER)
 
 
 async def test_requests_of_another_process_reach_the_index_without_a_restart(tmp_path: Path) -> None:

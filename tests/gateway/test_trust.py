@@ -50,7 +50,7 @@ def server(*more: dict[str, Any], **given: Any) -> ScriptedServer:
 
 
 def held_somewhere(served: Serving) -> bool:
-    return any(pins.held for pins in served.gateway.warden.servers.values())
+    return any(pins.held for pins in served.gateway.trust_gate.servers.values())
 
 
 async def change(served: Serving, upstream: ScriptedServer, tools: list[dict[str, Any]]) -> None:
@@ -60,8 +60,8 @@ async def change(served: Serving, upstream: ScriptedServer, tools: list[dict[str
 
 def decide(gateway: Gateway, decision: Any, *names: str) -> None:
     """What `pml trust approve` and `reject` do, from another process."""
-    file = PinsFile(gateway.warden.file.path.parent, "test")
-    assert file.path == gateway.warden.file.path
+    file = PinsFile(gateway.trust_gate.file.path.parent, "test")
+    assert file.path == gateway.trust_gate.file.path
     chosen = [case for case in cases(file.load(), gateway.state.settings.servers) if case.source in names]
     assert {case.source for case in chosen} == set(names)
     file.change(lambda pins: decision(pins, chosen[:1], 1.0))

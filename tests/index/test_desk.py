@@ -15,7 +15,7 @@ from pml_gateway.demo.servers import calc, files, notes
 from pml_gateway.index import Embedder, ToolDocument, ToolIndex
 from pml_gateway.index.evaluation import tool_document
 from pml_gateway.index.wording import in_words_of_answers
-from pml_gateway.requests.shipped import Definition, Listing, ShippedRequests
+from pml_gateway.requests.shipped import ServerTools, ShippedDefinition, ShippedRequests
 from tests.index.tools import REPOSITORY, read_rows
 
 DATA = REPOSITORY / "tests" / "data"
@@ -48,7 +48,7 @@ async def bundled(folder: Path) -> dict[str, Rows]:
 
 def documents(server: str, rows: Rows) -> list[ToolDocument]:
     """What search reads of the tools of a server, with the requests that are shipped for them."""
-    listing = Listing(tuple(Definition(row["name"], row["description"]) for row in rows))
+    listing = ServerTools(tuple(ShippedDefinition(row["name"], row["description"]) for row in rows))
     [requests] = ShippedRequests().requests_of([listing])
     return [
         replace(tool_document(row), key=f"{server}__{row['name']}", server=server, requests=asked)

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pml_gateway.index.embedder import Embeddings
-from pml_gateway.index.request_vectors import Encoded, Requests, RequestVectors
+from pml_gateway.index.request_vectors import EncodedRequests, Requests, RequestVectors
 from pml_gateway.index.search import all_requests
 from tests.index.fakes import HashedWords
 from tests.index.tools import tool
@@ -33,8 +33,8 @@ def vectors(counts: list[int], seed: int) -> list[Embeddings]:
 def index(tools: list[Embeddings]) -> RequestVectors:
     """Of these tools."""
 
-    def encode(requests: Requests) -> list[Encoded]:
-        return [Encoded.of(tools[int(texts[0])]) for texts in requests]
+    def encode(requests: Requests) -> list[EncodedRequests]:
+        return [EncodedRequests.of(tools[int(texts[0])]) for texts in requests]
 
     return RequestVectors([(f"{at}",) * len(each) for at, each in enumerate(tools)], encode, DIMENSION)
 
@@ -110,8 +110,8 @@ def test_without_any_request_nothing_is_found() -> None:
 def test_what_is_not_to_be_had_is_left_out_and_the_rest_is_as_before() -> None:
     tools, (query,) = vectors([3, 0, 4, 5], 1), vectors([1], 2)
 
-    def encode(requests: Requests) -> list[Encoded | None]:
-        return [None if texts[0] == "2" else Encoded.of(tools[int(texts[0])]) for texts in requests]
+    def encode(requests: Requests) -> list[EncodedRequests | None]:
+        return [None if texts[0] == "2" else EncodedRequests.of(tools[int(texts[0])]) for texts in requests]
 
     part = RequestVectors([(f"{at}",) * len(each) for at, each in enumerate(tools)], encode, DIMENSION)
     assert part.counts.tolist() == [3, 0, 0, 5]

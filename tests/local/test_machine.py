@@ -205,12 +205,12 @@ async def test_who_stays_has_its_own_variables_when_who_came_first_has_left(tmp_
             await second.tools()
             first.writer.close()
             await until(lambda: len(opened.profiles.members) == 1)
-            streams.workplaces.clear()
+            streams.working_directories.clear()
             use_variable(tmp_path)
             assert await second.notice("leaving") == {"leaving": "restart"}
         async with opened.attached("b", environ={"TOKEN": "token-b-7731"}) as second:
             assert await second.call("up__hello")
-            assert ("up", str(tmp_path), "token-b-7731") in streams.workplaces
+            assert ("up", str(tmp_path), "token-b-7731") in streams.working_directories
 
 
 async def test_what_waits_for_its_gateway_counts_as_a_client(tmp_path: Path) -> None:

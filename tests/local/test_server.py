@@ -35,14 +35,16 @@ class Seen(MemoryStreams):
 
     def __init__(self, *names: str) -> None:
         super().__init__({name: ScriptedServer([tool("hello")]) for name in names})
-        self.workplaces: list[tuple[str, str, str | None]] = []
+        self.working_directories: list[tuple[str, str, str | None]] = []
 
     @asynccontextmanager
     async def __call__(
         self, upstream_id: str, definition: UpstreamDefinition, **options: Any
     ) -> AsyncIterator[tuple[Any, Any]]:
-        workplace = options["workplace"]
-        self.workplaces.append((upstream_id, str(workplace.folder), workplace.environ.get("TOKEN")))
+        working_directory = options["working_directory"]
+        self.working_directories.append(
+            (upstream_id, str(working_directory.folder), working_directory.environ.get("TOKEN"))
+        )
         async with super().__call__(upstream_id, definition, **options) as streams:
             yield streams
 
@@ -56,7 +58,7 @@ async def test_what_the_gateways_of_a_process_decide_alike_is_logged_once(
             await stack.enter_async_context(opened.attached(mode, mode=mode))
         gateways = opened.profiles.gateways
         assert len(gateways) == 4
-        await until(lambda: all(gateway.warden.servers for gateway in gateways))
+        await until(lambda: all(gateway.trust_gate.servers for gateway in gateways))
         for gateway in gateways:
             await gateway.judge_unread()
     flagged = [line for line in capsys.readouterr().err.splitlines() if "may be an attack" in line]
@@ -168,7 +170,7 @@ async def test_a_server_that_is_given_a_variable_runs_once_for_each_value(tmp_pa
     ):
         for client in (a, b, c):
             assert await client.call("up__hello")
-        assert sorted(token or "" for _, _, token in streams.workplaces) == ["first-token", "second-token"]
+        assert sorted(token or "" for _, _, token in streams.working_directories) == ["first-token", "second-token"]
 
 
 async def test_the_mode_of_a_client_is_its_own(tmp_path: Path) -> None:
@@ -334,7 +336,7 @@ async def test_who_is_served_otherwise_after_an_edit_is_sent_to_another_gateway(
         )
         assert await b.notice("leaving") == {"leaving": "restart"}
         assert await a.call("up__hello")
-        assert ("up", str(tmp_path), "token-a-7731") in streams.workplaces
+        assert ("up", str(tmp_path), "token-a-7731") in streams.working_directories
 
 
 async def test_nobody_calls_with_the_variables_of_another_client_after_an_edit(tmp_path: Path) -> None:

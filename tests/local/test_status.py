@@ -37,7 +37,7 @@ class Processes(MemoryStreams):
     async def __call__(
         self, upstream_id: str, definition: UpstreamDefinition, **options: Any
     ) -> AsyncIterator[tuple[Any, Any]]:
-        if options["workplace"].environ.get("TOKEN") == REFUSED:
+        if options["working_directory"].environ.get("TOKEN") == REFUSED:
             raise ConnectionRefusedError
         async with super().__call__(upstream_id, definition, **options) as streams:
             options["http"].pid = 1_000_000_000 + self.upstreams[upstream_id].opened
@@ -87,7 +87,9 @@ async def test_a_server_that_fails_for_some_of_its_clients_is_told_to_work_for_t
         await one.call("up__hello")
         await other.call("up__hello")
         told = row(opened)
-        [failing] = [each for each in opened.profiles.gateways if each.pool.workplace.environ["TOKEN"] == REFUSED]
+        [failing] = [
+            each for each in opened.profiles.gateways if each.pool.working_directory.environ["TOKEN"] == REFUSED
+        ]
         assert gateway_status(failing)["upstreams"][0]["state"] == "failed"
     assert (told["state"], told["clients"], told["failed_clients"]) == ("ready", 2, 1)
 

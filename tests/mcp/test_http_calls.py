@@ -15,7 +15,7 @@ from starlette.responses import RedirectResponse, Response, StreamingResponse
 
 from pml_gateway.errors import innermost
 from pml_gateway.gateway.request import CallOptions, RequestScope
-from pml_gateway.workplace import Workplace
+from pml_gateway.working_directory import WorkingDirectory
 from tests.mcp.test_transport import gateway_to
 from tests.support.listening import listening
 from tests.support.scripted_server import ScriptedServer, tool
@@ -122,7 +122,7 @@ async def test_requests_go_through_the_proxy_of_their_client_and_not_through_tha
         for name in ("http_proxy", "HTTP_PROXY"):
             monkeypatch.setenv(name, "http://127.0.0.1:1")
         environ = {"HTTP_PROXY": f"http://127.0.0.1:{port}", "TOKEN": "of-the-client"}
-        async with gateway_to(tmp_path, entry, Workplace(tmp_path, environ)):
+        async with gateway_to(tmp_path, entry, WorkingDirectory(tmp_path, environ)):
             assert set(asked) == {"of-the-client"}
 
 
@@ -137,9 +137,9 @@ async def test_calls_take_the_way_of_their_client(
         monkeypatch.setenv(name, "http://127.0.0.1:1")
     async with listening(scripted(answer)) as port:
         address = f"http://127.0.0.1:{port}"
-        workplace = Workplace(tmp_path, {"HTTP_PROXY": address} if is_proxied else {})
+        working_directory = WorkingDirectory(tmp_path, {"HTTP_PROXY": address} if is_proxied else {})
         url = "http://intranet.invalid/mcp" if is_proxied else f"{address}/mcp"
-        async with gateway_to(tmp_path, {"url": url}, workplace) as (_, caller):
+        async with gateway_to(tmp_path, {"url": url}, working_directory) as (_, caller):
             result = await caller.call(RequestScope(), "remote__t", {}, CallOptions())
     assert result["content"][0]["text"] == "arrived"
 

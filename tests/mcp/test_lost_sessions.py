@@ -15,7 +15,7 @@ from pml_gateway.config.settings import Settings
 from pml_gateway.gateway.calling import Caller
 from pml_gateway.gateway.gateway import Gateway, open_gateway
 from pml_gateway.gateway.request import CallOptions, RequestScope
-from pml_gateway.workplace import Workplace
+from pml_gateway.working_directory import WorkingDirectory
 from tests.support.forgetful_server import OURS, REFUSALS, ForgetfulServer, Refusal, error, forgetful
 from tests.support.memory import paths_in
 from tests.support.waiting import until
@@ -32,8 +32,8 @@ async def gateway_to(
     """A gateway that has listed the server; `proxied`, calls take the SDK's way."""
     url = "http://forgetful.invalid/mcp" if proxied else server.url
     settings = Settings.model_validate({"servers": {"up": {"url": url, **more}}})
-    workplace = Workplace(folder, {"HTTP_PROXY": server.url.removesuffix("/mcp")} if proxied else {})
-    async with open_gateway(settings, paths_in(folder), identity="t", workplace=workplace) as gateway:
+    working_directory = WorkingDirectory(folder, {"HTTP_PROXY": server.url.removesuffix("/mcp")} if proxied else {})
+    async with open_gateway(settings, paths_in(folder), identity="t", working_directory=working_directory) as gateway:
         with anyio.fail_after(30):
             await gateway.refresh(30)
         assert gateway.state.catalog.by_name("up__t") is not None

@@ -8,7 +8,7 @@ import pytest
 from httpx2._utils import get_environment_proxies
 
 from pml_gateway.mcp.network import Network
-from pml_gateway.workplace import Workplace
+from pml_gateway.working_directory import WorkingDirectory
 
 FOLDER = Path("/work/folder")
 
@@ -37,7 +37,7 @@ def test_variables_mean_what_they_mean_to_httpx(environ: dict[str, str], monkeyp
     for name, value in environ.items():
         monkeypatch.setenv(name, value)
     expected = get_environment_proxies()
-    network = Network.of(Workplace(FOLDER, environ))
+    network = Network.of(WorkingDirectory(FOLDER, environ))
     assert network.proxies == expected
     assert network.has_proxy == any(expected.values())
 
@@ -45,16 +45,16 @@ def test_variables_mean_what_they_mean_to_httpx(environ: dict[str, str], monkeyp
 def test_those_of_the_process_are_nobody_elses(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("http_proxy", "http://p:1")
     monkeypatch.setenv("SSL_CERT_FILE", "/of/the/process.pem")
-    network = Network.of(Workplace(FOLDER, {"no_proxy": "localhost"}))
+    network = Network.of(WorkingDirectory(FOLDER, {"no_proxy": "localhost"}))
     assert not network.has_proxy
     assert network.certificates is None
     assert network.ssl_context() is not None
 
 
 def test_authorities_are_those_of_a_file_or_a_folder(tmp_path: Path) -> None:
-    file = Workplace(tmp_path, {"SSL_CERT_FILE": "own.pem", "SSL_CERT_DIR": "/certificates"})
+    file = WorkingDirectory(tmp_path, {"SSL_CERT_FILE": "own.pem", "SSL_CERT_DIR": "/certificates"})
     assert Network.of(file).certificates == ("SSL_CERT_FILE", str(tmp_path / "own.pem"))
     with pytest.raises(FileNotFoundError):
         Network.of(file).ssl_context()
-    folder = Network.of(Workplace(tmp_path, {"SSL_CERT_FILE": "", "SSL_CERT_DIR": str(tmp_path)}))
+    folder = Network.of(WorkingDirectory(tmp_path, {"SSL_CERT_FILE": "", "SSL_CERT_DIR": str(tmp_path)}))
     assert not folder.ssl_context().get_ca_certs()

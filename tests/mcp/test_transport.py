@@ -18,7 +18,7 @@ from pml_gateway.gateway.calling import Caller
 from pml_gateway.gateway.gateway import Gateway, open_gateway
 from pml_gateway.gateway.request import CallOptions, RequestScope
 from pml_gateway.upstreams.lifecycle import UpstreamState
-from pml_gateway.workplace import Workplace
+from pml_gateway.working_directory import WorkingDirectory
 from tests.support.listening import listening, sse_app
 from tests.support.memory import paths_in
 from tests.support.scripted_server import ScriptedServer, text_result, tool
@@ -40,10 +40,12 @@ def region_server(headers_seen: list[dict[str, str]] | None = None) -> ScriptedS
 
 @asynccontextmanager
 async def gateway_to(
-    folder: Path, entry: dict[str, Any], workplace: Workplace | None = None
+    folder: Path, entry: dict[str, Any], working_directory: WorkingDirectory | None = None
 ) -> AsyncIterator[tuple[Gateway, Caller]]:
     settings = Settings.model_validate({"servers": {"remote": entry}})
-    async with open_gateway(settings, paths_in(folder), identity="test", workplace=workplace) as gateway:
+    async with open_gateway(
+        settings, paths_in(folder), identity="test", working_directory=working_directory
+    ) as gateway:
         with anyio.fail_after(30):
             await gateway.pool.upstreams["remote"].settled.wait()
             await gateway.refresh(30)

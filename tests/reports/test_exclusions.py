@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from pml_gateway.policy.client import LOCAL, Client
 from pml_gateway.policy.view import View
-from pml_gateway.reports.verdicts import Rule, exclusions
+from pml_gateway.reports.verdicts import HidingRule, exclusions
 from tests.catalog.listings import catalog_of
 
 CATALOG = catalog_of("fs:read", "fs:write", "git:log")
@@ -26,5 +26,5 @@ def test_every_tool_is_either_in_the_view_or_excluded_with_a_rule(
 def test_the_entry_that_matched_is_named_and_the_blacklist_comes_first() -> None:
     client = Client("client:x", allow=("fs:*",), deny=("*:write",))
     found = {each.tool.source: (each.rule, each.pattern) for each in exclusions(CATALOG, client, ["fs:wr*"])}
-    assert found == {"fs:write": (Rule.BLACKLISTED, "fs:wr*"), "git:log": (Rule.NOT_ALLOWED, None)}
+    assert found == {"fs:write": (HidingRule.BLACKLISTED, "fs:wr*"), "git:log": (HidingRule.NOT_ALLOWED, None)}
     assert exclusions(CATALOG, LOCAL, []) == ()

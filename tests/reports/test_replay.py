@@ -16,7 +16,7 @@ from pml_gateway.gateway.tool_list import list_tools
 from pml_gateway.policy.client import LOCAL
 from pml_gateway.reports.replay import MigrationPlan, plan_migration
 from pml_gateway.serve.runtime import Runtime, open_runtime
-from pml_gateway.usage.history import History, Wanted, most_used, read_history
+from pml_gateway.usage.history import History, RecordFilter, most_used, read_history
 from pml_gateway.usage.stages import Stage, stage_in, values_of, with_values
 from tests.support.memory import MemoryStreams, paths_in, settings_for
 from tests.usage.week import CALLS, WeekCall, upstreams, week
@@ -80,7 +80,7 @@ async def history(runtime: Runtime, home: Path) -> History:
     file = paths_in(home).usage_file
     with anyio.fail_after(30):
         while True:
-            found = await anyio.to_thread.run_sync(read_history, file, Wanted("t"))
+            found = await anyio.to_thread.run_sync(read_history, file, RecordFilter("t"))
             if found.calls and len(found.calls) % CALLS == 0:
                 return found
             await anyio.to_thread.run_sync(runtime.usage.flush)

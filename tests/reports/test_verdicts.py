@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from hypothesis import given, settings
 
-from pml_gateway.reports.verdicts import Omission, Verdict, verdicts
+from pml_gateway.reports.verdicts import Omission, VisibilityVerdict, verdicts
 from pml_gateway.types import ExposureMode
 from tests.exposure.test_table import Case, cases, make_case
 from tests.support.examples import examples
 
 
-def judged(case: Case) -> dict[str, Verdict]:
+def judged(case: Case) -> dict[str, VisibilityVerdict]:
     ownership = case.catalog.ownership
     found = verdicts(case.mode, case.visible(), case.search, case.settings, case.intent, ownership=ownership)
     return {verdict.tool.qualified_name: verdict for verdict in found}

@@ -9,18 +9,18 @@ from pathlib import Path
 import pytest
 
 from pml_gateway.index.text import ToolDocument
-from pml_gateway.requests.enrichment import FAILURES, Enrichment, Tried, plan
-from pml_gateway.requests.library import Origin, Request, RequestLibrary
+from pml_gateway.requests.enrichment import FAILURES, Enrichment, EnrichmentAttempt, plan
+from pml_gateway.requests.library import ExampleRequest, RequestLibrary, RequestOrigin
 from pml_gateway.requests.writers import Answer, WriterError
-from pml_gateway.requests.writing import Definition, Part
+from pml_gateway.requests.writing import Part, PromptDefinition
 from tests.index.fakes import HashedWords
 from tests.support.fake_writer import answer
 
 pytestmark = pytest.mark.anyio
 
 
-def definition(server: str, name: str, description: str) -> Definition:
-    return Definition(f"d-{name}", f"{server}__{name}", server, name, "", description, ())
+def definition(server: str, name: str, description: str) -> PromptDefinition:
+    return PromptDefinition(f"d-{name}", f"{server}__{name}", server, name, "", description, ())
 
 
 TOOLS = (
@@ -55,28 +55,30 @@ def library(tmp_path: Path) -> RequestLibrary:
 
 
 @pytest.fixture
-def tried(tmp_path: Path) -> Tried:
-    return Tried(tmp_path / "requests")
+def tried(tmp_path: Path) -> EnrichmentAttempt:
+    return EnrichmentAttempt(tmp_path / "requests")
 
 
-def enrichment(writer: Scripted, library: RequestLibrary, tried: Tried) -> Enrichment:
+def enrichment(writer: Scripted, library: RequestLibrary, tried: EnrichmentAttempt) -> Enrichment:
     documents = [ToolDocument(each.key, each.server, each.name, "", each.description, ()) for each in TOOLS]
     return Enrichment(writer, library, tried, [*documents, *FILLING], HashedWords())
 
 
-def planned(library: RequestLibrary, tried: Tried, only: Sequence[str] = ()) -> tuple[Part, ...]:
+def planned(library: RequestLibrary, tried: EnrichmentAttempt, only: Sequence[str] = ()) -> tuple[Part, ...]:
     return plan(TOOLS, library.all(), tried.read(), only=only).parts
 
 
-async def test_stores_what_passes_and_goes_on_where_it_stopped(library: RequestLibrary, tried: Tried) -> None:
+async def test_stores_what_passes_and_goes_on_where_it_stopped(
+    library: RequestLibrary, tried: EnrichmentAttempt
+) -> None:
     writer = Scripted("good")
     first, second = planned(library, tried)
     work = enrichment(writer, library, tried)
     await work.write(first)
-    assert [request.origin for request in library.of("d-send_message")] == [Origin.OWNER] * 8
+    assert [request.origin for request in library.of("d-send_message")] == [RequestOrigin.OWNER] * 8
     assert library.of("d-forecast") == ()
     # Another process, later: what is done is not sent again.
-    assert planned(RequestLibrary(library.path.parent), Tried(library.path.parent)) == (second,)
+    assert planned(RequestLibrary(library.path.parent), EnrichmentAttempt(library.path.parent)) == (second,)
     await work.write(second)
     assert planned(library, tried) == ()
     result = work.result
@@ -85,7 +87,9 @@ async def test_stores_what_passes_and_goes_on_where_it_stopped(library: RequestL
     assert not +result.dropped
 
 
-async def test_reads_an_answer_that_was_broken_the_first_time(library: RequestLibrary, tried: Tried) -> None:
+async def test_reads_an_answer_that_was_broken_the_first_time(
+    library: RequestLibrary, tried: EnrichmentAttempt
+) -> None:
     writer = Scripted("broken-once")
     work = enrichment(writer, library, tried)
     await work.write(planned(library, tried)[0])
@@ -94,7 +98,9 @@ async def test_reads_an_answer_that_was_broken_the_first_time(library: RequestLi
     assert "could not be read: it holds no JSON object" in writer.asked[1]
 
 
-async def test_what_is_never_readable_is_left_for_another_time(library: RequestLibrary, tried: Tried) -> None:
+async def test_what_is_never_readable_is_left_for_another_time(
+    library: RequestLibrary, tried: EnrichmentAttempt
+) -> None:
     writer = Scripted("broken")
     work = enrichment(writer, library, tried)
     await work.write(planned(library, tried)[0])
@@ -106,7 +112,9 @@ async def test_what_is_never_readable_is_left_for_another_time(library: RequestL
     assert len(planned(library, tried)) == 2
 
 
-async def test_what_is_written_for_another_tool_is_asked_for_once_more(library: RequestLibrary, tried: Tried) -> None:
+async def test_what_is_written_for_another_tool_is_asked_for_once_more(
+    library: RequestLibrary, tried: EnrichmentAttempt
+) -> None:
     writer = Scripted("elsewhere-once")
     work = enrichment(writer, library, tried)
     await work.write(planned(library, tried)[0])
@@ -117,7 +125,9 @@ async def test_what_is_written_for_another_tool_is_asked_for_once_more(library: 
     assert work.result.dropped.total() >= 24
 
 
-async def test_what_fails_again_is_left_and_not_tried_every_night(library: RequestLibrary, tried: Tried) -> None:
+async def test_what_fails_again_is_left_and_not_tried_every_night(
+    library: RequestLibrary, tried: EnrichmentAttempt
+) -> None:
     writer = Scripted("elsewhere")
     work = enrichment(writer, library, tried)
     await work.write(planned(library, tried)[0])
@@ -128,7 +138,9 @@ async def test_what_fails_again_is_left_and_not_tried_every_night(library: Reque
     assert everything.tools == 4
 
 
-async def test_a_second_answer_that_fails_costs_nothing_of_the_first(library: RequestLibrary, tried: Tried) -> None:
+async def test_a_second_answer_that_fails_costs_nothing_of_the_first(
+    library: RequestLibrary, tried: EnrichmentAttempt
+) -> None:
     def partly(prompt: str) -> str:
         found = json.loads(answer("good", prompt))
         return json.dumps({key: texts[:3] for key, texts in found.items()})
@@ -148,7 +160,7 @@ async def test_a_second_answer_that_fails_costs_nothing_of_the_first(library: Re
     assert work.result.failures == ["mail, asked once more: no answer today"]
 
 
-async def test_poison_in_an_answer_is_not_kept(library: RequestLibrary, tried: Tried) -> None:
+async def test_poison_in_an_answer_is_not_kept(library: RequestLibrary, tried: EnrichmentAttempt) -> None:
     work = enrichment(Scripted("hostile"), library, tried)
     await work.write(planned(library, tried)[0])
     texts = [request.text for requests in library.all().values() for request in requests]
@@ -157,13 +169,17 @@ async def test_poison_in_an_answer_is_not_kept(library: RequestLibrary, tried: T
     assert work.result.dropped["it is unsafe, too long, or there twice"] >= 3
 
 
-async def test_answers_for_tools_that_nobody_asked_about_are_not_kept(library: RequestLibrary, tried: Tried) -> None:
+async def test_answers_for_tools_that_nobody_asked_about_are_not_kept(
+    library: RequestLibrary, tried: EnrichmentAttempt
+) -> None:
     work = enrichment(Scripted("unknown"), library, tried)
     await work.write(planned(library, tried)[0])
     assert sorted(library.all()) == ["d-archive_thread", "d-search_inbox", "d-send_message"]
 
 
-async def test_a_writer_that_fails_again_and_again_is_not_asked_any_more(library: RequestLibrary, tried: Tried) -> None:
+async def test_a_writer_that_fails_again_and_again_is_not_asked_any_more(
+    library: RequestLibrary, tried: EnrichmentAttempt
+) -> None:
     writer = Scripted("fails")
     work = enrichment(writer, library, tried)
     [part, _] = planned(library, tried)
@@ -176,9 +192,9 @@ async def test_a_writer_that_fails_again_and_again_is_not_asked_any_more(library
 
 def test_plans_what_is_new_or_changed_and_says_what_is_left_out(library: RequestLibrary) -> None:
     known = {
-        "d-send_message": (Request("a", Origin.SHIPPED),),
-        "d-search_inbox": (Request("b", Origin.OWNER),),
-        "d-forecast": (Request("c", Origin.USE),),
+        "d-send_message": (ExampleRequest("a", RequestOrigin.SHIPPED),),
+        "d-search_inbox": (ExampleRequest("b", RequestOrigin.OWNER),),
+        "d-forecast": (ExampleRequest("c", RequestOrigin.USE),),
     }
     usual = plan(TOOLS, known, {"d-archive_thread": 20_000})
     assert [[each.name for each in part.tools] for part in usual.parts] == [["forecast"]]
@@ -189,7 +205,7 @@ def test_plans_what_is_new_or_changed_and_says_what_is_left_out(library: Request
 
 
 async def test_what_is_to_be_written_anew_is_gone_on_with_after_an_interruption(
-    library: RequestLibrary, tried: Tried
+    library: RequestLibrary, tried: EnrichmentAttempt
 ) -> None:
     work = enrichment(Scripted("good"), library, tried)
     first, second = planned(library, tried)
@@ -204,13 +220,13 @@ async def test_what_is_to_be_written_anew_is_gone_on_with_after_an_interruption(
     assert planned(library, tried) == ()
 
 
-async def test_a_failure_is_told_with_its_remedy(library: RequestLibrary, tried: Tried) -> None:
+async def test_a_failure_is_told_with_its_remedy(library: RequestLibrary, tried: EnrichmentAttempt) -> None:
     work = enrichment(Scripted("fails"), library, tried)
     await work.write(planned(library, tried)[0])
     assert work.result.failures == ["mail: no answer today; try tomorrow"]
 
 
-def test_a_damaged_note_of_what_was_tried_starts_afresh(tmp_path: Path, tried: Tried) -> None:
+def test_a_damaged_note_of_what_was_tried_starts_afresh(tmp_path: Path, tried: EnrichmentAttempt) -> None:
     for content in (b"[]", b"\xff", b'{"a": "x"}', b'{"a": 1e999}', b"[" * 100_000):
         (tmp_path / "requests").mkdir(exist_ok=True)
         (tmp_path / "requests" / "tried.json").write_bytes(content)

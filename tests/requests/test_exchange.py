@@ -10,7 +10,7 @@ import pytest
 from pml_gateway.errors import InvalidInputError
 from pml_gateway.requests import exchange
 from pml_gateway.requests.exchange import exported, imported, read_entries, read_lines
-from pml_gateway.requests.library import Entry, Origin, RequestLibrary
+from pml_gateway.requests.library import LibraryEntry, RequestLibrary, RequestOrigin
 
 DIGEST = "0" * 32
 
@@ -18,7 +18,9 @@ DIGEST = "0" * 32
 def test_names_that_break_lines_are_read_again(tmp_path: Path) -> None:
     name = "a\u2028b\x85c\x0b\x1b[2J\u202ed\ud800"
     file = tmp_path / "team.jsonl"
-    file.write_text("".join(exported([Entry(DIGEST, name, name, Origin.OWNER, ("one",))])) + "\n", encoding="utf-8")
+    file.write_text(
+        "".join(exported([LibraryEntry(DIGEST, name, name, RequestOrigin.OWNER, ("one",))])) + "\n", encoding="utf-8"
+    )
     assert all(character.isprintable() for line in read_lines(file) for character in line)
     [entry] = read_entries(read_lines(file), "file")
     assert entry.requests == ("one",)
@@ -37,6 +39,9 @@ def test_a_file_without_end_is_not_read_to_it(monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_many_lines_of_one_definition_are_no_more_than_one(tmp_path: Path) -> None:
-    lines = [Entry(DIGEST, "", "", Origin.OWNER, tuple(f"{line} {at}" for at in range(10))) for line in range(2_000)]
+    lines = [
+        LibraryEntry(DIGEST, "", "", RequestOrigin.OWNER, tuple(f"{line} {at}" for at in range(10)))
+        for line in range(2_000)
+    ]
     result = imported(RequestLibrary(tmp_path), lines)
     assert (result.requests, result.refused) == (16, 19_984)

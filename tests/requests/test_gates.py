@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pml_gateway.index.text import MAX_REQUESTS, ToolDocument
-from pml_gateway.requests.gates import Gate, Sifted, sift, summary
+from pml_gateway.requests.gates import Gate, SiftedRequests, sift, summary
 from tests.index.fakes import HashedWords
 from tests.support.examples import examples
 
@@ -29,14 +29,14 @@ CATALOG = (
 )
 
 
-def gates_of(sifted: Sifted) -> dict[str, Gate]:
+def gates_of(sifted: SiftedRequests) -> dict[str, Gate]:
     return {each.text: each.gate for each in sifted.dropped}
 
 
 def test_keeps_what_leads_to_its_tool_in_the_order_written() -> None:
     texts = ["email my recipients about lunch", "deliver this to anna by email", "an email for two recipients"]
     sifted = sift(CATALOG, {"mail__send_message": texts}, EMBEDDER)
-    assert sifted == Sifted({"mail__send_message": tuple(texts)}, ())
+    assert sifted == SiftedRequests({"mail__send_message": tuple(texts)}, ())
 
 
 def test_drops_what_is_asked_of_a_tool_far_away() -> None:

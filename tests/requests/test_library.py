@@ -18,10 +18,10 @@ from pml_gateway.index.text import MAX_REQUESTS
 from pml_gateway.requests import library as module
 from pml_gateway.requests.library import (
     MAX_CHARACTERS,
-    Entry,
-    Origin,
-    Request,
+    ExampleRequest,
+    LibraryEntry,
     RequestLibrary,
+    RequestOrigin,
     chosen,
     definition_digest,
     sound,
@@ -38,7 +38,7 @@ WRITE = "import sqlite3, sys; sqlite3.connect(sys.argv[1], timeout=0).execute('B
 
 
 def test_who_looks_while_another_thread_writes_leaves_it_its_lock(library: RequestLibrary) -> None:
-    library.put("d", ["find the bug"], Origin.OWNER)
+    library.put("d", ["find the bug"], RequestOrigin.OWNER)
     looking = threading.Thread(target=RequestLibrary(library.path.parent).all)
     with library._writing() as connection:
         connection.execute("DELETE FROM requests")
@@ -51,42 +51,45 @@ def test_who_looks_while_another_thread_writes_leaves_it_its_lock(library: Reque
 def test_keeps_requests_for_other_processes(library: RequestLibrary) -> None:
     other = RequestLibrary(library.path.parent)
     assert other.of("d") == ()
-    assert library.put("d", ["find the bug", "who broke it"], Origin.OWNER, name="blame", server="git") == (
+    assert library.put("d", ["find the bug", "who broke it"], RequestOrigin.OWNER, name="blame", server="git") == (
         "find the bug",
         "who broke it",
     )
-    assert other.of("d") == (Request("find the bug", Origin.OWNER), Request("who broke it", Origin.OWNER))
-    assert other.entries() == [Entry("d", "blame", "git", Origin.OWNER, ("find the bug", "who broke it"))]
-    library.put("d", ["a third"], Origin.OWNER)
+    assert other.of("d") == (
+        ExampleRequest("find the bug", RequestOrigin.OWNER),
+        ExampleRequest("who broke it", RequestOrigin.OWNER),
+    )
+    assert other.entries() == [LibraryEntry("d", "blame", "git", RequestOrigin.OWNER, ("find the bug", "who broke it"))]
+    library.put("d", ["a third"], RequestOrigin.OWNER)
     assert [request.text for request in other.of("d")] == ["a third"]
     assert other.all() is other.all()
 
 
 def test_is_its_owners_alone(library: RequestLibrary) -> None:
-    library.put("d", ["find the bug"], Origin.OWNER)
+    library.put("d", ["find the bug"], RequestOrigin.OWNER)
     assert stat.S_IMODE(library.path.stat().st_mode) == 0o600
     assert stat.S_IMODE(library.path.parent.stat().st_mode) == 0o700
 
 
 def test_the_owners_come_first_and_shipped_ones_go_where_there_are_too_many() -> None:
-    shipped = [Request(f"shipped {number}", Origin.SHIPPED) for number in range(MAX_REQUESTS)]
-    used = [Request("used", Origin.USE)]
-    own = [Request("own", Origin.OWNER), Request("Shipped 0", Origin.OWNER)]
+    shipped = [ExampleRequest(f"shipped {number}", RequestOrigin.SHIPPED) for number in range(MAX_REQUESTS)]
+    used = [ExampleRequest("used", RequestOrigin.USE)]
+    own = [ExampleRequest("own", RequestOrigin.OWNER), ExampleRequest("Shipped 0", RequestOrigin.OWNER)]
     found = chosen([*shipped, *used, *own])
     assert [request.text for request in found[:4]] == ["own", "Shipped 0", "used", "shipped 1"]
     assert len(found) == MAX_REQUESTS
 
 
 def test_each_origin_has_a_list_of_its_own(library: RequestLibrary) -> None:
-    library.put("d", ["own"], Origin.OWNER)
-    library.put("d", ["used"], Origin.USE)
-    library.put("e", ["another"], Origin.USE)
+    library.put("d", ["own"], RequestOrigin.OWNER)
+    library.put("d", ["used"], RequestOrigin.USE)
+    library.put("e", ["another"], RequestOrigin.USE)
     assert [request.text for request in library.of("d")] == ["own", "used"]
-    assert library.remove(["d", "nothing"], Origin.USE) == 1
+    assert library.remove(["d", "nothing"], RequestOrigin.USE) == 1
     assert [request.text for request in library.of("d")] == ["own"]
     assert library.keep_only({"e"}) == 1
     assert set(library.all()) == {"e"}
-    library.put("e", [], Origin.USE)
+    library.put("e", [], RequestOrigin.USE)
     assert not library.all()
 
 
@@ -106,25 +109,25 @@ def test_refuses_what_no_person_sees_or_what_speaks_to_the_model() -> None:
 
 
 def test_a_damaged_file_is_told_and_set_aside(library: RequestLibrary, caplog: pytest.LogCaptureFixture) -> None:
-    library.put("d", ["find the bug"], Origin.OWNER)
+    library.put("d", ["find the bug"], RequestOrigin.OWNER)
     library.path.write_bytes(b"no database at all" * 1000)
     assert library.of("d") == ()
     assert "damaged" in caplog.text
     assert library.path.with_name("requests.sqlite3.damaged").exists()
-    library.put("d", ["find the bug"], Origin.OWNER)
+    library.put("d", ["find the bug"], RequestOrigin.OWNER)
     assert len(library.of("d")) == 1
 
 
 def test_a_file_whose_damage_sqlite_cannot_name_is_set_aside(library: RequestLibrary) -> None:
-    library.put("d", ["find the bug"], Origin.OWNER)
+    library.put("d", ["find the bug"], RequestOrigin.OWNER)
     # The name of the table in SQLite's own list of tables, which it repeats in its complaint.
     damaged = library.path.read_bytes().replace(b"tablerequestsrequests", b"tablereq\xffstsre\xffests")
     library.path.write_bytes(damaged)
     assert RequestLibrary(library.path.parent).of("d") == ()
     library.path.write_bytes(damaged)
     with pytest.raises(GatewayError, match="cannot be written"):
-        library.put("e", ["who broke it"], Origin.OWNER)
-    library.put("e", ["who broke it"], Origin.OWNER)
+        library.put("e", ["who broke it"], RequestOrigin.OWNER)
+    library.put("e", ["who broke it"], RequestOrigin.OWNER)
     assert set(library.all()) == {"e"}
 
 
@@ -132,7 +135,7 @@ def test_what_cannot_be_read_now_is_no_empty_library(
     library: RequestLibrary, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(module, "LOCK_SECONDS", 0.01)
-    library.put("d", ["find the bug"], Origin.OWNER)
+    library.put("d", ["find the bug"], RequestOrigin.OWNER)
     fresh = RequestLibrary(library.path.parent)
     other = sqlite3.connect(library.path, isolation_level=None)
     other.execute("BEGIN EXCLUSIVE")
@@ -147,7 +150,7 @@ def test_what_cannot_be_read_now_is_no_empty_library(
 
 
 def test_a_name_that_no_file_can_hold_stops_nothing(library: RequestLibrary) -> None:
-    library.put("d", ["find the bug"], Origin.OWNER, name="find\ud800", server="s\udfff")
+    library.put("d", ["find the bug"], RequestOrigin.OWNER, name="find\ud800", server="s\udfff")
     assert [(entry.name, entry.server) for entry in library.entries()] == [("find?", "s?")]
 
 
@@ -155,7 +158,7 @@ def test_an_empty_file_and_strange_rows_are_no_requests(library: RequestLibrary)
     library.path.parent.mkdir()
     library.path.touch()
     assert library.all() == {}
-    library.put("d", ["find the bug"], Origin.OWNER)
+    library.put("d", ["find the bug"], RequestOrigin.OWNER)
     with sqlite3.connect(library.path) as connection:
         for number, texts in enumerate(("{", "5", "[1, null]", "[" * 100_000, None)):
             connection.execute(
@@ -172,7 +175,7 @@ def test_an_empty_file_and_strange_rows_are_no_requests(library: RequestLibrary)
 
 
 def test_a_file_of_a_later_version_is_left_alone(library: RequestLibrary, caplog: pytest.LogCaptureFixture) -> None:
-    library.put("d", ["find the bug"], Origin.OWNER)
+    library.put("d", ["find the bug"], RequestOrigin.OWNER)
     connection = sqlite3.connect(library.path)
     connection.execute("PRAGMA user_version=99")
     connection.close()
@@ -180,13 +183,13 @@ def test_a_file_of_a_later_version_is_left_alone(library: RequestLibrary, caplog
     assert fresh.of("d") == ()
     assert "later version" in caplog.text
     with pytest.raises(GatewayError, match="later version"):
-        fresh.put("d", ["another"], Origin.OWNER)
+        fresh.put("d", ["another"], RequestOrigin.OWNER)
     assert library.path.exists()
 
 
 def test_what_no_catalog_had_for_long_is_forgotten(library: RequestLibrary, monkeypatch: pytest.MonkeyPatch) -> None:
-    library.put("d", ["find the bug"], Origin.OWNER)
-    library.put("e", ["who broke it"], Origin.OWNER)
+    library.put("d", ["find the bug"], RequestOrigin.OWNER)
+    library.put("e", ["who broke it"], RequestOrigin.OWNER)
     today = module._today()
     monkeypatch.setattr(module, "_today", lambda: today + module.KEPT_DAYS)
     library = RequestLibrary(library.path.parent)
@@ -199,7 +202,7 @@ def test_what_no_catalog_had_for_long_is_forgotten(library: RequestLibrary, monk
 
 def test_what_is_listed_later_on_a_day_has_been_seen(library: RequestLibrary, monkeypatch: pytest.MonkeyPatch) -> None:
     for digest in ("d", "e"):
-        library.put(digest, ["find the bug"], Origin.OWNER)
+        library.put(digest, ["find the bug"], RequestOrigin.OWNER)
     today = module._today()
     monkeypatch.setattr(module, "_today", lambda: today + module.KEPT_DAYS)
     library = RequestLibrary(library.path.parent)
@@ -217,7 +220,7 @@ def test_what_is_listed_later_on_a_day_has_been_seen(library: RequestLibrary, mo
 def test_the_file_is_bounded(library: RequestLibrary, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "MAX_ENTRIES", 3)
     for number in range(5):
-        library.put(str(number), ["find the bug"], Origin.OWNER)
+        library.put(str(number), ["find the bug"], RequestOrigin.OWNER)
     assert set(library.all()) == {"2", "3", "4"}
 
 

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from pml_gateway.errors import GatewayError
 from pml_gateway.index.text import MAX_REQUESTS
 from pml_gateway.requests.library import MAX_CHARACTERS
-from pml_gateway.requests.shipped import Definition, KnownServers, Listing, ShippedRequests, words_of
+from pml_gateway.requests.shipped import KnownServers, ServerTools, ShippedDefinition, ShippedRequests, words_of
 from tests.support.examples import examples
 
 REPOSITORY = Path(__file__).parents[2]
@@ -79,8 +79,8 @@ def shipped(tmp_path_factory: pytest.TempPathFactory) -> ShippedRequests:
     return ShippedRequests(path)
 
 
-def listing(tools: dict[str, str], package: str = "") -> Listing:
-    return Listing(tuple(Definition(name, text) for name, text in tools.items()), package)
+def listing(tools: dict[str, str], package: str = "") -> ServerTools:
+    return ServerTools(tuple(ShippedDefinition(name, text) for name, text in tools.items()), package)
 
 
 def found(shipped: ShippedRequests, tools: dict[str, str], package: str = "") -> dict[str, str]:

@@ -10,8 +10,8 @@ import pytest
 from pml_gateway.catalog.build import build_catalog
 from pml_gateway.config.servers import UpstreamDefinition
 from pml_gateway.index.text import MAX_REQUESTS
-from pml_gateway.requests.library import Origin, RequestLibrary
-from pml_gateway.requests.shipped import Listing, ShippedRequests
+from pml_gateway.requests.library import RequestLibrary, RequestOrigin
+from pml_gateway.requests.shipped import ServerTools, ShippedRequests
 from pml_gateway.requests.sources import ToolRequests, packages_of, tool_digest
 from pml_gateway.types import JsonObject
 from tests.catalog.listings import listing, raw_tool
@@ -33,8 +33,8 @@ def test_the_owners_come_before_those_that_are_shipped(library: RequestLibrary, 
     requests = ToolRequests(library, shipped)
     tools = build_catalog([listing("my-files", *catalog()), listing("other", "search")]).tools
     first = requests.of(tools, {})
-    assert [[request.origin for request in each] for each in first] == [[Origin.SHIPPED] * 3] * 4 + [[]]
-    library.put(tool_digest(tools[0]), [f"own {number}" for number in range(MAX_REQUESTS - 1)], Origin.OWNER)
+    assert [[request.origin for request in each] for each in first] == [[RequestOrigin.SHIPPED] * 3] * 4 + [[]]
+    library.put(tool_digest(tools[0]), [f"own {number}" for number in range(MAX_REQUESTS - 1)], RequestOrigin.OWNER)
     then = requests.of(tools, {})
     assert [request.text for request in then[0][-2:]] == ["own 14", "files read file"]
     assert len(then[0]) == MAX_REQUESTS
@@ -52,7 +52,7 @@ def test_threads_that_ask_for_different_catalogs_do_not_meet(
     )
     recognise = shipped.requests_of
 
-    def meanwhile(listings: Sequence[Listing]) -> list[tuple[tuple[str, ...], ...]]:
+    def meanwhile(listings: Sequence[ServerTools]) -> list[tuple[tuple[str, ...], ...]]:
         monkeypatch.setattr(shipped, "requests_of", recognise)
         requests.of(build_catalog([listing("files", *catalog())]).tools, {})
         return recognise(listings)
@@ -64,7 +64,7 @@ def test_threads_that_ask_for_different_catalogs_do_not_meet(
 def test_a_changed_definition_has_lost_the_owners_requests(library: RequestLibrary, shipped: ShippedRequests) -> None:
     requests = ToolRequests(library, shipped)
     before = build_catalog([listing("files", *catalog())])
-    library.put(tool_digest(before.tools[0]), ["own"], Origin.OWNER)
+    library.put(tool_digest(before.tools[0]), ["own"], RequestOrigin.OWNER)
     assert requests.of(before.tools, {})[0][0].text == "own"
     after = build_catalog([listing("files", *catalog(read_file="Counts the stars of the milky way."))], previous=before)
     assert requests.of(after.tools, {})[0] == ()
@@ -78,7 +78,7 @@ def test_listings_that_stay_are_not_looked_at_again(
     once = ToolRequests(library, shipped)
     look = shipped.requests_of
 
-    def looking(listings: Sequence[Listing]) -> list[tuple[tuple[str, ...], ...]]:
+    def looking(listings: Sequence[ServerTools]) -> list[tuple[tuple[str, ...], ...]]:
         looked.append(len(listings))
         return look(listings)
 

@@ -10,13 +10,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pml_gateway.index.text import MAX_REQUESTS
-from pml_gateway.requests.gates import Dropped, Gate
+from pml_gateway.requests.gates import DroppedRequest, Gate
 from pml_gateway.requests.writing import (
     MAX_DESCRIPTION,
     MAX_SIBLINGS,
     MAX_TOOLS,
-    Definition,
     Part,
+    PromptDefinition,
     parts,
     prompt,
     prompt_again,
@@ -29,8 +29,8 @@ from tests.support.examples import examples
 from tests.support.fake_writer import tools_of
 
 
-def definition(name: str, description: str = "Does it.", server: str = "mail", **parameters: str) -> Definition:
-    return Definition(
+def definition(name: str, description: str = "Does it.", server: str = "mail", **parameters: str) -> PromptDefinition:
+    return PromptDefinition(
         f"d-{server}-{name}", f"{server}__{name}", server, name, "", description, tuple(parameters.items())
     )
 
@@ -140,7 +140,7 @@ def test_a_large_server_is_asked_for_in_parts_that_know_of_each_other() -> None:
 
 
 def test_a_definition_that_is_there_twice_is_sent_once() -> None:
-    twin = Definition(SEND.digest, "work__send", "work", "send", "", SEND.description, SEND.parameters)
+    twin = PromptDefinition(SEND.digest, "work__send", "work", "send", "", SEND.description, SEND.parameters)
     [part] = parts([SEND, twin], frozenset([SEND.digest]))
     assert part.tools == (SEND,)
 
@@ -194,7 +194,7 @@ def test_takes_any_json(value: object) -> None:
 
 
 def test_asks_once_more_with_the_reasons() -> None:
-    dropped = [Dropped("mail__send", "</written> find letters", Gate.RIVAL, "mail__find")]
+    dropped = [DroppedRequest("mail__send", "</written> find letters", Gate.RIVAL, "mail__find")]
     text = prompt_again(PART, ["en"], {"mail__send": ["write to anna"]}, dropped)
     [row, other] = [json.loads(line) for line in text.split("<written>\n")[1].splitlines()[:2]]
     assert row == {

@@ -17,9 +17,9 @@ import pytest
 from mcp.server.streamable_http import EventMessage
 from mcp_types import JSONRPCResponse
 
+from pml_gateway.quotas import Holdings
 from pml_gateway.serve import resumption
 from pml_gateway.serve.resumption import SessionEvents
-from pml_gateway.shares import Holdings
 from tests.support.raw import META, MODERN
 from tests.support.scripted_server import ScriptedServer, text_result, tool
 from tests.support.serving import LIMIT, serving

@@ -9,7 +9,7 @@ from mcp.shared.message import SessionMessage
 from mcp_types.jsonrpc import JSONRPCNotification, JSONRPCRequest, JSONRPCResponse
 
 from pml_gateway.serve import stdio
-from pml_gateway.serve.stdio import Unanswered
+from pml_gateway.serve.stdio import UnansweredRequests
 from tests.support.waiting import until
 
 pytestmark = pytest.mark.anyio
@@ -17,7 +17,7 @@ pytestmark = pytest.mark.anyio
 
 async def test_notices_of_the_moment_do_not_pile_up_and_answers_do(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(stdio, "MAX_WAITING", 3)
-    unanswered = Unanswered()
+    unanswered = UnansweredRequests()
     arriving, read = create_context_streams[SessionMessage | Exception](1)
     write, outgoing = create_context_streams[SessionMessage](0)
     async with arriving, read, write, outgoing, anyio.create_task_group() as tasks:

@@ -15,7 +15,14 @@ from starlette.types import Message
 from pml_gateway.gateway.request import RequestScope
 from pml_gateway.json_text.pieces import LARGE, PIECE
 from pml_gateway.json_text.reading import read_json
-from pml_gateway.serve.messages.written import Splicing, Written, WrittenSent, large_apart, pieces_of_message, size_of
+from pml_gateway.serve.messages.written import (
+    Splicing,
+    WrittenSent,
+    WrittenValue,
+    large_apart,
+    pieces_of_message,
+    size_of,
+)
 from pml_gateway.types import JsonObject
 from tests.support.turns import turns_of_others
 
@@ -25,10 +32,10 @@ TOOLS = [{"name": "a", "description": 'says "tools":[] and ü'}, {"name": "b"}]
 OVER_HTTP = RequestScope(accepts_bytes=True)
 
 
-def written(value: Any, pieces: int = 1) -> Written:
+def written(value: Any, pieces: int = 1) -> WrittenValue:
     content = json.dumps(value).encode()
     step = -(-len(content) // pieces)
-    return Written([content[at : at + step] for at in range(0, len(content), step)], len(content), OVER_HTTP)
+    return WrittenValue([content[at : at + step] for at in range(0, len(content), step)], len(content), OVER_HTTP)
 
 
 async def sent(message: JSONRPCMessage) -> tuple[JSONRPCMessage, list[object]]:

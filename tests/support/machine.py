@@ -15,8 +15,8 @@ import anyio
 import anyio.abc
 
 from pml_gateway import __version__
-from pml_gateway.gateway.shared import Shared, open_shared
-from pml_gateway.local.listening import Listening
+from pml_gateway.gateway.shared import SharedResources, open_shared
+from pml_gateway.local.listening import HttpListener
 from pml_gateway.local.machine import Life, Machine
 from pml_gateway.local.profiles import Profiles
 from pml_gateway.upstreams.dialogue.local_clients import LocalClients
@@ -117,11 +117,11 @@ class TestMachine:
 
     machine: Machine
     profiles: Profiles
-    shared: Shared
+    shared: SharedResources
     life: Life
     home: Path
     tasks: anyio.abc.TaskGroup
-    listening: Listening
+    listening: HttpListener
     up_request: Path
 
     __test__ = False
@@ -196,7 +196,7 @@ async def open_machine(
         anyio.create_task_group() as tasks,
     ):
         profiles = Profiles(tasks, shared, paths)
-        listening = Listening(tasks, shared, life.ending)
+        listening = HttpListener(tasks, shared, life.ending)
         machine = Machine(profiles, shared, listening, paths, life)
         yield TestMachine(machine, profiles, shared, life, home, tasks, listening, up_request)
         tasks.cancel_scope.cancel()

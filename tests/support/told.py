@@ -15,17 +15,21 @@ import anyio
 from pml_gateway.config.settings import Settings
 from pml_gateway.errors import GatewayError
 from pml_gateway.gateway.gateway import open_gateway
-from pml_gateway.workplace import Workplace
+from pml_gateway.working_directory import WorkingDirectory
 from tests.support.memory import paths_in
 
 SCRIPT = Path(__file__).with_name("raw_stdio.py")
 
 
-async def told(servers: dict[str, Any], home: Path, workplace: Workplace | None = None) -> dict[str, Any]:
+async def told(
+    servers: dict[str, Any], home: Path, working_directory: WorkingDirectory | None = None
+) -> dict[str, Any]:
     """What each of these servers says; they are `raw_stdio tells`."""
     settings = Settings.model_validate({"servers": servers, "upstreams": {"connect_timeout": 40}})
     said: dict[str, Any] = {}
-    async with open_gateway(settings, paths_in(home), identity="t", connect=False, workplace=workplace) as gateway:
+    async with open_gateway(
+        settings, paths_in(home), identity="t", connect=False, working_directory=working_directory
+    ) as gateway:
         for name, upstream in gateway.pool.upstreams.items():
             try:
                 answer = await upstream.request("tools/call", {"name": "t", "arguments": {}}, timeout=60)

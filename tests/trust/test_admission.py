@@ -14,9 +14,9 @@ from pml_gateway.catalog.manifest import ManifestEntry
 from pml_gateway.config.settings import TrustSettings
 from pml_gateway.mcp.listing import Difference, Offers
 from pml_gateway.trust import review
-from pml_gateway.trust.admission import Admission, Heard, ServedBefore, admit
+from pml_gateway.trust.admission import Admission, ServedBefore, ServerListing, admit
 from pml_gateway.trust.identity import SERVER, Identity, digest
-from pml_gateway.trust.pins import Accepted, Because, Form, Held, Pins
+from pml_gateway.trust.pins import Acceptance, Because, Form, HeldForm, Pins
 from pml_gateway.trust.review import Case, State
 from pml_gateway.trust.verdict import Level, Peer, Reason, RiskClass, Subject, SubjectKind, Verdict
 
@@ -47,15 +47,18 @@ def tool(name: str = "note", description: str = "Takes a note.", **extra: Any) -
     return {"name": name, "description": description, "inputSchema": schema, **extra}
 
 
-def heard(*tools: dict[str, Any], version: str = "1", what: str = "w", at: float = 0.0, **entry: Any) -> Heard:
+def heard(*tools: dict[str, Any], version: str = "1", what: str = "w", at: float = 0.0, **entry: Any) -> ServerListing:
     given = ManifestEntry("f", tools, at, server_name="up", server_version=version, **entry)
-    return Heard(given, Identity(what))
+    return ServerListing(given, Identity(what))
 
 
 def step(
-    servers: Mapping[str, Heard] | Heard, pins: Pins = NO_PINS, judge: Words | None = None, **policy: Any
+    servers: Mapping[str, ServerListing] | ServerListing,
+    pins: Pins = NO_PINS,
+    judge: Words | None = None,
+    **policy: Any,
 ) -> Admission:
-    given = {"a": servers} if isinstance(servers, Heard) else servers
+    given = {"a": servers} if isinstance(servers, ServerListing) else servers
     return admit(given, TrustSettings(**policy), pins, judge or Words(), now=1.0)
 
 
@@ -70,7 +73,7 @@ def outcomes(admission: Admission) -> list[str]:
 def approved(pins: Pins, key: Any, server: str = "a") -> Pins:
     own = next(each for each in pins.servers.values() if each.server == server)
     (held,) = own.held[key]
-    return pins.having(own.with_forms([(key, Form(held.definition, held.digest, Accepted.OWNER, 2.0))]))
+    return pins.having(own.with_forms([(key, Form(held.definition, held.digest, Acceptance.OWNER, 2.0))]))
 
 
 def test_a_new_server_is_taken_as_it_is_and_pinned_unjudged() -> None:
@@ -95,7 +98,7 @@ def test_what_is_settled_is_looked_at_again_as_soon_as_anything_about_it_changes
     listed = heard(tool())
     first = step(listed)
 
-    def again(given: Heard, pins: Pins) -> Admission:
+    def again(given: ServerListing, pins: Pins) -> Admission:
         return admit({"a": given}, TrustSettings(), pins, Words(), now=1.0, settled=first.settled)
 
     relisted = heard(*listed.entry.tools)
@@ -103,7 +106,7 @@ def test_what_is_settled_is_looked_at_again_as_soon_as_anything_about_it_changes
     assert again(same, first.pins).entries["a"] is same.entry
     assert again(same, first.pins).settled["a"] is first.settled["a"]
     own = first.pins.servers["a", "w"]
-    rejected = first.pins.having(own.rejecting(NOTE, Held(tool(), digest(tool()), Because.CHANGED, 1.0)))
+    rejected = first.pins.having(own.rejecting(NOTE, HeldForm(tool(), digest(tool()), Because.CHANGED, 1.0)))
     for other, pins in (
         (heard(tool()), first.pins),
         (heard(tool(), version="2"), first.pins),
@@ -202,7 +205,7 @@ def test_approving_is_for_exactly_that_definition() -> None:
 def test_what_was_rejected_stays_away_and_is_not_asked_about_again() -> None:
     judge = Words()
     own = step(heard(tool()), judge=judge).pins.servers["a", "w"]
-    rejected = Held(tool(), digest(tool()), Because.CHANGED, 1.0)
+    rejected = HeldForm(tool(), digest(tool()), Because.CHANGED, 1.0)
     pins = Pins().having(own.rejecting(NOTE, rejected))
     again = step(heard(tool()), pins, judge, changes="notice")
     assert (served(again), again.news, judge.asked) == ([], (), [])
@@ -551,7 +554,7 @@ def test_what_the_owner_rejected_does_not_return_with_a_comma_changed() -> None:
     first = step(heard(tool(), tool("fine")))
     own = first.pins.servers["a", "w"]
     form = own.accepted[NOTE][0]
-    pins = first.pins.having(own.rejecting(NOTE, Held(form.definition, form.digest, Because.CHANGED, 1.0)))
+    pins = first.pins.having(own.rejecting(NOTE, HeldForm(form.definition, form.digest, Because.CHANGED, 1.0)))
     for _ in range(2):
         later = step(heard(tool(description="Takes a note"), tool("fine")), pins)
         assert served(later) == [tool("fine")]
@@ -605,7 +608,7 @@ def test_a_resource_is_judged_whenever_it_comes_and_only_a_risky_one_is_kept_awa
     plain, told = resource("n:/plan.txt"), resource("n:/diary", description="The diary of this year and the last.")
     evil = resource("n:/evil", description=POISON)
 
-    def offering(*resources: dict[str, Any]) -> Heard:
+    def offering(*resources: dict[str, Any]) -> ServerListing:
         return heard(tool(), offers=Offers(resources=resources, has_resources=True))
 
     first = step(offering(plain, told, evil), judge=judge)

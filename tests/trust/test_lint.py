@@ -15,7 +15,7 @@ from pml_gateway.trust.lint import Linter
 from pml_gateway.trust.passages import MAX_CHARACTERS, MAX_VALUES
 from pml_gateway.trust.reveal import reveal
 from pml_gateway.trust.rules import secrets_in
-from pml_gateway.trust.verdict import Finding, Level, Peer, Reason, RiskClass, Subject, SubjectKind, Verdict
+from pml_gateway.trust.verdict import Level, LintFinding, Peer, Reason, RiskClass, Subject, SubjectKind, Verdict
 from tests.support.examples import examples
 
 CASES = [
@@ -219,6 +219,6 @@ def test_a_person_reads_the_same_words_once() -> None:
         reason(sends, "tell", "title"),
     )
     assert Verdict(Level.ATTACK, reasons=reasons).findings == [
-        Finding("description", "do not tell", (hides, sends)),
-        Finding("title", "tell", (sends,)),
+        LintFinding("description", "do not tell", (hides, sends)),
+        LintFinding("title", "tell", (sends,)),
     ]

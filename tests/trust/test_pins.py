@@ -12,7 +12,7 @@ import pytest
 
 from pml_gateway.config.commands.packages import NO_PACKAGE
 from pml_gateway.trust.identity import SERVER, Identity, digest
-from pml_gateway.trust.pins import MAX_SERVER_BYTES, Accepted, Because, Form, Held, Pins, PinsFile, ServerPins
+from pml_gateway.trust.pins import MAX_SERVER_BYTES, Acceptance, Because, Form, HeldForm, Pins, PinsFile, ServerPins
 from pml_gateway.trust.verdict import Level, Reason, RiskClass, SubjectKind, Verdict
 
 NOTE = (SubjectKind.TOOL, "note")
@@ -21,12 +21,12 @@ RISKY = Verdict(Level.ATTACK, 0.9, (Reason(RiskClass.RUG_PULL, "description", "x
 
 def form(text: str, verdict: Verdict | None = None) -> Form:
     definition = {"name": "note", "description": text}
-    return Form(definition, digest(definition), Accepted.OWNER, 1.5, verdict)
+    return Form(definition, digest(definition), Acceptance.OWNER, 1.5, verdict)
 
 
-def held(text: str) -> Held:
+def held(text: str) -> HeldForm:
     definition = {"name": "note", "description": text}
-    return Held(definition, digest(definition), Because.CHANGED, 2.5, RISKY)
+    return HeldForm(definition, digest(definition), Because.CHANGED, 2.5, RISKY)
 
 
 def server(name: str, *texts: str) -> ServerPins:

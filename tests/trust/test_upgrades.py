@@ -1,4 +1,4 @@
-"""Upgrades of published servers: the warden and the shipped lint hold nothing back of what ordinary versions list."""
+"""Upgrades of published servers: the trust gate and the lint hold nothing back of what ordinary versions list."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from pml_gateway.catalog.manifest import ManifestEntry
 from pml_gateway.config.settings import Settings
 from pml_gateway.mcp.listing import Offers
 from pml_gateway.trust.pins import PinsFile
+from pml_gateway.trust.trust_gate import TrustGate
 from pml_gateway.trust.verdict import SubjectKind
-from pml_gateway.trust.warden import Warden
 
 SETTINGS = Settings.model_validate({"servers": {"up": {"command": "never-started"}}})
 UPGRADES = [*upgrades()]
@@ -42,12 +42,12 @@ def test_there_are_enough_upgrades_and_some_that_no_rule_was_made_with_in_view()
 
 @pytest.mark.parametrize("upgrade", UPGRADES, ids=lambda each: each.name)
 def test_an_upgrade_is_served_whole(upgrade: Upgrade, tmp_path: Path) -> None:
-    warden = Warden(PinsFile(tmp_path, "id"))
+    trust_gate = TrustGate(PinsFile(tmp_path, "id"))
     before, after = entry(upgrade.before), entry(upgrade.after)
-    assert warden.admit({"up": before}, SETTINGS.servers, SETTINGS.trust)["up"] is before
-    warden.note(warden.unread())
-    served = warden.admit({"up": after}, SETTINGS.servers, SETTINGS.trust)["up"]
-    held = {name or str(SubjectKind.INSTRUCTIONS) for _, name in warden.servers["up"].held}
+    assert trust_gate.admit({"up": before}, SETTINGS.servers, SETTINGS.trust)["up"] is before
+    trust_gate.note(trust_gate.unread())
+    served = trust_gate.admit({"up": after}, SETTINGS.servers, SETTINGS.trust)["up"]
+    held = {name or str(SubjectKind.INSTRUCTIONS) for _, name in trust_gate.servers["up"].held}
     if upgrade.is_held_out:
         assert bool(held) is (upgrade.name in HELD_OUT_AND_HELD)
     else:

@@ -12,8 +12,8 @@ from mcp.client.client import Client
 
 from pml_gateway.config.settings import BreakerSettings
 from pml_gateway.errors import ErrorCode, GatewayError, UpstreamTimeoutError, UpstreamUnavailableError
+from pml_gateway.quotas import OWN
 from pml_gateway.serve.control import gateway_status
-from pml_gateway.shares import OWN
 from pml_gateway.upstreams.breaker import Breaker, BreakerState
 from pml_gateway.upstreams.concurrency import CallLimit
 from pml_gateway.upstreams.retries import repeated

@@ -15,7 +15,7 @@ from pml_gateway.config.servers import UpstreamDefinition
 from pml_gateway.gateway.gateway import open_gateway
 from pml_gateway.processes.stdio import LEAVE_SECONDS, TERMINATE_SECONDS
 from pml_gateway.secrets.env_file import store_variables
-from pml_gateway.workplace import Workplace
+from pml_gateway.working_directory import WorkingDirectory
 from tests.support.memory import MemoryStreams, paths_in, settings_for
 from tests.support.scripted_server import ScriptedServer, tool
 
@@ -92,9 +92,9 @@ async def test_a_server_whose_stored_key_changed_is_started_again_and_no_other(t
     keyed = settings.servers["keyed"].model_copy(update={"env": {"T": "${env:T}"}})
     settings = settings.model_copy(update={"servers": {**settings.servers, "keyed": keyed}})
     paths = paths_in(tmp_path)
-    here = Workplace(tmp_path, {"PML_HOME": str(paths.home)})
+    here = WorkingDirectory(tmp_path, {"PML_HOME": str(paths.home)})
     store_variables(paths.secrets_file, {"T": "wrong-key"})
-    async with open_gateway(settings, paths, identity="test", open_streams=streams, workplace=here) as gateway:
+    async with open_gateway(settings, paths, identity="test", open_streams=streams, working_directory=here) as gateway:
         await gateway.refresh(20)
         before = dict(gateway.pool.upstreams)
 

@@ -21,7 +21,7 @@ from pml_gateway.mcp.transport import process_parameters, resolved_headers
 from pml_gateway.processes.confinement.start import ProgramOfFolderError
 from pml_gateway.secrets.references import resolve_in
 from pml_gateway.upstreams.sharing import SharedBy, shared_by, wanted_upstreams
-from pml_gateway.workplace import Workplace
+from pml_gateway.working_directory import WorkingDirectory
 from tests.support.examples import examples
 
 DEFAULTS = UpstreamSettings()
@@ -32,13 +32,16 @@ def definition(**entry: Any) -> UpstreamDefinition:
 
 
 def key(
-    entry: UpstreamDefinition, workplace: Workplace, defaults: UpstreamSettings = DEFAULTS, server: str = "up"
+    entry: UpstreamDefinition,
+    working_directory: WorkingDirectory,
+    defaults: UpstreamSettings = DEFAULTS,
+    server: str = "up",
 ) -> Hashable:
-    return wanted_upstreams({server: entry}, defaults, workplace)[server].key
+    return wanted_upstreams({server: entry}, defaults, working_directory)[server].key
 
 
 @pytest.fixture
-def places(tmp_path: Path) -> tuple[Workplace, Workplace]:
+def places(tmp_path: Path) -> tuple[WorkingDirectory, WorkingDirectory]:
     """Two clients of one person, in projects of which the first has some files."""
     one, two, home = tmp_path / "one", tmp_path / "two", tmp_path / "home"
     for folder in (one / "src" / "tool", one / "node_modules" / "@scope" / "local", one / "sub", two, home):
@@ -50,7 +53,7 @@ def places(tmp_path: Path) -> tuple[Workplace, Workplace]:
     for folder in (one, two):
         (folder / "local.env").touch()
     environ = {"PATH": "/usr/bin:/bin", "HOME": str(home), "TOKEN": "t0ken", "RELATIVE": "./x"}
-    return Workplace(one, environ), Workplace(two, environ)
+    return WorkingDirectory(one, environ), WorkingDirectory(two, environ)
 
 
 @pytest.mark.parametrize(
@@ -74,7 +77,7 @@ def places(tmp_path: Path) -> tuple[Workplace, Workplace]:
     ],
 )
 def test_a_server_that_depends_on_the_folder_is_shared_in_it_only(
-    places: tuple[Workplace, Workplace], entry: dict[str, Any], reason: str
+    places: tuple[WorkingDirectory, WorkingDirectory], entry: dict[str, Any], reason: str
 ) -> None:
     one, two = places
     found = shared_by(definition(**entry), one)
@@ -99,7 +102,7 @@ def test_a_server_that_depends_on_the_folder_is_shared_in_it_only(
     ],
 )
 def test_a_server_whose_program_the_folder_would_choose_is_not_started(
-    places: tuple[Workplace, Workplace], entry: dict[str, Any], reason: str
+    places: tuple[WorkingDirectory, WorkingDirectory], entry: dict[str, Any], reason: str
 ) -> None:
     one, two = places
     found = shared_by(definition(**entry), one)
@@ -121,7 +124,7 @@ def test_a_server_whose_program_the_folder_would_choose_is_not_started(
     ],
 )
 def test_an_approved_project_chooses_programs(
-    places: tuple[Workplace, Workplace], entry: dict[str, Any], reason: str
+    places: tuple[WorkingDirectory, WorkingDirectory], entry: dict[str, Any], reason: str
 ) -> None:
     one, _ = places
     file = one.folder / ".pml.yaml"
@@ -171,7 +174,9 @@ GUISES: dict[str, list[str]] = {
 
 
 @pytest.mark.parametrize("line", GUISES.values(), ids=GUISES)
-def test_relative_paths_are_known_in_every_guise(places: tuple[Workplace, Workplace], line: list[str]) -> None:
+def test_relative_paths_are_known_in_every_guise(
+    places: tuple[WorkingDirectory, WorkingDirectory], line: list[str]
+) -> None:
     one, two = places
     entry = definition(command=line[0], args=line[1:])
     assert shared_by(entry, one).by is SharedBy.FOLDER
@@ -195,7 +200,7 @@ def test_relative_paths_are_known_in_every_guise(places: tuple[Workplace, Workpl
     ],
 )
 def test_relative_paths_are_known_in_variables_as_well(
-    places: tuple[Workplace, Workplace], command: str, env: dict[str, str]
+    places: tuple[WorkingDirectory, WorkingDirectory], command: str, env: dict[str, str]
 ) -> None:
     entry = definition(command=command, args=["-y", "pkg"], env=env)
     found = shared_by(entry, places[0])
@@ -214,7 +219,7 @@ def test_relative_paths_are_known_in_variables_as_well(
     ],
 )
 def test_what_is_made_later_changes_nothing(
-    places: tuple[Workplace, Workplace], command: str, args: list[str], env: dict[str, str], made: str
+    places: tuple[WorkingDirectory, WorkingDirectory], command: str, args: list[str], env: dict[str, str], made: str
 ) -> None:
     one, _ = places
     entry = definition(command=command, args=args, env=env)
@@ -270,7 +275,9 @@ def test_what_is_made_later_changes_nothing(
         "java -jar /opt/tool.jar",
     ],
 )
-def test_words_that_are_no_paths_leave_a_server_to_everybody(places: tuple[Workplace, Workplace], line: str) -> None:
+def test_words_that_are_no_paths_leave_a_server_to_everybody(
+    places: tuple[WorkingDirectory, WorkingDirectory], line: str
+) -> None:
     command, *args = shlex.split(line)
     found = shared_by(definition(command=command, args=args), places[1])
     assert (found.by, found.reason) == (SharedBy.EVERYBODY, "")
@@ -288,7 +295,7 @@ def test_words_that_are_no_paths_leave_a_server_to_everybody(places: tuple[Workp
     ],
 )
 def test_variables_that_hold_no_paths_leave_a_server_to_everybody(
-    places: tuple[Workplace, Workplace], env: dict[str, str]
+    places: tuple[WorkingDirectory, WorkingDirectory], env: dict[str, str]
 ) -> None:
     found = shared_by(definition(command="npx", args=["-y", "pkg"], env=env), places[0])
     assert (found.by, found.reason) == (SharedBy.EVERYBODY, "")
@@ -312,7 +319,7 @@ def test_variables_that_hold_no_paths_leave_a_server_to_everybody(
     ],
 )
 def test_a_server_that_does_not_depend_on_it_is_everybodys_and_runs_at_home(
-    places: tuple[Workplace, Workplace], entry: dict[str, Any]
+    places: tuple[WorkingDirectory, WorkingDirectory], entry: dict[str, Any]
 ) -> None:
     one, two = places
     found = shared_by(definition(**entry), one)
@@ -329,7 +336,7 @@ def test_a_server_that_does_not_depend_on_it_is_everybodys_and_runs_at_home(
     ],
 )
 def test_a_server_of_single_clients_starts_in_their_folders(
-    places: tuple[Workplace, Workplace], entry: dict[str, Any], reason: str
+    places: tuple[WorkingDirectory, WorkingDirectory], entry: dict[str, Any], reason: str
 ) -> None:
     one, two = places
     found = shared_by(definition(**entry), one)
@@ -340,7 +347,9 @@ def test_a_server_of_single_clients_starts_in_their_folders(
 
 
 @pytest.mark.parametrize("sessions", ["per_folder", "per_client"])
-def test_a_folder_that_takes_the_name_of_another_is_another(places: tuple[Workplace, Workplace], sessions: str) -> None:
+def test_a_folder_that_takes_the_name_of_another_is_another(
+    places: tuple[WorkingDirectory, WorkingDirectory], sessions: str
+) -> None:
     one, _ = places
     entry = definition(command="x", sessions=sessions)
     before = key(entry, one)
@@ -351,13 +360,15 @@ def test_a_folder_that_takes_the_name_of_another_is_another(places: tuple[Workpl
     assert len({before, gone, key(entry, one)}) == 3
 
 
-def test_what_a_setting_says_of_a_server_goes_before_what_is_known_of_it(places: tuple[Workplace, Workplace]) -> None:
+def test_what_a_setting_says_of_a_server_goes_before_what_is_known_of_it(
+    places: tuple[WorkingDirectory, WorkingDirectory],
+) -> None:
     shared = definition(command="npx", args=["@playwright/mcp"], sessions="shared")
     assert shared_by(shared, places[0]).by is SharedBy.EVERYBODY
 
 
 def test_what_a_variable_stands_for_counts_and_where_it_comes_from_does_not(
-    places: tuple[Workplace, Workplace],
+    places: tuple[WorkingDirectory, WorkingDirectory],
 ) -> None:
     one, _ = places
     entry = definition(command="x", env={"A": "${env:TOKEN}"})
@@ -370,7 +381,7 @@ def test_what_a_variable_stands_for_counts_and_where_it_comes_from_does_not(
 
 
 def test_the_rest_of_a_definition_and_the_defaults_count_as_far_as_they_matter(
-    places: tuple[Workplace, Workplace],
+    places: tuple[WorkingDirectory, WorkingDirectory],
 ) -> None:
     one, _ = places
     entry = definition(command="x")
@@ -384,7 +395,7 @@ def test_the_rest_of_a_definition_and_the_defaults_count_as_far_as_they_matter(
 
 
 def test_clients_of_different_proxies_or_authorities_share_no_remote_server(
-    places: tuple[Workplace, Workplace],
+    places: tuple[WorkingDirectory, WorkingDirectory],
 ) -> None:
     one, two = places
     remote = definition(url="https://x.example/mcp")
@@ -403,7 +414,7 @@ def test_clients_of_different_proxies_or_authorities_share_no_remote_server(
     assert shared_by(remote, relative).reason == "SSL_CERT_FILE is relative"
 
 
-def test_those_who_cannot_be_served_yet_do_not_share(places: tuple[Workplace, Workplace]) -> None:
+def test_those_who_cannot_be_served_yet_do_not_share(places: tuple[WorkingDirectory, WorkingDirectory]) -> None:
     """What they lack may come, and then each is to be served with its own."""
     one, _ = places
     entry = definition(command="x", env={"A": "${env:MISSING}", "B": "${env:TOKEN}"})
@@ -412,7 +423,7 @@ def test_those_who_cannot_be_served_yet_do_not_share(places: tuple[Workplace, Wo
     assert key(definition(command="x", env={"A": "${env:OTHER}"}), one) != key(entry, one)
 
 
-def test_files_that_say_the_same_today_are_not_shared(places: tuple[Workplace, Workplace]) -> None:
+def test_files_that_say_the_same_today_are_not_shared(places: tuple[WorkingDirectory, WorkingDirectory]) -> None:
     one, _ = places
     for name in ("a", "b"):
         (one.home / name).write_text("same", encoding="utf-8")
@@ -420,7 +431,7 @@ def test_files_that_say_the_same_today_are_not_shared(places: tuple[Workplace, W
     assert key(entries[0], one) != key(entries[1], one)
 
 
-def test_neither_a_key_nor_a_reason_shows_a_secret(places: tuple[Workplace, Workplace]) -> None:
+def test_neither_a_key_nor_a_reason_shows_a_secret(places: tuple[WorkingDirectory, WorkingDirectory]) -> None:
     one, _ = places
     entry = definition(command="x", args=["./${env:TOKEN}", "--token=./s3cret-s3cret"])
     assert "t0ken" not in repr(key(entry, one))
@@ -473,16 +484,16 @@ WORKPLACES = st.builds(
 )
 
 
-def place(root: Path, drawn: tuple[str, dict[str, str]]) -> Workplace:
+def place(root: Path, drawn: tuple[str, dict[str, str]]) -> WorkingDirectory:
     folder, variables = drawn
-    return Workplace(root / folder, {"PATH": "/usr/bin:/bin", "HOME": str(root / "home"), **variables})
+    return WorkingDirectory(root / folder, {"PATH": "/usr/bin:/bin", "HOME": str(root / "home"), **variables})
 
 
-def start(entry: UpstreamDefinition, workplace: Workplace) -> object:
+def start(entry: UpstreamDefinition, working_directory: WorkingDirectory) -> object:
     """How the child is started, or the request sent."""
     if entry.url is not None:
-        return resolve_in(entry.url, workplace), resolved_headers(entry, workplace)
-    return process_parameters("up", entry, workplace)
+        return resolve_in(entry.url, working_directory), resolved_headers(entry, working_directory)
+    return process_parameters("up", entry, working_directory)
 
 
 @settings(max_examples=examples(150))

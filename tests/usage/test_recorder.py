@@ -15,7 +15,7 @@ import pytest
 
 from pml_gateway.config.settings import UsageSettings
 from pml_gateway.usage.database import clear
-from pml_gateway.usage.history import History, Wanted, read_history
+from pml_gateway.usage.history import History, RecordFilter, read_history
 from pml_gateway.usage.recorder import CallRow, Recorder
 from tests.support.memory import paths_in
 from tests.support.scripted_server import ScriptedServer, text_result, tool
@@ -44,7 +44,7 @@ def usage_files(home: Path) -> list[Path]:
 
 
 def recorded(home: Path, **filters: Any) -> History:
-    return read_history(paths_in(home).usage_file, Wanted("test", **filters), lists=True)
+    return read_history(paths_in(home).usage_file, RecordFilter("test", **filters), lists=True)
 
 
 async def test_calls_are_kept_with_how_they_came_and_how_they_went(tmp_path: Path) -> None:
@@ -135,12 +135,12 @@ def test_several_processes_write_and_the_oldest_rows_go_first(tmp_path: Path) ->
     third = Recorder(tmp_path / "usage.db", lambda: limits)
     third.add(row(150))
     third.close()
-    calls = read_history(tmp_path / "usage.db", Wanted("test")).calls
+    calls = read_history(tmp_path / "usage.db", RecordFilter("test")).calls
     assert len(calls) == 100
     assert calls[-1].tool == ("up", "tool150")
     assert ("up", "tool0") not in {call.tool for call in calls}
     assert clear(tmp_path / "usage.db") == 100
-    assert read_history(tmp_path / "usage.db", Wanted("test")) == History()
+    assert read_history(tmp_path / "usage.db", RecordFilter("test")) == History()
 
 
 WRITE = (
@@ -160,7 +160,7 @@ def test_another_gateway_of_the_process_leaves_the_first_one_its_locks(tmp_path:
     for recorder in (first, second):
         recorder.add(row(1))
         recorder.close()
-    assert len(read_history(path, Wanted("test")).calls) == 4
+    assert len(read_history(path, RecordFilter("test")).calls) == 4
 
 
 def test_a_locked_database_loses_nothing_that_fits_in_memory(tmp_path: Path) -> None:
@@ -175,4 +175,4 @@ def test_a_locked_database_loses_nothing_that_fits_in_memory(tmp_path: Path) -> 
     holder.execute("COMMIT")
     holder.close()
     recorder.close()
-    assert len(read_history(tmp_path / "usage.db", Wanted("test")).calls) == 50
+    assert len(read_history(tmp_path / "usage.db", RecordFilter("test")).calls) == 50

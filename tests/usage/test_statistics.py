@@ -7,12 +7,12 @@ from dataclasses import replace
 import pytest
 
 from pml_gateway.usage.history import History, RecordedCall, RecordedLists, RecordedSearch
-from pml_gateway.usage.stages import Standing, reasons_to_wait, standing
+from pml_gateway.usage.stages import StageProgress, reasons_to_wait, standing
 from pml_gateway.usage.statistics import sparkline, statistics
 
 DAY = 86400.0
 NOW = 1_000 * DAY + DAY / 2
-GOOD = Standing(calls=100, days=3, through_search=40, searches=10, missed=2, success=0.98, success_before=1.0)
+GOOD = StageProgress(calls=100, days=3, through_search=40, searches=10, missed=2, success=0.98, success_before=1.0)
 
 
 def call(
@@ -58,7 +58,7 @@ def test_a_stage_is_judged_from_its_beginning_against_what_was_before() -> None:
         (search(5, missed=True), search(1, missed=False)),
     )
     found = standing(history, NOW - 2 * DAY, NOW)
-    assert found == Standing(2, 2.0, 1, 1, 0, 1.0, 0.5)
+    assert found == StageProgress(2, 2.0, 1, 1, 0, 1.0, 0.5)
 
 
 @pytest.mark.parametrize(

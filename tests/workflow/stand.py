@@ -8,7 +8,7 @@ from typing import Any
 
 from pml_gateway.errors import ReferenceNotFoundError, ToolNotFoundError
 from pml_gateway.results.content import Content, content_of
-from pml_gateway.results.settle import Settled
+from pml_gateway.results.settle import PresentedResult
 from pml_gateway.results.stored import Source, StoredResult
 from pml_gateway.workflow.execute import Run
 from pml_gateway.workflow.outcome import StepOutcome
@@ -47,13 +47,13 @@ class Stand:
     def read_only(self, name: str) -> str | None:
         return name if name in self.reads else None
 
-    async def call(self, invocation: Invocation) -> Settled:
+    async def call(self, invocation: Invocation) -> PresentedResult:
         self.calls.append(invocation)
         if invocation.tool not in self.tools:
             raise ToolNotFoundError(f"no tool named {invocation.tool!r}")
         result = await self.tools[invocation.tool](invocation)
         complete = not result.get("isError") and "resultType" not in result
-        return Settled(result, content_of(result) if complete else Content("json", None))
+        return PresentedResult(result, content_of(result) if complete else Content("json", None))
 
     async def load(self, node: dict[str, Any]) -> tuple[Any, tuple[str, ...]]:
         if node["$ref"] not in self.stored:

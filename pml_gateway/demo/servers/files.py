@@ -47,7 +47,7 @@ class Entry:
 
 
 @dataclass(frozen=True, slots=True)
-class Listing:
+class FolderListing:
     entries: list[Entry]
     truncated: bool
 
@@ -93,16 +93,16 @@ class Files:
         self._file(path).write_bytes(text.replace(old, new).encode())
         return found
 
-    def list_directory(self, path: Folder = ".") -> Listing:
+    def list_directory(self, path: Folder = ".") -> FolderListing:
         """List what is directly in a folder: names, kinds, sizes and times of change."""
         places = sorted(self._inside(path).iterdir())
-        return Listing([self._entry(each) for each in places[:1000]], len(places) > 1000)
+        return FolderListing([self._entry(each) for each in places[:1000]], len(places) > 1000)
 
-    def find_files(self, pattern: Pattern, path: Folder = ".", limit: Limit = 100) -> Listing:
+    def find_files(self, pattern: Pattern, path: Folder = ".", limit: Limit = 100) -> FolderListing:
         """Find files by name anywhere below a folder. The pattern is compared with the name and the whole path."""
         places = self._walk(path)
         found = [each for each in places if fnmatch(each.name, pattern) or fnmatch(self._name(each), pattern)]
-        return Listing([self._entry(each) for each in found[:limit]], len(found) > limit)
+        return FolderListing([self._entry(each) for each in found[:limit]], len(found) > limit)
 
     def search_text(self, text: Text, path: Folder = ".", ignore_case: Flag = True, limit: Limit = 100) -> list[Match]:
         """Search the contents of all files for a text (grep). Returns the matching lines with file and line number."""

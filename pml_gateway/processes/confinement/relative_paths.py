@@ -73,7 +73,7 @@ def is_plainly_relative(text: str) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
+class CommandReading:
     """A text with its relative paths made absolute; ambiguous words stay as they are, and set `is_unclear`."""
 
     text: str
@@ -100,13 +100,13 @@ class PathReader:
     packages: Collection[str] = ()
     is_installed: bool = False
 
-    def argument(self, text: str, before: str = "") -> Reading:
+    def argument(self, text: str, before: str = "") -> CommandReading:
         """Read an argument, which may be the value of the option `before` it."""
         if text in SUBCOMMANDS and not before.startswith("-"):
-            return Reading(text)
+            return CommandReading(text)
         return self._read(text, is_installed=self.is_installed, looks_up=True)
 
-    def variable(self, name: str, value: str) -> Reading:
+    def variable(self, name: str, value: str) -> CommandReading:
         """Read a variable; its name decides if plain words are looked up, and if it is a secret."""
         is_installed = self.is_installed or is_secret_name(name)
         return self._read(value, is_installed=is_installed, looks_up=_OF_PLACES.search(name) is not None)
@@ -121,26 +121,28 @@ class PathReader:
         folder = self.folder.resolve() if ".." in Path(path).parts else self.folder
         return os.path.normpath(folder / path)
 
-    def _read(self, text: str, *, is_installed: bool, looks_up: bool) -> Reading:
+    def _read(self, text: str, *, is_installed: bool, looks_up: bool) -> CommandReading:
         if _CURRENT.search(text) is not None:
-            return Reading(text, is_unclear=True)
+            return CommandReading(text, is_unclear=True)
         if is_plainly_relative(text) and _PARTS.search(text) is None:
-            return Reading(self.absolute(text), names_path=True)
+            return CommandReading(self.absolute(text), names_path=True)
         address = _URL.fullmatch(text)
         if address is not None and _path_of_address(address).strip():
             path = self.absolute(address["rest"].removeprefix("/"))
-            return Reading(f"{address['scheme']}:///{path}", names_path=True)
+            return CommandReading(f"{address['scheme']}:///{path}", names_path=True)
         without_addresses = _ON_DRIVE.sub("", _URL.sub(_path_of_address, text))
         words = _WORDS.split(without_addresses)
         read = [self._read_word(word, is_installed=is_installed, looks_up=looks_up) for word in words]
         # A text of several words, or one that contains an address, stays as it is.
-        found = read[0] if words == [text] else Reading(text, is_unclear=any(each.may_name_path for each in read))
+        found = (
+            read[0] if words == [text] else CommandReading(text, is_unclear=any(each.may_name_path for each in read))
+        )
         if found.may_name_path or not (looks_up and text not in self.packages and is_relative(text)):
             return found
         # File names may contain spaces.
-        return Reading(text, is_unclear=self._has(text))
+        return CommandReading(text, is_unclear=self._has(text))
 
-    def _read_word(self, word: str, *, is_installed: bool, looks_up: bool) -> Reading:
+    def _read_word(self, word: str, *, is_installed: bool, looks_up: bool) -> CommandReading:
         tokens = _SEPARATORS.split(word)
         names_path = is_unclear = False
         for at in range(0, len(tokens), 2):
@@ -160,7 +162,7 @@ class PathReader:
             is_unclear |= _may_be_path(part, is_installed=is_installed or word.startswith("@")) or (
                 (looks_up or "/" in part or "." in part) and self._has(part)
             )
-        return Reading("".join(tokens), names_path, is_unclear)
+        return CommandReading("".join(tokens), names_path, is_unclear)
 
     def _has(self, name: str) -> bool:
         return bool(name) and any(is_there(place / name) for place in (self.folder, *self.elsewhere))

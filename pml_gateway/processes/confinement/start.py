@@ -34,12 +34,17 @@ from pml_gateway.config.trust import TrustStore
 from pml_gateway.errors import ConfigurationError, UpstreamUnusableError
 from pml_gateway.paths import Paths
 from pml_gateway.processes.confinement.loader_variables import is_loader_variable
-from pml_gateway.processes.confinement.relative_paths import PathReader, Reading, is_plainly_relative, is_relative
+from pml_gateway.processes.confinement.relative_paths import (
+    CommandReading,
+    PathReader,
+    is_plainly_relative,
+    is_relative,
+)
 from pml_gateway.regular_files import git_root, is_inside, read_regular
 from pml_gateway.secrets.masking import mask_text
 from pml_gateway.secrets.references import folder_reference, references, resolve_in
 from pml_gateway.text import escaped, shortened
-from pml_gateway.workplace import Workplace
+from pml_gateway.working_directory import WorkingDirectory
 
 MAX_SHOWN = 60
 """Maximum characters of an argument in a reason."""
@@ -83,17 +88,17 @@ class Confinement:
 
 
 @dataclass(frozen=True)
-class Client:
+class ConfinedClient:
     """A client's folder, and the owner's permissions for it to decide about one server."""
 
     upstream_id: str
     definition: UpstreamDefinition
-    workplace: Workplace
+    working_directory: WorkingDirectory
 
     @cached_property
     def is_project_approved(self) -> bool:
         """Return True if the folder is the owner's own, or its project is approved as it is now. Reads the disk."""
-        return is_owners(self.workplace) or _is_approved(self.workplace, self.workplace.folder)
+        return is_owners(self.working_directory) or _is_approved(self.working_directory, self.working_directory.folder)
 
     @property
     def decides(self) -> bool:
@@ -103,12 +108,12 @@ class Client:
     @cached_property
     def cwd(self) -> str:
         """Return the folder in the definition, with references resolved; empty if it has none."""
-        return resolve_in(self.definition.cwd, self.workplace) if self.definition.cwd else ""
+        return resolve_in(self.definition.cwd, self.working_directory) if self.definition.cwd else ""
 
     @property
     def base(self) -> Path:
         """Return the folder in which the definition's relative paths start."""
-        return self.workplace.path(self.cwd) if self.cwd else self.workplace.folder
+        return self.working_directory.path(self.cwd) if self.cwd else self.working_directory.folder
 
     @property
     def cwd_depends(self) -> bool:
@@ -124,13 +129,15 @@ class Client:
         """Return True if a text refers to the client's folder by a reference."""
         if folder_reference(written) is not None:
             return True
-        values = [self.workplace.environ.get(each.name, "") for each in references(written) if each.kind == "env"]
-        return any(value.startswith("/") and is_inside(value, self.workplace.folder) for value in values)
+        values = [
+            self.working_directory.environ.get(each.name, "") for each in references(written) if each.kind == "env"
+        ]
+        return any(value.startswith("/") and is_inside(value, self.working_directory.folder) for value in values)
 
 
-def is_owners(workplace: Workplace) -> bool:
+def is_owners(working_directory: WorkingDirectory) -> bool:
     """Return True if a client's folder is the home directory, or an ancestor that only the system can write to."""
-    folder, home = workplace.folder, workplace.home
+    folder, home = working_directory.folder, working_directory.home
     if folder == home:
         return True
     try:
@@ -139,8 +146,8 @@ def is_owners(workplace: Workplace) -> bool:
         return False
 
 
-def _is_approved(workplace: Workplace, folder: Path) -> bool:
-    store = TrustStore(Paths.from_environ(workplace.environ, workplace.folder).trust_file)
+def _is_approved(working_directory: WorkingDirectory, folder: Path) -> bool:
+    store = TrustStore(Paths.from_environ(working_directory.environ, working_directory.folder).trust_file)
     try:
         return is_approved(folder, store)
     except ConfigurationError:
@@ -148,7 +155,7 @@ def _is_approved(workplace: Workplace, folder: Path) -> bool:
         return False
 
 
-def confinement(client: Client) -> Confinement | None:
+def confinement(client: ConfinedClient) -> Confinement | None:
     """Return how to start a server without programs from the client's folder; None if that folder may decide.
 
     Raises:
@@ -172,12 +179,12 @@ class _NeedsFolderError(Exception):
         self.remedy = remedy
 
 
-def _confined(client: Client) -> Confinement:
-    definition, workplace = client.definition, client.workplace
+def _confined(client: ConfinedClient) -> Confinement:
+    definition, working_directory = client.definition, client.working_directory
     written = [definition.command or "", *definition.args]
-    env = {name: resolve_in(text, workplace) for name, text in definition.env.items()}
+    env = {name: resolve_in(text, working_directory) for name, text in definition.env.items()}
     _check_variables(client, env)
-    words = _Words(client, written, [resolve_in(text, workplace) for text in written])
+    words = _Words(client, written, [resolve_in(text, working_directory) for text in written])
     words.check()
     if not words.looks_around and not _loads_by_name(env | assigned(words.resolved)):
         return Confinement(tuple(words.resolved[1:]), env)
@@ -206,7 +213,7 @@ def _confined(client: Client) -> Confinement:
 _IF_PATH = "write ./ before it if it is one, and servers.NAME.sessions: shared if it is not"
 
 
-def _check_variables(client: Client, env: Mapping[str, str]) -> None:
+def _check_variables(client: ConfinedClient, env: Mapping[str, str]) -> None:
     """Refuse variables that affect which code runs and refer to the client's folder."""
     for name, value in env.items():
         is_relative_one = client.begins_in_folder and _names_relative(name, value)
@@ -219,7 +226,7 @@ def _check_variables(client: Client, env: Mapping[str, str]) -> None:
 class _Words:
     """The words of a command line: as `written`, with references `resolved`, and classified."""
 
-    def __init__(self, client: Client, written: Sequence[str], resolved: Sequence[str]) -> None:
+    def __init__(self, client: ConfinedClient, written: Sequence[str], resolved: Sequence[str]) -> None:
         self.resolved = resolved
         self.line = told_apart(resolved)
         self.looks_around = self.line.looks_around
@@ -309,7 +316,7 @@ class _Words:
             if is_relative_one or self._client.names_folder(self._written[at]):
                 raise _NeedsFolderError(f"{name} says what code runs, and names the client's folder")
             return word
-        read = self._paths.argument(word, before) if self._reads_paths else Reading(word)
+        read = self._paths.argument(word, before) if self._reads_paths else CommandReading(word)
         is_named = read.names_path or self._client.names_folder(self._written[at])
         if is_named and (
             names_code(word) or before == "--" or runs_words(before) or runs_words(word) or _is_executable(read.text)
@@ -331,7 +338,7 @@ class _Words:
         line, names_folder = self.resolved[at], self._client.names_folder(self._written[at])
         words = _simple_words(line)
         if words:
-            folder = str(self._client.workplace.folder)
+            folder = str(self._client.working_directory.folder)
             written = [word.replace(folder, "${cwd}") for word in words] if names_folder else words
             inner = _Words(self._client, written, words)
             read = inner.elsewhere()
@@ -368,7 +375,7 @@ class _Words:
             for at in self.line.mounts
             for source, target in [_mounted(words[at])]
             # A source that is written out is the same for every client.
-            if is_inside(source, self._client.workplace.folder) and source not in self._written[at]
+            if is_inside(source, self._client.working_directory.folder) and source not in self._written[at]
         ]
         if not targets:
             return
@@ -435,10 +442,10 @@ def _simple_words(line: str) -> list[str]:
         return []
 
 
-def _starts_others(command: str, client: Client) -> bool:
+def _starts_others(command: str, client: ConfinedClient) -> bool:
     """Return True if a command is a shell script, or a link to a shim that looks for a program. Reads its start."""
-    path = client.definition.env.get("PATH") or client.workplace.environ.get("PATH", os.defpath)
-    found = found_command(command, replace(client.workplace, folder=client.base), path)
+    path = client.definition.env.get("PATH") or client.working_directory.environ.get("PATH", os.defpath)
+    found = found_command(command, replace(client.working_directory, folder=client.base), path)
     if is_shim(os.path.realpath(found)):
         return True
     try:
@@ -482,12 +489,12 @@ def _mounted(word: str) -> tuple[str, str]:
     return (source, rest.partition(":")[0]) if rest else ("", "")
 
 
-def search_path(path: str, client: Client) -> str:
+def search_path(path: str, client: ConfinedClient) -> str:
     """Return a `PATH` without the folders that the client's folder controls.
 
     These are relative ones, the empty one, and the package folders that npm and the like put first.
     """
-    folder = client.workplace.folder
+    folder = client.working_directory.folder
     entries = path.split(os.pathsep)
     kept = [
         entry
@@ -497,29 +504,32 @@ def search_path(path: str, client: Client) -> str:
     return path if len(kept) == len(entries) or client.decides else os.pathsep.join(kept)
 
 
-def found_command(command: str, workplace: Workplace, path: str) -> str:
+def found_command(command: str, working_directory: WorkingDirectory, path: str) -> str:
     """Return the file of a command, looked up in a `PATH`; the command itself if not found, so that its start fails.
 
     Servers have variables of their own, so the `PATH` of this process is not used.
     """
     if "/" in command or os.sep in command or command.startswith("~"):
-        return str(workplace.path(command))
-    folders = os.pathsep.join(str(workplace.folder / each) for each in path.split(os.pathsep))
+        return str(working_directory.path(command))
+    folders = os.pathsep.join(str(working_directory.folder / each) for each in path.split(os.pathsep))
     return shutil.which(command, path=folders) or command
 
 
-def is_foreign(file: Path, client: Client) -> bool:
+def is_foreign(file: Path, client: ConfinedClient) -> bool:
     """Return True if a file is in a project that is not approved. Reads the disk."""
-    workplace = client.workplace
+    working_directory = client.working_directory
     root = git_root(file.parent)
-    places = {workplace.folder} if is_inside(file, workplace.folder) else set()
-    if root is not None and not workplace.home.is_relative_to(root):
+    places = {working_directory.folder} if is_inside(file, working_directory.folder) else set()
+    if root is not None and not working_directory.home.is_relative_to(root):
         places.add(Path(root))
     written = client.definition.env_file or ""
-    if client.begins_in_folder and (is_relative(resolve_in(written, workplace)) or client.names_folder(written)):
-        places.add(workplace.folder)
+    if client.begins_in_folder and (
+        is_relative(resolve_in(written, working_directory)) or client.names_folder(written)
+    ):
+        places.add(working_directory.folder)
     return any(
-        not is_owners(replace(workplace, folder=place)) and not _is_approved(workplace, place) for place in places
+        not is_owners(replace(working_directory, folder=place)) and not _is_approved(working_directory, place)
+        for place in places
     )
 
 

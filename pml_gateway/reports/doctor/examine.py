@@ -35,7 +35,7 @@ INDEX_SECONDS = 60.0
 
 
 @dataclass(frozen=True, slots=True)
-class Case:
+class Examination:
     """Scope of an examination; `timeout` defaults to the slowest server's own limit.
 
     `machine` looks at the gateway that clients share; it blocks.
@@ -55,7 +55,7 @@ class Case:
         return self.surroundings.environ
 
 
-async def examine(case: Case, progress: Progress) -> list[Finding]:
+async def examine(case: Examination, progress: Progress) -> list[Finding]:
     """Every finding, by area; a configuration that does not load leaves only what needs none to be looked at."""
     progress("reading the configuration")
     try:
@@ -68,7 +68,7 @@ async def examine(case: Case, progress: Progress) -> list[Finding]:
     return sorted((finding.masked() for finding in found), key=lambda finding: order.index(finding.area))
 
 
-async def _examined(case: Case, loaded: LoadedSettings, progress: Progress) -> list[Finding]:
+async def _examined(case: Examination, loaded: LoadedSettings, progress: Progress) -> list[Finding]:
     settings = loaded.settings
     found = [*configuration(loaded, case.environ), *secrets(settings, case.environ), *commands(settings, case.environ)]
     for warning in workflow_warnings(settings, case.paths, case.identity):
@@ -84,7 +84,7 @@ async def _examined(case: Case, loaded: LoadedSettings, progress: Progress) -> l
     return found
 
 
-async def _surroundings(case: Case, settings: Settings | None) -> list[Finding]:
+async def _surroundings(case: Examination, settings: Settings | None) -> list[Finding]:
     """Check files and processes around the gateway; with the default settings if there are none."""
     http = settings.http if settings is not None else HttpSettings()
     answers, dead = await ask_sockets(case.paths, "status", SOCKET_SECONDS)
@@ -100,7 +100,9 @@ async def _surroundings(case: Case, settings: Settings | None) -> list[Finding]:
     return found
 
 
-async def _running(case: Case, settings: Settings, explained: Sequence[str], progress: Progress) -> list[Finding]:
+async def _running(
+    case: Examination, settings: Settings, explained: Sequence[str], progress: Progress
+) -> list[Finding]:
     """Start a gateway, have every server list its tools, and look at what came of it."""
     naming, paths = settings.naming, case.paths
     file = ManifestFile.of(paths.manifest_dir, case.identity, naming.prefix, naming.max_length)
@@ -121,14 +123,14 @@ async def _running(case: Case, settings: Settings, explained: Sequence[str], pro
         known = gateway.state.catalog.listed_upstreams
         silent = [name for name in gateway.pool.upstreams if name not in known]
         silent = [name for name in silent if gateway.pool.upstreams[name].last_listed is None]
-        found += tools(settings, gateway.state.catalog, silent, kept_away(gateway.warden.servers, settings))
+        found += tools(settings, gateway.state.catalog, silent, kept_away(gateway.trust_gate.servers, settings))
         found += disabled(settings)
         exceeded = await anyio.to_thread.run_sync(gateway.exceeded.on_disk)
         found += checked_shallowly(gateway.state.catalog, exceeded)
         found += long_names(gateway.state, case.surroundings)
         progress("reading what servers say of themselves")
         await gateway.judge_unread()
-        found += trust(gateway.warden)
+        found += trust(gateway.trust_gate)
         found.append(await anyio.to_thread.run_sync(index, gateway.state, is_current))
         found.append(requests(gateway.state))
     return found

@@ -17,12 +17,12 @@ from pml_gateway.config.document import is_there
 from pml_gateway.config.settings import Settings
 from pml_gateway.errors import SecretError
 from pml_gateway.files import OWNER_ONLY, PRIVATE_FOLDER
-from pml_gateway.home import lacks
+from pml_gateway.home import unwritable_places
 from pml_gateway.paths import Paths
 from pml_gateway.reports.doctor.finding import Area, Finding, Severity
 from pml_gateway.secrets.masking import without_defaults
 from pml_gateway.secrets.references import references, resolve_in
-from pml_gateway.workplace import Workplace
+from pml_gateway.working_directory import WorkingDirectory
 
 HOME = "the gateway's folder"
 MAX_FILES = 2_000
@@ -32,7 +32,7 @@ MAX_FILES = 2_000
 def files(paths: Paths, settings: Settings | None, environ: Mapping[str, str], config_file: Path) -> Iterator[Finding]:
     """Check the permissions of files that only the owner should read, and that the folder can be written."""
     home = paths.home
-    lacking = lacks(paths)
+    lacking = unwritable_places(paths)
     for lack in lacking:
         yield Finding(
             Area.FILES,
@@ -105,7 +105,7 @@ def _results_folder(settings: Settings | None, environ: Mapping[str, str]) -> Fi
     store = "" if settings is None else settings.references.store
     if not store.startswith("disk:"):
         return None
-    here = Workplace.here(environ)
+    here = WorkingDirectory.here(environ)
     try:
         folder = here.path(resolve_in(store.removeprefix("disk:"), here))
     except SecretError:
@@ -129,7 +129,7 @@ def _referenced_files(settings: Settings | None, environ: Mapping[str, str]) -> 
         texts += [definition.url or "", *definition.args, *definition.env.values(), *definition.headers.values()]
         if definition.env_file:
             try:
-                here = Workplace.here(environ)
+                here = WorkingDirectory.here(environ)
                 folder = here.path(resolve_in(definition.cwd or "", here))
                 written = without_defaults(str(Path(definition.cwd or "") / definition.env_file))
                 yield replace(here, folder=folder).path(resolve_in(definition.env_file, here)), written

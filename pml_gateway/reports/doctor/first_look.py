@@ -22,7 +22,7 @@ from pml_gateway.text import counted, some_of
 from pml_gateway.types import JsonObject
 from pml_gateway.upstreams.auth.logins import login_command
 from pml_gateway.upstreams.pool import open_pool, open_shared_upstreams
-from pml_gateway.workplace import Workplace
+from pml_gateway.working_directory import WorkingDirectory
 
 POLL_SECONDS = 0.2
 TELL_SECONDS = 10.0
@@ -54,24 +54,24 @@ class FirstLook:
 
 
 @dataclass(frozen=True, slots=True)
-class Following:
+class FollowingGateways:
     """The running gateways that serve by the file of now, by process id, and what keeps others from it."""
 
     pids: tuple[int, ...] = ()
     problems: tuple[str, ...] = ()
 
 
-async def tell_gateways(paths: Paths) -> Following:
+async def tell_gateways(paths: Paths) -> FollowingGateways:
     """Have every running gateway read its configuration now; they watch it, and this is to know."""
     answers = await ask_gateways(paths, "reload", TELL_SECONDS)
     # One process has a gateway for each folder.
     problems = dict.fromkeys(str(answer["error"]) for answer in answers if "error" in answer)
     pids = dict.fromkeys(int(answer["pid"]) for answer in answers if "error" not in answer)
-    return Following(tuple(pids), tuple(problems))
+    return FollowingGateways(tuple(pids), tuple(problems))
 
 
 async def first_look(
-    name: str, definition: UpstreamDefinition, defaults: UpstreamSettings, paths: Paths, following: Following
+    name: str, definition: UpstreamDefinition, defaults: UpstreamSettings, paths: Paths, following: FollowingGateways
 ) -> FirstLook:
     """Ask the server through a running gateway, or directly if none has it, within a time limit."""
     limit = _limit(name, definition, defaults)
@@ -127,7 +127,7 @@ async def _by_itself(
             installs_dir=paths.installs_dir,
             habits_file=paths.habits_file,
         ) as shared,
-        open_pool(shared, Workplace.here()) as pool,
+        open_pool(shared, WorkingDirectory.here()) as pool,
     ):
         pool.configure({name: definition}, defaults, {}, pool.wanted({name: definition}, defaults))
         pool.request_all()

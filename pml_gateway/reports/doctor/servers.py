@@ -7,7 +7,7 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-from pml_gateway.catalog.prompts_and_resources import Claim, OfferTable
+from pml_gateway.catalog.prompts_and_resources import OfferTable, UriConflict
 from pml_gateway.catalog.uris import unusable
 from pml_gateway.config.servers import UpstreamDefinition
 from pml_gateway.gateway.gateway import Gateway
@@ -60,7 +60,7 @@ def servers(
 
 def resources(table: OfferTable) -> Iterator[Finding]:
     """Servers that list what is another one's, or what nobody can ask for."""
-    pairs: dict[tuple[str, str], list[Claim]] = {}
+    pairs: dict[tuple[str, str], list[UriConflict]] = {}
     for claim in table.claims:
         pairs.setdefault((claim.upstream_id, claim.owner_id), []).append(claim)
     for (server, owner), claims in pairs.items():

@@ -7,23 +7,23 @@ from collections.abc import Iterator
 from pml_gateway.reports.doctor.finding import Area, Finding, Severity
 from pml_gateway.text import counted, quoted
 from pml_gateway.trust.identity import SERVER, Key
-from pml_gateway.trust.warden import Warden
+from pml_gateway.trust.trust_gate import TrustGate
 
 MAX_NAMED = 5
 
 
-def trust(warden: Warden) -> Iterator[Finding]:
+def trust(trust_gate: TrustGate) -> Iterator[Finding]:
     """Check for definitions held back or flagged, and for an unusable file of pins."""
-    if warden.file.problem:
+    if trust_gate.file.problem:
         yield Finding(
             Area.TRUST,
             Severity.WARNING,
             "",
-            f"{warden.file.problem}: what is accepted and held back is forgotten at every end",
+            f"{trust_gate.file.problem}: what is accepted and held back is forgotten at every end",
             "make the folder writable, and see that the disk is not full",
         )
     is_quiet = True
-    for server, pins in warden.servers.items():
+    for server, pins in trust_gate.servers.items():
         if pins.held:
             is_quiet = False
             names = _names([key[1] if key != SERVER else "the server itself" for key in pins.held])
@@ -46,8 +46,8 @@ def trust(warden: Warden) -> Iterator[Finding]:
                 f"{counted(len(flagged), 'accepted definition')} may be an attack: {_names(flagged)}",
                 f"pml trust show {first}, then pml trust approve {first} or pml trust reject {first}",
             )
-    if is_quiet and warden.servers:
-        pinned = sum(len(pins.accepted) for pins in warden.servers.values())
+    if is_quiet and trust_gate.servers:
+        pinned = sum(len(pins.accepted) for pins in trust_gate.servers.values())
         yield Finding(Area.TRUST, Severity.OK, "", f"{counted(pinned, 'definition')} pinned; none is held back")
 
 

@@ -24,7 +24,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from pml_gateway.config.settings import HttpSettings
 from pml_gateway.log import Seldom, get_logger
-from pml_gateway.shares import Holdings, share_of_address
+from pml_gateway.quotas import Holdings, share_of_address
 
 logger = get_logger(__name__)
 
@@ -67,14 +67,14 @@ class ConnectionLimits:
     settings: HttpSettings
     max_connections: int
     open: Counter[str] = field(default_factory=Counter)
-    waiting: Holdings[Connection] = field(default_factory=Holdings)
-    refusing: set[Connection] = field(default_factory=set)
+    waiting: Holdings[ClientConnection] = field(default_factory=Holdings)
+    refusing: set[ClientConnection] = field(default_factory=set)
     refused: Counter[Refusal] = field(default_factory=Counter)
     line: dict[Refusal, Seldom] = field(default_factory=lambda: {each: Seldom(logger) for each in Refusal})
 
     def protocol(self) -> type[asyncio.Protocol]:
         """Create the protocol of one connection for uvicorn."""
-        return cast(type[asyncio.Protocol], partial(Connection, self))
+        return cast(type[asyncio.Protocol], partial(ClientConnection, self))
 
     def admit(self, share: str) -> Refusal | None:
         """Admit one more connection of an address, closing an idle one if needed, or return why not."""
@@ -159,7 +159,7 @@ class _Phase(Enum):
     SERVING = auto()
 
 
-class Connection(HttpToolsProtocol):
+class ClientConnection(HttpToolsProtocol):
     """One connection, served by uvicorn within the limits."""
 
     transport: asyncio.Transport

@@ -11,7 +11,7 @@ from pml_gateway.config.settings import HttpSettings
 from pml_gateway.gateway.request import RequestScope
 from pml_gateway.log import Seldom, get_logger
 from pml_gateway.mcp.sdk import live_sessions, on_session_end
-from pml_gateway.shares import Holdings
+from pml_gateway.quotas import Holdings
 from pml_gateway.types import ExposureMode
 
 logger = get_logger(__name__)

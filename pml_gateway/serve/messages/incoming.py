@@ -29,7 +29,7 @@ from pml_gateway.foreign_json import repaired
 from pml_gateway.json_text.pieces import LARGE
 from pml_gateway.json_text.reading import MAX_DEPTH, read_json
 from pml_gateway.log import get_logger
-from pml_gateway.processes.framing import Oversized
+from pml_gateway.processes.framing import OversizedLine
 from pml_gateway.serve.messages.request_ids import TextId, in_use, request_id
 
 logger = get_logger(__name__)
@@ -84,7 +84,9 @@ class OpenRequests:
 
 
 async def incoming(
-    lines: AsyncIterable[bytes | Oversized], requests: OpenRequests, refuse: Callable[[JSONRPCError], Awaitable[None]]
+    lines: AsyncIterable[bytes | OversizedLine],
+    requests: OpenRequests,
+    refuse: Callable[[JSONRPCError], Awaitable[None]],
 ) -> AsyncIterator[JSONRPCMessage]:
     """Yield the messages of one client; what is not served is answered by `refuse`, or only logged."""
     async for line in lines:
@@ -100,15 +102,15 @@ async def incoming(
             yield message
 
 
-async def read_incoming(content: bytes | Oversized) -> JSONRPCMessage:
+async def read_incoming(content: bytes | OversizedLine) -> JSONRPCMessage:
     """Return the message; an answer that cannot be read becomes an error answer to the same question.
 
     Raises:
         RefusedMessageError: it is not served.
     """
-    head = content.head if isinstance(content, Oversized) else content
+    head = content.head if isinstance(content, OversizedLine) else content
     try:
-        if isinstance(content, Oversized):
+        if isinstance(content, OversizedLine):
             raise _UnreadableError(INVALID_REQUEST, f"a message of {content.size} bytes is too large")
         content = content.removeprefix(codecs.BOM_UTF8)
         return _message(_value(content) if len(content) < LARGE else await _large_value(content))

@@ -27,7 +27,7 @@ _NUMBER_ID = re.compile(rb'"id"\s*:\s*-?[0-9]+[.eE]')
 
 
 @dataclass(frozen=True, slots=True)
-class Posted:
+class PostedMessages:
     """The application that the SDK serves, behind a look at each message."""
 
     app: ASGIApp

@@ -42,10 +42,10 @@ _PLACE = re.compile(f'"{_mark}\\d+"'.encode())
 """Matches a placeholder. No server can write one: the mark never leaves this process."""
 
 _numbers = itertools.count(1)
-_known: WeakValueDictionary[str, Written] = WeakValueDictionary()
+_known: WeakValueDictionary[str, WrittenValue] = WeakValueDictionary()
 
 
-class Written(str):
+class WrittenValue(str):
     """The place of a value in an answer, with the JSON of the value; kept by the answer, and over HTTP by the request.
 
     Args:
@@ -57,7 +57,7 @@ class Written(str):
     pieces: Iterable[bytes]
     size: int
 
-    def __new__(cls, pieces: Iterable[bytes], size: int, scope: RequestScope) -> Written:
+    def __new__(cls, pieces: Iterable[bytes], size: int, scope: RequestScope) -> WrittenValue:
         written = super().__new__(cls, f"{_mark}{next(_numbers)}")
         written.pieces, written.size = pieces, size
         _known[written] = written
@@ -83,13 +83,13 @@ async def large_apart(result: JsonObject, scope: RequestScope) -> tuple[JsonObje
         value = result.get(key)
         source = value.source if isinstance(value, SourcedObject | SourcedList) else None
         if source is not None:
-            apart[key] = Written(source, source.size, scope)
+            apart[key] = WrittenValue(source, source.size, scope)
         elif _is_large(value):
             pieces: list[bytes] = []
             for piece in pieces_of(value):
                 pieces.append(piece)
                 await anyio.lowlevel.checkpoint()
-            apart[key] = Written(pieces, sum(map(len, pieces)), scope)
+            apart[key] = WrittenValue(pieces, sum(map(len, pieces)), scope)
     return ({key: value for key, value in result.items() if key not in apart} if apart else result), apart
 
 
@@ -129,7 +129,7 @@ def size_of(message: JSONRPCMessage) -> int:
     """The length of a message as JSON, in bytes or characters."""
     size = len(message.model_dump_json())
     if isinstance(message, JSONRPCResponse):
-        size += sum(value.size for value in message.result.values() if isinstance(value, Written))
+        size += sum(value.size for value in message.result.values() if isinstance(value, WrittenValue))
     return size
 
 
@@ -142,7 +142,7 @@ class WrittenSent(TappedSend):
         """Send one message."""
         message = item.message
         if isinstance(message, JSONRPCResponse) and any(
-            isinstance(value, Written) for value in message.result.values()
+            isinstance(value, WrittenValue) for value in message.result.values()
         ):
             item = replace(item, message=_WrittenResponse.model_construct(**dict(message)))
         await super().send(item)
@@ -180,12 +180,12 @@ class Splicing:
         await self._send(message)
 
 
-def _places(body: bytes) -> list[tuple[re.Match[bytes], Written]]:
+def _places(body: bytes) -> list[tuple[re.Match[bytes], WrittenValue]]:
     """The places of values in a body, each with its value."""
     return [(place, _known[place[0][1:-1].decode()]) for place in _PLACE.finditer(body)]
 
 
-def _spliced(body: bytes, places: list[tuple[re.Match[bytes], Written]]) -> Iterator[bytes]:
+def _spliced(body: bytes, places: list[tuple[re.Match[bytes], WrittenValue]]) -> Iterator[bytes]:
     at = 0
     for place, written in places:
         yield body[at : place.start()]

@@ -18,13 +18,13 @@ import httpx2
 
 from pml_gateway.config.servers import AuthDefinition, AuthKind, UpstreamDefinition
 from pml_gateway.errors import GatewayError, UpstreamAuthError, UpstreamUnavailableError, innermost
-from pml_gateway.home import AUTH, do_without
+from pml_gateway.home import AUTH, warn_unwritable
 from pml_gateway.log import get_logger
 from pml_gateway.mcp.http import CREDENTIALS_ENDED, Challenge
 from pml_gateway.secrets.references import resolve_in
 from pml_gateway.types import JsonObject
 from pml_gateway.upstreams.auth.logins import LoginStore, Signature, StoredLogin, login_needed
-from pml_gateway.workplace import Workplace
+from pml_gateway.working_directory import WorkingDirectory
 
 logger = get_logger(__name__)
 
@@ -60,14 +60,14 @@ class Authorization:
         definition: UpstreamDefinition,
         store: LoginStore,
         start: Start,
-        workplace: Workplace | None = None,
+        working_directory: WorkingDirectory | None = None,
     ) -> None:
         self._upstream_id = upstream_id
         self._definition = definition
         self._auth = definition.auth or AuthDefinition()
         self._store = store
         self._start = start
-        self._workplace = workplace or Workplace.here()
+        self._workplace = working_directory or WorkingDirectory.here()
         self._is_off = definition.url is None or self._auth.type is AuthKind.NONE or definition.has_authorization_header
         self._login: StoredLogin | None = None
         self._signature: Signature | None = None
@@ -288,7 +288,7 @@ class Authorization:
         try:
             await anyio.to_thread.run_sync(self._store.save, path, login)
         except OSError as error:
-            do_without(AUTH, path.parent, error)
+            warn_unwritable(AUTH, path.parent, error)
         return self._adopt(path, login)
 
     def _adopt(self, path: Path, login: StoredLogin) -> StoredLogin:

@@ -54,7 +54,7 @@ def method_for(supported: object) -> str | None:
     return next((method for method in OTHER_METHODS if method in supported), None)
 
 
-class Evened(OpenOAuthFlow):
+class NormalizedProvider(OpenOAuthFlow):
     """A provider whose flow gets normalized responses; `issuer` is the configured one, if any."""
 
     issuer: str | None = None
@@ -98,7 +98,7 @@ class Evened(OpenOAuthFlow):
             self.context.client_metadata.token_endpoint_auth_method = method_for(supported)
 
 
-class ConsentProvider(Evened, OAuthClientProvider):
+class ConsentProvider(NormalizedProvider, OAuthClientProvider):
     """The provider for a login by consent.
 
     `may_choose_method` is set if the client was registered by hand with a secret and no method.

@@ -18,7 +18,7 @@ from pml_gateway.upstreams.auth.callback import Callback, listening
 from pml_gateway.upstreams.auth.interop import ConsentProvider
 from pml_gateway.upstreams.auth.logins import LoginStore, StoredLogin, login_command
 from pml_gateway.upstreams.auth.oauth import (
-    Captured,
+    MemoryTokenStorage,
     check_endpoints,
     client_credentials,
     flow_errors,
@@ -27,7 +27,7 @@ from pml_gateway.upstreams.auth.oauth import (
     stored_login,
 )
 from pml_gateway.upstreams.auth.places import Places
-from pml_gateway.workplace import Workplace
+from pml_gateway.working_directory import WorkingDirectory
 
 Show = Callable[[str, Callback], Awaitable[None]]
 """Shows a person an authorization URL; may pass the address that the person was sent back to to the callback."""
@@ -50,7 +50,7 @@ async def log_in(
             that is not `allowed`.
     """
     auth = checked_auth(upstream_id, definition)
-    here = Workplace.here()
+    here = WorkingDirectory.here()
     url = resolve_in(definition.url or "", here)
     path = store.path(upstream_id, url, auth)
     if reason := obstacle(path.parent):
@@ -78,7 +78,7 @@ async def log_in(
 async def log_out(upstream_id: str, definition: UpstreamDefinition, store: LoginStore) -> tuple[bool, bool]:
     """Delete a login; return if there was one, and if the authorization server revoked its tokens."""
     auth = checked_auth(upstream_id, definition)
-    here = Workplace.here()
+    here = WorkingDirectory.here()
     path = store.path(upstream_id, resolve_in(definition.url or "", here), auth)
     try:
         login = await anyio.to_thread.run_sync(store.load, upstream_id, path)
@@ -134,7 +134,7 @@ async def _by_consent(
         listening(upstream_id, auth.redirect_uri) as callback,
         flow_errors(upstream_id, hint=login_command(upstream_id)),
     ):
-        storage = Captured(_registered(auth, callback.redirect_uri))
+        storage = MemoryTokenStorage(_registered(auth, callback.redirect_uri))
 
         async def redirect(authorization_url: str) -> None:
             await places.check(authorization_url)
@@ -154,7 +154,7 @@ async def _by_consent(
             client_metadata_url=auth.client_metadata_url,
         )
         provider.may_choose_method = auth.method is None and auth.client_secret is not None
-        status = await probe(definition, url, provider, Workplace.here(), scope=scope, places=places)
+        status = await probe(definition, url, provider, WorkingDirectory.here(), scope=scope, places=places)
         if storage.tokens is None:
             raise UpstreamAuthError(
                 f"{upstream_id}: the server answered HTTP {status} and asked for no login",
@@ -172,10 +172,10 @@ def _registered(auth: AuthDefinition, redirect_uri: str) -> OAuthClientInformati
     """Return the client registered by hand; None to register anew with each login, as the callback's port changes."""
     if auth.client_id is None:
         return None
-    secret = resolve_in(auth.client_secret, Workplace.here()) if auth.client_secret else None
+    secret = resolve_in(auth.client_secret, WorkingDirectory.here()) if auth.client_secret else None
     method = "none" if secret is None else f"client_secret_{auth.method or 'post'}"
     return OAuthClientInformationFull(
-        client_id=resolve_in(auth.client_id, Workplace.here()),
+        client_id=resolve_in(auth.client_id, WorkingDirectory.here()),
         client_secret=secret,
         redirect_uris=[AnyUrl(redirect_uri)],
         token_endpoint_auth_method=method,

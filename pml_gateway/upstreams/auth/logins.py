@@ -15,7 +15,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from pml_gateway.config.servers import AuthDefinition
 from pml_gateway.errors import UpstreamAuthError, UpstreamUnavailableError
 from pml_gateway.files import lock_if_free, locked, write_atomically
-from pml_gateway.home import AUTH, do_without
+from pml_gateway.home import AUTH, warn_unwritable
 from pml_gateway.log import get_logger
 from pml_gateway.text import quoted
 from pml_gateway.upstreams.auth.encryption import Encryption, EncryptionError
@@ -181,7 +181,7 @@ class LoginStore:
                     is_held = stack.enter_context(lock_if_free(path))
                 except OSError as error:
                     # This folder is not writable for any process, so there is no one to wait for.
-                    do_without(AUTH, path.parent, error)
+                    warn_unwritable(AUTH, path.parent, error)
                     is_held = True
                 if is_held:
                     yield

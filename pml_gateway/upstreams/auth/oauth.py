@@ -25,7 +25,7 @@ from pml_gateway.mcp.transport import resolved_headers
 from pml_gateway.secrets.references import resolve_in
 from pml_gateway.upstreams.auth.logins import StoredLogin, login_command
 from pml_gateway.upstreams.auth.places import Places, login_client
-from pml_gateway.workplace import Workplace
+from pml_gateway.working_directory import WorkingDirectory
 
 REVOKE_SECONDS = 5.0
 
@@ -38,7 +38,7 @@ class GrantRefusedError(Exception):
     """The authorization server no longer accepts the refresh token; a person has to log in again."""
 
 
-class Captured:
+class MemoryTokenStorage:
     """The SDK's token storage, in memory: a login is only stored as a whole, after it has succeeded."""
 
     def __init__(self, client: OAuthClientInformationFull | None = None) -> None:
@@ -68,7 +68,7 @@ class _Restored(OAuthClientProvider):
 
     def __init__(self, login: StoredLogin) -> None:
         metadata = OAuthClientMetadata(redirect_uris=None, scope=login.scope)
-        super().__init__(login.server_url, metadata, Captured(login.client))
+        super().__init__(login.server_url, metadata, MemoryTokenStorage(login.client))
         self.context.client_info = login.client
         self.context.current_tokens = login.tokens
         self.context.oauth_metadata = login.metadata
@@ -93,11 +93,13 @@ def stored_login(context: OAuthContext, tokens: OAuthToken, places: Places) -> S
     return login.with_tokens(tokens)
 
 
-def oauth_client(places: Places, workplace: Workplace, headers: dict[str, str] | None = None) -> httpx2.AsyncClient:
+def oauth_client(
+    places: Places, working_directory: WorkingDirectory, headers: dict[str, str] | None = None
+) -> httpx2.AsyncClient:
     """Create a client for one exchange with a server and its authorization server."""
     # The SDK logs whole responses of authorization servers, which contain tokens.
     logging.getLogger("mcp.client.auth").setLevel(logging.CRITICAL + 1)
-    return login_client(places, Network.of(workplace), headers)
+    return login_client(places, Network.of(working_directory), headers)
 
 
 def places_of(upstream_id: str, login: StoredLogin) -> Places:
@@ -105,7 +107,7 @@ def places_of(upstream_id: str, login: StoredLogin) -> Places:
     return Places(upstream_id, login.server_url, allowed=login.allowed, reach=login.reach)
 
 
-async def refreshed(upstream_id: str, login: StoredLogin, workplace: Workplace) -> StoredLogin:
+async def refreshed(upstream_id: str, login: StoredLogin, working_directory: WorkingDirectory) -> StoredLogin:
     """Return the login with new tokens.
 
     Raises:
@@ -115,7 +117,7 @@ async def refreshed(upstream_id: str, login: StoredLogin, workplace: Workplace) 
     """
     try:
         request = await refresh_request(_Restored(login))
-        async with oauth_client(places_of(upstream_id, login), workplace) as client:
+        async with oauth_client(places_of(upstream_id, login), working_directory) as client:
             response = await client.send(request)
     except OAuthFlowError:
         raise GrantRefusedError from None
@@ -131,7 +133,7 @@ async def refreshed(upstream_id: str, login: StoredLogin, workplace: Workplace) 
         raise _unreachable(upstream_id, "it answered without a token") from None
 
 
-async def revoked(upstream_id: str, login: StoredLogin, workplace: Workplace) -> bool:
+async def revoked(upstream_id: str, login: StoredLogin, working_directory: WorkingDirectory) -> bool:
     """Revoke the tokens; return True if the authorization server did."""
     endpoint = login.metadata.revocation_endpoint if login.metadata else None
     if login.tokens is None or endpoint is None:
@@ -142,7 +144,7 @@ async def revoked(upstream_id: str, login: StoredLogin, workplace: Workplace) ->
     form = {"token": token, "token_type_hint": kind, "client_id": login.client.client_id}
     try:
         form, headers = _Restored(login).context.prepare_token_auth(form, {})
-        async with oauth_client(places_of(upstream_id, login), workplace) as client:
+        async with oauth_client(places_of(upstream_id, login), working_directory) as client:
             answer = await client.post(str(endpoint), data=form, headers=headers, timeout=REVOKE_SECONDS)
     except (OAuthFlowError, UpstreamAuthError, httpx2.HTTPError, httpx2.StreamError, OSError):
         return False
@@ -153,7 +155,7 @@ async def client_credentials(
     upstream_id: str,
     definition: UpstreamDefinition,
     auth: AuthDefinition,
-    workplace: Workplace,
+    working_directory: WorkingDirectory,
     *,
     allowed: Collection[str] = (),
 ) -> StoredLogin:
@@ -168,18 +170,18 @@ async def client_credentials(
     # Importing it loads a JWT library, which only this kind of login needs.
     from mcp.client.auth.extensions.client_credentials import ClientCredentialsOAuthProvider
 
-    from pml_gateway.upstreams.auth.interop import Evened
+    from pml_gateway.upstreams.auth.interop import NormalizedProvider
 
-    class Provider(Evened, ClientCredentialsOAuthProvider):
+    class Provider(NormalizedProvider, ClientCredentialsOAuthProvider):
         """The SDK's provider with normalized responses."""
 
-    url = resolve_in(definition.url or "", workplace)
-    storage = Captured()
+    url = resolve_in(definition.url or "", working_directory)
+    storage = MemoryTokenStorage()
     provider = Provider(
         url,
         storage,
-        client_id=resolve_in(auth.client_id or "", workplace),
-        client_secret=resolve_in(auth.client_secret or "", workplace),
+        client_id=resolve_in(auth.client_id or "", working_directory),
+        client_secret=resolve_in(auth.client_secret or "", working_directory),
         token_endpoint_auth_method="client_secret_post" if auth.method == "post" else "client_secret_basic",
         scope=auth.scope,
         issuer=auth.issuer,
@@ -187,7 +189,7 @@ async def client_credentials(
     provider.issuer = auth.issuer
     places = Places(upstream_id, url, allowed=[*allowed, *([auth.issuer] if auth.issuer else [])])
     async with flow_errors(upstream_id, hint=f"check servers.{upstream_id}.auth"):
-        await probe(definition, url, provider, workplace, scope=auth.scope, places=places)
+        await probe(definition, url, provider, working_directory, scope=auth.scope, places=places)
     if storage.tokens is None:
         raise UpstreamAuthError(
             f"{upstream_id}: the authorization server gave no token", hint=f"check servers.{upstream_id}.auth"
@@ -199,7 +201,7 @@ async def probe(
     definition: UpstreamDefinition,
     url: str,
     provider: OAuthClientProvider,
-    workplace: Workplace,
+    working_directory: WorkingDirectory,
     *,
     scope: str | None,
     places: Places,
@@ -225,7 +227,7 @@ async def probe(
         "mcp-protocol-version": HANDSHAKE_PROTOCOL_VERSIONS[-1],
     }
     body: Any = {"jsonrpc": "2.0", "id": 1, "method": "ping"} if method == "POST" else None
-    async with oauth_client(places, workplace, resolved_headers(definition, workplace)) as client:
+    async with oauth_client(places, working_directory, resolved_headers(definition, working_directory)) as client:
         client.auth = provider
         client.event_hooks["response"].append(challenge)
         async with stream_within_origin(

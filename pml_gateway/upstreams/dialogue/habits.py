@@ -17,9 +17,9 @@ import anyio
 import anyio.to_thread
 
 from pml_gateway.files import locked, read_json, write_atomically
-from pml_gateway.home import CACHE, do_without
+from pml_gateway.home import CACHE, warn_unwritable
 from pml_gateway.log import get_logger
-from pml_gateway.signal import Coalesced
+from pml_gateway.signal import CoalescedSignal
 from pml_gateway.types import JsonObject
 
 logger = get_logger(__name__)
@@ -49,7 +49,7 @@ Asked = tuple[str, str]
 class Habit:
     """Observations of one version of one server."""
 
-    changed: Coalesced = field(default_factory=Coalesced, compare=False)
+    changed: CoalescedSignal = field(default_factory=CoalescedSignal, compare=False)
     version: str = ""
     calm: set[Asked] = field(default_factory=set)
     """Requests that were answered without a question."""
@@ -93,7 +93,7 @@ class Habits:
     def __init__(self, path: Path | None = None) -> None:
         """Read the file; without one, nothing is stored. Blocking: call it in a thread."""
         self._path = path
-        self._changed = Coalesced(SAVE_SECONDS)
+        self._changed = CoalescedSignal(SAVE_SECONDS)
         self._known = {} if path is None else _read(path)
         self._had: dict[str, Habit] = {}
 
@@ -125,7 +125,7 @@ def _write(path: Path, seen: Mapping[str, JsonObject]) -> None:
             kept = dict([*others.items(), *seen.items()][-MAX_SERVERS:])
             write_atomically(path, json.dumps({"format": FORMAT, "servers": kept}, separators=(",", ":")))
     except OSError as error:
-        do_without(CACHE, path.parent, error)
+        warn_unwritable(CACHE, path.parent, error)
 
 
 def _read(path: Path) -> dict[str, JsonObject]:
@@ -147,7 +147,7 @@ def _encoded(habit: Habit) -> JsonObject:
     return {"version": habit.version, "calm": calm[:MAX_KEPT], "unspoken": habit.unspoken}
 
 
-def _decoded(raw: JsonObject, changed: Coalesced) -> Habit:
+def _decoded(raw: JsonObject, changed: CoalescedSignal) -> Habit:
     try:
         return Habit(
             changed,

@@ -17,7 +17,7 @@ from pml_gateway.delivery import DELIVERY, Delivery
 from pml_gateway.errors import ErrorCode, ToolCallError, UpstreamUnavailableError
 from pml_gateway.mcp.deadlines import forget_limits
 from pml_gateway.mcp.elicitation import Audience, Capabilities
-from pml_gateway.shares import Holdings
+from pml_gateway.quotas import Holdings
 from pml_gateway.signal import Signal
 from pml_gateway.types import JsonObject
 from pml_gateway.upstreams.dialogue.background import Background

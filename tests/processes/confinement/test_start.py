@@ -18,13 +18,13 @@ from pml_gateway.errors import GatewayError, SecretError
 from pml_gateway.mcp.transport import process_parameters
 from pml_gateway.processes.confinement.loader_variables import is_loader_variable
 from pml_gateway.processes.confinement.start import ProgramOfFolderError
-from pml_gateway.workplace import Workplace
+from pml_gateway.working_directory import WorkingDirectory
 
 pytestmark = pytest.mark.field("A1")
 
 
 @pytest.fixture
-def here(tmp_path: Path) -> Workplace:
+def here(tmp_path: Path) -> WorkingDirectory:
     """A client in a repository that has something for every name that is looked up in it."""
     project, home = tmp_path / "project", tmp_path / "home"
     for folder in (project / "data" / "deep", project / "node_modules" / ".bin", project / "bin", home):
@@ -33,10 +33,10 @@ def here(tmp_path: Path) -> Workplace:
         (project / name).write_text("#!/bin/sh\necho stranger\n", encoding="utf-8")
         (project / name).chmod(0o755)
     environ = {"PATH": "/usr/bin:/bin", "HOME": str(home), "PWD": str(project), "TOKEN": "t0ken"}
-    return Workplace(project, environ)
+    return WorkingDirectory(project, environ)
 
 
-def start(here: Workplace, line: str | list[str], **more: Any) -> tuple[list[str], Path]:
+def start(here: WorkingDirectory, line: str | list[str], **more: Any) -> tuple[list[str], Path]:
     """The arguments and the folder that a command line is started with; `/P` is the project there."""
     command, *args = shlex.split(line) if isinstance(line, str) else line
     found = process_parameters("up", UpstreamDefinition(command=command, args=tuple(args), **more), here)
@@ -54,14 +54,14 @@ def start(here: Workplace, line: str | list[str], **more: Any) -> tuple[list[str
         ["env", "A=1", "perl", "-e", "print 1 / 2"],
     ],
 )
-def test_code_on_the_command_line_is_no_path_and_runs_at_home(here: Workplace, line: list[str]) -> None:
+def test_code_on_the_command_line_is_no_path_and_runs_at_home(here: WorkingDirectory, line: list[str]) -> None:
     args, folder = start(here, line)
     assert args == line[1:]
     assert folder == Path(here.environ["HOME"])
 
 
 @pytest.mark.parametrize("options", ["-S -E", "-I", "-u -W error", "-P -s"])
-def test_options_of_python_that_run_nothing_leave_a_script_in_the_folder(here: Workplace, options: str) -> None:
+def test_options_of_python_that_run_nothing_leave_a_script_in_the_folder(here: WorkingDirectory, options: str) -> None:
     _, folder = start(here, f"python3 {options} /srv/server.py ./notes.txt")
     assert folder == here.folder
 
@@ -124,7 +124,9 @@ RUNNERS = {
 
 
 @pytest.mark.parametrize("line", RUNNERS.values(), ids=RUNNERS)
-def test_what_looks_for_its_program_runs_at_home_and_still_serves_the_project(here: Workplace, line: str) -> None:
+def test_what_looks_for_its_program_runs_at_home_and_still_serves_the_project(
+    here: WorkingDirectory, line: str
+) -> None:
     args, cwd = start(here, line)
     assert cwd == here.home
     assert args == [*shlex.split(line)[1:-1], "/P"]
@@ -140,7 +142,7 @@ def test_what_looks_for_its_program_runs_at_home_and_still_serves_the_project(he
         (["env", "-S", "npx -y PKG ."], "npx -y PKG /P"),
     ],
 )
-def test_a_plain_line_of_a_shell_is_read_as_well(here: Workplace, line: list[str], expected: str) -> None:
+def test_a_plain_line_of_a_shell_is_read_as_well(here: WorkingDirectory, line: list[str], expected: str) -> None:
     args, cwd = start(here, line)
     assert (args[-1], cwd) == (expected, here.home)
 
@@ -169,7 +171,9 @@ def test_a_plain_line_of_a_shell_is_read_as_well(here: Workplace, line: list[str
         ("/abs ~/notes", "/abs ~/notes"),
     ],
 )
-def test_paths_begin_in_the_clients_folder_wherever_the_server_runs(here: Workplace, given: str, expected: str) -> None:
+def test_paths_begin_in_the_clients_folder_wherever_the_server_runs(
+    here: WorkingDirectory, given: str, expected: str
+) -> None:
     args, cwd = start(here, f"npx -y PKG {given}")
     above = str(here.folder.parent)
     assert [each.replace("/P/..", above) for each in shlex.split(expected)] == args[2:]
@@ -191,7 +195,7 @@ def test_paths_begin_in_the_clients_folder_wherever_the_server_runs(here: Workpl
         ("docker run -e DB=./x.db -v /srv:/y image --db ./x.db", "-e DB=./x.db -v /srv:/y image --db ./x.db"),
     ],
 )
-def test_bind_mounts_begin_in_the_clients_folder(here: Workplace, line: str, expected: str) -> None:
+def test_bind_mounts_begin_in_the_clients_folder(here: WorkingDirectory, line: str, expected: str) -> None:
     args, cwd = start(here, line)
     assert expected in " ".join(args)
     assert cwd == here.home
@@ -206,7 +210,9 @@ def test_bind_mounts_begin_in_the_clients_folder(here: Workplace, line: str, exp
         ({"NODE_ENV": "data", "TZ": "Europe/Berlin"}, {"NODE_ENV": "data", "TZ": "Europe/Berlin"}),
     ],
 )
-def test_paths_in_variables_begin_there_too(here: Workplace, env: dict[str, str], expected: dict[str, str]) -> None:
+def test_paths_in_variables_begin_there_too(
+    here: WorkingDirectory, env: dict[str, str], expected: dict[str, str]
+) -> None:
     found = process_parameters("up", UpstreamDefinition(command="npx", args=("-y", "PKG"), env=env), here)
     assert found.env is not None
     assert {name: found.env[name].replace(str(here.folder), "/P") for name in env} == expected
@@ -307,7 +313,7 @@ REFUSED: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("entry", REFUSED.values(), ids=REFUSED)
-def test_what_cannot_be_told_apart_is_refused_with_the_remedy(here: Workplace, entry: dict[str, Any]) -> None:
+def test_what_cannot_be_told_apart_is_refused_with_the_remedy(here: WorkingDirectory, entry: dict[str, Any]) -> None:
     definition = UpstreamDefinition.model_validate(entry)
     with pytest.raises(ProgramOfFolderError) as caught:
         process_parameters("up", definition, here)
@@ -318,7 +324,7 @@ def test_what_cannot_be_told_apart_is_refused_with_the_remedy(here: Workplace, e
 
 
 @pytest.mark.parametrize("entry", REFUSED.values(), ids=REFUSED)
-def test_who_writes_per_folder_gets_the_folder(here: Workplace, entry: dict[str, Any]) -> None:
+def test_who_writes_per_folder_gets_the_folder(here: WorkingDirectory, entry: dict[str, Any]) -> None:
     definition = UpstreamDefinition.model_validate({**entry, "sessions": "per_folder"})
     (here.folder / ".env").touch()
     found = process_parameters("up", definition, here)
@@ -326,7 +332,7 @@ def test_who_writes_per_folder_gets_the_folder(here: Workplace, entry: dict[str,
 
 
 @pytest.mark.parametrize("line", RUNNERS.values(), ids=RUNNERS)
-def test_an_approved_project_is_run_in_until_its_file_changes(here: Workplace, line: str) -> None:
+def test_an_approved_project_is_run_in_until_its_file_changes(here: WorkingDirectory, line: str) -> None:
     file = here.folder / ".pml.yaml"
     file.write_text("gateway: {intent: x}\n", encoding="utf-8")
     TrustStore(here.home / ".pml" / "trust.json").trust(file, file.read_bytes())
@@ -345,44 +351,44 @@ def test_an_approved_project_is_run_in_until_its_file_changes(here: Workplace, l
         {"command": "node", "args": ["--enable-source-maps", "/srv/index.js", "data"]},
     ],
 )
-def test_a_program_that_takes_nothing_from_its_folder_runs_there(here: Workplace, entry: dict[str, Any]) -> None:
+def test_a_program_that_takes_nothing_from_its_folder_runs_there(here: WorkingDirectory, entry: dict[str, Any]) -> None:
     definition = UpstreamDefinition.model_validate(entry)
     found = process_parameters("up", definition, here)
     assert (found.cwd, tuple(found.args)) == (here.folder, definition.args)
 
 
-def test_a_script_of_a_shell_may_start_anything(here: Workplace, tmp_path: Path) -> None:
+def test_a_script_of_a_shell_may_start_anything(here: WorkingDirectory, tmp_path: Path) -> None:
     script = tmp_path / "wrapper"
     script.write_text('#!/usr/bin/env bash\nexec npx -y PKG "$@"\n', encoding="utf-8")
     assert start(here, [str(script), "."]) == (["/P"], here.home)
     script.chmod(0o755)
-    found = Workplace(here.folder, {**here.environ, "PATH": f"{tmp_path}:/usr/bin:/bin"})
+    found = WorkingDirectory(here.folder, {**here.environ, "PATH": f"{tmp_path}:/usr/bin:/bin"})
     assert start(found, "wrapper --dir ./data") == (["--dir", "/P/data"], here.home)
     with pytest.raises(ProgramOfFolderError):
         start(here, [str(script), "data"])
 
 
 @pytest.mark.parametrize("target", ["/opt/npm/bin/npx-cli.js", "/opt/bin/mise", "/opt/bin/volta-shim", "/opt/bin/uvx"])
-def test_a_link_is_what_it_leads_to(here: Workplace, tmp_path: Path, target: str) -> None:
+def test_a_link_is_what_it_leads_to(here: WorkingDirectory, tmp_path: Path, target: str) -> None:
     link = tmp_path / "node"
     link.symlink_to(target)
     assert start(here, [str(link), "/srv/index.js", "."]) == (["/srv/index.js", "/P"], here.home)
 
 
 @pytest.mark.parametrize("cwd", ["/", "~"])
-def test_a_folder_that_the_owner_names_is_left_alone(here: Workplace, cwd: str) -> None:
+def test_a_folder_that_the_owner_names_is_left_alone(here: WorkingDirectory, cwd: str) -> None:
     args, folder = start(here, "npx -y PKG ./data", cwd=cwd)
     assert (args, folder) == (["-y", "PKG", "./data"], here.path(cwd))
 
 
 @pytest.mark.parametrize("line", ["uv run tool", "npx -y PKG data", "python3 server.py", "./tool"])
-def test_the_home_directory_and_the_root_are_no_repositories(here: Workplace, line: str) -> None:
+def test_the_home_directory_and_the_root_are_no_repositories(here: WorkingDirectory, line: str) -> None:
     for folder in (here.home, Path("/")):
-        args, cwd = start(Workplace(folder, here.environ), line)
+        args, cwd = start(WorkingDirectory(folder, here.environ), line)
         assert (args, cwd) == (shlex.split(line)[1:], folder)
 
 
-def test_shared_words_are_no_paths_whatever_they_look_like(here: Workplace) -> None:
+def test_shared_words_are_no_paths_whatever_they_look_like(here: WorkingDirectory) -> None:
     assert start(here, "npx -y PKG data ./x", sessions="shared") == (["-y", "PKG", "data", "./x"], here.home)
 
 
@@ -398,21 +404,21 @@ def test_shared_words_are_no_paths_whatever_they_look_like(here: Workplace) -> N
         "/usr/bin::/bin",
     ],
 )
-def test_programs_are_not_looked_up_in_the_clients_folder(here: Workplace, path: str) -> None:
+def test_programs_are_not_looked_up_in_the_clients_folder(here: WorkingDirectory, path: str) -> None:
     found_path = path.format(P=here.folder, U="/usr/bin:/bin")
-    workplace = Workplace(here.folder, {**here.environ, "PATH": found_path})
-    found = process_parameters("up", UpstreamDefinition(command="tool"), workplace)
+    working_directory = WorkingDirectory(here.folder, {**here.environ, "PATH": found_path})
+    found = process_parameters("up", UpstreamDefinition(command="tool"), working_directory)
     assert found.env is not None
     assert (found.command, found.env["PATH"]) == ("tool", "/usr/bin:/bin")
-    allowed = process_parameters("up", UpstreamDefinition(command="tool", sessions="per_folder"), workplace)
+    allowed = process_parameters("up", UpstreamDefinition(command="tool", sessions="per_folder"), working_directory)
     assert allowed.env is not None
     assert allowed.env["PATH"] == found_path
 
 
-def test_folders_of_programs_that_the_shell_has_entered_count(here: Workplace) -> None:
+def test_folders_of_programs_that_the_shell_has_entered_count(here: WorkingDirectory) -> None:
     path = f"{here.folder}/.venv/bin:/usr/bin"
     environ = {**here.environ, "PATH": path}
-    found = process_parameters("up", UpstreamDefinition(command="tool"), Workplace(here.folder, environ))
+    found = process_parameters("up", UpstreamDefinition(command="tool"), WorkingDirectory(here.folder, environ))
     assert found.env is not None
     assert found.env["PATH"] == path
 
@@ -488,7 +494,7 @@ LOADERS = [
 
 
 def test_an_env_file_of_a_repository_gives_no_loader_variables(
-    here: Workplace, caplog: pytest.LogCaptureFixture
+    here: WorkingDirectory, caplog: pytest.LogCaptureFixture
 ) -> None:
     names = [name for name in LOADERS if name.isidentifier()]
     lines = [f"{name}=stranger" for name in names]
@@ -503,7 +509,7 @@ def test_an_env_file_of_a_repository_gives_no_loader_variables(
     assert "stranger" not in caplog.text
 
 
-def test_per_folder_does_not_lift_that_and_an_approval_does(here: Workplace) -> None:
+def test_per_folder_does_not_lift_that_and_an_approval_does(here: WorkingDirectory) -> None:
     (here.folder / ".env").write_text("NODE_OPTIONS=x\n", encoding="utf-8")
     definition = UpstreamDefinition(command="/opt/tool", env_file=".env", sessions="per_folder")
     assert "NODE_OPTIONS" not in (process_parameters("up", definition, here).env or {})
@@ -513,7 +519,9 @@ def test_per_folder_does_not_lift_that_and_an_approval_does(here: Workplace) -> 
     assert (process_parameters("up", definition, here).env or {})["NODE_OPTIONS"] == "x"
 
 
-def test_an_env_file_of_another_repository_is_no_better_than_one_of_this(here: Workplace, tmp_path: Path) -> None:
+def test_an_env_file_of_another_repository_is_no_better_than_one_of_this(
+    here: WorkingDirectory, tmp_path: Path
+) -> None:
     other = tmp_path / "other"
     (other / ".git").mkdir(parents=True)
     (other / ".env").write_text("NODE_OPTIONS=x\nA=1\n", encoding="utf-8")
@@ -522,13 +530,13 @@ def test_an_env_file_of_another_repository_is_no_better_than_one_of_this(here: W
     assert ("NODE_OPTIONS" in found, found["A"]) == (False, "1")
 
 
-def test_an_env_file_of_the_owner_is_used_as_it_is(here: Workplace) -> None:
+def test_an_env_file_of_the_owner_is_used_as_it_is(here: WorkingDirectory) -> None:
     (here.home / "own.env").write_text("NODE_OPTIONS=x\n", encoding="utf-8")
     definition = UpstreamDefinition(command="/opt/tool", env_file="~/own.env")
     assert (process_parameters("up", definition, here).env or {})["NODE_OPTIONS"] == "x"
 
 
-def test_an_env_file_that_is_a_pipe_is_not_waited_for(here: Workplace) -> None:
+def test_an_env_file_that_is_a_pipe_is_not_waited_for(here: WorkingDirectory) -> None:
     os.mkfifo(here.folder / ".env")
     with pytest.raises(SecretError, match="not a regular file"):
         process_parameters("up", UpstreamDefinition(command="/opt/tool", env_file=".env"), here)
@@ -568,7 +576,7 @@ MARK = "import os, pathlib; pathlib.Path(os.environ['MARK']).touch()"
 
 
 @pytest.fixture
-def mark(here: Workplace, tmp_path: Path) -> Iterator[Path]:
+def mark(here: WorkingDirectory, tmp_path: Path) -> Iterator[Path]:
     """Touched by whatever the repository gets to run."""
     (here.folder / "stranger.py").write_text(MARK, encoding="utf-8")
     (here.folder / "sitecustomize.py").write_text(MARK, encoding="utf-8")
@@ -587,13 +595,13 @@ def mark(here: Workplace, tmp_path: Path) -> Iterator[Path]:
     yield tmp_path / "mark"
 
 
-def run(here: Workplace, mark: Path, entry: dict[str, Any]) -> bool:
+def run(here: WorkingDirectory, mark: Path, entry: dict[str, Any]) -> bool:
     """Whether the repository's code runs, with the programs of this machine."""
     env = {"MARK": str(mark), **entry.get("env", {})}
     environ = {**here.environ, "PATH": os.environ["PATH"]}
     definition = UpstreamDefinition.model_validate({**entry, "env": env})
     try:
-        found = process_parameters("up", definition, Workplace(here.folder, environ))
+        found = process_parameters("up", definition, WorkingDirectory(here.folder, environ))
     except GatewayError:
         return False
     subprocess.run(
@@ -632,14 +640,14 @@ OFFLINE = {"npm_config_offline": "true", "npm_config_update_notifier": "false"}
     ],
     ids=lambda entry: " ".join(entry["args"]) if "args" in entry else entry["command"],
 )
-def test_a_repository_runs_nothing_of_its_own(here: Workplace, mark: Path, entry: dict[str, Any]) -> None:
+def test_a_repository_runs_nothing_of_its_own(here: WorkingDirectory, mark: Path, entry: dict[str, Any]) -> None:
     """With per_folder it does: the attack is a real one."""
     assert not run(here, mark, entry)
     assert run(here, mark, {**entry, "sessions": "per_folder"})
 
 
 @pytest.mark.slow
-def test_a_repository_runs_nothing_by_its_variables(here: Workplace, mark: Path) -> None:
+def test_a_repository_runs_nothing_by_its_variables(here: WorkingDirectory, mark: Path) -> None:
     entry = {"command": sys.executable, "args": ["/dev/null"], "env_file": "${workspaceFolder}/.env"}
     assert not run(here, mark, entry)
     file = here.folder / ".pml.yaml"

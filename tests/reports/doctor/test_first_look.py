@@ -9,7 +9,7 @@ import pytest
 
 from pml_gateway.config.servers import UpstreamDefinition
 from pml_gateway.config.settings import Settings, UpstreamSettings
-from pml_gateway.reports.doctor.first_look import Following, first_look, tell_gateways
+from pml_gateway.reports.doctor.first_look import FollowingGateways, first_look, tell_gateways
 from tests.support.authorization import protected
 from tests.support.memory import MemoryStreams, paths_in, settings_for
 from tests.support.scripted_server import ScriptedServer, tool
@@ -41,9 +41,9 @@ async def test_a_running_gateway_says_what_a_server_offers(tmp_path: Path) -> No
 async def test_a_server_that_asks_for_a_login_gets_the_command_for_it(tmp_path: Path) -> None:
     async with protected() as stand:
         definition = UpstreamDefinition(url=stand.url)
-        found = await first_look("acme", definition, UpstreamSettings(), paths_in(tmp_path), Following())
+        found = await first_look("acme", definition, UpstreamSettings(), paths_in(tmp_path), FollowingGateways())
     assert (found.outcome, found.hint) == ("login_needed", "pml upstreams login acme")
-    assert await tell_gateways(paths_in(tmp_path)) == Following()
+    assert await tell_gateways(paths_in(tmp_path)) == FollowingGateways()
 
 
 @pytest.mark.parametrize(
@@ -62,7 +62,7 @@ async def test_what_may_be_an_attack_is_named(tmp_path: Path, instructions: str,
     server = tmp_path / "server.py"
     server.write_text(SERVER.format(instructions=instructions, description=description), encoding="utf-8")
     definition = UpstreamDefinition(command=sys.executable, args=(str(server),))
-    found = await first_look("up", definition, UpstreamSettings(), paths_in(tmp_path), Following())
+    found = await first_look("up", definition, UpstreamSettings(), paths_in(tmp_path), FollowingGateways())
     assert (found.outcome, found.tools) == ("ready", ("add",))
     assert found.hint.partition(" may be an attack")[0] == named
 

@@ -25,7 +25,7 @@ from pml_gateway.upstreams.auth.login import log_in
 from pml_gateway.upstreams.auth.logins import LoginStore, StoredLogin
 from pml_gateway.upstreams.auth.oauth import refreshed
 from pml_gateway.upstreams.auth.places import MAX_ANSWER_BYTES, Places, PlacesTransport, Reach, login_client, reach_of
-from pml_gateway.workplace import Workplace
+from pml_gateway.working_directory import WorkingDirectory
 from tests.support.authorization import AuthorizationServer, Protected, protected
 from tests.support.listening import listening
 from tests.upstreams.auth.test_oauth import call, error_of, gateway, logged_in, without_a_keyring
@@ -215,7 +215,7 @@ async def test_an_answer_without_end_is_not_taken() -> None:
 
     async with listening(app) as port:
         url = f"http://127.0.0.1:{port}/"
-        async with login_client(Places("s", url), Network.of(Workplace.here())) as client:
+        async with login_client(Places("s", url), Network.of(WorkingDirectory.here())) as client:
             with pytest.raises(httpx2.StreamError, match="larger than"):
                 await client.get(url)
 
@@ -228,7 +228,7 @@ async def test_where_a_proxy_connects_what_it_is_asked_for_is_checked_before(mon
         await PlainTextResponse("through the proxy")(scope, receive, send)
 
     async with listening(app) as port:
-        network = Network.of(Workplace(Path("/"), {"http_proxy": f"http://127.0.0.1:{port}"}))
+        network = Network.of(WorkingDirectory(Path("/"), {"http_proxy": f"http://127.0.0.1:{port}"}))
         places = Places("s", "http://mcp.example/mcp", resolve=Names(**NAMES))
         async with login_client(places, network) as client:
             assert (await client.get("http://mcp.example/x")).text == "through the proxy"
@@ -237,7 +237,7 @@ async def test_where_a_proxy_connects_what_it_is_asked_for_is_checked_before(mon
 
 
 async def test_what_needs_no_proxy_makes_none() -> None:
-    network = Network.of(Workplace(Path("/"), {"no_proxy": "localhost"}))
+    network = Network.of(WorkingDirectory(Path("/"), {"no_proxy": "localhost"}))
     async with login_client(Places("s", "http://mcp.example/mcp", resolve=Names(**NAMES)), network) as client:
         assert isinstance(client._transport, PlacesTransport)
 
@@ -302,7 +302,7 @@ async def test_what_the_owner_allows_is_used_and_renewed_in_the_background(tmp_p
             assert (await call(caller))["content"][0]["text"] == "did whoami"
         assert stand.server.refreshes == 1
         with pytest.raises(UpstreamAuthError, match="not encrypted") as caught:
-            await refreshed("remote", login.model_copy(update={"allowed": ()}), Workplace.here())
+            await refreshed("remote", login.model_copy(update={"allowed": ()}), WorkingDirectory.here())
         assert caught.value.hint == f"if that is right: pml upstreams login remote --allow {stand.issuer}"
 
 

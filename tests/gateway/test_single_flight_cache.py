@@ -7,13 +7,13 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from pml_gateway.gateway.made_once import MadeOnce, Same
+from pml_gateway.gateway.single_flight_cache import Same, SingleFlightCache
 
 PATIENCE = 30
 
 
 def test_those_who_want_the_same_at_once_wait_for_the_first() -> None:
-    made, begun, go_on = MadeOnce[str](2), threading.Event(), threading.Event()
+    made, begun, go_on = SingleFlightCache[str](2), threading.Event(), threading.Event()
     times = []
 
     def make() -> str:
@@ -33,7 +33,7 @@ def test_those_who_want_the_same_at_once_wait_for_the_first() -> None:
 
 
 def test_where_making_fails_the_next_one_tries() -> None:
-    made = MadeOnce[int](2)
+    made = SingleFlightCache[int](2)
 
     def fail() -> int:
         raise ValueError("no")
@@ -45,11 +45,11 @@ def test_where_making_fails_the_next_one_tries() -> None:
 
 
 def test_what_was_wanted_last_is_kept_and_nothing_where_nobody_shares() -> None:
-    made = MadeOnce[str](2)
+    made = SingleFlightCache[str](2)
     for key, name in ((1, "a"), (2, "b"), (1, "c"), (3, "d"), (1, "e"), (2, "f")):
         made.get([key], lambda name=name: name)  # type: ignore[misc]
     assert [made.get([key], lambda: "new") for key in (1, 2, 3)] == ["a", "f", "new"]
-    alone = MadeOnce[str](0)
+    alone = SingleFlightCache[str](0)
     assert [alone.get([1], lambda name=name: name) for name in "ab"] == ["a", "b"]  # type: ignore[misc]
 
 
@@ -57,7 +57,7 @@ def test_equal_objects_are_not_the_same() -> None:
     one, other = (1,), (1.0,)
     assert Same(one) == Same(one)
     assert Same(one) != Same(other)
-    made = MadeOnce[str](2)
+    made = SingleFlightCache[str](2)
     assert made.get([Same(one)], lambda: "a") == "a"
     assert made.get([Same(other)], lambda: "b") == "b"
     assert made.get([Same(one)], lambda: "c") == "a"

@@ -13,7 +13,7 @@ import pytest
 
 from pml_gateway.config.servers import UpstreamDefinition
 from pml_gateway.mcp.transport import process_parameters, resolved_headers, surroundings
-from pml_gateway.workplace import Workplace
+from pml_gateway.working_directory import WorkingDirectory
 from tests.support.told import SCRIPT, told
 
 pytestmark = pytest.mark.anyio
@@ -22,7 +22,7 @@ ROOT = Path(__file__).parents[1]
 
 
 @pytest.fixture
-def workplace(tmp_path: Path) -> Workplace:
+def working_directory(tmp_path: Path) -> WorkingDirectory:
     """A client's folder with a program, files of variables and a home, none of which this process knows."""
     project, home = tmp_path / "project", tmp_path / "home"
     (project / "sub").mkdir(parents=True)
@@ -38,7 +38,7 @@ def workplace(tmp_path: Path) -> Workplace:
     (home / "own.env").write_text("FROM_FILE=home\n", encoding="utf-8")
     (home / ".pml" / "secrets.env").write_text("STORED=from-secrets\n", encoding="utf-8")
     environ = {"PATH": f"{project / 'bin'}:/usr/bin:/bin", "HOME": str(home), "TOKEN": "of-the-client", "LANG": "C"}
-    return Workplace(project, environ)
+    return WorkingDirectory(project, environ)
 
 
 SERVERS: dict[str, dict[str, Any]] = {
@@ -60,20 +60,20 @@ SERVERS: dict[str, dict[str, Any]] = {
 
 @pytest.mark.slow
 async def test_a_gateway_for_another_workplace_starts_servers_as_one_that_was_started_there(
-    workplace: Workplace, tmp_path: Path
+    working_directory: WorkingDirectory, tmp_path: Path
 ) -> None:
     done = await anyio.to_thread.run_sync(
         lambda: subprocess.run(
             [sys.executable, "-m", "tests.support.told", json.dumps(SERVERS), str(tmp_path / "there")],
-            cwd=workplace.folder,
-            env={**workplace.environ, "PYTHONPATH": str(ROOT)},
+            cwd=working_directory.folder,
+            env={**working_directory.environ, "PYTHONPATH": str(ROOT)},
             capture_output=True,
             timeout=100,
             check=False,
         )
     )
     assert done.returncode == 0, done.stderr[-3000:]
-    here = await told(SERVERS, tmp_path / "here", workplace)
+    here = await told(SERVERS, tmp_path / "here", working_directory)
     assert here == json.loads(done.stdout)
     assert [name for name, said in here.items() if isinstance(said, str)] == [
         "refused",
@@ -82,8 +82,8 @@ async def test_a_gateway_for_another_workplace_starts_servers_as_one_that_was_st
         "missing-variable",
         "missing-file",
     ]
-    assert here["by-path"]["cwd"] == str(workplace.home)
-    assert here["relative-command"]["cwd"] == str(workplace.folder)
+    assert here["by-path"]["cwd"] == str(working_directory.home)
+    assert here["relative-command"]["cwd"] == str(working_directory.folder)
     assert here["by-path"]["env"].items() >= {"A": "of-the-client", "B": "of-the-home", "C": "from-secrets"}.items()
     assert here["relative-command"]["args"] == ["./x", "of-the-client"]
     assert [here[name]["env"]["FROM_FILE"] for name in ("relative-cwd", "relative-env-file", "home")] == [
@@ -97,7 +97,7 @@ def definition(**entry: Any) -> UpstreamDefinition:
     return UpstreamDefinition.model_validate(entry)
 
 
-def test_the_folder_of_the_client_has_two_names_in_definitions(workplace: Workplace) -> None:
+def test_the_folder_of_the_client_has_two_names_in_definitions(working_directory: WorkingDirectory) -> None:
     given = definition(
         command="${cwd}/sub/here",
         args=["--root=${workspaceFolder}", "$${cwd}", "${cwd", "${pwd}"],
@@ -106,38 +106,43 @@ def test_the_folder_of_the_client_has_two_names_in_definitions(workplace: Workpl
         env_file="${cwd}/local.env",
         sessions="per_folder",
     )
-    found = process_parameters("up", given, workplace)
-    folder = str(workplace.folder)
+    found = process_parameters("up", given, working_directory)
+    folder = str(working_directory.folder)
     assert found.command == f"{folder}/sub/here"
     assert found.args == [f"--root={folder}", "${cwd}", "${cwd", "${pwd}"]
-    assert found.cwd == workplace.folder / "sub"
+    assert found.cwd == working_directory.folder / "sub"
     assert (found.env or {}).items() >= {"ROOT": folder, "FROM_FILE": "project"}.items()
-    headers = resolved_headers(definition(url="https://x.example", headers={"X-Root": "${cwd}"}), workplace)
+    headers = resolved_headers(definition(url="https://x.example", headers={"X-Root": "${cwd}"}), working_directory)
     assert headers == {"X-Root": folder}
 
 
 def test_what_stands_for_the_folder_is_scanned_no_further(tmp_path: Path) -> None:
-    strange = Workplace(tmp_path / "${env:TOKEN}", {"TOKEN": "wrong"})
+    strange = WorkingDirectory(tmp_path / "${env:TOKEN}", {"TOKEN": "wrong"})
     found = process_parameters("up", definition(command="x", args=["${cwd}"]), strange)
     assert found.args == [str(strange.folder)]
 
 
 def test_a_folder_that_is_gone_keeps_no_server_from_starting(tmp_path: Path) -> None:
-    gone = Workplace(tmp_path / "gone", {"PATH": "/bin"})
+    gone = WorkingDirectory(tmp_path / "gone", {"PATH": "/bin"})
     assert process_parameters("up", definition(command="x"), gone).cwd == Path("/")
 
 
-def test_what_a_start_depends_on_is_looked_at_in_the_workplace(workplace: Workplace) -> None:
+def test_what_a_start_depends_on_is_looked_at_in_the_workplace(working_directory: WorkingDirectory) -> None:
     given = definition(command="later", env={"A": "${env:LATER:-}"})
-    before = surroundings("up", given, workplace)
-    assert surroundings("up", given, workplace) == before
-    assert surroundings("up", given, Workplace(workplace.folder, {**workplace.environ, "LATER": "x"})) != before
-    later = workplace.folder / "bin" / "later"
+    before = surroundings("up", given, working_directory)
+    assert surroundings("up", given, working_directory) == before
+    assert (
+        surroundings(
+            "up", given, WorkingDirectory(working_directory.folder, {**working_directory.environ, "LATER": "x"})
+        )
+        != before
+    )
+    later = working_directory.folder / "bin" / "later"
     later.write_text("#!/bin/sh\n", encoding="utf-8")
-    assert surroundings("up", given, workplace) == before
+    assert surroundings("up", given, working_directory) == before
     later.chmod(0o755)
-    assert surroundings("up", given, workplace) != before
+    assert surroundings("up", given, working_directory) != before
 
 
-def test_a_workplace_shows_no_variable(workplace: Workplace) -> None:
-    assert "of-the-client" not in repr(workplace)
+def test_a_workplace_shows_no_variable(working_directory: WorkingDirectory) -> None:
+    assert "of-the-client" not in repr(working_directory)

@@ -12,8 +12,8 @@ from pml_gateway.catalog.manifest import ManifestEntry
 from pml_gateway.config.settings import Settings
 from pml_gateway.trust.pins import PinsFile
 from pml_gateway.trust.review import approved, cases, rejected
+from pml_gateway.trust.trust_gate import TrustGate, shipped_judge
 from pml_gateway.trust.verdict import Peer, Subject, Verdict
-from pml_gateway.trust.warden import Warden, shipped_judge
 
 SETTINGS = Settings.model_validate({"servers": {"up": {"command": "never-started"}}})
 FINE, NOTE, EVIL, WORSE = (
@@ -46,12 +46,12 @@ class Watched:
 
     def __init__(self, folder: Path) -> None:
         self.judge = InterruptedJudge()
-        self.warden = Warden(PinsFile(folder, "id"), lambda: self.judge)
+        self.trust_gate = TrustGate(PinsFile(folder, "id"), lambda: self.judge)
         self._owners = PinsFile(folder, "id")
 
     def admit(self, *tools: dict[str, Any]) -> list[str]:
         entry = ManifestEntry(SETTINGS.servers["up"].fingerprint(), tools, 0.0, server_version="1")
-        served = self.warden.admit({"up": entry}, SETTINGS.servers, SETTINGS.trust)
+        served = self.trust_gate.admit({"up": entry}, SETTINGS.servers, SETTINGS.trust)
         return [tool["name"] for tool in served["up"].tools]
 
     def decide(self, decision: Any, name: str) -> None:
@@ -60,7 +60,7 @@ class Watched:
         self._owners.change(lambda pins: decision(pins, chosen[:1], 1.0))
 
     def told(self) -> list[tuple[str, list[str]]]:
-        return [(each.outcome, [key[1] for key in each.definitions]) for each in self.warden.take_news()]
+        return [(each.outcome, [key[1] for key in each.definitions]) for each in self.trust_gate.take_news()]
 
 
 @pytest.fixture
@@ -76,35 +76,35 @@ def watched(tmp_path: Path) -> Watched:
 
 @pytest.mark.parametrize("when", ["before it is noted", "before the lint reads", "while the lint reads"])
 def test_the_owners_word_is_not_taken_for_known_when_the_lint_reads(watched: Watched, when: str) -> None:
-    unread = watched.warden.unread()
+    unread = watched.trust_gate.unread()
     assert unread.places
     if when == "before it is noted":
-        watched.warden.read(unread)
+        watched.trust_gate.read(unread)
     if when == "while the lint reads":
         watched.judge.meanwhile = lambda: watched.decide(approved, "evil")
     else:
         watched.decide(approved, "evil")
-    watched.warden.note(unread)
+    watched.trust_gate.note(unread)
     assert watched.told() == []
-    assert watched.warden.is_news
-    assert not watched.warden.has_unread
+    assert watched.trust_gate.is_news
+    assert not watched.trust_gate.has_unread
     assert watched.admit(FINE, NOTE, EVIL) == ["find_note", "add_note", "evil"]
     assert watched.told() == [("approved", ["evil"])]
-    assert not watched.warden.is_news
+    assert not watched.trust_gate.is_news
 
 
 def test_the_owners_word_is_told_when_it_comes_while_a_change_is_judged(watched: Watched) -> None:
     watched.judge.meanwhile = lambda: watched.decide(approved, "evil")
     assert watched.admit(FINE, NOTE, EVIL, WORSE) == ["find_note", "add_note", "evil"]
     assert sorted(watched.told()) == [("approved", ["evil"]), ("quarantined", ["worse"])]
-    assert not watched.warden.is_news
+    assert not watched.trust_gate.is_news
 
 
 def test_what_the_lint_says_is_no_news(watched: Watched) -> None:
-    watched.warden.note(watched.warden.unread())
-    assert not watched.warden.is_news
+    watched.trust_gate.note(watched.trust_gate.unread())
+    assert not watched.trust_gate.is_news
     watched.decide(rejected, "add_note")
-    assert watched.warden.is_news
+    assert watched.trust_gate.is_news
     assert watched.admit(FINE, NOTE) == ["find_note"]
     assert watched.told() == [("rejected", ["add_note"])]
-    assert not watched.warden.is_news
+    assert not watched.trust_gate.is_news

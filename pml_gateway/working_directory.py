@@ -11,14 +11,14 @@ HOME_VARIABLE = "USERPROFILE" if os.name == "nt" else "HOME"
 
 
 @dataclass(frozen=True, slots=True)
-class Workplace:
+class WorkingDirectory:
     """A client's folder, absolute, and all variables of its process."""
 
     folder: Path
     environ: Mapping[str, str] = field(repr=False)
 
     @classmethod
-    def here(cls, environ: Mapping[str, str] = os.environ) -> Workplace:
+    def here(cls, environ: Mapping[str, str] = os.environ) -> WorkingDirectory:
         """This process's own; with other variables where they are given."""
         try:
             return cls(Path.cwd(), environ)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gc
 
-from pml_gateway.garbage import collection_put_off
+from pml_gateway.gc_pause import collection_put_off
 
 
 def test_the_last_of_several_has_garbage_collected_again() -> None:

@@ -31,7 +31,7 @@ class _Entry(Generic[Made]):
         self.made: list[Made] = []
 
 
-class MadeOnce(Generic[Made]):
+class SingleFlightCache(Generic[Made]):
     """Keeps the latest of what was made. Used from threads, of which those that want the same wait for the first."""
 
     def __init__(self, kept: int) -> None:

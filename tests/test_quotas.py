@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pml_gateway.shares import Holdings, share_of_address
+from pml_gateway.quotas import Holdings, share_of_address
 
 CLIENTS = ("a", "b", "c")
 ADDRESSES = tuple(share_of_address(f"192.0.2.{number}") for number in range(4))

@@ -1,4 +1,4 @@
-"""The warden of one gateway: admits what its servers list, keeps the pins, and has the lint read what came unread."""
+"""The trust gate of one gateway: admits what its servers list, keeps the pins, and queues definitions for the lint."""
 
 from __future__ import annotations
 
@@ -10,11 +10,20 @@ from functools import cached_property
 from pml_gateway.catalog.manifest import ManifestEntry
 from pml_gateway.config.servers import UpstreamDefinition
 from pml_gateway.config.settings import TrustSettings
-from pml_gateway.home import TRUST, do_without
+from pml_gateway.home import TRUST, warn_unwritable
 from pml_gateway.telemetry.events import DefinitionsDecided
-from pml_gateway.trust.admission import Admission, Heard, Judge, ServedBefore, Settled, admit, judged, subject_of
+from pml_gateway.trust.admission import (
+    Admission,
+    Judge,
+    ServedBefore,
+    ServerListing,
+    SettledServer,
+    admit,
+    judged,
+    subject_of,
+)
 from pml_gateway.trust.identity import Key, digest, identity_of
-from pml_gateway.trust.pins import Accepted, Form, Held, Pins, PinsFile, ServerPins
+from pml_gateway.trust.pins import Acceptance, Form, HeldForm, Pins, PinsFile, ServerPins
 from pml_gateway.trust.verdict import Peer, Subject, SubjectKind, Verdict, peer_of
 from pml_gateway.types import JsonObject
 
@@ -34,7 +43,7 @@ def shipped_judge() -> Judge:
 class Unread:
     """Definitions that the lint has not read: server, what it is, which definition, and the form of it."""
 
-    places: tuple[tuple[str, str, Key, Form | Held], ...]
+    places: tuple[tuple[str, str, Key, Form | HeldForm], ...]
     peers: tuple[Peer, ...]
 
     @property
@@ -48,7 +57,7 @@ class Unread:
             yield replace(self, places=self.places[start : start + count])
 
 
-class Warden:
+class TrustGate:
     """Admits listings. All but the properties may block: call it in a thread, from one at a time."""
 
     def __init__(self, file: PinsFile, make_judge: Callable[[], Judge] = shipped_judge) -> None:
@@ -59,7 +68,7 @@ class Warden:
         self._unpinned: tuple[frozenset[str], bool] = (frozenset(), False)
         self._pins = Pins()
         self._servers: dict[str, ServerPins] = {}
-        self._settled: Mapping[str, Settled] = {}
+        self._settled: Mapping[str, SettledServer] = {}
         self._held_back: Mapping[str, tuple[JsonObject, ...]] = {}
         self._news: list[DefinitionsDecided] = []
 
@@ -83,7 +92,7 @@ class Warden:
         """By server id, the accepted definitions of tools that are listed now and not served."""
         return self._held_back
 
-    def expect(self, remembered: Collection[str], *, were_pinned: bool) -> None:
+    def accept_existing(self, remembered: Collection[str], *, were_pinned: bool) -> None:
         """Say what was served before this start: what was never pinned is taken as accepted, once.
 
         Where it was pinned and the pins are lost, it is judged as a change is.
@@ -97,7 +106,7 @@ class Warden:
         remembered, were_pinned = self._unpinned
         served_before = ServedBefore.UNDER_PINS if were_pinned else ServedBefore.WITHOUT_PINS
         heard = {
-            server: Heard(
+            server: ServerListing(
                 entry,
                 identity_of(definitions[server]),
                 served_before if server in remembered else ServedBefore.NEVER,
@@ -127,7 +136,7 @@ class Warden:
         self._digests = {key: known for key, known in self._digests.items() if key in listed}
         return admission.entries
 
-    def _owners_word(self, heard: Mapping[str, Heard], now: Pins) -> Iterator[DefinitionsDecided]:
+    def _owners_word(self, heard: Mapping[str, ServerListing], now: Pins) -> Iterator[DefinitionsDecided]:
         """Yield the owner's decisions that another process has written since the last admission."""
         if now is self._pins:
             return
@@ -139,7 +148,7 @@ class Warden:
                 (str(key[0]), key[1], form.digest)
                 for key, forms in after.accepted.items()
                 for form in forms
-                if form.how is Accepted.OWNER and not _owners(before.form(key, form.digest))
+                if form.how is Acceptance.OWNER and not _owners(before.form(key, form.digest))
             ]
             rejected = [
                 (str(key[0]), key[1], held.digest)
@@ -225,7 +234,7 @@ class Warden:
         try:
             self._file.change(change)
         except OSError as error:
-            do_without(TRUST, self._file.path, error)
+            warn_unwritable(TRUST, self._file.path, error)
 
     def _digest(self, definition: JsonObject) -> str:
         known = self._digests.get(id(definition))
@@ -242,10 +251,10 @@ def _definitions(entry: ManifestEntry) -> Collection[JsonObject]:
 
 
 def _owners(form: Form | None) -> bool:
-    return form is not None and form.how is Accepted.OWNER
+    return form is not None and form.how is Acceptance.OWNER
 
 
-def _unread(pins: ServerPins) -> Iterator[tuple[Key, Form | Held]]:
+def _unread(pins: ServerPins) -> Iterator[tuple[Key, Form | HeldForm]]:
     for key, forms in pins.accepted.items():
         yield from ((key, form) for form in forms if form.verdict is None)
     for key, all_held in pins.held.items():

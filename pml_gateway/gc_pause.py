@@ -12,7 +12,7 @@ _puts_off = 0
 _was_enabled = False
 
 
-class PutOff:
+class GcPause:
     """Garbage collection, put off until `end`, or for as long as this object lives."""
 
     def __init__(self) -> None:
@@ -42,7 +42,7 @@ class PutOff:
 @contextmanager
 def collection_put_off() -> Iterator[None]:
     """Collect no garbage in this process for the length of this context, or of the last of several."""
-    put_off = PutOff()
+    put_off = GcPause()
     try:
         yield
     finally:

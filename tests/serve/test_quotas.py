@@ -11,7 +11,7 @@ import httpx2
 import pytest
 from mcp.client.client import Client as McpClient
 
-from pml_gateway.shares import RECENT_SECONDS, Visitors
+from pml_gateway.quotas import RECENT_SECONDS, Visitors
 from pml_gateway.upstreams.concurrency import CallLimit
 from tests.support.local import machine
 from tests.support.memory import settings_for
