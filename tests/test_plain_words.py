@@ -1,4 +1,4 @@
-"""Plain words: few docstrings open with a relative clause, a short list of words is banned, no class name stands twice."""
+"""Plain words: few docstrings open with a relative clause, some words are banned, and no class name is used twice."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ def docstrings(tree: ast.Module) -> Iterator[str]:
     for node in ast.walk(tree):
         body = getattr(node, "body", None)
         for statement in body if isinstance(body, list) else ():
-            if isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant):
-                if isinstance(statement.value.value, str):
-                    yield statement.value.value
+            match statement:
+                case ast.Expr(value=ast.Constant(value=str(text))):
+                    yield text
 
 
 def trees() -> Iterator[ast.Module]:

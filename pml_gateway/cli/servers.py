@@ -391,7 +391,7 @@ def _say(name: str, look: FirstLook) -> None:
             warn(f"{name} asks for a login; run: {look.hint}")
         case "failed":
             warn(look.error)
-            note(f"  {look.hint or 'when that is mended: pml doctor'}")
+            note(f"  {look.hint or 'after fixing that: pml doctor'}")
         case "starting":
             warn(f"{look.error}; a first start may still be installing it; pml upstreams shows when it is there")
 

@@ -54,7 +54,7 @@ def status(
     config: ConfigOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Show the gateways that run and every server in a line; what needs something comes first, with what mends it.
+    """Show the gateways that run and every server in a line; problems come first, with the command that fixes them.
 
     Of the gateway that this machine's clients share, its clients and the processes of its servers follow.
     Nothing is started or connected for it. Without a running gateway it is what was last known.
@@ -142,7 +142,7 @@ def _broken(command: Command) -> list[str]:
         command.load()
     except ConfigurationError as error:
         return [
-            f"{error.message}; until it is mended, clients that are there are served by the configuration before it, "
+            f"{error.message}; until it is fixed, connected clients are served by the previous configuration, "
             "and others are refused"
         ]
     return []

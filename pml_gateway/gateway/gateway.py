@@ -517,7 +517,7 @@ class Gateway:
         return self._built(settings, failed)
 
     def _built(self, settings: Settings, failed: frozenset[str]) -> GatewayState:
-        """The state for the listings of now, with the catalog of before where it shows the same; in a thread."""
+        """Build the state of the current listings, with the previous catalog if it is equal; in a thread."""
         before = self.state
         keeps_names = settings.naming.prefix == before.settings.naming.prefix
         catalog = self._listings.catalog(settings, before.catalog, failed, keeps_names=keeps_names)
@@ -553,7 +553,7 @@ class Gateway:
         self._replace(replace(self.state, index=index, selected={}, focused={}))
 
     def _swap(self, built: GatewayState) -> None:
-        """Serve from a state that was built aside, with the index and the ranking of now."""
+        """Serve from a new state, with the current index and ranking."""
         before = self.state
         after = replace(built, index=before.index, ranking=self._ranking, starting=self._starting(built))
         self._replace(after)

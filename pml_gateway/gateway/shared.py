@@ -27,7 +27,7 @@ KEPT = 2
 """Indexes that are kept for the next gateway with the same tools: most clients of a machine have the same ones."""
 
 MADE_KEPT = 4
-"""Catalogs and the like that are kept: of now and of before, in two ways of naming."""
+"""Number of catalogs and the like that are kept: the current and the previous, in two ways of naming."""
 
 
 @dataclass(frozen=True, slots=True)

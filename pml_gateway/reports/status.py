@@ -1,4 +1,4 @@
-"""The state of every server in a line, and what mends it: of running gateways, or as it was last seen."""
+"""State of every server in a line, and the command that fixes it: of running gateways, or as last seen."""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ MAX_NAMED = 4
 
 
 def composite_status(state: GatewayState) -> list[JsonObject]:
-    """Every workflow of the configuration as it stands with the tools of now."""
+    """Return every workflow of the configuration, checked with the current tools."""
     rows: list[JsonObject] = []
     for name, composite in state.composites.items():
         definition = composite.definition

@@ -132,7 +132,7 @@ async def serve_control(gateway: Gateway, paths: Paths, reload: Reload, presence
                 listener = await anyio.create_unix_listener(address, mode=OWNER_ONLY)
             async with listener, anyio.create_task_group() as tasks:
                 try:
-                    # It listens for as long as it can be found: one that is found and refuses is nobody's any more.
+                    # It listens for as long as it can be found: one that is found and refuses has been left behind.
                     unready.rename(path)
                     await _clear_dead(paths)
                     answer = partial(_answer, gateway, reload, presence, model)

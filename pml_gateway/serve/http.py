@@ -366,7 +366,7 @@ def check_port(settings: HttpSettings) -> None:
     """Find out whether anybody can listen there now.
 
     Raises:
-        GatewayError: the port is taken; ConfigurationError: it can be nobody's.
+        GatewayError: the port is taken; ConfigurationError: no process may take it.
     """
     _bind(settings).close()
 

@@ -55,7 +55,7 @@ class FirstLook:
 
 @dataclass(frozen=True, slots=True)
 class FollowingGateways:
-    """The running gateways that serve by the file of now, by process id, and what keeps others from it."""
+    """Process ids of the gateways that serve by the current file, and the errors of others."""
 
     pids: tuple[int, ...] = ()
     problems: tuple[str, ...] = ()
