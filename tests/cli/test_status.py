@@ -201,7 +201,7 @@ async def test_an_edit_that_is_not_served_is_said(tmp_path: Path) -> None:
             assert "broken YAML" in (await other.notice("refused"))["refused"]["message"]
     (error,) = report["errors"]
     assert "broken YAML" in error
-    assert "served by the configuration before it, and others are refused" in error
+    assert "served by the previous configuration, and others are refused" in error
     assert [row["server"] for row in report["servers"]] == ["up"]
 
 
