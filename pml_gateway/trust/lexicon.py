@@ -252,63 +252,15 @@ _PHRASES: dict[Kind, str] = {
 }
 
 
-_MARKS = frozenset(
-    [
-        "important",
-        "information",
-        "message",
-        "task",
-        "system",
-        "secret",
-        "instruction",
-        "critical",
-        "admin",
-        "override",
-        "internal",
-        "assistant",
-        "mandatory",
-        "hidden",
-        "note",
-        "inst",
-        "sys",
-        "global",
-        "directive",
-        "priority",
-        "instructions",
-        "user",
-        "developer",
-        "urgent",
-        "attention",
-        "require",
-        "required",
-        "requirement",
-        "prompt",
-        "rule",
-        "rules",
-        "ai",
-        "llm",
-        "agent",
-        "model",
-        "context",
-        "policy",
-        "security",
-        "warning",
-        "thinking",
-        "mcp",
-        "command",
-        "authority",
-        "compliance",
-        "begin",
-        "end",
-        "confidential",
-        "private",
-        "notice",
-        "operator",
-        "configuration",
-        "config",
-    ]
-)
+_MARK_WORDS = """
+important information message task system secret instruction critical admin override internal assistant
+mandatory hidden note inst sys global directive priority instructions user developer urgent attention require
+required requirement prompt rule rules ai llm agent model context policy security warning thinking mcp command
+authority compliance begin end confidential private notice operator configuration config
+"""
 """Words inside tags or brackets that claim authority over a model; HTML tags are not among them."""
+
+_MARKS = frozenset(_MARK_WORDS.split())
 
 _TOKEN = re.compile(
     r"(?P<link>\bhttps?://[^\s\"'<>)\]}]{1,500}|\bwww\.[^\s\"'<>)]{3,200})"
