@@ -335,7 +335,7 @@ def _show(shown: JsonObject, wish: _Wish) -> None:
         ]
         print_table(columns, rows)
         say()
-        say(f"written by: {shown['writer'] or 'nobody yet: ' + shown['problem']}")
+        say(f"written by: {shown['writer'] or 'no writer yet: ' + shown['problem']}")
         say(f"sent:       {SENT}")
         say(f"languages:  {', '.join(shown['languages'])}")
         cost = "" if shown["cost"] is None else f", which cost {_money(shown['cost'])}"

@@ -316,7 +316,7 @@ DaysOption = Annotated[float, typer.Option("--days", min=0.01, help="How many da
 KeepOption = Annotated[float, typer.Option("--keep", min=0, max=1, help="Share of calls the whitelist keeps listed.")]
 DryRunOption = Annotated[bool, typer.Option("--dry-run", help="Show what would be done, write nothing.")]
 WhitelistOption = Annotated[
-    bool, typer.Option("--apply-whitelist", help="Also write the proposed whitelist, beside the entries there are.")
+    bool, typer.Option("--apply-whitelist", help="Also write the proposed whitelist, in addition to existing entries.")
 ]
 StageOption = Annotated[
     str | None, typer.Option("--to", metavar="STAGE", help=f"A stage: {', '.join(Stage)}.", show_default=False)

@@ -306,7 +306,7 @@ def _add(file: ClientFile, asked: Consent, *, later: Mapping[str, Any], over: bo
         for name in set(taken) & _written(text, paths).keys():
             text = without_entry(text, section_of(text, paths.config_file, name), name, paths.config_file)
         for name in additions.keys() & _written(text, paths).keys():
-            raise ConfigurationError(f"somebody else has added {name} just now", hint="run it again")
+            raise ConfigurationError(f"another program has added {name} just now", hint="run it again")
         section = section_of(text, paths.config_file)
         return set_values(text or HEAD, {section: additions}, paths.config_file) if additions else text
 

@@ -260,7 +260,7 @@ def logout(name: ServerArgument, config: ConfigOption = None, as_json: JsonOptio
     elif report["was_logged_in"]:
         say(f"logged out of {name}" + (", and its tokens were revoked" if report["revoked"] else ""))
     else:
-        say(f"nobody was logged in to {name}")
+        say(f"there was no login to {name}")
 
 
 async def _logged_in(command: Command, name: str, *, browser: bool, timeout: float, allow: Sequence[str]) -> JsonObject:

@@ -98,7 +98,7 @@ class ClientBackups:
             return {}
         except (ValidationError, OSError) as exc:
             raise ConfigurationError(
-                f"{self._index} is damaged", hint="move it away; the backups beside it stay"
+                f"{self._index} is damaged", hint="move it away; the backups next to it stay"
             ) from exc
 
     def _write(self, kept: Mapping[str, _Kept]) -> None:
@@ -237,7 +237,7 @@ def _put_back(backup: Backup, file: Path, before: str, text: str, paths: Paths) 
         with locked(paths.connections_file):
             there = file.exists()
             if (file.read_bytes() if there else b"") != before.encode():
-                raise ConfigurationError(f"{file} was changed by somebody else just now", hint="run it again")
+                raise ConfigurationError(f"{file} was changed by another program just now", hint="run it again")
             mode = file.stat().st_mode & 0o777 if there else OWNER_ONLY
             scope = backup.name.removeprefix(f"{backup.client}-").partition("-")[0]
             kept = backups.keep(backup.client, scope, file, before, is_of_restore=True) if there else None

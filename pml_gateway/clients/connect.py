@@ -449,7 +449,7 @@ def apply(edit: ClientEdit, connections: ConnectedFiles) -> Path | None:
                 connections.backups.forget(target, connections.needed())
                 return aside
             if (target.read_bytes() if target.exists() else b"") != file.text.encode():
-                raise ConfigurationError(f"{file.path} was changed by somebody else just now", hint="run it again")
+                raise ConfigurationError(f"{file.path} was changed by another program just now", hint="run it again")
             known = connections.get(file)
             backup = connections.back_up(file, edit.before)
             try:

@@ -201,7 +201,7 @@ class ToolSettings(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
 
     enabled: bool = Field(
-        default=True, description="false: the tool does not exist for anybody; `pml disable SERVER:TOOL`"
+        default=True, description="false: the tool does not exist for any client; `pml disable SERVER:TOOL`"
     )
 
 
@@ -249,7 +249,7 @@ class UpstreamDefinition(BaseModel):
     max_concurrent: int | None = Field(default=None, ge=1, description="default upstreams.max_concurrent")
     max_queue: int | None = Field(default=None, ge=0, description="default upstreams.max_queue")
     max_sessions: int | None = Field(
-        default=None, ge=1, description="sessions of single clients, beside the shared one"
+        default=None, ge=1, description="sessions of single clients, in addition to the shared one"
     )
 
     @model_validator(mode="before")

@@ -73,7 +73,7 @@ class HybridSettings(Section):
 class FullProxySettings(Section):
     """Additions of full_proxy to the upstream tools."""
 
-    expose_meta_tools: bool = Field(default=False, description="list the meta-tools beside every tool")
+    expose_meta_tools: bool = Field(default=False, description="list the meta-tools in addition to every tool")
 
 
 class NamespaceSettings(Section):
@@ -103,7 +103,7 @@ class GatewaySection(Section):
         default=None, description="what the work is about; selects tools where the client sends no intent"
     )
     style: Literal["tools", "namespaces"] = Field(
-        default="tools", description="namespaces: one tool per server, with an action, beside search_tools"
+        default="tools", description="namespaces: one tool per server, with an action, and search_tools"
     )
     namespaces: NamespaceSettings = NamespaceSettings()
     legacy_tools: bool = Field(
@@ -251,11 +251,9 @@ class UpstreamSettings(Section):
     )
     max_concurrent: int = Field(default=8, ge=1, description="calls to one server at the same time")
     max_queue: int = Field(default=64, ge=0, description="calls that wait for one server; more are answered BUSY")
-    idle_timeout: float = Field(
-        default=600, gt=0, description="seconds after which a connection that nobody uses is closed"
-    )
+    idle_timeout: float = Field(default=600, gt=0, description="seconds after which an unused connection is closed")
     max_sessions: int = Field(
-        default=64, ge=1, description="sessions of single clients to one server, beside the shared one"
+        default=64, ge=1, description="sessions of single clients to one server, in addition to the shared one"
     )
     question_timeout: float = Field(
         default=600, gt=0, le=900, description="seconds a server's question waits for the client's answer"
@@ -272,10 +270,10 @@ class HttpSettings(Section):
     host: str = Field(default="127.0.0.1", description="address to listen on")
     port: int = Field(default=8765, ge=0, le=65535, description="port to listen on; 0 takes a free one")
     allowed_hosts: tuple[str, ...] = Field(
-        default=(), description="values of the Host header accepted beside loopback and `host`"
+        default=(), description="values of the Host header accepted in addition to loopback and `host`"
     )
     allowed_origins: tuple[str, ...] = Field(
-        default=(), description="values of the Origin header accepted beside those of the hosts"
+        default=(), description="values of the Origin header accepted in addition to those of the hosts"
     )
     max_body_bytes: ByteSize = Field(default=4 * 1024**2, description="longest request")
     header_seconds: float = Field(default=10, gt=0, description="seconds in which a request's headers must arrive")
@@ -291,7 +289,7 @@ class HttpSettings(Section):
     max_client_sessions: int = Field(
         default=1000, ge=1, description="sessions of one client; with one more, the one it used longest ago ends"
     )
-    session_idle_seconds: float = Field(default=1800, gt=0, description="after which a session that nobody uses ends")
+    session_idle_seconds: float = Field(default=1800, gt=0, description="after which an unused session ends")
     shutdown_seconds: float = Field(default=10, gt=0, description="time that running calls get to end")
     metrics: bool = Field(default=False, description="serve /metrics for Prometheus; the operator's, not the clients'")
     metrics_key: str | None = Field(
@@ -391,7 +389,8 @@ class EnrichSettings(Section):
         "`[sampling]` is a connected client",
     )
     env: dict[str, str] = Field(
-        default_factory=dict, description="variables of that command beside the usual few; secrets as references"
+        default_factory=dict,
+        description="variables of that command in addition to the usual few; secrets as references",
     )
     endpoint: str | None = Field(
         default=None, description="base URL of an OpenAI-compatible service, used where there is no command"
@@ -406,7 +405,7 @@ class EnrichSettings(Section):
     )
     timeout: float = Field(default=300, gt=0, le=3600, description="seconds that one prompt may take, retries included")
     max_tokens: int = Field(
-        default=500_000, gt=0, description="expected tokens of one run that nobody watches; the next run goes on"
+        default=500_000, gt=0, description="expected tokens of one unattended run; the next run continues"
     )
     input_price: float | None = Field(default=None, ge=0, description="what a million tokens read cost, to show costs")
     output_price: float | None = Field(default=None, ge=0, description="what a million tokens written cost")

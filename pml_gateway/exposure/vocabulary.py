@@ -461,7 +461,7 @@ class _Call:
 
     def _refuse_own(self, key: str) -> None:
         shown = key[:MAX_SHOWN]
-        message = f"{shown!r} beside the name may be the parameter of {self._tool}, or not"
+        message = f"{shown!r} next to the name may be the parameter of {self._tool}, or not"
         hint = f'put "{shown}" into "{ARGUMENTS}", or leave it out'
         self.problems.append(KeyProblem(f"/{escaped(shown)}", message, hint, (ARGUMENTS,)))
 
@@ -518,7 +518,7 @@ class _Call:
         shown, takes = key[:MAX_SHOWN], self.takes or {}
         path = f"/{escaped(shown)}"
         if key in takes and self._has(key):
-            message = f"{shown!r} stands beside {ARGUMENTS!r} and in it"
+            message = f"{shown!r} stands next to {ARGUMENTS!r} and in it"
             hint = f'leave out "{shown}", or write its value into "{ARGUMENTS}" instead of the other'
             return KeyProblem(path, message, hint, (ARGUMENTS,))
         if key in takes:

@@ -414,7 +414,7 @@ async def accept(listener: socket.socket, machine: Machine, tasks: anyio.abc.Tas
             continue
         except OSError as error:
             # Waiting connections are accepted once others have left.
-            exhausted.warning("nobody else can be served now: %s", error)
+            exhausted.warning("no further client can be served now: %s", error)
             await anyio.sleep(EXHAUSTED_SECONDS)
             continue
         tasks.start_soon(_serve, connection, machine)

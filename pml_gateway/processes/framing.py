@@ -165,7 +165,7 @@ async def read_line(
         found = await found_on(line, sent)
     if not found.messages:
         return [_answered(line, line, AnswerFault("a message is no JSON-RPC"))]
-    text = [SkippedLine(found.text.encode()[:SHOWN], "text beside a message")] if found.text else []
+    text = [SkippedLine(found.text.encode()[:SHOWN], "text next to a message")] if found.text else []
     return [*text, *found.messages]
 
 

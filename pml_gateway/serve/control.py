@@ -254,7 +254,7 @@ async def _while_awaited(stream: anyio.abc.SocketStream, answer: Callable[[], Aw
         given = await answer()
         tasks.cancel_scope.cancel()
         return given
-    return {"error": "nobody waited for the answer"}
+    return {"error": "no client waited for the answer"}
 
 
 async def _execute(

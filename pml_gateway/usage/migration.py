@@ -65,7 +65,7 @@ class Journal:
         except (OSError, ValueError, TypeError, KeyError) as exc:
             raise GatewayError(
                 f"{self._path} cannot be read ({type(exc).__name__})",
-                hint="remove it; the configuration's own backups lie beside the file",
+                hint="remove it; the configuration's own backups lie next to the file",
             ) from exc
 
     def last(self, client: str | None) -> StageChange | None:

@@ -179,7 +179,7 @@ def test_what_somebody_else_adds_meanwhile_is_not_written_over(home: Path, monke
 
     done = pml("add", "new", "--no-check", "--yes", "--", "mine", code=78)
 
-    assert "somebody else has added new just now" in done.stderr
+    assert "another program has added new just now" in done.stderr
     assert servers(home)["new"] == {"command": "theirs"}
 
 

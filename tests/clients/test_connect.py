@@ -299,7 +299,7 @@ def test_broken_files_and_changes_in_between_are_refused(machine: Machine) -> No
     connections = ConnectedFiles(machine.paths)
     edit = connect(machine, machine.file("cursor"), write=False)
     path.write_text('{"a": 1}')
-    with pytest.raises(ConfigurationError, match="changed by somebody else"):
+    with pytest.raises(ConfigurationError, match="changed by another program"):
         apply(edit, connections)
     assert path.read_text() == '{"a": 1}'
 

@@ -151,7 +151,7 @@ def _secret_file(path: Path, written: str) -> Finding | None:
         Area.FILES,
         Severity.WARNING,
         written,
-        f"a file of secrets is open to everybody (mode {mode:03o})",
+        f"a file of secrets is open to all users (mode {mode:03o})",
         f"chmod o= {written}",
     )
 

@@ -74,7 +74,7 @@ def resources(table: OfferTable) -> Iterator[Finding]:
         listed = [] if said is None else [str(each.get("uri", "")) for each in said.resources]
         left_out = [uri for uri in listed if unusable(uri)]
         if left_out:
-            what = f"lists {counted(len(left_out), 'resource')} whose URI nobody can ask for, so left out"
+            what = f"lists {counted(len(left_out), 'resource')} whose URI no client can ask for, so left out"
             lines = [f"{uri[:200]!a} {unusable(uri)}" for uri in left_out[:MAX_CLAIMS]]
             yield Finding(Area.SERVERS, Severity.WARNING, server, what, "its author may want to know", tuple(lines))
 

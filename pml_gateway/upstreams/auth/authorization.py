@@ -264,7 +264,7 @@ class Authorization:
                 )
                 return await self._save(path, granted)
             if login is None:
-                raise self._needed("nobody is logged in")
+                raise self._needed("there is no login")
             # Not cancelled half-way: the old refresh token may be spent already.
             with anyio.CancelScope(shield=True):
                 try:

@@ -67,7 +67,7 @@ async def log_in(
             login = await _by_consent(upstream_id, definition, auth, url, scope, show, places)
         if limit.cancelled_caught:
             raise UpstreamAuthError(
-                f"{upstream_id}: nobody logged in within {timeout:g} s; nothing was stored",
+                f"{upstream_id}: no login within {timeout:g} s; nothing was stored",
                 hint=login_command(upstream_id),
             )
     async with store.locked(upstream_id, path):

@@ -225,7 +225,7 @@ async def test_nobody_who_consents_ends_the_wait(tmp_path: Path) -> None:
 
     async with protected() as stand:
         definition = UpstreamDefinition.model_validate({"url": stand.url})
-        with pytest.raises(UpstreamAuthError, match="nobody logged in within"):
+        with pytest.raises(UpstreamAuthError, match="no login within"):
             await log_in("remote", definition, LoginStore(tmp_path), nobody, timeout=1)
 
 
