@@ -51,7 +51,7 @@ def test_a_dry_run_says_what_would_be_sent_to_whom_and_sends_nothing(home: Path,
     shown = report("--dry-run", *writer("good", asked))
     assert [row["server"] for row in shown["servers"]] == ["files", "notes", "calc"]
     assert shown["prompts"] == 3
-    assert shown["tools"] == sum(row["tools"] for row in shown["servers"]) > 40
+    assert shown["tools"] == sum(row["tools"] for row in shown["servers"]) == 40
     assert shown["input_tokens"] > 1_000
     assert "fake_writer.py good" in shown["writer"]
     text = pml("enrich", "--dry-run", "calc", *writer("good", asked)).stdout
