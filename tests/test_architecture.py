@@ -81,6 +81,7 @@ HEAVY = ("mcp", "fastmcp", "torch", "sentence_transformers", "onnxruntime", "fai
 ENVIRONMENT_READERS = {
     "cli/program.py": "PML_DEBUG shows the traceback even when the configuration is broken",
     "cli/trust.py": "hands the environment to config/",
+    "cli/docs.py": "has less pass colours, unless the user configured it",
     "cli/context.py": "hands the environment to config/",
     "cli/local.py": "hands the environment to service/, which says where units lie",
     "cli/service.py": "hands the environment to service/, which keeps PATH, PML_HOME and PML_CONFIG for logins",

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import os
 import sys
+from contextlib import nullcontext
+from dataclasses import asdict
 from typing import Annotated
 
 import typer
 
 from pml_gateway.cli.completion import topic_names
-from pml_gateway.cli.output import answers, fail, note, print_json, print_table
-from pml_gateway.docs import Page, page_of, pages
+from pml_gateway.cli.output import ExitCode, answers, fail, note, print_json, print_table
+from pml_gateway.docs import Page, page_of, pages, search
 from pml_gateway.errors import GatewayError
 
 
@@ -20,16 +23,22 @@ def docs(
             metavar="[TOPIC]", help="The page to show; without one, the topics.", autocompletion=topic_names
         ),
     ] = None,
+    word: Annotated[
+        str | None, typer.Option("--search", metavar="WORD", help="Show the lines that have it, of TOPIC or of all.")
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Read the documentation. On a terminal a page is laid out; into a file or a pipe it goes as Markdown.
+    """Read the documentation. On a terminal a page is laid out in $PAGER; into a file or a pipe it goes as Markdown.
 
     Example: pml docs modes
     """
-    if topic is None:
-        _show_topics(as_json=as_json)
-        return
     try:
+        if word is not None:
+            _show_hits(word, topic, as_json=as_json)
+            return
+        if topic is None:
+            _show_topics(as_json=as_json)
+            return
         page = page_of(topic)
     except GatewayError as error:
         fail(error, as_json=as_json)
@@ -51,8 +60,23 @@ def _show_topics(*, as_json: bool) -> None:
     note("pml docs TOPIC shows one")
 
 
+def _show_hits(word: str, topic: str | None, *, as_json: bool) -> None:
+    hits = search(word, topic)
+    if as_json:
+        print_json({"word": word, "hits": [asdict(hit) for hit in hits]})
+        return
+    if not hits:
+        note(f"no page has {word!r}; pml docs lists the topics")
+        raise typer.Exit(ExitCode.FAILED)
+    print_table(("topic", "heading", "line"), ((hit.topic, hit.heading, hit.line) for hit in hits))
+
+
 def _show(page: Page) -> None:
     # Loads a parser and a highlighter, which no other command needs.
     from pml_gateway.cli.markdown import TerminalMarkdown
 
-    answers().print(TerminalMarkdown(page.text))
+    console = answers()
+    # As git has it: colours pass, and a page that fits the screen is only printed.
+    os.environ.setdefault("LESS", "FRX")
+    with console.pager(styles=True) if sys.stdout.isatty() else nullcontext():
+        console.print(TerminalMarkdown(page.text))

@@ -70,6 +70,32 @@ def page_of(topic: str) -> Page:
     return known[topic]
 
 
+@dataclass(frozen=True, slots=True)
+class DocsHit:
+    """A line of a page that has a word, with the heading above it."""
+
+    topic: str
+    heading: str
+    line: str
+
+
+def search(word: str, topic: str | None = None) -> list[DocsHit]:
+    """Return the lines that have a word, in any case, of one page or of all.
+
+    Raises:
+        UsageError: there is no such topic.
+    """
+    found: list[DocsHit] = []
+    for page in pages() if topic is None else [page_of(topic)]:
+        heading = page.title
+        for line in page.text.splitlines():
+            if line.startswith("#"):
+                heading = line.lstrip("# ")
+            if word.casefold() in line.casefold():
+                found.append(DocsHit(page.topic, heading, line.strip()))
+    return found
+
+
 def _page(topic: str, text: str) -> Page:
     heading, summary, *_ = re.split(r"\n{2,}", text.strip(), maxsplit=2)
     return Page(topic, heading.removeprefix("# "), " ".join(summary.split()), text)

@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 
@@ -81,3 +85,31 @@ def test_an_unknown_topic_names_the_nearest() -> None:
 
 def test_the_shell_completes_topics() -> None:
     assert topic_names("m") == ["machine", "modes", "migration", "meta-tools"]
+
+
+def test_a_word_is_found_with_the_heading_above_it() -> None:
+    hits = json.loads(pml("docs", "--search", "HELD_BACK", "--json").stdout)["hits"]
+    assert {"topic": "trust", "heading": "What clients see"} in [
+        {key: hit[key] for key in ("topic", "heading")} for hit in hits
+    ]
+    assert all("held_back" in hit["line"].casefold() for hit in hits)
+    shown = pml("docs", "trust", "--search", "quarantined").stdout
+    assert {line.split()[0] for line in shown.splitlines()[1:] if not line.startswith(" ")} == {"trust"}
+    assert max(map(len, shown.splitlines())) <= WIDTH
+    assert "no page has 'xyzzy'" in pml("docs", "--search", "xyzzy", code=1).stderr
+    assert "no topic 'modez'; did you mean modes?" in pml("docs", "modez", "--search", "x", code=2).stderr
+
+
+def test_a_terminal_gets_a_page_through_its_pager(tmp_path: Path) -> None:
+    pager, seen = tmp_path / "pager", tmp_path / "seen"
+    pager.write_text(f'#!/bin/sh\ncat > {seen}\nprintf %s "$LESS" >> {seen}\n', encoding="ascii")
+    pager.chmod(0o755)
+    master, slave = os.openpty()
+    environ = {**os.environ, "PAGER": str(pager), "TERM": "xterm"}
+    environ.pop("LESS", None)
+    command = [sys.executable, "-m", "pml_gateway", "docs", "modes"]
+    with os.fdopen(master, "rb"), os.fdopen(slave, "wb") as terminal:
+        subprocess.run(command, stdin=terminal, stdout=terminal, stderr=terminal, env=environ, timeout=60, check=True)
+    text = seen.read_text(encoding="utf-8")
+    assert "full_proxy" in text
+    assert text.endswith("FRX")
