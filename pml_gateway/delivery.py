@@ -10,13 +10,13 @@ class Delivery(Protocol):
     """Told of each round of one request that goes to a server, in order. It keeps nobody waiting."""
 
     def sending(self, *, repeatable: bool) -> None:
-        """A server is sent something next; `repeatable` says that it may be sent twice."""
+        """Note that a server is sent something next; `repeatable` says that it may be sent twice."""
 
     def answered(self) -> None:
-        """The server has answered, so that it has done what it was asked."""
+        """Note that the server has answered, and so has done what it was asked."""
 
     def finished(self) -> None:
-        """The request has its answer, which is more than one of its rounds where it is a plan of several calls."""
+        """Note that the request has its answer, after all of its rounds if it is a plan of several calls."""
 
 
 DELIVERY: ContextVar[Delivery | None] = ContextVar("pml_gateway_delivery", default=None)

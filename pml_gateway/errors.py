@@ -56,7 +56,7 @@ def error_json(
     hint: str = "",
     details: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
-    """An error as every answer shows it."""
+    """Return an error as every answer shows it."""
     return {
         "code": code.value,
         "message": message,
@@ -84,12 +84,12 @@ class GatewayError(Exception):
         return f"{self.message} ({self.hint})" if self.hint else self.message
 
     def as_json(self, *, without: Collection[str] = ()) -> dict[str, Any]:
-        """The error as every answer shows it, where some fields have no place `without` these."""
+        """Return the error as every answer shows it, where some fields have no place `without` these."""
         shown = error_json(self.code, self.message, retryable=self.retryable, hint=self.hint, details=self.details)
         return {key: value for key, value in shown.items() if key not in without}
 
     def anew(self) -> Self:
-        """The error as a new object: raising the same one again and again would grow its traceback."""
+        """Return the error as a new object: raising the same one again and again would grow its traceback."""
         return type(self)(self.message, hint=self.hint, details=self.details)
 
 
@@ -227,7 +227,7 @@ class ResultStoreError(GatewayError):
 
 
 def innermost(error: BaseException) -> BaseException:
-    """The first leaf of nested exception groups, which task groups wrap around every fault."""
+    """Return the first leaf of nested exception groups, which task groups wrap around every fault."""
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
     return error

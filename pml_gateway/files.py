@@ -95,7 +95,7 @@ def _unchanged(value: dict[str, Any]) -> dict[str, Any]:
 
 
 def usual_mode() -> int:
-    """The mode of a new file that is not for its owner alone: by the umask."""
+    """Return the mode of a new file that is not for its owner alone: by the umask."""
     mask = os.umask(0)
     os.umask(mask)
     return 0o666 & ~mask
@@ -167,7 +167,7 @@ Signature = tuple[int, int, int] | None
 
 
 def signature(file: Path) -> Signature:
-    """That of a file now."""
+    """Return the mode of an existing file."""
     try:
         status = file.stat()
     except (OSError, ValueError):

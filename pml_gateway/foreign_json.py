@@ -31,7 +31,7 @@ _LONGEST = 11
 
 
 def repaired(content: bytes) -> bytes:
-    """The JSON without lone surrogates; the same object where it has none."""
+    """Return the JSON without lone surrogates; the same object where it has none."""
     is_escaped = b"\\ud" in content or b"\\uD" in content
     if not is_escaped and not (b"\xed" in content and _AS_BYTES.search(content)):
         return content

@@ -34,7 +34,7 @@ Origin = tuple[str, Authority]
 
 
 def read_authority(text: str) -> Authority | None:
-    """The `host[:port]` of a Host header; None where it is anything else."""
+    """Return the `host[:port]` of a Host header; None where it is anything else."""
     found = _AUTHORITY.fullmatch(text)
     if found is None:
         return None
@@ -50,7 +50,7 @@ def read_authority(text: str) -> Authority | None:
 
 
 def read_origin(text: str) -> Origin | None:
-    """The `scheme://host[:port]` of an Origin header; None where it is anything else, as `null` is."""
+    """Return the `scheme://host[:port]` of an Origin header; None where it is anything else, as `null` is."""
     found = _ORIGIN.fullmatch(text)
     authority = read_authority(found["authority"]) if found is not None else None
     if found is None or authority is None:

@@ -19,7 +19,7 @@ TRANSFORMERS, *_ = EXTRAS["sentence-transformers"]
 
 
 def adding(*requirements: str) -> str:
-    """The command that adds packages to the environment that runs this, by the program that made it.
+    """Return the command that adds packages to the environment that runs this, by the program that made it.
 
     The packages and not an extra of ours: the name of the gateway would be looked up, and the installation may come
     from a folder.

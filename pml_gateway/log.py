@@ -13,7 +13,7 @@ SELDOM_SECONDS = 60.0
 
 
 def get_logger(name: str) -> logging.Logger:
-    """The logger of one module."""
+    """Return the logger of one module."""
     return logging.getLogger(name)
 
 

@@ -29,7 +29,7 @@ Key = TypeVar("Key", bound=Hashable)
 
 @lru_cache(4096)
 def share_of_address(address: str) -> str:
-    """The share of everybody without a key at an address."""
+    """Return the share of everybody without a key at an address."""
     try:
         parsed = ipaddress.ip_address(address)
     except ValueError:
@@ -106,7 +106,7 @@ class Holdings(Generic[Key]):
         return next(reversed(self._own.get(share, OrderedDict())), None)
 
     def largest(self) -> str | None:
-        """The share that gives something up where there is no more room."""
+        """Return the share that gives something up where there is no more room."""
         amounts = self._amounts
         if len(amounts) > 1 and 2 * self._anonymous > self.total:
             amounts = {share: amount for share, amount in amounts.items() if is_anonymous(share)}

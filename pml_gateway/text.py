@@ -22,19 +22,19 @@ MAX_COMPARED = 200
 
 
 def counted(number: int, noun: str, plural: str = "") -> str:
-    """The number with the noun in the form that belongs to it; `plural` where that is not the noun with an s."""
+    """Return the number with the noun in the form that belongs to it; `plural` where that is not the noun with an s."""
     return f"{number:,} {plural_of(number, noun, plural)}"
 
 
 def plural_of(number: int, noun: str, plural: str = "") -> str:
-    """The form of `noun` that belongs to the number."""
+    """Return the form of `noun` that belongs to the number."""
     if number == 1:
         return noun
     return plural or f"{noun}s"
 
 
 def span(seconds: float) -> str:
-    """A length of time as people say it: `90 s`, `5 min`, `3 h`, `2 d`."""
+    """Return a length of time as people say it: `90 s`, `5 min`, `3 h`, `2 d`."""
     for size, unit in ((86_400, "d"), (3_600, "h"), (60, "min")):
         if seconds >= 2 * size:
             return f"{seconds / size:.0f} {unit}"
@@ -42,13 +42,13 @@ def span(seconds: float) -> str:
 
 
 def some_of(names: Sequence[str], limit: int = 3) -> str:
-    """The first of several names, and how many more there are."""
+    """Return the first of several names, and how many more there are."""
     more = f" and {len(names) - limit} more" if len(names) > limit else ""
     return f"{', '.join(names[:limit])}{more}"
 
 
 def quoted(name: str) -> str:
-    """A name as it is typed in a command."""
+    """Return a name as it is typed in a command."""
     is_plain = all(character.isalnum() or character in "-_.@/:" for character in name)
     return name if is_plain else repr(name)
 
@@ -59,12 +59,12 @@ def shortened(text: str, limit: int) -> str:
 
 
 def as_field(key: str) -> str:
-    """A key of an object as it is written in a JMESPath expression."""
+    """Return a key of an object as it is written in a JMESPath expression."""
     return key if key.isidentifier() and key.isascii() else json.dumps(key, ensure_ascii=False)
 
 
 def first_sentence(description: str, limit: int = 160) -> str:
-    """The first sentence of a description on one line, shortened at a word if it is longer than `limit` characters."""
+    """Return the first sentence of a description on one line, shortened at a word to `limit` characters."""
     sentence = " ".join(_SENTENCE_END.split(description.strip(), maxsplit=1)[0].split())
     if len(sentence) <= limit:
         return sentence
@@ -84,7 +84,7 @@ _TO_ESCAPE = re.compile(f"[{_UNSEEN}]|(?<=[{_UNSEEN}{_STYLES}])[{_STYLES}]")
 
 
 def escaped(text: str, but: str = "") -> str:
-    """The text with an escape for whatever a terminal would obey or no reader sees, except the characters of `but`."""
+    """Escape whatever a terminal would obey or no reader sees, except the characters of `but`."""
     if text.isascii() and text.isprintable():
         return text
     return _TO_ESCAPE.sub(lambda found: found[0] if found[0] in but else _escape(found[0]), text)
@@ -95,7 +95,7 @@ def _escape(character: str) -> str:
 
 
 def escaped_json(value: Any, indent: int | None = None, default: Callable[[Any], Any] | None = None) -> str:
-    """The value as JSON that says the same, and of which everything is seen and can be encoded."""
+    """Return the value as JSON that says the same, and of which everything is seen and can be encoded."""
     text = json.dumps(value, indent=indent, ensure_ascii=False, default=default)
     # Between strings are line ends only; json.dumps escapes those within, so that each match stands in a string.
     return _TO_ESCAPE.sub(lambda found: found[0] if found[0] == "\n" else json.dumps(found[0])[1:-1], text)
@@ -116,12 +116,12 @@ def likenesses(
 
 
 def folded(name: str) -> str:
-    """The name as it is compared."""
+    """Return the name as it is compared."""
     return name[:MAX_COMPARED].lower().replace("-", "_")
 
 
 def words_of(name: str) -> tuple[str, ...]:
-    """The words of a name, in any case and with any separators: those of `listIssues` are those of `LIST-ISSUES`."""
+    """Return the words of a name without case and separators: `listIssues` has those of `LIST-ISSUES`."""
     return tuple(word.casefold() for word in _WORD.findall(name[:MAX_COMPARED]))
 
 

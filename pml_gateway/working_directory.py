@@ -19,7 +19,7 @@ class WorkingDirectory:
 
     @classmethod
     def here(cls, environ: Mapping[str, str] = os.environ) -> WorkingDirectory:
-        """This process's own; with other variables where they are given."""
+        """Return this process's own; with other variables where they are given."""
         try:
             return cls(Path.cwd(), environ)
         except OSError:
@@ -42,7 +42,7 @@ class WorkingDirectory:
         return str(self.folder), found.st_dev, found.st_ino
 
     def path(self, written: str | Path) -> Path:
-        """A path as it is meant here: `~` is the home, and what is relative begins in the folder."""
+        """Return a path as it is meant here: `~` is the home, and what is relative begins in the folder."""
         first, *rest = Path(written).parts or ("",)
         if first == "~":
             return self.home.joinpath(*rest)

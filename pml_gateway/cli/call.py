@@ -21,7 +21,7 @@ class CallCommand(TyperCommand):
     """The command whose options depend on the tool: the shell completes those of the tool named on the line."""
 
     def shell_complete(self, ctx: Any, incomplete: str) -> list[Any]:
-        """The tool's options after the name, then those of the command."""
+        """Return the tool's options after the name, then those of the command."""
         own: list[Any] = super().shell_complete(ctx, incomplete)
         schema = tool_schema(ctx.params.get("config"), ctx.params.get("name") or "")
         if schema is None or not incomplete.startswith("-"):
@@ -38,7 +38,7 @@ def _options(flags: list[Flag]) -> list[str]:
 
 
 def _values(ctx: typer.Context, args: list[str], incomplete: str) -> list[str]:
-    """The choices of the option before the cursor."""
+    """Return the choices of the option before the cursor."""
     schema = tool_schema(ctx.params.get("config"), ctx.params.get("name") or "")
     if schema is None or not args:
         return []

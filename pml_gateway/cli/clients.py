@@ -270,7 +270,7 @@ class _Takes:
         return cls((), {})
 
     def of(self, at: int, *, is_ready: bool) -> dict[str, str]:
-        """The entries of a file whose servers are ready, or are not, and the server of each."""
+        """Return the entries of a file whose servers are ready, or are not, and the server of each."""
         served = self.served[at] if self.served else {}
         return {name: server for name, server in served.items() if (server not in self.unready) is is_ready}
 
@@ -301,7 +301,7 @@ def _connecting(
     *,
     take_all: bool,
 ) -> list[ClientEdit]:
-    """The edit of each file; only the first one gets an entry, which counts for the client's other files as well."""
+    """Return the edit of each file; only the first gets an entry, which counts for the client's other files as well."""
     edits: list[ClientEdit] = []
     for at, (read, around) in enumerate(chosen.files):
         file = _as_left(read, edits)
@@ -465,7 +465,7 @@ def _entry(client: KnownClient, settings: Settings, *, http: bool, as_client: st
 
 
 def _listening(command: Command) -> Sequence[int]:
-    """The ports on which gateways of this configuration listen now."""
+    """Return the ports on which gateways of this configuration listen now."""
     from pml_gateway.serve.control import ask_gateways
 
     reports = command.run(lambda: ask_gateways(command.paths, "status", timeout=ANSWER_SECONDS))
@@ -637,7 +637,7 @@ def _state(status: ClientStatus, known: ConnectedFile | None) -> str:
 
 
 def _place(status: ClientStatus) -> str:
-    """The file, and the project whose servers it names there: one file can have a block for each."""
+    """Return the file, and the project whose servers it names there: one file can have a block for each."""
     file = status.file
     return _short(file.path) + (f" ({_short(Path(file.project))})" if file.project else "")
 

@@ -18,35 +18,35 @@ if TYPE_CHECKING:
 
 
 def tool_names(ctx: typer.Context, incomplete: str) -> list[str]:
-    """The qualified names of the tools the configured servers listed last."""
+    """Return the qualified names of the tools the configured servers listed last."""
     return [name for name, _ in _known_tools(ctx.params.get("config")) if name.startswith(incomplete)]
 
 
 def tool_schema(config: Path | None, name: str) -> JsonObject | None:
-    """The input schema of a tool as it was last listed."""
+    """Return the input schema of a tool as it was last listed."""
     schema = next((tool.get("inputSchema") for known, tool in _known_tools(config) if known == name), None)
     return schema if isinstance(schema, dict) else None
 
 
 def server_names(ctx: typer.Context, incomplete: str) -> list[str]:
-    """The configured servers."""
+    """Return the configured servers."""
     return _starting(_settings(ctx).servers, incomplete)
 
 
 def client_names(ctx: typer.Context, incomplete: str) -> list[str]:
-    """The configured clients."""
+    """Return the configured clients."""
     return _starting(_settings(ctx).clients, incomplete)
 
 
 def known_client_names(incomplete: str) -> list[str]:
-    """The clients whose files `pml init` and `pml connect` know."""
+    """Return the clients whose files `pml init` and `pml connect` know."""
     from pml_gateway.clients.known import CLIENT_NAMES
 
     return _starting(CLIENT_NAMES, incomplete)
 
 
 def backup_names(incomplete: str) -> list[str]:
-    """The backups that `pml backups` lists."""
+    """Return the backups that `pml backups` lists."""
     from pml_gateway.clients.connect import backups_here
     from pml_gateway.errors import GatewayError
     from pml_gateway.paths import Paths
@@ -58,7 +58,7 @@ def backup_names(incomplete: str) -> list[str]:
 
 
 def stored_names(incomplete: str) -> list[str]:
-    """The names that `pml secrets list` lists."""
+    """Return the names that `pml secrets list` lists."""
     from pml_gateway.errors import GatewayError
     from pml_gateway.secrets.env_file import stored_variables
 
@@ -69,31 +69,31 @@ def stored_names(incomplete: str) -> list[str]:
 
 
 def workflow_names(ctx: typer.Context, incomplete: str) -> list[str]:
-    """The workflows of the configuration."""
+    """Return the workflows of the configuration."""
     return _starting(_settings(ctx).workflows, incomplete)
 
 
 def setting_names(incomplete: str) -> list[str]:
-    """The keys of the configuration."""
+    """Return the keys of the configuration."""
     from pml_gateway.reports.settings import reference
 
     return _starting([setting.key for setting in reference()], incomplete)
 
 
 def mode_names(incomplete: str) -> list[str]:
-    """The exposure modes."""
+    """Return the exposure modes."""
     return _starting([mode.value for mode in ExposureMode], incomplete)
 
 
 def preset_names(incomplete: str) -> list[str]:
-    """The shipped presets."""
+    """Return the shipped presets."""
     from pml_gateway.config.presets import PRESET_NAMES
 
     return _starting(PRESET_NAMES, incomplete)
 
 
 def topic_names(incomplete: str) -> list[str]:
-    """The pages of `pml docs`."""
+    """Return the pages of `pml docs`."""
     from pml_gateway.docs import pages
 
     return _starting([page.topic for page in pages()], incomplete)

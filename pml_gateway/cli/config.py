@@ -200,7 +200,7 @@ def _refused(settings: Settings, origins: Mapping[str, Origin]) -> list[Problem]
 
 
 def _unapproved() -> tuple[Path | None, list[str]]:
-    """The project's file where it is not approved as it is now, and a sentence on what is read of it."""
+    """Return the project's file where it is not approved as it is now, and a sentence on what is read of it."""
     file = find_project_file(WorkingDirectory.here().folder)
     standing = "trusted" if file is None else TrustStore(Paths.from_environ().trust_file).standing(file)
     if standing == "trusted":
@@ -243,13 +243,13 @@ def _workflow_warnings(settings: Settings, config_file: Path | None) -> list[str
 
 
 def _config_file(context: typer.Context, given: Path | None) -> Path | None:
-    """The `--config` of the subcommand, or the one given before it."""
+    """Return the `--config` of the subcommand, or the one given before it."""
     before = context.parent.params.get("config_file") if context.parent is not None else None
     return given or before
 
 
 def _lines(tree: Mapping[str, Any], origins: Mapping[str, Origin], at: KeyPath) -> Iterator[str]:
-    """The tree as YAML, one value per line, each followed by its origin where origins are wanted."""
+    """Yield the tree as YAML, one value per line, each followed by its origin where origins are wanted."""
     for name, value in tree.items():
         path = (*at, name)
         indent = "  " * len(at)

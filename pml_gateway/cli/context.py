@@ -65,7 +65,7 @@ class Command:
         return self.paths.identity(self.config_file)
 
     def load(self) -> LoadedSettings:
-        """The settings in force.
+        """Return the settings in force.
 
         Raises:
             ConfigurationError: with every problem found.
@@ -95,7 +95,7 @@ class Command:
     def ask(
         self, operation: str, arguments: JsonObject, hear: Callable[[Mapping[str, Any]], None] = lambda _: None
     ) -> JsonObject:
-        """The answer of the gateway of this machine, which is started where there is none; an error ends the process.
+        """Return the answer of this machine's gateway, which is started if there is none; an error ends the process.
 
         Where `local.attach` is off, or no gateway can be shared, it is that of a gateway of this command's own.
 
@@ -122,7 +122,7 @@ class Command:
     def _asked(
         self, operation: str, arguments: JsonObject, telling: Callable[[Mapping[str, Any]], None]
     ) -> JsonObject | None:
-        """The answer of the gateway of this machine; None where none is to be shared."""
+        """Return the answer of the gateway of this machine; None where none is to be shared."""
         from pml_gateway.cli.asking import ask
         from pml_gateway.local.bridge import RefusedError, ServeAloneError
         from pml_gateway.local.endpoint import UnsupportedSystemError
@@ -170,7 +170,7 @@ class _Telling:
 async def _in_own_gateway(
     command: Command, operation: str, arguments: JsonObject, telling: Callable[[Mapping[str, Any]], None]
 ) -> JsonObject:
-    """The answer of a gateway that lives as long as the command."""
+    """Return the answer of a gateway that lives as long as the command."""
     import anyio
 
     from pml_gateway.owner.context import OperationContext
@@ -206,7 +206,7 @@ async def command_gateway(
     lists_by_intent: bool = False,
     of_all: bool = False,
 ) -> AsyncIterator[Gateway]:
-    """A gateway for one command. It answers from the manifest; without one, or asked to, it connects first.
+    """Open a gateway for one command. It answers from the manifest; without one, or if asked to, it connects first.
 
     It waits for servers as long as the slowest may take to connect, or for `timeout` seconds.
 
@@ -236,7 +236,7 @@ async def command_gateway(
 
 @asynccontextmanager
 async def _own_gateway(command: Command, *, connect: bool = False) -> AsyncIterator[tuple[LoadedSettings, Gateway]]:
-    """A gateway of the command's own, with the settings that it was opened with."""
+    """Open a gateway of the command's own, and yield it with its settings."""
     # The server stack takes 0.7 s to import, which `pml --help` and `pml config` never need.
     from pml_gateway.config.settings import LogSettings
     from pml_gateway.gateway.gateway import open_gateway

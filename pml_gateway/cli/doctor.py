@@ -65,7 +65,7 @@ def doctor(
 
 
 def _repaired(found: Sequence[Finding], *, yes: bool, may_ask: bool) -> list[Finding]:
-    """The findings after the repairs that cannot do harm, and those that were agreed to; each question once."""
+    """Return the findings after the repairs that cannot do harm, and those that were agreed to; each question once."""
     answered: dict[str, bool] = {"": True}
     repaired = []
     for finding in found:

@@ -180,7 +180,7 @@ async def _enrich(command: Command, wish: _Wish) -> ExitCode:
 
 
 async def _known(command: Command) -> _Known:
-    """The tools that may be sent: those the owner's own clients see, but for what the lint warns of."""
+    """Return the tools that may be sent: those the owner's own clients see, but for what the lint warns of."""
     from pml_gateway.gateway.state import documents
     from pml_gateway.policy.client import LOCAL
     from pml_gateway.requests.sources import tool_digest
@@ -399,7 +399,7 @@ def _alone(command: Command) -> Iterator[bool]:
 
 @contextmanager
 def _progress(chosen: EnrichmentPlan, *, hidden: bool) -> Iterator[Callable[[int], None]]:
-    """A bar on stderr; gives what moves it on by so many tools."""
+    """Show a bar on stderr, and yield a function that advances it by a number of tools."""
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
     console = messages()

@@ -201,7 +201,7 @@ def _of_files(
     model: str,
     ranking: Ranking,
 ) -> MeasuredIndex:
-    """The tools of both files with their requests; of two with one id the first counts."""
+    """Return the tools of both files with their requests; of two with one id the first counts."""
     from pml_gateway.index import ToolDocument, ToolIndex, load_embedder
     from pml_gateway.index.evaluation import tool_documents
     from pml_gateway.reports.search_quality import of_index
@@ -286,7 +286,7 @@ def _print(
 
 
 def _in_words(key: str, value: object) -> tuple[str, str]:
-    """A figure as people read it, and what it says."""
+    """Return a figure as people read it, and what it says."""
     name, _, at = key.partition("@")
     if name.endswith("_ms"):
         shown = f"{value:.1f} ms"

@@ -153,7 +153,7 @@ REMOVED = KnownClient("removed", "pml remove", (), variables=Variables.ANY)
 
 
 def _gone(record: RemovedServers, plan: ImportPlan, settings: Settings, paths: Paths) -> ClientFile | None:
-    """The servers that `pml remove` took out and that no client has any more, as a file; None if there are none."""
+    """Return the servers that `pml remove` took out and no client has any more, as a file, or None."""
     seen = {each.name or each.entry_name for each in plan.servers}
     entries = {name: each for name, each in record.definitions().items() if name not in seen | settings.servers.keys()}
     if not entries:
@@ -163,7 +163,7 @@ def _gone(record: RemovedServers, plan: ImportPlan, settings: Settings, paths: P
 
 
 def _named(source: Path, surroundings: Surroundings) -> list[ClientFile]:
-    """The file of a client, or else one with what `pml add` reads when it is pasted.
+    """Return the file of a client, or else one with what `pml add` reads when it is pasted.
 
     Raises:
         ConfigurationError: it is neither; says what is wrong with it as the file of a client.

@@ -117,7 +117,7 @@ def schema(
 
 
 def _ask(command: Command, operation: str, arguments: JsonObject) -> JsonObject:
-    """The data of a meta-tool's result; its error ends the command."""
+    """Return the data of a meta-tool's result; its error ends the command."""
     result = command.ask(operation, arguments)
     data: JsonObject = result["structuredContent"]
     if result.get("isError"):

@@ -91,7 +91,7 @@ class _Machine:
     def ask(
         self, command: str, arguments: Mapping[str, object] = MappingProxyType({}), seconds: float = ANSWER_SECONDS
     ) -> JsonObject:
-        """The answer of one that runs.
+        """Return the answer of one that runs.
 
         Raises:
             GatewayError: it does not answer, or has ended since.
@@ -378,7 +378,7 @@ def down(
 
 
 def _of_other_files(command: Command) -> dict[str, int]:
-    """The process of every gateway that clients share and that is of another configuration file of this home."""
+    """Return the process of every gateway that clients share and that is of another configuration file of this home."""
     from pml_gateway.serve.control import ask_gateways
 
     reports = command.run(lambda: ask_gateways(command.paths, "status", timeout=ANSWER_SECONDS))

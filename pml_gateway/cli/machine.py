@@ -40,7 +40,7 @@ def show_clients_and_servers(machine: JsonObject) -> None:
 
 
 def version_of(gateway: JsonObject, remedy: str) -> str:
-    """A gateway's version, and which is older where this `pml` has another: one that is newer is better left alone."""
+    """Return a gateway's version, and if it is older or newer than this `pml`: a newer one is better left alone."""
     version = gateway["version"]
     if version == __version__:
         return f"version {version}"
@@ -90,7 +90,7 @@ def _server_row(server: JsonObject) -> Sequence[object]:
 
 
 def _reasons(servers: Sequence[JsonObject]) -> Iterator[Sequence[object]]:
-    """The processes that are not simply everybody's."""
+    """Yield the processes that are not simply everybody's."""
     for server in servers:
         for each in server["processes"]:
             if each["for"] != EVERYBODY or len(server["processes"]) > 1:
@@ -106,7 +106,7 @@ def whose(row: JsonObject) -> list[str]:
 
 
 def short_folder(path: str) -> str:
-    """A folder as people write it; of a long one the end, which tells it from others."""
+    """Return a folder as people write it; of a long one the end, which tells it from others."""
     home = str(Path.home())
     shown = f"~{path.removeprefix(home)}" if path == home or path.startswith(f"{home}/") else path
     if len(shown) <= FOLDER_COLUMNS:

@@ -23,7 +23,7 @@ class FittedTable(TableElement):
     """A table whose cells wrap where each column stays readable; elsewhere every row becomes a short list."""
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        """The table, or its rows one below the other."""
+        """Yield the table, or its rows one below the other."""
         header = self.header.row.cells if self.header and self.header.row else []
         rows = [[cell.content for cell in row.cells] for row in (self.body.rows if self.body else ())]
         names = [cell.content for cell in header]

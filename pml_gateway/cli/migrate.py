@@ -261,12 +261,12 @@ def _history(command: Command, client: str | None, since: float | None) -> Histo
 
 
 def journal_of(command: Command) -> Journal:
-    """The steps of this configuration."""
+    """Return the steps of this configuration."""
     return Journal(command.paths.migrations_dir, command.identity)
 
 
 def plan_json(found: MigrationPlan) -> JsonObject:
-    """A plan as `--json` prints it."""
+    """Return a plan as `--json` prints it."""
     whitelist = found.whitelist
     return {
         "stage": found.stage.value if found.stage else None,
@@ -492,7 +492,7 @@ def _move(
 def _done_if_wanted(
     command: Command, asked: Consent, preview: JsonObject, do: Callable[[], Awaitable[JsonObject]]
 ) -> JsonObject:
-    """The report of a change after it was shown and asked for, or of the preview where it is not wanted."""
+    """Return the report of a change after it was shown and asked for, or of the preview where it is not wanted."""
     if not asked.as_json:
         print_diff(preview["diff"])
     # A step that changes no text needs no question on a terminal.

@@ -60,7 +60,7 @@ def show_table(console: Console, columns: Sequence[str], cells: Sequence[Sequenc
 
 
 def _side_by_side(texts: list[Text], room: int) -> list[Text]:
-    """The texts on one line, where there is room for it."""
+    """Return the texts on one line, where there is room for it."""
     together = Text(" " * GAP).join(texts)
     return [together] if texts and together.cell_len <= room else texts
 
@@ -101,12 +101,12 @@ class ExitCode(IntEnum):
 
 
 def answers() -> Console:
-    """The console of answers, on stdout; without colour where it is no terminal or `NO_COLOR` is set."""
+    """Return the console of answers, on stdout; without colour where it is no terminal or `NO_COLOR` is set."""
     return Console(file=sys.stdout, highlight=False, emoji=False)
 
 
 def messages() -> Console:
-    """The console of messages, on stderr, so that an answer can be piped."""
+    """Return the console of messages, on stderr, so that an answer can be piped."""
     return Console(file=sys.stderr, highlight=False, emoji=False)
 
 
@@ -121,7 +121,7 @@ def say(text: str = "", style: str = "") -> None:
 
 
 def whole(text: str) -> str:
-    """A text that `wrapped` does not break, such as a number with its unit."""
+    """Return a text that `wrapped` does not break, such as a number with its unit."""
     return text.replace(" ", UNBROKEN)
 
 
@@ -153,7 +153,7 @@ def warn(text: str) -> None:
 
 
 def without_known_secrets(text: str) -> str:
-    """The text with a mask for every secret that was resolved in this process."""
+    """Return the text with a mask for every secret that was resolved in this process."""
     from pml_gateway.secrets.known import without_known_secrets
 
     masked: str = without_known_secrets(text)
@@ -195,14 +195,14 @@ def print_lines(columns: Sequence[str], rows: Iterable[Sequence[object]], *, sho
 
 
 def error_object(error: GatewayError) -> dict[str, Any]:
-    """The error as `--json` prints it."""
+    """Return the error as `--json` prints it."""
     from pml_gateway.secrets.known import without_known_secrets
 
     return {"error": without_known_secrets(error.as_json(without=("retryable",)))}
 
 
 def told(error: Mapping[str, Any]) -> GatewayError:
-    """The error that a result of the gateway tells, with its code."""
+    """Return the error that a result of the gateway tells, with its code."""
     given = GatewayError(error["message"], hint=error.get("hint") or "", details=error.get("details"))
     given.code = ErrorCode.__members__.get(str(error.get("code")), given.code)
     return given

@@ -73,7 +73,7 @@ def root(
 
 
 def program() -> typer.Typer:
-    """The program without any command."""
+    """Return the program without any command."""
     app = typer.Typer(name="pml", cls=Program, no_args_is_help=True, pretty_exceptions_enable=False)
     app.callback()(root)
     return app

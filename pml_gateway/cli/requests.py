@@ -34,7 +34,7 @@ ServerOption = Annotated[
 
 @requests_app.callback()
 def requests() -> None:
-    """What people ask who need a tool: search finds tools by it, and no model ever reads it.
+    """Manage what people ask who need a tool: search finds tools by it, and no model ever reads it.
 
     Known public servers come with some; pml enrich has your own language model write more, pml requests learn takes
     them from use, and pml requests import brings in what others wrote.
@@ -317,7 +317,7 @@ def _library(command: Command) -> RequestLibrary:
 async def _known(
     command: Command, *, name: str = "", server: str | None = None
 ) -> list[tuple[CatalogTool, Sequence[ExampleRequest]]]:
-    """The tools that are wanted, with what is asked for each."""
+    """Return the tools that are wanted, with what is asked for each."""
     async with command_gateway(command, of_all=not name) as gateway:
         state = await gateway.ready()
         wanted = _wanted(gateway, [name] if name else [], server)
@@ -328,7 +328,7 @@ async def _known(
 
 
 def _wanted(gateway: Gateway, names: Sequence[str], server: str | None) -> set[str]:
-    """The qualified names of the tools that are named, of a server, or of all.
+    """Return the qualified names of the tools that are named, of a server, or of all.
 
     Raises:
         GatewayError: there is no such tool or server.
@@ -348,7 +348,7 @@ def _wanted(gateway: Gateway, names: Sequence[str], server: str | None) -> set[s
 async def _chosen(
     command: Command, names: Sequence[str], server: str | None, *, unused: bool, everything: bool
 ) -> list[str]:
-    """The definitions whose requests are to go: those that have any in the library."""
+    """Return the definitions whose requests are to go: those that have any in the library."""
     from pml_gateway.requests.sources import tool_digest
 
     known = await anyio.to_thread.run_sync(_library(command).all)

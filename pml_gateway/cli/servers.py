@@ -341,7 +341,7 @@ def _say_unused(variables: Sequence[str]) -> None:
 
 
 def _written(text: str, paths: Paths) -> dict[str, Any]:
-    """The servers of a configuration file by name, whatever their section is called."""
+    """Return the servers of a configuration file by name, whatever their section is called."""
     values = parse(text, "user", paths.config_file).values
     return {name: entry for section in SECTIONS for name, entry in (values.get(section) or {}).items()}
 
@@ -462,7 +462,7 @@ def _definition(settings: Settings, name: str) -> dict[str, Any]:
 
 
 def _unused_without(settings: Settings, names: Sequence[str]) -> list[str]:
-    """Stored values that only these servers use."""
+    """Return the stored values that only these servers use."""
     rest = {name: definition for name, definition in settings.servers.items() if name not in names}
     used = variable_users(settings.model_copy(update={"servers": rest}))
     return sorted((variable_users(settings).keys() - used.keys()) & stored_variables().keys())
@@ -554,7 +554,7 @@ def _last_manifest(paths: Paths, settings: Settings) -> Manifest:
 
 
 def _listed_tool(server: str, definition: UpstreamDefinition, tool: str, entry: ManifestEntry | None) -> str:
-    """The tool as its server calls it.
+    """Return the tool as its server calls it.
 
     Raises:
         UsageError: the server's list is known, and the tool is not on it.

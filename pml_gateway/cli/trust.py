@@ -115,11 +115,11 @@ class TrustGroup(TyperGroup):
     """The group; a folder instead of a command is a project's, as before there were commands."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """The arguments, with the command that the old form means in front."""
+        """Return the arguments, with the command that the old form means in front."""
         return super().parse_args(ctx, ["project", *args] if self._means_a_project(args) else args)
 
     def _first_word(self, args: list[str]) -> str | None:
-        """The first argument that is neither an option nor the value of one."""
+        """Return the first argument that is neither an option nor the value of one."""
         takes_value = {name for option in self.params if not getattr(option, "is_flag", True) for name in option.opts}
         words = iter(args)
         for word in words:
@@ -367,7 +367,7 @@ def _pins_file(command: Command) -> PinsFile:
 
 
 def _chosen(known: list[Case], name: str) -> Case:
-    """The definition of this name, that which waits before others.
+    """Return the definition of this name, that which waits before others.
 
     Raises:
         UsageError: there is none, or several.

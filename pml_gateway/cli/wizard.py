@@ -37,7 +37,7 @@ PLAIN_FILE = "mcp-json"
 
 
 def asked_number(question: str, default: int, *, is_asking: bool) -> int:
-    """A number of at least one."""
+    """Return a number of at least one."""
     number = max(default, 1)
     while is_asking:
         number = typer.prompt(question, default=number, type=int, err=True)
@@ -49,7 +49,7 @@ def asked_number(question: str, default: int, *, is_asking: bool) -> int:
 
 
 def asked_clients(*, is_asking: bool) -> list[str]:
-    """The clients that have a file here, unless a person says otherwise."""
+    """Return the clients that have a file here, unless a person says otherwise."""
     files = client_files(Surroundings.here(Path.cwd()))
     found = list(dict.fromkeys(file.client.name for file in files if file.exists and file.client.name != PLAIN_FILE))
     if not is_asking:
@@ -221,7 +221,7 @@ async def _measure(command: Command, intent: str | None) -> _Measured:
 def _intent(
     given: GivenAnswers, measured: _Measured, chosen: Recommendation, *, is_asking: bool
 ) -> tuple[DerivedIntent | None, str | None]:
-    """Settings derived from the project, and those to write; configured ones stay."""
+    """Return the settings derived from the project, and those to write; configured ones stay."""
     if given.intent is not None:
         return None, " ".join(given.intent.split()) or None
     if chosen.preset not in SELECTING or measured.intent is not None:
@@ -238,7 +238,7 @@ def _intent(
 
 
 def _edits(command: Command, outcome: _Outcome, *, dry_run: bool) -> list[FileEdit]:
-    """The edit of the configuration, and of the project's file where an intent goes there."""
+    """Return the edit of the configuration, and of the project's file where an intent goes there."""
     file = command.config_file or command.paths.config_file
     preset = load_preset(outcome.chosen.preset)
     edits = [edit_file(file, lambda text: apply_preset(text, preset, file), dry_run=dry_run)]

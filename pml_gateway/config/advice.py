@@ -60,7 +60,7 @@ def intent_sources(settings: Settings) -> tuple[str, ...]:
 
 
 def without_effect(settings: Settings) -> tuple[str, ...]:
-    """Settings of this tree that the gateway does not act on."""
+    """Return the settings of this tree that the gateway does not act on."""
     return tuple(_without_effect(settings))
 
 
@@ -125,12 +125,12 @@ def _without_intent(gateway: GatewaySection, mode: ExposureMode) -> str:
 
 
 def unresolved_references(settings: Settings, environ: Mapping[str, str] = os.environ) -> tuple[str, ...]:
-    """References of enabled servers and of clients that stand for nothing right now."""
+    """Return the references of enabled servers and of clients that have no value now."""
     return tuple(f"{key}: {error}" for key, error in unresolved(settings, environ))
 
 
 def unresolved(settings: Settings, environ: Mapping[str, str] = os.environ) -> Iterator[tuple[str, SecretError]]:
-    """The key of each reference that stands for nothing right now, and why."""
+    """Yield the key of each reference that stands for nothing right now, and why."""
     for key, text in _reference_texts(settings):
         try:
             resolve(text, environ)
@@ -160,7 +160,7 @@ def foreign_variables(settings: Settings) -> tuple[str, ...]:
 
 
 def _without_default(variable: str) -> str:
-    """The variable without a default, which may be a credential."""
+    """Return the variable without a default, which may be a credential."""
     name, colon, _ = variable.partition(":-")
     return f"{name}:-...}}" if colon else variable
 
@@ -323,7 +323,7 @@ def obstacles(
 
 
 def _nearest(name: str, path: str | None) -> list[str]:
-    """The installed command that `name` was probably meant to be: one of the usual runners, else any."""
+    """Return the installed command that `name` was probably meant to be: one of the usual runners, else any."""
     runners = [runner for runner in RUNNERS if shutil.which(runner, path=path)]
     meant = nearest(name, runners, likeness=RUNNER_LIKENESS)
     if meant or len(name) < SHORTEST_MISTYPED:

@@ -39,7 +39,7 @@ class _Yaml(YAML):
 
 
 def read_bytes(path: Path, *, is_own: bool = False, within: Path | None = None) -> bytes:
-    """The content of a regular file of bounded size; `is_own` and `within` are those of `read_regular`.
+    """Return the content of a regular file of bounded size; `is_own` and `within` are those of `read_regular`.
 
     Raises:
         ConfigurationError: the file cannot be read, is no regular file, or is too large.
@@ -65,7 +65,7 @@ def is_there(path: Path) -> bool:
 
 
 def parse(content: bytes | str, source: Source, path: Path) -> Layer:
-    """The values in `content`, each with its `file:line`.
+    """Return the values in `content`, each with its `file:line`.
 
     Raises:
         ConfigurationError: broken YAML with its line and column; every duplicate key; anything but a mapping.
@@ -86,7 +86,7 @@ def parse(content: bytes | str, source: Source, path: Path) -> Layer:
 
 @lru_cache(16)
 def compose(content: bytes | str, path: Path) -> Node | None:
-    """The YAML nodes of `content`, with their positions in it.
+    """Return the YAML nodes of `content`, with their positions in it.
 
     One process reads the same file for every client.
     """
@@ -181,7 +181,7 @@ class _Reader:
 
 
 def _members(node: MappingNode) -> Iterator[tuple[Node, Node, bool]]:
-    """The members of a mapping, its own first, then those of `<<:` merges; the flag tells which."""
+    """Yield the members of a mapping, its own first, then those of `<<:` merges; the flag tells which."""
     pending: list[Node] = [node]
     seen: list[Node] = []
     while pending:

@@ -71,7 +71,7 @@ def set_values(text: str, values: Mapping[str, Any], path: Path = Path(CONFIG_NA
 
 
 def scalar(value: Any, quote: str = "") -> str:
-    """A scalar or list in YAML, on one line."""
+    """Return a scalar or list in YAML, on one line."""
     match value:
         case None:
             return "null"
@@ -122,7 +122,7 @@ class _Edits:
     splices: list[tuple[int, int, str]] = field(default_factory=list)
 
     def applied(self, values: Mapping[str, Any]) -> str:
-        """The text with `values` laid over it."""
+        """Return the text with `values` laid over it."""
         self.eol = "\r\n" if "\r\n" in self.text else "\n"
         root = compose(self.text, self.path)
         if isinstance(root, MappingNode):
@@ -234,7 +234,7 @@ class _Edits:
         return int(node.end_mark.index)
 
     def _end_of_lines(self, position: int) -> int:
-        """The end of the last line before `position` that holds more than a comment.
+        """Return the end of the last line before `position` that holds more than a comment.
 
         An alias or an empty item at the end of a list has no position of its own.
         """
@@ -305,7 +305,7 @@ class _Written(str):
 
 
 def _values(node: Node, seen: set[int]) -> Any:
-    """A section as plain values, each node once; a mapping as one of each pair, since a key can stand there twice."""
+    """Return a section as plain values, each node once; a mapping as a list of pairs, since a key can occur twice."""
     if id(node) in seen:
         return None
     seen.add(id(node))
@@ -430,7 +430,7 @@ def _may_hold_secrets(text: str, path: Path) -> bool:
 
 
 def _backups(path: Path) -> list[tuple[str, int, Path]]:
-    """The backups of `path`, oldest first: the time, the number within its second, the file."""
+    """Return the backups of `path`, oldest first: the time, the number within its second, the file."""
     found = []
     for candidate in path.parent.iterdir():
         name = _BACKUP.fullmatch(candidate.name.removeprefix(path.name))
@@ -440,7 +440,7 @@ def _backups(path: Path) -> list[tuple[str, int, Path]]:
 
 
 def file_backups(path: Path) -> list[Path]:
-    """The backups beside a configuration file, oldest first."""
+    """Return the backups beside a configuration file, oldest first."""
     return [backup for *_, backup in _backups(path)] if path.parent.is_dir() else []
 
 
@@ -463,7 +463,7 @@ _WORD = re.compile(r'"(?:[^"\\\r\n]|\\.)*"|\r?\n|[ \t]+|\w+|.', re.DOTALL)
 
 
 def merged(base: str, ours: str, theirs: str) -> str | None:
-    """`base` with both edits: by lines, or by words where both changed a line; None where they overlap even so.
+    """Merge both edits into `base`: by lines, or by words if both changed a line; return None if they overlap.
 
     Both may be right and what comes of them wrong (two last members of a list): whoever asks checks what it says.
     """

@@ -23,7 +23,7 @@ SECTIONS = ("servers", "mcpServers")
 
 
 def section_of(text: str, path: Path, name: str = "") -> str:
-    """The key under which a configuration file has its servers, or this one of them: a file can have both."""
+    """Return the key under which a configuration file has its servers, or this one of them: a file can have both."""
     values = parse(text, "user", path).values
     there = [each for each in SECTIONS if each in values]
     return next((each for each in there if name in (values[each] or {})), (there or SECTIONS)[0])
@@ -35,7 +35,6 @@ def without_entry(text: str, section: str, name: str, path: Path) -> str:
     Raises:
         ConfigurationError: a person has to make the change.
     """
-
     is_flow = bool(_section(text, section, path).flow_style)
 
     def expected(values: dict[str, Any]) -> None:
@@ -172,7 +171,7 @@ def _indent(line: str) -> int:
 
 
 def _before_comments(text: str, start: int, column: int) -> int:
-    """The start of the comments that stand right above a line, as far in as its key."""
+    """Return the start of the comments that stand right above a line, as far in as its key."""
     while start:
         above = text.rfind("\n", 0, start - 1) + 1
         line = text[above:start]
@@ -183,7 +182,7 @@ def _before_comments(text: str, start: int, column: int) -> int:
 
 
 def _after_comments(text: str, end: int, column: int) -> int:
-    """The end of the comments right below an entry that are further in than its key."""
+    """Return the end of the comments right below an entry that are further in than its key."""
     while end < len(text):
         line = text[end : _line_end(text, end)]
         if not line.lstrip(" ").startswith("#") or _indent(line) <= column:

@@ -55,7 +55,7 @@ class EnvironmentLayer:
 
 
 def environment_layer(environ: Mapping[str, str], known_names: Mapping[str, Collection[str]]) -> EnvironmentLayer:
-    """The settings in `environ`.
+    """Return the settings in `environ`.
 
     Args:
         environ: All variables of the process; those without the prefix are not looked at.
@@ -95,7 +95,7 @@ def environment_layer(environ: Mapping[str, str], known_names: Mapping[str, Coll
 
 
 def _path(parts: list[str], known_names: Mapping[str, Collection[str]]) -> KeyPath:
-    """The key a variable means: keys of the tree in lower case, names and foreign keys as they are."""
+    """Return the key a variable means: keys of the tree in lower case, names and foreign keys as they are."""
     path: list[str] = []
     for part in parts:
         at = tuple(path)
@@ -129,7 +129,7 @@ def _complaint(variable: str, path: KeyPath) -> str | None:
 
 
 def variable_name(path: KeyPath) -> str:
-    """The variable that sets `path`."""
+    """Return the variable that sets `path`."""
     return PREFIX + DELIMITER.join(str(part).upper() for part in path)
 
 

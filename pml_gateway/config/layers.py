@@ -44,7 +44,7 @@ class Layer:
 
 
 def layer_of(source: Source, values: Mapping[str, Any], location: str) -> Layer:
-    """A layer whose every value has the same origin."""
+    """Return a layer whose every value has the same origin."""
     origin = Origin(source, location)
     tree = dict(values)
     return Layer(source, tree, {path: origin for path, _ in nodes(tree)})
@@ -124,7 +124,7 @@ def _unite(merged: Layer, layer: Layer, present: list[Any], value: Iterable[Any]
 
 
 def _copy(value: Any) -> Any:
-    """A tree of plain dicts and lists, so that later layers never write into a source."""
+    """Return a tree of plain dicts and lists, so that later layers never write into a source."""
     if isinstance(value, Mapping):
         return {key: _copy(item) for key, item in value.items()}
     if isinstance(value, list | tuple):

@@ -102,7 +102,7 @@ def load_settings(
 
 
 def with_servers(loaded: LoadedSettings, identity: str) -> LoadedSettings:
-    """The settings of a configuration that has servers to serve; `identity` names its file.
+    """Return the settings of a configuration that has servers to serve; `identity` names its file.
 
     Raises:
         ConfigurationError: it has none.
@@ -148,7 +148,7 @@ def _user_layers(config_file: Path | None, paths: Paths, environ: Mapping[str, s
 
 
 def _gateway(layers: list[Layer]) -> GatewaySection:
-    """The exposure below a project file; the strictest one where it cannot be read, since loading fails later."""
+    """Return the exposure below a project file; the strictest if it cannot be read, since loading fails later."""
     merged = merge(layers)
     _unknown_modes(layers, merged)
     try:
@@ -178,7 +178,7 @@ def _command_line(mode: str | None, preset: str | None, overrides: Mapping[str, 
 
 
 def _unknown_modes(layers: Sequence[Layer], merged: Layer) -> list[Problem]:
-    """The layers' modes that there are not; the one in force is replaced by the mode that shows least."""
+    """Return the layers' modes that there are not; the one in force is replaced by the mode that shows least."""
     modes = [str(known) for known in ExposureMode]
     problems = []
     for layer in layers:
@@ -196,7 +196,7 @@ def _unknown_modes(layers: Sequence[Layer], merged: Layer) -> list[Problem]:
 
 
 def _validated(merged: Layer, known_problems: Sequence[Problem], replaced: Sequence[Problem] = ()) -> Settings:
-    """The settings; where they do not load, the error names what was replaced as well."""
+    """Return the settings; where they do not load, the error names what was replaced as well."""
     problems = list(known_problems)
     try:
         settings = Settings.model_validate(merged.values)
@@ -230,6 +230,6 @@ def _is_given(settings: Settings, path: KeyPath) -> bool:
 
 
 def problems_of(error: ConfigurationError) -> list[Problem]:
-    """The single problems of an error, for reports."""
+    """Return the single problems of an error, for reports."""
     records = error.details.get("problems", [])
     return [Problem(**record) for record in records] or [Problem("", "", str(error))]

@@ -13,7 +13,7 @@ from pml_gateway.types import JsonObject
 
 
 def masked_settings(settings: Settings) -> JsonObject:
-    """The whole tree as JSON values, without anything that may be a credential."""
+    """Return the whole tree as JSON values, without anything that may be a credential."""
     tree = settings.model_dump(mode="json")
     shown: JsonObject = {key: mask_tree(value) for key, value in tree.items() if key not in ("servers", "clients")}
     shown["servers"] = {server: masked_server(definition) for server, definition in settings.servers.items()}

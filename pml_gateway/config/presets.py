@@ -44,12 +44,12 @@ class Preset:
     values: Mapping[str, Any]
 
     def leaves(self) -> dict[KeyPath, Any]:
-        """The exposure keys and what the preset sets them to."""
+        """Return the exposure keys and what the preset sets them to."""
         return dict(leaves(self.values))
 
 
 def preset_directory(package: Path = PACKAGE) -> Path:
-    """The presets of an installed package, or those beside it in a checkout.
+    """Return the presets of an installed package, or those beside it in a checkout.
 
     Raises:
         ConfigurationError: neither exists.
@@ -64,7 +64,7 @@ def preset_directory(package: Path = PACKAGE) -> Path:
 
 
 def load_preset(name: str, package: Path = PACKAGE) -> Preset:
-    """The preset called `name`.
+    """Return the preset called `name`.
 
     Raises:
         UsageError: there is none; the message lists them and names the nearest.

@@ -34,7 +34,7 @@ DISTANT_LIKENESS = 0.8
 
 
 def annotation_at(path: KeyPath) -> Any | None:
-    """The type that the settings tree holds at `path`; None where there is no such key."""
+    """Return the type that the settings tree holds at `path`; None where there is no such key."""
     annotation: Any = Settings
     for part in path:
         annotation = _member(annotation, part)
@@ -93,7 +93,7 @@ def is_model(annotation: Any) -> TypeGuard[type[BaseModel]]:
 
 
 def member_keys(path: KeyPath) -> tuple[str, ...]:
-    """The keys known directly below `path`."""
+    """Return the keys known directly below `path`."""
     annotation = _without_none(annotation_at(path))
     if annotation is None or not is_model(annotation):
         return ()
@@ -101,7 +101,7 @@ def member_keys(path: KeyPath) -> tuple[str, ...]:
 
 
 def nearest_key(path: KeyPath) -> KeyPath | None:
-    """The known key closest to `path`: a sibling, the same name in another section, or nothing."""
+    """Return the known key closest to `path`: a sibling, the same name in another section, or nothing."""
     section, name = path[:-1], str(path[-1]).lower().replace("-", "_")
     if (*section, name) in SPOKEN_OF:
         return SPOKEN_OF[*section, name]
@@ -320,7 +320,7 @@ def _merge(
 
 
 def client_entry(settings: Settings, name: str) -> ClientSettings:
-    """The client of this name.
+    """Return the client of this name.
 
     Raises:
         UsageError: none is configured.

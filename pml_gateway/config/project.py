@@ -53,7 +53,7 @@ class ProjectLayer:
 
 
 def find_project_file(directory: Path) -> Path | None:
-    """The `.pml.yaml` of `directory` or of the closest parent up to the git root; outside git, no parent."""
+    """Return the `.pml.yaml` of `directory` or of the closest parent up to the git root; outside git, no parent."""
     return next((found for file in project_files(directory) if is_there(found := Path(file))), None)
 
 
@@ -131,7 +131,7 @@ class _Narrowed:
                 self._refuse(path if path[0] == "gateway" else path[:2])
 
     def origins(self, written: Layer) -> dict[KeyPath, Origin]:
-        """The origins of what was kept."""
+        """Return the origins of what was kept."""
         return {path: origin for path, _ in nodes(self.values) if (origin := written.origin(path)) is not None}
 
     def warnings(self, path: Path) -> tuple[str, ...]:
@@ -261,7 +261,7 @@ class DerivedIntent:
 
 
 def derive_intent(project: Path) -> DerivedIntent | None:
-    """The project's own description, or the first paragraph of its README; None where it says nothing of itself."""
+    """Return the project's description, or the first paragraph of its README, or None."""
     for file, text in _descriptions(project):
         short = _shortened(cleaned(text, MAX_INTENT_CHARACTERS * 4))
         if len(short) >= MIN_CHARACTERS:

@@ -313,7 +313,7 @@ class UpstreamDefinition(BaseModel):
         return frozenset(name for name, tool in self.tools.items() if not tool.enabled)
 
     def fingerprint(self) -> str:
-        """A hash of what decides which tools this upstream has; secrets enter as references only."""
+        """Return a hash of what decides which tools this upstream has; secrets enter as references only."""
         identity = self.model_dump(
             mode="json", include={"command", "args", "env", "cwd", "url", "headers", "transport"}
         )

@@ -111,7 +111,7 @@ class TrustStore:
 
 
 def read_project_file(file: Path) -> bytes:
-    """The content of a project's file.
+    """Return the content of a project's file.
 
     Raises:
         ConfigurationError: it is no regular file of this user's or root's own in its project, or cannot be read.
@@ -121,7 +121,7 @@ def read_project_file(file: Path) -> bytes:
 
 
 def fingerprint(content: bytes) -> str:
-    """The SHA-256 of a file's content."""
+    """Return the SHA-256 of a file's content."""
     return hashlib.sha256(content).hexdigest()
 
 

@@ -59,7 +59,7 @@ def pages() -> tuple[Page, ...]:
 
 
 def page_of(topic: str) -> Page:
-    """The page on a topic.
+    """Return the page on a topic.
 
     Raises:
         UsageError: there is none; the message names the nearest, its hint all of them.

@@ -121,7 +121,7 @@ class Exposure(CatalogTransform):
         return await self.transform_tools(tools)
 
     async def transform_tools(self, tools: Sequence[Tool]) -> Sequence[Tool]:
-        """The meta-tools in their order, then what the mode selects, by name."""
+        """Return the meta-tools in their order, then what the mode selects, by name."""
         context = _context()
         if context is None:
             # The server itself looks at its tools when it starts; nobody is shown them.
@@ -142,7 +142,7 @@ class Exposure(CatalogTransform):
         return [*own, *listed]
 
     async def get_tool(self, name: str, call_next: GetToolNext, *, version: VersionSpec | None = None) -> Tool | None:
-        """A meta-tool, or the tool that is called; also by another spelling of its name, unless it is denied."""
+        """Return a meta-tool, or the tool that is called; also by another spelling of its name, unless it is denied."""
         own = self._enabled(name)
         if own is not None and name == own.name:
             return self._own(own.definition(NO_SYSTEMS))
@@ -232,7 +232,7 @@ class Exposure(CatalogTransform):
 
 
 def _listed(tools: Sequence[Tool], exposed: Exposed, passed_as: Mapping[str, str]) -> list[Tool]:
-    """The tools of an exposure, as they came to this transform: every version of each."""
+    """Return the tools of an exposure, as they came to this transform: every version of each."""
     by_name: dict[str, list[Tool]] = {}
     for tool in tools:
         by_name.setdefault(tool.name, []).append(tool)
@@ -244,7 +244,7 @@ def _listed(tools: Sequence[Tool], exposed: Exposed, passed_as: Mapping[str, str
 
 
 def _as_listed(tool: Tool, known: CatalogTool, *, as_sent: bool) -> Tool:
-    """A tool under a legal name, and with schemas that model APIs take; mostly the very same tool."""
+    """Return a tool under a legal name, and with schemas that model APIs take; mostly the very same tool."""
     changes: dict[str, Any] = {}
     if tool.name == known.name != known.qualified_name:
         changes["name"] = known.qualified_name

@@ -60,7 +60,7 @@ class InProcess:
     last_listed: Listed | None = None
 
     def not_listed(self) -> GatewayError:
-        """It always lists; this is for whoever asks nevertheless."""
+        """Return an error for callers that ask nevertheless: this host always lists."""
         return UpstreamUnavailableError(f"{self.upstream_id}: lists no tools")
 
     async def request(
@@ -72,7 +72,7 @@ class InProcess:
         on_progress: ProgressFnT | None = None,
         audience: Audience | None = None,
     ) -> JsonObject:
-        """The result of a tool; progress, logs and questions go to the client by the request that is being answered.
+        """Return the result of a tool; progress, logs and questions go to the client through the current request.
 
         Raises:
             ToolNotFoundError: it is gone since it was found.
@@ -137,11 +137,11 @@ class RequestHost:
         return self.kept.events
 
     async def ready(self) -> GatewayState:
-        """The state; a server that answers has one."""
+        """Return the state; a server that answers has one."""
         return self.state
 
     async def searchable(self) -> GatewayState:
-        """The state, with an index as far as one is ready."""
+        """Return the state, with an index as far as one is ready."""
         await self.background.ready(self.snapshot.names)
         self.state = self.snapshot.indexed_by(self.background.index)
         return self.state

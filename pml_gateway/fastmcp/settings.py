@@ -24,7 +24,7 @@ _NO_GATEWAY = "run the gateway in front of the server for it (pml docs servers)"
 def read_settings(
     mode: ExposureMode | str, intent: str | None, meta_tools: Sequence[str], given: Mapping[str, Any]
 ) -> Settings:
-    """The whole tree, checked.
+    """Return the whole tree, checked.
 
     Raises:
         ConfigurationError: names the value and what may be written.

@@ -72,7 +72,7 @@ def inlines_references(middleware: Middleware) -> bool:
 
 
 def inlined(schema: JsonObject) -> JsonObject:
-    """A schema without references, as FastMCP lists it."""
+    """Return a schema without references, as FastMCP lists it."""
     return dereference_refs(schema) if '"$ref"' in json.dumps(schema) else schema
 
 
@@ -86,7 +86,7 @@ class Snapshot:
         self.names = frozenset(tool.qualified_name for tool in state.catalog.tools)
 
     def indexed_by(self, index: ToolIndex | None) -> GatewayState:
-        """The state, searching by the newest index."""
+        """Return the state, searching by the newest index."""
         if self.state.index is not index:
             self.state = replace(self.state, index=index, selected={})
         return self.state
@@ -105,7 +105,7 @@ class Snapshots:
         """The tools of all of them, which one index serves."""
 
     async def of(self, tools: Sequence[Tool], server: FastMCP[Any]) -> Snapshot:
-        """The snapshot of exactly these tools of a server."""
+        """Return the snapshot of exactly these tools of a server."""
         belong_to, told = systems(server), tuple(map(said, tools))
         if (known := self._known(belong_to, told)) is not None:
             return known
@@ -163,7 +163,7 @@ class Snapshots:
         return GatewayState(self._settings, catalog, None, WireCache(catalog), meta_tools=self._meta_tools)
 
     def _definition(self, tool: Tool, what: Said, *, inlines: bool) -> JsonObject:
-        """The tool as it is listed; empty if that cannot be written, for one tool's fault is not the others'."""
+        """Return the tool as it is listed; empty if that cannot be written, for one tool's fault is not the others'."""
         known = self._raw.get(tool.name)
         if known is not None and known[0] == what:
             return known[1]
@@ -180,13 +180,13 @@ class Snapshots:
 
 
 def _system_of(name: str, belong_to: tuple[str, ...]) -> str:
-    """The namespace whose prefix a tool's name has, the longest first; else the server itself."""
+    """Return the namespace whose prefix a tool's name has, the longest first; else the server itself."""
     prefixes = sorted(belong_to[1:], key=len, reverse=True)
     return next((system for system in prefixes if name.startswith(f"{system}_")), belong_to[0])
 
 
 def _merged(newest_first: Iterable[Catalog]) -> Catalog:
-    """The tools of all catalogs; of two with one name, the newest."""
+    """Return the tools of all catalogs; of two with one name, the newest."""
     newest, *others = newest_first
     tools: dict[str, CatalogTool] = {tool.qualified_name: tool for tool in newest.tools}
     for catalog in others:

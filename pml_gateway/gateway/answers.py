@@ -26,7 +26,7 @@ from pml_gateway.types import JsonObject
 
 
 def error_result(error: GatewayError) -> JsonObject:
-    """A failed call: the code, what happened, whether to retry, the remedy and the details with the request's id."""
+    """Return a failed call: code, message, retry advice, remedy, and details with the request's id."""
     shown, trace = error.as_json(), CURRENT_TRACE.get()
     if trace is not None:
         trace.code = error.code.value
@@ -42,7 +42,7 @@ RESOURCE_NOT_FOUND = -32002
 
 
 def answered_error(error: GatewayError) -> MCPError | None:
-    """The error with which an upstream answered, as it was; nothing if it did not answer."""
+    """Return the error with which an upstream answered, as it was; nothing if it did not answer."""
     if "jsonrpc_code" in error.details and error.__cause__ is not None:
         cause = innermost(error.__cause__)
         if isinstance(cause, MCPError):
@@ -60,12 +60,12 @@ def as_rpc_error(error: GatewayError) -> MCPError:
 
 
 def prompt_not_found(name: str) -> MCPError:
-    """The same for a hidden prompt as for none."""
+    """Return the same for a hidden prompt as for none."""
     return MCPError(INVALID_PARAMS, f"Unknown prompt: {name[:200]}")
 
 
 def resource_not_found(uri: str, version: str) -> MCPError:
-    """The same for a hidden resource as for none."""
+    """Return the same for a hidden resource as for none."""
     code = INVALID_PARAMS if version >= LATEST_VERSION else RESOURCE_NOT_FOUND
     return MCPError(code, f"Resource not found: {uri[:200]}", {"uri": uri})
 
@@ -101,7 +101,7 @@ async def carried(result: JsonObject) -> JsonObject:
 
 
 def writable(result: JsonObject) -> JsonObject:
-    """The result without what JSON in UTF-8 cannot carry: one tool's broken text must not end a connection."""
+    """Return the result without what JSON in UTF-8 cannot carry: one tool's broken text must not end a connection."""
     if not _is_carried(result):
         text = json.dumps(result, ensure_ascii=False).encode("utf-8", "replace")
         replaced: JsonObject = json.loads(text, parse_constant=lambda _: None)
@@ -166,7 +166,7 @@ def _result_model(method: str, version: str) -> type[BaseModel]:
 
 
 def for_version(result: JsonObject, version: str) -> JsonObject:
-    """The result in the shapes a protocol version allows.
+    """Return the result in the shapes a protocol version allows.
 
     2026 requires a result type, which older upstreams do not send. Before it, structured content is an object; clients
     of the first versions read text alone. What they cannot be given as structured content, they are given as text.

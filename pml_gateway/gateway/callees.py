@@ -27,7 +27,7 @@ class Callees:
     view: View
 
     def namespace(self, name: str, arguments: JsonObject) -> Namespace | None:
-        """The namespace of this name; a call without an action that names one of its tools goes to the tool."""
+        """Return the namespace of this name; a call without an action that names one of its tools goes to the tool."""
         namespace = find_namespace(self.state.namespaces(self.view), name)
         if namespace is None or ACTION in arguments:
             return namespace
@@ -35,7 +35,7 @@ class Callees:
         return None if tool is not None and tool.qualified_name in namespace.by_tool else namespace
 
     def parameters(self, name: Any, call: JsonObject) -> Mapping[str, Any] | None:
-        """The schemas of what the tool of this name takes, given what else is in the call."""
+        """Return the schemas of what the tool of this name takes, given what else is in the call."""
         if not isinstance(name, str):
             return None
         namespace = self.namespace(name, call)
@@ -54,7 +54,7 @@ class Callees:
     def tool_call(
         self, name: str, arguments: JsonObject, server: Any = None
     ) -> tuple[str, JsonObject, tuple[str, ...]]:
-        """The name of the tool that a call is of, its arguments, and the keys in them that clients add.
+        """Return the name of the tool that a call is of, its arguments, and the keys in them that clients add.
 
         An action of a namespace is the tool behind it. `server` may say whose tool is meant; a name that is not of that
         server's means nothing then.
@@ -74,7 +74,7 @@ class Callees:
         return tool.qualified_name if tool is not None else f"{server}:{name}", arguments, ()
 
     def _opened(self, name: str, arguments: JsonObject) -> JsonObject:
-        """The arguments inside a key for arguments that is all there is, and that the tool does not take."""
+        """Return the arguments inside a key for arguments that is all there is, and that the tool does not take."""
         if len(arguments) != 1:
             return arguments
         [(key, value)] = arguments.items()
@@ -88,7 +88,7 @@ class Callees:
         return list(self.state.namespaces(self.view).values())
 
     def _of_server(self, server: Any, name: str) -> CatalogTool | None:
-        """The server's tool of this name, with or without the server's."""
+        """Return the server's tool of this name, with or without the server's."""
         if not isinstance(server, str):
             return None
         found = (self.view.resolve(name), self.view.resolve(f"{server}:{name}"))

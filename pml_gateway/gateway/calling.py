@@ -76,7 +76,7 @@ class CallContext:
         return self.state.meta_tools_of(self.view)
 
     def find(self, name: str) -> CatalogTool:
-        """The tool of this name, see `Caller.find`."""
+        """Return the tool of this name, see `Caller.find`."""
         return self.caller.find(self.view, name)
 
     @property
@@ -92,7 +92,7 @@ class CallContext:
         return outcome(tool.effect, output.schema, is_learned=output.observed is not None)
 
     def steps(self, run_name: str) -> StepCalls:
-        """Makes the calls of a run of several."""
+        """Return the caller for the steps of a run."""
         return StepCalls(self.gateway, self.caller, self.scope, self.options, run_name=run_name)
 
 
@@ -109,7 +109,7 @@ class Caller:
     async def call(
         self, scope: RequestScope, name: str, arguments: JsonObject, options: CallOptions, version: str = LATEST_VERSION
     ) -> JsonObject:
-        """The result of a direct call; failures are results too.
+        """Return the result of a direct call; failures are results too.
 
         Raises:
             MCPError: the upstream's own error, where one of its tools was called by name.
@@ -155,7 +155,7 @@ class Caller:
     async def as_owner(
         self, scope: RequestScope, meta_tool: str, arguments: JsonObject, options: CallOptions
     ) -> JsonObject:
-        """The result of a meta-tool, whether or not clients are given it; for commands of the gateway's owner."""
+        """Return the result of a meta-tool, whether or not clients have it; for commands of the gateway's owner."""
         context = await self._context(replace(scope, is_last=True), options)
         try:
             with spending(self._gateway.new_budget(scope.client.share)):
@@ -229,7 +229,7 @@ class Caller:
             return settled
 
     async def _send(self, tool: CatalogTool, arguments: JsonObject, options: CallOptions) -> JsonObject:
-        """The result of the tool's upstream, with URIs as clients know them.
+        """Return the result of the tool's upstream, with URIs as clients know them.
 
         Raises:
             UpstreamError: what kept the upstream from answering.
@@ -286,7 +286,7 @@ async def ask_upstream(
 
 
 def find(view: View, name: str) -> CatalogTool:
-    """The visible tool of this name.
+    """Return the visible tool of this name.
 
     Raises:
         ToolNotFoundError: with the closest visible names; a hidden tool gives the same answer as an unknown one.
@@ -311,7 +311,7 @@ def search_hint(view: View, state: GatewayState | None = None) -> str:
 
 
 def _meta_tool_called(context: CallContext, name: str) -> MetaTool | None:
-    """The enabled meta-tool of this name, or of this alias where no tool has it."""
+    """Return the enabled meta-tool of this name, or of this alias where no tool has it."""
     tool, focus = context.meta_tools.find(name), context.scope.focus
     also = (FOCUS,) if focus is not None and focus.follows else ()
     if tool is None or not tool.is_enabled(context.state.settings, also):
@@ -350,7 +350,7 @@ async def _require_listed(
 
 
 async def check_action(namespace: Namespace, call: ActionCall, arguments: JsonObject) -> ValidArguments:
-    """The arguments of an action as its tool takes them; checked for their types first, then by the tool's own schema.
+    """Return the arguments of an action as its tool takes them, checked by type and then by the tool's schema.
 
     Args:
         namespace: what was called.

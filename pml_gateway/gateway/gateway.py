@@ -215,12 +215,12 @@ class Gateway:
         return listed.listed_at if listed else self._listings.listed_at(upstream.upstream_id, upstream.definition)
 
     def unlisted_owner(self, tool_name: str) -> Upstream | None:
-        """The upstream whose tool this is by its name, if no list of it is known."""
+        """Return the upstream whose tool this is by its name, if no list of it is known."""
         upstream_id = self.state.catalog.ownership.of(tool_name)
         return self.pool.upstreams[upstream_id] if upstream_id in self.unlisted() else None
 
     def unavailable(self, view: View) -> dict[str, str]:
-        """The servers that may have tools for this view and show none now, each with the reason.
+        """Return the servers that may have tools for this view and show none now, each with the reason.
 
         Only servers of which the view hides nothing. One that its owner disabled is none.
         """
@@ -254,12 +254,12 @@ class Gateway:
         self._on_announced.append(callback)
 
     async def ready(self) -> GatewayState:
-        """The state to answer from; only a first start without a manifest waits, and not for long."""
+        """Return the state to answer from; only a first start without a manifest waits, and not for long."""
         self.asked()
         return await self.known()
 
     def asked(self) -> None:
-        """A client was served, and upstreams may be connected beside."""
+        """Note that a client was served, so that upstreams may be connected in the meantime."""
         self._asked.set()
 
     async def known(self) -> GatewayState:
@@ -510,7 +510,7 @@ class Gateway:
             await anyio.to_thread.run_sync(self._listings.saving(self.state.catalog))
 
     def _built_for(self, settings: Settings, failed: frozenset[str]) -> GatewayState:
-        """The state for new settings, built aside in a thread."""
+        """Return the state for new settings, built aside in a thread."""
         before = self.state
         if shapes_catalog(settings) == shapes_catalog(before.settings):
             return successor(before, settings, before.catalog)
@@ -524,7 +524,7 @@ class Gateway:
         return successor(before, settings, before.catalog if catalog.shows_the_same(before.catalog) else catalog)
 
     def _starting(self, state: GatewayState) -> tuple[str, ...]:
-        """The servers of a state that have yet to list or fail; none where nothing connects them."""
+        """Return the servers of a state that have yet to list or fail; none where nothing connects them."""
         if not self._connects:
             return ()
         failed, heard_of = self._failed(state.settings), state.catalog.offers.upstreams
@@ -540,7 +540,7 @@ class Gateway:
         )
 
     def _failed(self, settings: Settings) -> frozenset[str]:
-        """The upstreams that cannot be reached; one that these settings define anew is yet to be tried."""
+        """Return the upstreams that cannot be reached; one that these settings define anew is yet to be tried."""
         return frozenset(
             upstream_id
             for upstream_id, upstream in self.pool.upstreams.items()
@@ -602,7 +602,7 @@ async def open_gateway(
     make_judge: Callable[[], Judge] = shipped_judge,
     working_directory: WorkingDirectory | None = None,
 ) -> AsyncIterator[Gateway]:
-    """A gateway with its upstreams, index and manifest; children and sessions end with this context.
+    """Open a gateway with its upstreams, index and manifest; children and sessions end with this context.
 
     Args:
         settings: what to serve.

@@ -82,19 +82,19 @@ class Host(Protocol):
         """Whom what clients do is told."""
 
     async def ready(self) -> GatewayState:
-        """The state, once there is one to answer from."""
+        """Return the state, once there is one to answer from."""
 
     async def searchable(self) -> GatewayState:
-        """The state, with what there is of an index to search."""
+        """Return the state, with what there is of an index to search."""
 
     async def first_lists(self, view: View) -> None:
         """Wait a moment for servers of this view that have yet to list their tools."""
 
     def unlisted_owner(self, tool_name: str) -> Server | None:
-        """The server whose tool this is by its name, if no list of it is known."""
+        """Return the server whose tool this is by its name, if no list of it is known."""
 
     def unavailable(self, view: View) -> dict[str, str]:
-        """The servers that may have tools for this view and show none now, each with the reason."""
+        """Return the servers that may have tools for this view and show none now, each with the reason."""
 
     def new_budget(self, share: str) -> RequestBudget:
         """Return the limits of one client request."""

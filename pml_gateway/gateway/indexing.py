@@ -264,7 +264,7 @@ class Indexer:
         return await self._with_requests(index, sources, bring_out)
 
     async def _with_own_vectors(self, words: ToolIndex, sources: _Sources, bring_out: OnIndex) -> ToolIndex | None:
-        """The index with the vectors of all tools; None when another catalog was requested meanwhile."""
+        """Return the index with the vectors of all tools; None when another catalog was requested meanwhile."""
         in_thread = anyio.to_thread.run_sync
         texts, embedder, cache = sources.texts, sources.embedder, sources.cache
         so_far = partial(words.with_known_vectors, embedder, cache)

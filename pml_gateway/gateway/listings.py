@@ -58,7 +58,7 @@ class Listings:
         read: SingleFlightCache[Manifest] | None = None,
         built: SingleFlightCache[Catalog] | None = None,
     ) -> None:
-        """The listings on disk.
+        """Read the listings on disk.
 
         Args:
             manifests: where they lie.
@@ -153,7 +153,7 @@ class Listings:
     def catalog(
         self, settings: Settings, previous: Catalog, failed: frozenset[str], *, keeps_names: bool = True
     ) -> Catalog:
-        """The catalog for `settings`; may block: call it in a thread.
+        """Return the catalog for `settings`; may block: call it in a thread.
 
         Args:
             settings: which servers and workflows there are, and how tools are named.
@@ -208,7 +208,7 @@ class Listings:
 
 
 def _as_before(entry: ManifestEntry, before: ManifestEntry | None) -> ManifestEntry:
-    """An entry in which all that a server says as before is in the objects of before, of which all is found out."""
+    """Return the entry with unchanged parts replaced by the previous objects, of which all is known."""
     if before is None or before is entry:
         return entry
     offers = before.offers if is_identical(_said(before.offers), _said(entry.offers)) else entry.offers
@@ -243,7 +243,7 @@ def _catalog(
     previous: Catalog,
     held: Mapping[str, tuple[JsonObject, ...]],
 ) -> Catalog:
-    """The catalog of what is admitted.
+    """Return the catalog of what is admitted.
 
     Args:
         settings: which servers and workflows there are, and how tools are named.
@@ -309,7 +309,7 @@ def _held(settings: Settings, held: Mapping[str, tuple[JsonObject, ...]], catalo
 
 
 def _without(entry: ManifestEntry, disabled: frozenset[str]) -> ManifestEntry:
-    """An entry without the tools that are switched off."""
+    """Return an entry without the tools that are switched off."""
     if not disabled:
         return entry
 

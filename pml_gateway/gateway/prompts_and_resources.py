@@ -78,7 +78,7 @@ class PromptAndResourceRequests:
         }
 
     async def answer(self, ctx: Context, envelope: JsonObject) -> JsonObject:
-        """The answer to one of `EMPTY_ANSWERS`' methods, put into its empty one as the SDK has checked it."""
+        """Return the answer to one of `EMPTY_ANSWERS`' methods, put into its empty one as the SDK has checked it."""
         state = await self._gateway.ready()
         try:
             result = await carried(await self._answers[ctx.method](ctx, state.view(ctx.scope.client)))
@@ -87,7 +87,7 @@ class PromptAndResourceRequests:
         return self._finished(ctx, envelope, result)
 
     def _finished(self, ctx: Context, envelope: JsonObject, result: JsonObject) -> JsonObject:
-        """The result in the checked envelope, valid in the client's version."""
+        """Return the result in the checked envelope, valid in the client's version."""
         if result.get("resultType") == "input_required":
             # A question instead of the answer whose empty form the envelope holds.
             envelope = {"_meta": envelope["_meta"]} if "_meta" in envelope else {}
@@ -176,7 +176,7 @@ class PromptAndResourceRequests:
 
 
 def _own_params(ctx: Context) -> JsonObject:
-    """The params without what `options_of` reads of them."""
+    """Return the params without what `options_of` reads of them."""
     given = ctx.params or {}
     return {key: value for key, value in given.items() if key not in ("_meta", "inputResponses", "requestState")}
 
@@ -186,7 +186,7 @@ def _is_unknown(error: GatewayError) -> bool:
 
 
 def _template_route(view: View, uri: str, version: str) -> tuple[str, str]:
-    """The upstream of a visible template or resource, and its own URI (or template)."""
+    """Return the upstream of a visible template or resource, and its own URI (or template)."""
     check_uri(uri)
     template = view.offers.find(OfferKind.TEMPLATE, uri)
     if template is not None:
@@ -198,7 +198,7 @@ def _template_route(view: View, uri: str, version: str) -> tuple[str, str]:
 
 
 def list_offers(state: GatewayState, view: View, kind: OfferKind, version: str) -> list[JsonObject]:
-    """The definitions of one kind that a client sees, in catalog order."""
+    """Return the definitions of one kind that a client sees, in catalog order."""
     key = (view, kind, version)
     cached: list[JsonObject] | None = state.offer_lists.get(key)
     if cached is None:

@@ -101,12 +101,12 @@ CURRENT: ContextVar[RequestScope | None] = ContextVar("pml_gateway_request_scope
 
 
 def effective_mode(scope: RequestScope, settings: GatewaySection) -> ExposureMode:
-    """A client's own mode wins over the endpoint's, and that over the configured one."""
+    """Return a client's own mode wins over the endpoint's, and that over the configured one."""
     return scope.client.mode or scope.mode or settings.tools_exposure
 
 
 def list_intent(params: Mapping[str, Any] | None, scope: RequestScope, settings: GatewaySection) -> str | None:
-    """The intent of a `tools/list`: params.query, `_meta`, the URL, the client's, the gateway's; first found wins."""
+    """Return the intent of a `tools/list`: params.query, `_meta`, URL, client's, gateway's; the first found wins."""
     given = params or {}
     meta = given.get("_meta")
     sources = (given.get("query"), meta.get(QUERY_META_KEY) if isinstance(meta, Mapping) else None)
@@ -114,7 +114,7 @@ def list_intent(params: Mapping[str, Any] | None, scope: RequestScope, settings:
 
 
 def call_intent(scope: RequestScope, settings: GatewaySection) -> str | None:
-    """The intent of a `tools/call`, which has no query of its own."""
+    """Return the intent of a `tools/call`, which has no query of its own."""
     sources = (scope.url_query, scope.client.intent, settings.intent)
     return next((text for source in sources if (text := _text(source))), None)
 
@@ -164,7 +164,7 @@ class RequestAudience:
         self.log_level = level if level in LOG_LEVELS else None
 
     async def ask(self, method: str, params: JsonObject, on_progress: ProgressFnT | None) -> JsonObject:
-        """The client's answer, over the channel of its own request; over its session's, once that is answered."""
+        """Return the client's answer, over the channel of its request, or of its session once that is answered."""
         options: SendOptions = {} if on_progress is None else {"on_progress": on_progress}
         channel: Outbound = self._request if self._request.can_send_request else self._connection.outbound
         return await channel.send_raw_request(method, question_for(method, params, self._version), options)
@@ -180,13 +180,13 @@ class RequestAudience:
         await self._request.notify(method, params)
 
     async def let_go(self) -> None:
-        """True if the transport and the client's version can resume."""
+        """Return True if the transport and the client's version can resume."""
         if self._close_stream is not None:
             await self._close_stream()
 
 
 def question_for(method: str, params: Mapping[str, Any], version: str) -> JsonObject:
-    """A question in the shape that a version of the handshake era knows."""
+    """Return a question in the shape that a version of the handshake era knows."""
     given = {key: value for key, value in params.items() if key != "task"}
     meta = given.pop("_meta", None)
     if isinstance(meta, dict) and (kept := {key: value for key, value in meta.items() if key != "progressToken"}):
@@ -227,7 +227,7 @@ def current_scope() -> RequestScope:
 
 
 def scoped(ctx: ServerRequestContext[Any, Any]) -> Context:
-    """A message's context with the scope the transport left for it."""
+    """Return a message's context with the scope the transport left for it."""
     scope = current_scope() if ctx.request is None else ctx.request.scope[SCOPE_KEY]
     if not is_modern(ctx.protocol_version):
         state = connection_of(ctx).state

@@ -65,7 +65,7 @@ class FinishedList:
     servers: frozenset[str] = frozenset()
 
     def decoded(self) -> list[JsonObject]:
-        """The list as objects, for transports that write JSON themselves. Takes its time: call it in a thread."""
+        """Return the list as objects, for transports that write JSON themselves. Slow: call it in a thread."""
         return list(decoded_items(self.tools_json))
 
 
@@ -81,7 +81,7 @@ class WireCache:
                 self._by_version[version] = {tool: json for tool, json in list(tools.items()) if tool in kept}
 
     def tool_json(self, tool: CatalogTool, version: str, as_sent: bool = False) -> bytes:
-        """The tool's definition as this version's JSON; `as_sent`, with the server's own schema where that is sound."""
+        """Return the tool's definition as this version's JSON; `as_sent` keeps the server's schema if it is sound."""
         if as_sent and tool.repairs and combines_only_at_root(tool.input_schema):
             return encode(tool_for_version({**tool.definition, "inputSchema": tool.input_schema}, version))
         cached = self._by_version.setdefault(version, {})
@@ -128,7 +128,7 @@ class GatewayState:
         return cached
 
     def namespaces(self, view: View) -> dict[str, Namespace]:
-        """The namespaces of a view by name; none unless `gateway.style` asks for them."""
+        """Return the namespaces of a view by name; none unless `gateway.style` asks for them."""
         if self.settings.gateway.style != "namespaces":
             return {}
         cached = self._namespaces.get(view)
@@ -145,7 +145,7 @@ class GatewayState:
         return cached
 
     def meta_tools_of(self, view: View) -> MetaTools:
-        """The meta-tools that exist for a view."""
+        """Return the meta-tools that exist for a view."""
         cached = self._meta_tools.get(view)
         if cached is None:
             cached = MetaTools(*(tool for tool in self.meta_tools if view.has_meta_tool(tool.name)))
@@ -153,7 +153,7 @@ class GatewayState:
         return cached
 
     def systems(self, view: View) -> Systems:
-        """The servers that a view's clients may know of."""
+        """Return the servers that a view's clients may know of."""
         return Systems([*view.servers], [each for each in self.starting if view.sees_all_of(each)])
 
     def instructions(self, view: View) -> str:
@@ -179,7 +179,7 @@ class GatewayState:
     def search(
         self, view: View, query: str, limit: int, *, server: str | None = None, ranking: Ranking | None = None
     ) -> SearchOutcome:
-        """The best visible tools for a query. Blocks for milliseconds: call it in a thread."""
+        """Return the best visible tools for a query. Blocks for milliseconds: call it in a thread."""
         if not view.searchable:
             return SearchOutcome((), Ranking.LEXICAL)
         if self.index is None:
@@ -221,7 +221,7 @@ class GatewayState:
         )
 
     def used(self, view: View) -> list[CatalogTool]:
-        """The tools of a view that were called before, the most used first; `ranking` stays between refreshes."""
+        """Return the tools of a view that were called before, most used first; `ranking` stays between refreshes."""
         by_key = {(tool.upstream_id, tool.name): tool for tool in view.tools} if self.ranking else {}
         return [by_key[key] for key in self.ranking if key in by_key]
 
@@ -251,13 +251,13 @@ def documents(
 
 
 def composites_of(settings: Settings, catalog: Catalog) -> dict[str, Composite]:
-    """The composite tools of a configuration, each with what it misses in a catalog."""
+    """Return the composite tools of a configuration, each with what it misses in a catalog."""
     read = read_composites(settings.workflows, limits_of(settings.workflow))
     return bind_composites(read, catalog, refused_arguments)
 
 
 def successor(before: GatewayState, settings: Settings, catalog: Catalog) -> GatewayState:
-    """The state for these settings and this catalog, with the views that are in use; call it in a thread.
+    """Return the state for these settings and this catalog, with the views that are in use; call it in a thread.
 
     Of what was derived from the state before, all that would come out the same is taken over.
     """

@@ -59,7 +59,7 @@ class StepCaller(Protocol):
     suspended: SuspendedRuns
 
     def find(self, view: View, name: str) -> CatalogTool:
-        """The tool of this name in a client's view."""
+        """Return the tool of this name in a client's view."""
 
     async def run(
         self,
@@ -100,7 +100,7 @@ class StepCalls:
         self._composite = inside
 
     def resumed(self, arguments: JsonObject) -> Run | None:
-        """The run that waits for the answers that came with this request; None where it is a new one.
+        """Return the run that waits for the answers that came with this request; None where it is a new one.
 
         Raises:
             RunUnknownError: the state of an earlier question is not this client's, or too old.
@@ -132,7 +132,7 @@ class StepCalls:
         return self._gateway.state.view(self._scope.client, inside=self._inside)
 
     def read_only(self, name: str) -> str | None:
-        """The tool's qualified name, if its annotations say that it only reads."""
+        """Return the tool's qualified name, if its annotations say that it only reads."""
         tool = self._view().resolve(name)
         return tool.qualified_name if tool is not None and tool.effect is Effect.READ else None
 
@@ -183,7 +183,7 @@ class StepCalls:
             raise
 
     async def load(self, node: JsonObject) -> tuple[Any, tuple[str, ...]]:
-        """The value of a `{"$ref": ...}` node of this client."""
+        """Return the value of a `{"$ref": ...}` node of this client."""
         client = self._scope.client
         visible = visible_to(self._gateway.state.view(client))
         resolved = await self._gateway.results.resolve(client, {"value": node}, visible)
@@ -271,7 +271,7 @@ async def composite_result(
     *,
     refs: tuple[str, ...] = (),
 ) -> JsonObject:
-    """The result of a composite tool; `refs` are the references that its arguments were made of.
+    """Return the result of a composite tool; `refs` are the references that its arguments were made of.
 
     Raises:
         CompositeUnavailableError: a tool or an argument it needs does not exist (any more).
@@ -306,7 +306,7 @@ async def composite_result(
 
 
 async def _output_of(composite: Composite, plan: Plan, run: Run, steps: StepCalls) -> JsonObject:
-    """The result of a run that ended."""
+    """Return the result of a run that ended."""
     outcomes = [run.outcomes[step.index] for step in plan.steps]
     failed = [step.id for step, outcome in zip(plan.steps, outcomes, strict=True) if outcome.is_failure]
     if failed and plan.on_error is not OnError.CONTINUE_ALL:
@@ -331,7 +331,7 @@ async def _output_of(composite: Composite, plan: Plan, run: Run, steps: StepCall
 
 
 async def _by_reference(gateway: Host, scope: RequestScope, result: JsonObject, source: Source) -> JsonObject:
-    """The result as a reference to it; whole where that would be no shorter, or cannot be kept or read."""
+    """Return the result as a reference to it; whole where that would be no shorter, or cannot be kept or read."""
     if not may_read(gateway.state, scope):
         return result
     try:

@@ -34,7 +34,7 @@ MAX_TRIES = 3
 
 
 async def list_tools(gateway: Gateway, scope: RequestScope, intent: str | None, version: str) -> FinishedList:
-    """The list for one request; equal selections give equal bytes."""
+    """Return the list for one request; equal selections give equal bytes."""
     try:
         for _ in range(MAX_TRIES):
             finished, state = await _list_of_now(gateway, scope, intent, version)
@@ -49,7 +49,7 @@ async def list_tools(gateway: Gateway, scope: RequestScope, intent: str | None, 
 async def _list_of_now(
     gateway: Gateway, scope: RequestScope, intent: str | None, version: str
 ) -> tuple[FinishedList, GatewayState]:
-    """The list, and the state that it was made from."""
+    """Return the list, and the state that it was made from."""
     state = await gateway.known()
     mode = effective_mode(scope, state.settings.gateway)
     if intent is not None and MODES[mode].reads_intent:
@@ -78,14 +78,14 @@ async def _list_of_now(
 def _finished(
     state: GatewayState, view: View, mode: ExposureMode, intent: str | None, version: str, focus: FocusedTools
 ) -> FinishedList:
-    """A list that is in no cache; in a thread, for it takes long in a large catalog."""
+    """Return a list that is in no cache; in a thread, for it takes long in a large catalog."""
     exposure = state.expose(view, mode, intent, focus)
     tools_json = render(state, view, exposure, version)
     return FinishedList(tools_json, hashlib.sha256(tools_json).digest(), _servers(state, view, exposure))
 
 
 def _servers(state: GatewayState, view: View, exposure: ModeExposure) -> frozenset[str]:
-    """The servers of which an exposure shows anything, be it as actions of a namespace."""
+    """Return the servers of which an exposure shows anything, be it as actions of a namespace."""
     shown = {listed.tool.upstream_id for listed in exposure.tools} | {tool.upstream_id for tool in exposure.legacy}
     if exposure.meta_tools and exposure.namespaces:
         for namespace in state.namespaces(view).values():
@@ -96,14 +96,14 @@ def _servers(state: GatewayState, view: View, exposure: ModeExposure) -> frozens
 async def expose(
     state: GatewayState, view: View, mode: ExposureMode, intent: str | None, focus: FocusedTools = NOT_FOCUSED
 ) -> ModeExposure:
-    """The exposure of one mode; a search runs in a thread, the rest is cheap."""
+    """Return the exposure of one mode; a search runs in a thread, the rest is cheap."""
     if intent is None or not state.settings.gateway.selects_by_intent(mode):
         return state.expose(view, mode, intent, focus)
     return await anyio.to_thread.run_sync(state.expose, view, mode, intent, focus)
 
 
 def render(state: GatewayState, view: View, exposure: ModeExposure, version: str) -> bytes:
-    """The JSON array of an exposure: the gateway's own tools in their fixed order, then tools by name."""
+    """Return the JSON array of an exposure: the gateway's own tools in their fixed order, then tools by name."""
     own = own_definitions(state, view, exposure)
     parts = [encode(tool_for_version(definition, version)) for definition in own]
     tools = [listed.tool for listed in exposure.tools]
@@ -117,7 +117,7 @@ def render(state: GatewayState, view: View, exposure: ModeExposure, version: str
 
 
 def own_definitions(state: GatewayState, view: View, exposure: ModeExposure) -> list[JsonObject]:
-    """The gateway's own tools of an exposure: the meta-tools, or the search and the namespaces, sorted by name."""
+    """Return the gateway's own tools of an exposure: meta-tools, or search and namespaces, sorted by name."""
     if not exposure.meta_tools:
         return []
     also = (FOCUS,) if exposure.offers_focus else ()
@@ -129,7 +129,7 @@ def own_definitions(state: GatewayState, view: View, exposure: ModeExposure) -> 
 
 
 def legacy_definition(state: GatewayState, view: View, tool: CatalogTool) -> JsonObject:
-    """An original tool that is listed beside the namespace that has it as an action."""
+    """Return an original tool that is listed beside the namespace that has it as an action."""
     by_tool = (name for name, namespace in state.namespaces(view).items() if tool.qualified_name in namespace.by_tool)
     name = next(by_tool, None)
     if name is None:

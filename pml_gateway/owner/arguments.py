@@ -54,7 +54,7 @@ class Flag:
 
 
 def flags_of(schema: JsonObject) -> list[Flag]:
-    """The options of a tool's input schema; required ones first."""
+    """Return the options of a tool's input schema; required ones first."""
     return sorted(_flags(schema, schema, (), MAX_NESTING), key=lambda flag: not flag.required)
 
 
@@ -90,7 +90,7 @@ def read_flags(schema: JsonObject, words: Sequence[str], given: JsonObject | Non
 
 
 def converted_value(flag: Flag, text: str) -> Any:
-    """The value that `text` stands for where this parameter stands.
+    """Return the value that `text` stands for where this parameter stands.
 
     Raises:
         InvalidInputError: it is none of the choices, or of no type the schema allows.
@@ -138,7 +138,7 @@ def _as_kind(text: str, kind: str) -> tuple[Any, bool]:
 
 
 def _find(flags: Sequence[Flag], name: str) -> tuple[Flag, bool]:
-    """The flag of this name, and whether it was negated; exact names go before other spellings."""
+    """Return the flag of this name, and whether it was negated; exact names go before other spellings."""
     exact = {".".join(flag.path): flag for flag in flags}
     spelled = {_kebab(path): flag for path, flag in reversed(exact.items())}
     asked = name.removeprefix("--")
@@ -198,7 +198,7 @@ def _flag(path: tuple[str, ...], schema: JsonObject, root: JsonObject, required:
 
 
 def _kinds(schema: JsonObject, root: JsonObject) -> frozenset[str]:
-    """The JSON types a schema allows; none where it does not say."""
+    """Return the JSON types a schema allows; none where it does not say."""
     kinds: set[str] = set()
     for branch in _branches(schema, root):
         kind = branch.get("type")
@@ -211,7 +211,7 @@ def _kinds(schema: JsonObject, root: JsonObject) -> frozenset[str]:
 
 
 def _branches(schema: JsonObject, root: JsonObject) -> list[JsonObject]:
-    """The schema itself, or the alternatives it consists of."""
+    """Return the schema itself, or the alternatives it consists of."""
     for keyword in ("anyOf", "oneOf"):
         if isinstance(schema.get(keyword), list):
             return [_resolved(branch, root) for branch in schema[keyword]]
@@ -219,7 +219,7 @@ def _branches(schema: JsonObject, root: JsonObject) -> list[JsonObject]:
 
 
 def _resolved(schema: object, root: JsonObject) -> JsonObject:
-    """The schema with its local reference followed; anything that is no schema allows everything."""
+    """Return the schema with its local reference followed; anything that is no schema allows everything."""
     own: Mapping[str, Any] = {}
     for _ in range(MAX_REFERENCES):
         if not isinstance(schema, dict):

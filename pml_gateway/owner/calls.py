@@ -15,7 +15,7 @@ from pml_gateway.types import SEPARATORS, JsonObject
 
 
 async def call(context: OperationContext, arguments: JsonObject) -> JsonObject:
-    """The `answer` of the tool, or what is `wrong` with the words: its name, a JSON text, options and pairs."""
+    """Return the `answer` of the tool, or what is `wrong` with the words: its name, a JSON text, options and pairs."""
     name = arguments["name"]
     tool = await _found(context.gateway, name)
     given: JsonObject = {}
@@ -32,7 +32,7 @@ async def call(context: OperationContext, arguments: JsonObject) -> JsonObject:
 
 
 async def describe(context: OperationContext, arguments: JsonObject) -> JsonObject:
-    """A tool's name, description and input schema.
+    """Return a tool's name, description and input schema.
 
     Raises:
         ToolNotFoundError: there is no such tool.

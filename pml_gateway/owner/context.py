@@ -29,7 +29,7 @@ class OperationContext:
     tell: Callable[[JsonObject], None] = lambda _: None
 
     async def meta_tool(self, name: str, arguments: JsonObject) -> JsonObject:
-        """The result of a meta-tool, also of one that no client is given."""
+        """Return the result of a meta-tool, also of one that no client is given."""
         is_shared = self.gateway.pool.local is not None
         options = CallOptions(audience=CommandLineClient()) if is_shared else CallOptions()
         return await Caller(self.gateway).as_owner(RequestScope(OWNER), name, arguments, options)

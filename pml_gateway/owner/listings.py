@@ -17,7 +17,7 @@ from pml_gateway.types import MODES, ExposureMode, JsonObject
 
 
 async def tools(context: OperationContext, arguments: JsonObject) -> JsonObject:
-    """The `tools` as rows, and the servers whose tools are not known; where `as_client`, what a client would get."""
+    """Return the `tools` as rows, and the servers with unknown tools; with `as_client`, as a client gets them."""
     gateway, query, as_client = context.gateway, arguments["query"], arguments["as_client"]
     state = await gateway.ready()
     client = _client(state, arguments["client"])
@@ -96,7 +96,7 @@ async def explain(context: OperationContext, arguments: JsonObject) -> JsonObjec
 
 
 def _in_order(judged: tuple[VisibilityVerdict, ...]) -> list[VisibilityVerdict]:
-    """Listed tools first, then the others, each best first."""
+    """Sort listed tools first, then the others, each best first."""
     return sorted(judged, key=lambda each: (not each.listed, each.place or len(judged), each.tool.qualified_name))
 
 
@@ -143,7 +143,7 @@ def _disabled(server: str, name: str) -> JsonObject:
 
 
 def _client(state: GatewayState, name: str | None) -> Client:
-    """The client of this name in the configuration, without its key; whoever runs the command if none is named.
+    """Return the client of this name in the configuration, without its key; whoever runs the command if none is named.
 
     Raises:
         UsageError: no such client.
@@ -154,7 +154,7 @@ def _client(state: GatewayState, name: str | None) -> Client:
 
 
 def _mode(arguments: JsonObject, state: GatewayState, client: Client) -> ExposureMode:
-    """The mode asked for, else the client's own, else the gateway's."""
+    """Return the mode asked for, else the client's own, else the gateway's."""
     is_asked = arguments["is_mode_given"]
     return state.settings.gateway.tools_exposure if is_asked or client.mode is None else client.mode
 

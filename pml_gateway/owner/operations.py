@@ -102,7 +102,7 @@ async def telling(context: OperationContext) -> AsyncIterator[None]:
 
 
 async def _tell_of_installations(context: OperationContext) -> None:
-    """An installation takes longer than people expect."""
+    """Report installations, which take longer than people expect."""
     told: set[str] = set()
     while True:
         for name, upstream in context.gateway.pool.upstreams.items():

@@ -25,7 +25,7 @@ UNLISTED_SECONDS = 3.0
 
 
 async def search(context: OperationContext, arguments: JsonObject) -> JsonObject:
-    """The result of `search_tools`; where `explain` is among the arguments, with what speaks for each hit."""
+    """Return the result of `search_tools`; where `explain` is among the arguments, with what speaks for each hit."""
     gateway = context.gateway
     explains = arguments.pop("explain", False)
     await gateway.connect_once(arguments.get("server", ""))
@@ -40,7 +40,7 @@ async def search(context: OperationContext, arguments: JsonObject) -> JsonObject
 
 
 async def schema(context: OperationContext, arguments: JsonObject) -> JsonObject:
-    """The result of `tool_schema`."""
+    """Return the result of `tool_schema`."""
     for name in arguments["names"]:
         await context.gateway.connect_once(name)
         if (await context.gateway.ready()).view(LOCAL).resolve(name) is None:
@@ -60,8 +60,10 @@ async def _prepare(gateway: Gateway) -> None:
 
 
 async def _evidence(gateway: Gateway, query: str, server: str | None) -> dict[str, JsonObject]:
-    """Scores of every hit: its score by meaning alone and by words alone, None where it has none by these alone,
-    and the request nearest to the query, where requests are known."""
+    """Return the evidence for every hit.
+
+    That is its score by meaning alone and by words alone (None if it has none), and the nearest example request.
+    """
     state = await gateway.searchable(60)
     view = state.view(LOCAL)
     found: dict[str, JsonObject] = {}

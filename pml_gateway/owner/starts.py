@@ -9,7 +9,7 @@ from pml_gateway.types import JsonObject
 
 
 async def start(context: OperationContext, arguments: JsonObject) -> JsonObject:
-    """The servers that are `ready`, `failed` (with the reason) and `starting` after so many `seconds` at most."""
+    """Return the servers that are `ready`, `failed` (with the reason) and `starting` after at most `seconds`."""
     gateway = context.gateway
     gateway.asked()
     with anyio.move_on_after(float(arguments["seconds"])):

@@ -16,7 +16,7 @@ SETTLE_SECONDS = 0.3
 
 
 async def tokens(context: OperationContext, arguments: JsonObject) -> JsonObject:
-    """The report for an intent (`query`) and a context `window`."""
+    """Return the report for an intent (`query`) and a context `window`."""
     return (await _report(context, arguments)).as_json()
 
 

@@ -44,7 +44,7 @@ _PING: JsonObject = {"jsonrpc": "2.0", "id": 1, "method": "ping"}
 async def unready(
     settings: Settings, servers: Collection[str], paths: Paths, identity: str, environ: Mapping[str, str]
 ) -> dict[str, str]:
-    """The servers of `servers` that the gateway could not start or show now, each with the reason and the remedy.
+    """Return those of `servers` that the gateway could not start or show now, with the reason and the remedy.
 
     Args:
         settings: the gateway's.

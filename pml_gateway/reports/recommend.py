@@ -64,7 +64,7 @@ class Recommendation:
 
 
 def recommend(situation: Situation) -> Recommendation:
-    """The preset for a situation."""
+    """Return the preset for a situation."""
     preset, reason = _choice(situation)
     return Recommendation(preset, reason, tuple(_notes(situation, preset)))
 

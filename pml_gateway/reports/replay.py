@@ -47,7 +47,7 @@ class Whitelist:
 
 
 def cheapest_whitelist(used: Sequence[UsedTool], keep: float, fixed: Collection[ToolKey] = ()) -> Whitelist:
-    """The whitelist of least tokens that keeps at least `keep` (0 to 1) of all calls listed; exact.
+    """Return the whitelist of least tokens that keeps at least `keep` (0 to 1) of all calls listed; exact.
 
     Args:
         used: every tool that was called, with at least one call each.
@@ -216,7 +216,7 @@ class _Side:
         return tool.qualified_name in names
 
     def rank(self, client: Client, query: str, tool: CatalogTool) -> int | None:
-        """The tool's place among the first hits of `search_tools`, if it is there."""
+        """Return the tool's place among the first hits of `search_tools`, if it is there."""
         own = self._own(client)
         search_tools = self._state.meta_tools_of(self._state.view(own)).find("search_tools")
         is_enabled = search_tools is not None and search_tools.is_enabled(self._state.settings)
@@ -244,13 +244,13 @@ class _Side:
         return frozenset(name for each in self._state.namespaces(view).values() for name in each.by_tool)
 
     def _own(self, client: Client) -> Client:
-        """The client by the settings of this side."""
+        """Return the client by the settings of this side."""
         name = client.id.removeprefix("client:")
         return _client(self._state, name) or client
 
 
 def _client(state: GatewayState, name: str) -> Client | None:
-    """The principal that usage was recorded for; None if it is no longer configured."""
+    """Return the principal that usage was recorded for; None if it is no longer configured."""
     if name in (LOCAL.id, ANONYMOUS.id):
         return LOCAL if name == LOCAL.id else ANONYMOUS
     entry = state.settings.clients.get(name)
@@ -262,7 +262,7 @@ def _tools(state: GatewayState) -> dict[ToolKey, CatalogTool]:
 
 
 def _query(tool: CatalogTool, query: str | None, intent: str | None, spoken: str | None) -> tuple[str, Words]:
-    """The words a search for the tool would have: as close to what the client said as was recorded."""
+    """Return the words a search for the tool would have: as close to what the client said as was recorded."""
     if query:
         return query, "search"
     if intent:

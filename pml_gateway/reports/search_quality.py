@@ -62,7 +62,7 @@ def of_index(index: ToolIndex, rows: Mapping[str, JsonObject], model: str, ranki
 
 
 def of_state(state: GatewayState, ranking: Ranking | None) -> MeasuredIndex:
-    """The tools of the gateway that a local client may search, ranked as configured unless said otherwise.
+    """Return the tools of the gateway that a local client may search, ranked as configured unless said otherwise.
 
     Raises:
         GatewayError: while there is no index.
@@ -85,7 +85,7 @@ def of_state(state: GatewayState, ranking: Ranking | None) -> MeasuredIndex:
 
 
 def measure(subject: MeasuredIndex, labelled: Sequence[LabelledQuery]) -> tuple[list[QueryOutcome], Ranking]:
-    """The outcome of each query, and the evidence that ordered them: words alone where there is no model."""
+    """Return the outcome of each query, and the evidence that ordered them: words alone where there is no model."""
     _, ranking = subject.search(labelled[0].text, TIMED_HITS)  # the first search loads what the others find loaded
     outcomes: list[QueryOutcome] = []
     for query in labelled:
@@ -99,7 +99,7 @@ def measure(subject: MeasuredIndex, labelled: Sequence[LabelledQuery]) -> tuple[
 
 
 def _deepened(first: Scored, listed: Scored) -> tuple[tuple[str, float], ...]:
-    """The hits as first answered, then the deeper ones."""
+    """Return the hits as first answered, then the deeper ones."""
     answered = dict(first)
     return (*first, *((key, score) for key, score in listed if key not in answered))
 

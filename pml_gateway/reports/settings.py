@@ -53,7 +53,7 @@ def reference(prefix: str = "") -> list[Setting]:
 
 
 def markdown_reference(settings: list[Setting]) -> str:
-    """The reference as a Markdown table."""
+    """Return the reference as a Markdown table."""
     rows = (
         f"| `{each.key}` | {_escaped(each.takes)} | `{each.shown_default}` | {_escaped(each.description)} |"
         for each in settings

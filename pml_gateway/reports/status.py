@@ -91,7 +91,7 @@ def in_words(row: JsonObject) -> str:
 
 
 def by_process(reports: Iterable[JsonObject]) -> list[JsonObject]:
-    """The reports of gateways, those of one process as one, with all their modes: it serves several folders.
+    """Return the reports of gateways, those of one process as one, with all their modes: it serves several folders.
 
     No mode is told where one of a machine is only kept for the next client, whatever mode the last one had.
 

@@ -35,7 +35,7 @@ class Sample:
     are_searches: bool
 
     def as_json(self) -> JsonObject:
-        """The sample for programs."""
+        """Return the sample for programs."""
         return {"intents": len(self.intents), "source": "searches" if self.are_searches else "tools"}
 
     def __str__(self) -> str:
@@ -44,7 +44,7 @@ class Sample:
 
 
 def sample_intents(state: GatewayState, searches: Sequence[str]) -> Sample | None:
-    """A sample for this catalog; None where there is no tool that an intent could select."""
+    """Return a sample for this catalog; None where there is no tool that an intent could select."""
     tools = state.view(LOCAL).searchable
     if not tools:
         return None
@@ -163,16 +163,16 @@ class TokenReport:
         return next(cost for cost in self.modes if cost.mode is mode)
 
     def saved(self, cost: ListCost) -> float:
-        """The share of the full list that a mode saves; negative where it costs more."""
+        """Return the share of the full list that a mode saves; negative where it costs more."""
         full = self.cost(ExposureMode.FULL_PROXY).tokens
         return 1 - cost.tokens / full if full and self.catalog_tools else 0.0
 
     def of_window(self, tokens: int) -> float:
-        """The share of the context window that these tokens take."""
+        """Return the share of the context window that these tokens take."""
         return tokens / self.context_window
 
     def as_json(self) -> JsonObject:
-        """The report for programs."""
+        """Return the report for programs."""
         return {
             "tokenizer": TOKENIZER,
             "protocol_version": COUNTED_VERSION,

@@ -161,7 +161,7 @@ def _unselected(
 
 
 def _cut(settings: GatewaySection, listed: Mapping[str, ListedTool]) -> tuple[Omission, float | None]:
-    """The list goes up to the count, or it ends earlier at the first tool that would pass the token limit."""
+    """Return the list goes up to the count, or it ends earlier at the first tool that would pass the token limit."""
     hybrid = settings.hybrid
     if len(listed) >= hybrid.max_underlying_tools or hybrid.max_tokens is None:
         return Omission.COUNT_CAP, hybrid.max_underlying_tools

@@ -34,7 +34,7 @@ class ImportResult:
 
 
 def exported(entries: Iterable[LibraryEntry]) -> Iterator[str]:
-    """A line for each entry."""
+    """Yield a line for each entry."""
     for entry in entries:
         row = {
             "digest": entry.digest,
@@ -47,7 +47,7 @@ def exported(entries: Iterable[LibraryEntry]) -> Iterator[str]:
 
 
 def read_lines(source: Path | None) -> list[str]:
-    """The lines of a file, or of stdin.
+    """Return the lines of a file, or of stdin.
 
     Raises:
         InvalidInputError: it cannot be read, or is too large.
@@ -68,7 +68,7 @@ def read_lines(source: Path | None) -> list[str]:
 
 
 def read_entries(lines: Iterable[str], source: str) -> list[LibraryEntry]:
-    """The entries that lines say; nothing of them is checked but their shape.
+    """Return the entries that lines say; nothing of them is checked but their shape.
 
     Raises:
         InvalidInputError: names the line of `source`, and what it should be.

@@ -185,12 +185,12 @@ def _worded(
 
 
 def _words(text: str) -> frozenset[str]:
-    """The words of a text that count; the text itself where none does."""
+    """Return the words of a text that count; the text itself where none does."""
     return frozenset(query_tokens(text)) or frozenset((" ".join(text.casefold().split()),))
 
 
 def _said(tool: ToolDocument) -> list[frozenset[str]]:
-    """The words of each sentence that the tool says of itself, and those of its name."""
+    """Return the words of each sentence that the tool says of itself, and those of its name."""
     sentences = (split_words(tool.name), tool.title, *_SENTENCE_END.split(tool.description))
     return [frozenset(query_tokens(each)) for each in sentences if each.strip()]
 
@@ -250,7 +250,7 @@ class _Evidence:
         return self.owners[: self.judged]
 
     def confused(self) -> dict[int, int]:
-        """The tools whose new requests, taken together, are nearer to another tool, and that tool."""
+        """Return the tools whose new requests, taken together, are nearer to another tool, and that tool."""
         found: dict[int, int] = {}
         for owner, count in zip(*np.unique(self.judged_owners, return_counts=True), strict=True):
             near = self.tools[: self.siblings] @ self.requests[: self.judged][self.judged_owners == owner].mean(axis=0)

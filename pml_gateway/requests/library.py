@@ -102,7 +102,7 @@ def sound(texts: Iterable[str]) -> tuple[str, ...]:
 
 
 def sound_lists(lists: Iterable[Iterable[str]]) -> list[tuple[str, ...]]:
-    """The same for the texts of several definitions."""
+    """Return the same for the texts of several definitions."""
     # Imported late: who only reads a library needs no lint, which takes its time to load.
     from pml_gateway.trust.lint import Linter
     from pml_gateway.trust.verdict import Subject, SubjectKind
@@ -128,7 +128,7 @@ def _is_line(text: str) -> bool:
 
 
 def chosen(requests: Iterable[ExampleRequest]) -> tuple[ExampleRequest, ...]:
-    """The requests that a tool is found by where there are more than it may have: each once, the owner's first."""
+    """Return the requests that are kept if a tool has too many: each once, the owner's first."""
     order = tuple(RequestOrigin)
     found: dict[str, ExampleRequest] = {}
     for request in sorted(requests, key=lambda each: order.index(each.origin)):
@@ -158,7 +158,7 @@ class RequestLibrary:
         """The day, and what was seen on it."""
 
     def of(self, digest: str) -> tuple[ExampleRequest, ...]:
-        """The requests of a definition, the owner's first."""
+        """Return the requests of a definition, the owner's first."""
         return self.all().get(digest, ())
 
     def all(self) -> Mapping[str, tuple[ExampleRequest, ...]]:
@@ -184,7 +184,7 @@ class RequestLibrary:
         return kept.requests
 
     def put_all(self, entries: Iterable[LibraryEntry]) -> list[LibraryEntry]:
-        """The same for many at once: all of them or none.
+        """Return the same for many at once: all of them or none.
 
         Raises:
             GatewayError: the file cannot be written.
@@ -344,7 +344,7 @@ def _version(connection: sqlite3.Connection) -> int:
 
 
 def _entry(columns: Sequence[Any]) -> LibraryEntry | None:
-    """A row of the file; nothing where somebody else wrote it."""
+    """Return a row of the file; nothing where somebody else wrote it."""
     digest, name, server, origin, texts = columns
     if not all(isinstance(each, str) for each in (digest, name, server)):
         return None

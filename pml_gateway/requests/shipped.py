@@ -90,12 +90,12 @@ class ShippedServer:
 
 
 def name_key(name: str) -> str:
-    """A tool's name as it is compared: its words in lower case."""
+    """Return a tool's name as it is compared: its words in lower case."""
     return split_words(name).casefold()
 
 
 def words_of(description: str) -> frozenset[int]:
-    """The words of a description as hashes, without what it says of arguments."""
+    """Return the words of a description as hashes, without what it says of arguments."""
     text = description[:MAX_COMPARED]
     head = _ARGUMENTS.split(text, maxsplit=1)[0]
     words = split_words(well_formed(head if head.strip() else text)).casefold().split()
@@ -155,7 +155,7 @@ class KnownServers:
                 self._by_name[name_key(name)].append(KnownTool(at, position))
 
     def recognised(self, listing: ServerTools) -> dict[int, KnownTool]:
-        """The tools of a listing that are known, by their places in it."""
+        """Return the tools of a listing that are known, by their places in it."""
         by_server: dict[int, list[_Match]] = defaultdict(list)
         for at, tool in enumerate(listing.tools):
             named_alike = self._by_name.get(name_key(tool.name), ())
@@ -234,7 +234,7 @@ class ShippedRequests:
         ]
 
     def servers(self) -> tuple[ShippedServer, ...]:
-        """The servers whose tools are known.
+        """Return the servers whose tools are known.
 
         Raises:
             GatewayError: the file cannot be read.

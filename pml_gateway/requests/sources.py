@@ -25,13 +25,13 @@ def tool_digest(tool: CatalogTool) -> str:
 
 
 def parameter_names(tool: CatalogTool) -> tuple[str, ...]:
-    """The names of a tool's parameters, in the order of its schema."""
+    """Return the names of a tool's parameters, in the order of its schema."""
     properties = tool.definition["inputSchema"].get("properties")
     return tuple(map(str, properties)) if isinstance(properties, dict) else ()
 
 
 def packages_of(servers: Mapping[str, UpstreamDefinition]) -> dict[str, str]:
-    """The packages that the commands of servers run, by the servers' ids."""
+    """Return the packages that the commands of servers run, by the servers' ids."""
     return {
         server: name
         for server, definition in servers.items()
@@ -68,7 +68,7 @@ class ToolRequests:
     def of(
         self, tools: Sequence[CatalogTool], servers: Mapping[str, UpstreamDefinition]
     ) -> list[tuple[ExampleRequest, ...]]:
-        """The requests of each tool, the owner's first.
+        """Return the requests of each tool, the owner's first.
 
         Args:
             tools: all tools of every server that has one among them, by which it is recognised.

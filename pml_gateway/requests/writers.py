@@ -274,7 +274,7 @@ def writer_of(
     chosen: str | None = None,
     environ: Mapping[str, str] = os.environ,
 ) -> Writer:
-    """The writer that was chosen or configured, else the first known command that is installed.
+    """Return the writer that was chosen or configured, else the first known command that is installed.
 
     Args:
         settings: what is configured.
@@ -393,6 +393,6 @@ def _seconds(retry_after: str) -> float:
 
 
 def _shown(text: str) -> str:
-    """The end of what a writer said, on one line, without secrets."""
+    """Return the end of what a writer said, on one line, without secrets."""
     masked = without_secrets(" ".join(text.split()))
     return masked if len(masked) <= SHOWN_OF_ERROR else "…" + masked[-SHOWN_OF_ERROR:]

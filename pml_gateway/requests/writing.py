@@ -143,7 +143,7 @@ def wanted_requests(languages: Sequence[str]) -> int:
 
 
 def parts(definitions: Sequence[PromptDefinition], wanted: frozenset[str]) -> list[Part]:
-    """The prompts' worth of tools, server by server.
+    """Return the prompts' worth of tools, server by server.
 
     Args:
         definitions: all tools of the servers, in their order.
@@ -199,7 +199,7 @@ def prompt(part: Part, languages: Sequence[str]) -> str:
 def prompt_again(
     part: Part, languages: Sequence[str], kept: Mapping[str, Sequence[str]], dropped: Sequence[DroppedRequest]
 ) -> str:
-    """The prompt for what did not pass, with the reasons; `kept` and `dropped` are by the tools' keys."""
+    """Return the prompt for what did not pass, with the reasons; `kept` and `dropped` are by the tools' keys."""
     numbers = {tool.key: number for number, tool in enumerate(part.tools, 1)}
     names = {tool.key: tool.name for tool in (*part.tools, *part.siblings)}
     rows: list[JsonObject] = []
@@ -220,7 +220,7 @@ def prompt_again(
 
 
 def prompt_repaired(asked: str, problem: str) -> str:
-    """The same prompt, after an answer that could not be read."""
+    """Return the same prompt, after an answer that could not be read."""
     return f"{asked}\nYour last answer could not be read: {problem}. Answer with the JSON object alone.\n"
 
 
@@ -253,7 +253,7 @@ def _is_read(language: str) -> bool:
 
 
 def _objects(text: str) -> Iterator[JsonObject]:
-    """The outermost JSON objects of a text, in or between chatter; one in a member `requests` counts for itself."""
+    """Return the outermost JSON objects of a text, also between prose; one in a member `requests` counts itself."""
     decoder = json.JSONDecoder()
     at = text.find("{")
     for _ in range(MAX_STARTS):
@@ -302,7 +302,7 @@ def _mentioned(tool: PromptDefinition) -> JsonObject:
 
 
 def _clean(text: str, limit: int) -> str:
-    """A server's text, bounded, without anything that is or looks like a secret."""
+    """Return a server's text, bounded, without anything that is or looks like a secret."""
     # What is known is looked for first, because one that is cut is known no more.
     return shortened(without_secrets(text)[: 2 * limit], limit)
 

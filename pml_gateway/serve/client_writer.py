@@ -68,7 +68,7 @@ class ClientWriter:
 
 
 async def client_writer(paths: Paths, configuration: str, expected_tokens: int, seconds: float) -> ClientWriter:
-    """The client of the gateway that was started last, of those that can be asked.
+    """Return the client of the gateway that was started last, of those that can be asked.
 
     Raises:
         GatewayError: there is none; with the clients that there are, and why they cannot.

@@ -56,7 +56,7 @@ OFFERED = ("prompts", "resources", "completions")
 
 
 def offered_capabilities(view: View) -> JsonObject:
-    """The capabilities beside tools: what a visible upstream has, or may have while nothing is known of it."""
+    """Return the capabilities beside tools: what a visible upstream has, or may have while nothing is known of it."""
     upstreams = view.said
     unknown = any(said is None and view.offers.may_permit(upstream_id) for upstream_id, said in upstreams.items())
     seen = [said for upstream_id, said in upstreams.items() if said is not None and view.sees_any_of(upstream_id)]
@@ -71,7 +71,7 @@ def offered_capabilities(view: View) -> JsonObject:
 
 
 async def with_announcements(state: GatewayState, view: View, answer: JsonObject) -> JsonObject:
-    """The SDK's answer to a client's first request, with what the servers it sees can do and have to say."""
+    """Return the SDK's answer to a client's first request, with what the servers it sees can do and have to say."""
     instructions = await anyio.to_thread.run_sync(state.instructions, view)
     own = {key: value for key, value in answer["capabilities"].items() if key not in OFFERED}
     capabilities = {**own, **offered_capabilities(view)}
@@ -105,7 +105,7 @@ class ClientSessions:
         return mcp_types.EmptyResult()
 
     async def roots_changed(self, ctx: Context, _: mcp_types.NotificationParams) -> None:
-        """A client's roots changed."""
+        """Note that a client's roots changed."""
         client_id = ctx.scope.client.id
         async with anyio.create_task_group() as tasks:
             for upstream in self._gateway.pool.upstreams.values():
@@ -194,7 +194,7 @@ class KnownClients:
             self._note(ctx, client_capabilities)
 
     def _local(self, ctx: Context) -> LocalClients | None:
-        """The clients on this machine, where this is one: they come by streams instead of HTTP."""
+        """Return the clients on this machine, where this is one: they come by streams instead of HTTP."""
         return self._gateway.pool.local if ctx.request is None else None
 
     def _note(self, ctx: Context, client_capabilities: Capabilities) -> str:

@@ -169,12 +169,12 @@ async def _clear_dead(paths: Paths) -> None:
 
 
 def sockets(paths: Paths) -> list[Path]:
-    """The control sockets of this home, also those that nobody serves any more."""
+    """Return the control sockets of this home, also those that nobody serves any more."""
     return _files(paths, ".sock")
 
 
 def _given_up(paths: Paths) -> list[Path]:
-    """The sockets of gateways that were killed before these could be found."""
+    """Return the sockets of gateways that were killed before these could be found."""
     return [path for path in _files(paths, ".new") if _was_of_killed(path)]
 
 
@@ -242,7 +242,7 @@ async def _answer(
 
 
 async def _while_awaited(stream: anyio.abc.SocketStream, answer: Callable[[], Awaitable[JsonObject]]) -> JsonObject:
-    """An answer that is given up when whoever asked for it leaves."""
+    """Return an answer that is given up when whoever asked for it leaves."""
     async with anyio.create_task_group() as tasks:
 
         async def watch() -> None:
@@ -286,7 +286,7 @@ async def _execute(
 
 
 async def ask_gateways(paths: Paths, command: str, timeout: float = 30.0, **arguments: str) -> list[JsonObject]:
-    """The answers of every gateway that runs with this home directory; sockets nobody serves are removed."""
+    """Return the answers of every gateway that runs with this home directory; sockets nobody serves are removed."""
     answers, dead = await ask_sockets(paths, command, timeout, **arguments)
     for path in dead:
         path.unlink(missing_ok=True)
@@ -296,7 +296,7 @@ async def ask_gateways(paths: Paths, command: str, timeout: float = 30.0, **argu
 async def ask_sockets(
     paths: Paths, command: str, timeout: float = 30.0, **arguments: str
 ) -> tuple[list[JsonObject], list[Path]]:
-    """The answers of every gateway that runs with this home directory, and the sockets that nobody serves."""
+    """Return the answers of every gateway that runs with this home directory, and the sockets that nobody serves."""
     dead: list[Path] = []
     found: dict[Path, JsonObject] = {}
 
@@ -323,7 +323,7 @@ NO_ANSWER = (OSError, ValueError, anyio.IncompleteRead, anyio.DelimiterNotFound,
 
 
 async def ask_socket(path: Path, command: str, timeout: float, **arguments: object) -> JsonObject:
-    """The answer of one gateway.
+    """Return the answer of one gateway.
 
     Raises:
         OSError: nobody serves the socket, or nobody answers in time; or another of `NO_ANSWER`.
@@ -339,7 +339,7 @@ async def ask_socket(path: Path, command: str, timeout: float, **arguments: obje
 
 @contextmanager
 def _reachable(path: Path) -> Iterator[str]:
-    """An address for a socket file; one that is too long is named through an open directory (Linux)."""
+    """Yield an address for a socket file; one that is too long goes through an open directory (Linux)."""
     if len(os.fsencode(path)) <= MAX_SOCKET_PATH or not Path("/proc/self/fd").is_dir():
         yield str(path)
         return

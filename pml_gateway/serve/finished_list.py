@@ -18,7 +18,7 @@ EMPTY = mcp_types.ListToolsResult(tools=[], ttl_ms=0, cache_scope="public")
 
 
 async def fill(gateway: Gateway, ctx: Context, answer: JsonObject) -> JsonObject:
-    """The checked, empty answer with the finished list, or with that list to be spliced in."""
+    """Return the checked, empty answer with the finished list, or with that list to be spliced in."""
     scope, asked_at = ctx.scope, anyio.current_time()
     intent = list_intent(ctx.params, scope, gateway.state.settings.gateway)
     finished = await list_tools(gateway, scope, intent, ctx.protocol_version)

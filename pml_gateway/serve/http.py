@@ -232,7 +232,7 @@ class HttpApp:
             tasks.cancel_scope.cancel()
 
     def _refusal(self, scope: Scope) -> Response | None:
-        """The answer where Host or Origin is not known: DNS rebinding, or a page of another site."""
+        """Return the answer where Host or Origin is not known: DNS rebinding, or a page of another site."""
         match self._known_hosts.refused(scope["headers"]):
             case "host":
                 remedy = "one Host header is needed, with a name of this gateway; add the name to http.allowed_hosts"
@@ -273,7 +273,7 @@ class HttpApp:
 
 @asynccontextmanager
 async def open_app(runtime: Runtime, settings: HttpSettings, limits: ConnectionLimits) -> AsyncIterator[HttpApp]:
-    """The application with its session manager; sessions end with this context."""
+    """Open the application with its session manager; sessions end with this context."""
     manager = ResumableSessions(
         runtime.server, idle_seconds=settings.session_idle_seconds, max_body_bytes=settings.max_body_bytes
     )
@@ -282,7 +282,7 @@ async def open_app(runtime: Runtime, settings: HttpSettings, limits: ConnectionL
 
 
 def _identified(headers: Iterable[tuple[bytes, bytes]]) -> tuple[str, tuple[tuple[str, str], ...]]:
-    """The request's id, the client's own where that is well-formed, and its trace context."""
+    """Return the request's id, the client's own where that is well-formed, and its trace context."""
     given = {name.decode("latin-1"): value.decode("latin-1") for name, value in headers if name in _TRACE_HEADERS}
     return request_id_from(given.get(REQUEST_ID_HEADER)), trace_parent(given)
 

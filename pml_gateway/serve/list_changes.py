@@ -129,7 +129,7 @@ class Subscribers:
         self._due.ask()
 
     async def _changed(self, subscriber: _Subscriber) -> frozenset[ListKind]:
-        """The lists of a client that are others now."""
+        """Return the lists of a client that are others now."""
         before = subscriber.digests
         subscriber.digests = await self._digests(subscriber.scope, subscriber.version)
         _remember(subscriber)
@@ -248,7 +248,7 @@ class Subscribers:
         return await list_tools(self._gateway, scope, intent, version)
 
     def _now(self, scope: RequestScope) -> RequestScope | None:
-        """The scope with the rights that its client has now; None where it has none."""
+        """Return the scope with the rights that its client has now; None where it has none."""
         client = current_client(scope.client, self._gateway.state.settings.clients)
         return None if client is None else replace(scope, client=client)
 

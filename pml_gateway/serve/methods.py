@@ -147,7 +147,7 @@ class Dispatch:
     async def _serve(
         self, method: Method, trace: Trace, call_next: CallNext, ctx: ServerRequestContext[Any, Any]
     ) -> HandlerResult:
-        """The SDK's answer, finished; whatever span it has is current."""
+        """Return the SDK's answer, finished; whatever span it has is current."""
         if self._spans is not None:
             self._spans.about_request(trace.request_id, trace.client)
         answer = partial(_answered, method, call_next)
@@ -167,7 +167,7 @@ async def _answered(method: Method, call_next: CallNext, ctx: ServerRequestConte
 
 
 def always(answer: BaseModel) -> Handle:
-    """Handles every message alike: what the client gets is put into `answer` once the SDK has checked it."""
+    """Handle one message: the client's result is put into `answer` once the SDK has checked it."""
 
     async def handle(_ctx: Context, _params: Any) -> BaseModel:
         return answer
@@ -176,6 +176,6 @@ def always(answer: BaseModel) -> Handle:
 
 
 def shown_client(client: Client) -> str:
-    """A client's name for logs and metrics: configured ones by name, and never the id of a session, which is a key."""
+    """Return a client's name for logs and metrics: configured ones by name, never a session id, which is a key."""
     kind, _, name = client.id.partition(":")
     return name if kind == "client" else "anonymous" if kind == "session" else kind

@@ -78,7 +78,7 @@ class MetricsPage:
         self._key = metrics_key(settings, environ)
 
     def answer(self, request: Request, *, keys_needed: bool) -> Response:
-        """The page, or why not."""
+        """Return the page, or why not."""
         if request.method not in ("GET", "HEAD"):
             return JSONResponse({"error": "use GET"}, 405, {"Allow": "GET, HEAD"})
         if (keys_needed or self._key is not None) and not self._is_key(request.headers.get("authorization", "")):

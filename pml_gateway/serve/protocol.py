@@ -76,7 +76,7 @@ class GatewayServer(Server[Any]):
         experimental_capabilities: dict[str, dict[str, Any]] | None = None,
         extensions: dict[str, dict[str, Any]] | None = None,
     ) -> InitializationOptions:
-        """The handshake's answer, with `tools.listChanged`."""
+        """Return the handshake's answer, with `tools.listChanged`."""
         options = notification_options or NotificationOptions(tools_changed=True)
         return super().create_initialization_options(options, experimental_capabilities, extensions)
 
@@ -93,7 +93,7 @@ def method_table(
     sessions: ClientSessions,
     clients: KnownClients,
 ) -> Iterator[Method]:
-    """Handler of each method."""
+    """Return the handler of each method."""
 
     async def call_tool(ctx: Context, params: mcp_types.CallToolRequestParams) -> JsonObject:
         arguments = dict(params.arguments or {})
@@ -143,7 +143,7 @@ def build_server(
     offers: PromptAndResourceRequests,
     spans: Spans | None = None,
 ) -> GatewayServer:
-    """The MCP server in front of a gateway."""
+    """Return the MCP server in front of a gateway."""
     server = GatewayServer(
         "pml-gateway",
         version=__version__,

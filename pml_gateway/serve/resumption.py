@@ -56,7 +56,7 @@ class _Stream:
         return any(isinstance(message, JSONRPCResponse | JSONRPCError) for _, message in self.events)
 
     def after(self, event_id: EventId) -> list[tuple[EventId, JSONRPCMessage]] | None:
-        """The events after one, or nothing when that one is not known (any more)."""
+        """Return the events after one, or nothing when that one is not known (any more)."""
         ids = [self.first_id, *(known for known, _ in self.events)]
         return list(self.events)[ids.index(event_id) :] if event_id in ids else None
 
@@ -80,8 +80,7 @@ class SessionEvents(EventStore):
         self._last = 0
 
     async def store_event(self, stream_id: StreamId, message: JSONRPCMessage | None) -> EventId:
-        """Keep one event, from here on with the id that the client knows; an empty one opens the stream of the request
-        at hand."""
+        """Keep one event, with the id that the client knows; an empty one opens the stream of the current request."""
         if isinstance(message, JSONRPCResponse | JSONRPCError) and message.id is not None:
             message.id = original(message.id)
         self._last += 1
@@ -130,7 +129,7 @@ class SessionEvents(EventStore):
             scope.on_sent = lambda complete: self._sent(stream_id, complete)
 
     def _sent(self, stream_id: StreamId, complete: bool) -> None:
-        """The HTTP response that carried a stream has ended: completely, or because the client left."""
+        """Note that the HTTP response of a stream has ended: completely, or because the client left."""
         stream = self._streams.get(stream_id)
         if stream is None:
             return

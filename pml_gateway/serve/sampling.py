@@ -69,7 +69,7 @@ class ClientModel:
         self._is_asked = False
 
     def as_json(self) -> JsonObject:
-        """The client, and why it cannot be asked."""
+        """Return the client, and why it cannot be asked."""
         return {
             "pid": os.getpid(),
             **self._presence.as_json(),
@@ -79,7 +79,7 @@ class ClientModel:
         }
 
     async def answer(self, request: JsonObject) -> JsonObject:
-        """The text that the client's model writes, or why there is none."""
+        """Return the text that the client's model writes, or why there is none."""
         try:
             question = SamplingQuestion.model_validate(request)
         except ValidationError as error:
@@ -134,7 +134,7 @@ class ClientModel:
         return self._read(answer, question)
 
     def _read(self, answer: JsonObject, question: SamplingQuestion) -> JsonObject:
-        """The text of a client's answer, in which anything may stand."""
+        """Return the text of a client's answer, in which anything may stand."""
         content = answer.get("content")
         blocks = content if isinstance(content, list) else [content]
         texts = [block.get("text") for block in blocks if isinstance(block, dict) and block.get("type") == "text"]

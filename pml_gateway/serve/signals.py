@@ -76,7 +76,7 @@ def run_until_signalled(work: Callable[[], Awaitable[ResultT]]) -> ResultT:
 
 @asynccontextmanager
 async def first_signal() -> AsyncIterator[anyio.Event]:
-    """The event that the first signal sets. Who sends a second does not want to wait: it ends the process at once.
+    """Yield an event that the first signal sets. A second signal ends the process at once.
 
     Entered before all that takes time to end, so that the second is heard until everything has.
     """

@@ -96,11 +96,11 @@ class UnansweredRequests:
     def read(
         self, stream: ContextReceiveStream[SessionMessage | Exception], patience: Callable[[], float]
     ) -> TappedReceive:
-        """The stream of what the client sends; it ends once all is answered, or `patience` seconds after its end."""
+        """Yield the client's messages; the stream ends once all is answered, or `patience` seconds after the input."""
         return TappedReceive(stream, self._note_request, lambda: self.answered(patience()))
 
     def write(self, stream: ContextSendStream[SessionMessage]) -> Outgoing:
-        """The stream of what it is sent."""
+        """Return the stream of what it is sent."""
         return Outgoing(stream, self._note_answer)
 
     def _note_request(self, item: SessionMessage | Exception) -> None:

@@ -78,7 +78,7 @@ def _is_redis_url(store: str) -> bool:
 def build_backend(
     settings: ReferenceSettings, directory: Path, working_directory: WorkingDirectory | None = None
 ) -> Backend:
-    """The store a setting names, not yet open. Imports take 0.3 s: call it in a thread.
+    """Return the store a setting names, not yet open. Imports take 0.3 s: call it in a thread.
 
     Args:
         settings: `store` is `memory`, `disk`, `disk:<folder>`, or a `redis://` or `rediss://` URL.

@@ -179,7 +179,7 @@ async def _end_later(stop: anyio.Event) -> None:
 
 
 async def _set_when_cancelled(stop: anyio.Event) -> None:
-    """The watcher's thread cannot be cancelled; it looks at this event instead."""
+    """End the watcher's thread, which cannot be cancelled and looks at this event instead."""
     try:
         await stop.wait()
     finally:

@@ -50,14 +50,14 @@ class MemoryStore:
         max_bytes: float = MAX_BYTES,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """The bounds are those of each collection; `math.inf` is none."""
+        """Set the limits of each collection; `math.inf` means none."""
         self._max_entries = max_entries
         self._max_bytes = max_bytes
         self._clock = clock
         self._collections: dict[str, _Collection] = defaultdict(_Collection)
 
     async def get(self, key: str, *, collection: str) -> JsonObject | None:
-        """The value of a key that has not expired."""
+        """Return the value of a key that has not expired."""
         entry = self._live(key, collection)
         value: JsonObject | None = None if entry is None else json.loads(entry.text)
         return value

@@ -25,7 +25,7 @@ class KeyValues(Protocol):
     """Values by key. Collections keep apart what has nothing to do with each other; keys of an object have no order."""
 
     async def get(self, key: str, *, collection: str) -> JsonObject | None:
-        """The value of a key that has not expired."""
+        """Return the value of a key that has not expired."""
 
     async def put(self, key: str, value: JsonObject, *, collection: str, ttl: float | None = None) -> None:
         """Keep a value for `ttl` seconds; without, until it makes room for others."""

@@ -102,7 +102,7 @@ class SettledServer:
         )
 
     def peers(self) -> Iterator[Peer]:
-        """The tools that are served."""
+        """Yield the tools that are served."""
         for tool in self.heard.entry.tools:
             yield peer_of(self.pins.server, name_of(SubjectKind.TOOL, tool), tool)
 
@@ -178,7 +178,7 @@ def admit(
 
 
 def judged(judge: Judge, subjects: Sequence[Subject], peers: Collection[Peer]) -> list[Verdict]:
-    """A verdict for each subject; what a judge fails on is risky."""
+    """Return a verdict for each subject; what a judge fails on is risky."""
     try:
         return judge.judge(subjects, peers)
     # What servers wrote must stop neither the gateway nor the other servers' changes.
@@ -251,7 +251,7 @@ class _Review:
         return [item for item, _ in self._waiting.values()]
 
     def peers(self) -> Iterator[Peer]:
-        """The tools that are served, whose names others may take."""
+        """Yield the tools that are served, whose names others may take."""
         for item in self._items.values():
             is_served = isinstance(self._decided.get(item.key), Form)
             if item.key[0] is SubjectKind.TOOL and (is_served or item.key in self._pins.accepted):
@@ -315,7 +315,7 @@ class _Review:
             self._decided[item.key] = replace(decided, is_text_only=True)
 
     def admitted_entry(self) -> ManifestEntry:
-        """The listing without what is held back; the very same object where nothing is."""
+        """Return the listing without what is held back; the very same object where nothing is."""
         entry = self._heard.entry
         record = self._served(self._record)
         if record is None and SERVER in self._pins.accepted:
@@ -350,7 +350,7 @@ class _Review:
                 yield latest.definition or {"name": key[1]}
 
     def pinned_into(self, pins: Pins) -> Pins:
-        """The pins with what was decided here."""
+        """Return the pins with what was decided here."""
         own = self._pins
         forms: dict[Key, Form] = {}
         held: dict[Key, tuple[HeldForm, ...]] = {}

@@ -43,7 +43,7 @@ Features = npt.NDArray[np.int32]
 
 
 def features_of(reading: Reading, start: int, end: int, found: Sequence[RuleMatch], traits: Sequence[str]) -> set[int]:
-    """The features that a sentence has, as positions in the weights; nothing for a short one without a telling word."""
+    """Return the features of a sentence as positions in the weights; none for a short one without a known word."""
     letters = reading.letters
     kinds = [(at, _KINDS[letters[at]]) for at in range(start, end) if letters[at] not in (PLAIN, END)]
     if not kinds and end - start < MIN_WORDS:
@@ -68,7 +68,7 @@ def features_of(reading: Reading, start: int, end: int, found: Sequence[RuleMatc
 
 @lru_cache(maxsize=16_384)
 def _places(word: str) -> tuple[str, tuple[int, ...]]:
-    """The stem of a word, and the positions of the stem and of the word's pieces."""
+    """Return the stem of a word, and the positions of the stem and of the word's pieces."""
     word = word[:MAX_WORD]
     stem = next(
         (word[: -len(each)] for each in _ENDINGS if word.endswith(each) and len(word) - len(each) >= MIN_STEM), word

@@ -27,7 +27,7 @@ class Identity:
 
 
 def identity_of(definition: UpstreamDefinition) -> Identity:
-    """The identity of a configured server."""
+    """Return the identity of a configured server."""
     package = package_of(definition.command or "", definition.args)
     if package.name:
         what: object = ["package", package.name]
@@ -72,12 +72,12 @@ MAYBE_DEEP = 200
 
 
 def name_of(kind: SubjectKind, definition: JsonObject) -> str:
-    """The own name of a definition; a server may send anything as one."""
+    """Return the own name of a definition; a server may send anything as one."""
     return str(definition.get(NAMED_BY[kind]) or "")
 
 
 def digest(definition: JsonObject) -> str:
-    """A hash of the definition, whatever the order of its keys; none of what is nested too deep to be read."""
+    """Return a hash of the definition, whatever the order of its keys; none of what is nested too deep to be read."""
     try:
         text = f"{'[' * DEPTH_OF_FILES}{_written(definition)}{']' * DEPTH_OF_FILES}"
         if text.count("{") + text.count("[") > MAYBE_DEEP:

@@ -427,7 +427,7 @@ def _letter(found: re.Match[str], said: str, group: str | None, peers: Collectio
 
 
 def _forms(word: str) -> Iterator[str]:
-    """A word with its endings; forms that do not exist do no harm."""
+    """Yield a word with its endings; forms that do not exist do no harm."""
     yield word
     if not word.isascii() or len(word) < 3 or ("-" in word and len(word) > 12):
         return

@@ -130,7 +130,7 @@ class Sentence:
         return self.source is not self.revealed.plain
 
     def span(self, start: int, end: int) -> str:
-        """The text between two words of the reading."""
+        """Return the text between two words of the reading."""
         return self.source[self.reading.starts[start] : self.reading.ends[end - 1]]
 
     def features(self) -> set[int]:
@@ -159,7 +159,7 @@ def sentences_of(
     own: Collection[str] = (),
     about: tuple[str, ...] = (),
 ) -> Iterator[Sentence]:
-    """The sentences of a passage that are not `known`, with the rules that fit them."""
+    """Yield the sentences of a passage that are not `known`, with the rules that fit them."""
     for source in (revealed.plain, *revealed.decoded):
         reading = read(source, strangers, own)
         fitting = list(matches(reading))
@@ -191,12 +191,12 @@ SHOUTED = 3
 
 
 def _normal(reading: Reading, start: int, end: int) -> str:
-    """A sentence as it is compared with those of another definition."""
+    """Return a sentence as it is compared with those of another definition."""
     return " ".join(reading.words[start:end])
 
 
 def known_of(definition: JsonObject) -> frozenset[str]:
-    """The texts and sentences of a definition that was accepted."""
+    """Return the texts and sentences of a definition that was accepted."""
     known: set[str] = set()
     for passage in passages_of(definition)[0]:
         known.add(passage.text)
@@ -234,7 +234,7 @@ _DATA |= {Kind.IDENTITY, Kind.EVIL, Kind.MESSAGE}
 
 
 def _class_of(letters: str, here: Sequence[RuleMatch]) -> RiskClass:
-    """The class of a sentence that the classifier found: that of a rule which came near, else of its words."""
+    """Return the class of a sentence that the classifier found: that of a rule which came near, else of its words."""
     if here:
         return here[0].rule.risk_class
     has = set(letters)
@@ -254,7 +254,7 @@ def _class_of(letters: str, here: Sequence[RuleMatch]) -> RiskClass:
 def _findings(
     passage: Passage, risk_class: RiskClass, text: str, score: float, is_change: bool, *, is_encoded: bool = False
 ) -> Iterator[_Scored]:
-    """A finding under its class, and under those that its place and its time give it."""
+    """Yield a finding under its class, and under those that its place and its time give it."""
     classes = [risk_class]
     if is_encoded:
         classes.append(RiskClass.OBFUSCATED_TEXT)
@@ -312,7 +312,7 @@ class _Neighbours:
 
 
 def _posing(subject: Subject, neighbours: _Neighbours) -> Iterator[_Scored]:
-    """A name that is another server's, or nearly: by chance names agree often, names with descriptions do not."""
+    """Yield a name that is another server's, or nearly: by chance names agree often, names with descriptions do not."""
     name = _name_of(subject.definition)
     is_known = subject.before is not None and subject.before.get("name") == name
     if subject.kind is not SubjectKind.TOOL or not name or is_known:
@@ -361,7 +361,7 @@ def _resembles(name: str, other: str) -> bool:
 
 
 def _spellings(name: str) -> Iterator[str]:
-    """A name without blanks and look-alike digits, and the same with one letter left out: equal for what is near."""
+    """Yield a name without separators and look-alike digits, then with one letter left out: equal for near names."""
     spelled = name[:MAX_COMPARED].lower().translate(_SPELLED)
     yield spelled
     if MIN_NAME <= len(spelled) <= MAX_NAME:

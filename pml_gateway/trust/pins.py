@@ -104,7 +104,7 @@ class ServerPins:
     rejected: Mapping[Key, tuple[HeldForm, ...]] = field(default_factory=dict)
 
     def form(self, key: Key, digest: str) -> Form | None:
-        """The accepted form of this hash."""
+        """Return the accepted form of this hash."""
         return next((form for form in self.accepted.get(key, ()) if form.digest == digest), None)
 
     @property
@@ -118,7 +118,7 @@ class ServerPins:
         return forms[-1] if forms else None
 
     def waiting(self, key: Key, digest: str) -> HeldForm | None:
-        """The form of this hash that is held back."""
+        """Return the form of this hash that is held back."""
         return next((held for held in self.held.get(key, ()) if held.digest == digest), None)
 
     def refusal(self, key: Key, digest: str) -> HeldForm | None:
@@ -126,7 +126,7 @@ class ServerPins:
         return next((each for each in self.rejected.get(key, ()) if each.digest == digest), None)
 
     def with_forms(self, forms: Iterable[tuple[Key, Form]]) -> ServerPins:
-        """These pins with more accepted forms, which are held back and rejected no longer."""
+        """Return these pins with more accepted forms, which are held back and rejected no longer."""
         accepted, held, rejected = dict(self.accepted), dict(self.held), dict(self.rejected)
         for key, form in forms:
             others = [each for each in accepted.get(key, ()) if each.digest != form.digest]
@@ -137,7 +137,7 @@ class ServerPins:
         return replace(self, accepted=accepted, held=_filled(held), rejected=_filled(rejected))
 
     def rejecting(self, key: Key, held: HeldForm) -> ServerPins:
-        """These pins with a definition rejected, which is accepted or waits no longer."""
+        """Return these pins with a definition rejected, which is accepted or waits no longer."""
         was_accepted = self.form(key, held.digest) is not None
         # Who rejects what is served wants none of it; who rejects a change wants what was there before.
         accepted = {each: forms for each, forms in self.accepted.items() if each != key or not was_accepted}
@@ -222,7 +222,7 @@ class PinsFile:
         return self._seen is None or self._is_unsaved
 
     def load(self) -> Pins:
-        """The pins on disk; those remembered where nothing else was written since, or the file is of no use."""
+        """Return the pins on disk; those remembered where nothing else was written since, or the file is of no use."""
         stamp = self._stamp()
         if stamp == self._seen:
             return self._pins
@@ -327,7 +327,7 @@ def _bounded(pins: ServerPins) -> ServerPins:
 
 
 def _written(pins: Pins) -> str:
-    """The pins as JSON, in pieces: written at once, many would keep every other thread waiting."""
+    """Return the pins as JSON, in pieces: written at once, many would keep every other thread waiting."""
     servers = ",".join(_written_server(each) for each in pins.servers.values())
     return f'{{"format":{FORMAT},"rejected":{_json(pins.rejected_texts)},"servers":[{servers}]}}'
 
@@ -366,7 +366,7 @@ def _encoded_held(held: HeldForm) -> JsonObject:
 
 
 def encoded_verdict(verdict: Verdict | None) -> JsonObject | None:
-    """A verdict as JSON."""
+    """Return a verdict as JSON."""
     if verdict is None:
         return None
     reasons = [each.as_json() for each in verdict.reasons]

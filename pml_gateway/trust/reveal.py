@@ -79,7 +79,7 @@ class RevealedText:
 
 
 def reveal(text: str) -> RevealedText:
-    """The text without what hides in it, what did, and what encoded parts say."""
+    """Return the text without what hides in it, what did, and what encoded parts say."""
     hidden: list[HiddenText] = []
     decoded: list[str] = []
     plain = text

@@ -185,7 +185,7 @@ def _standing(form: Form, *, is_latest: bool) -> State:
 
 
 def approved(pins: Pins, chosen: Collection[Case], now: float) -> Pins:
-    """The pins with exactly these definitions accepted by their owner."""
+    """Return the pins with exactly these definitions accepted by their owner."""
     for case in chosen:
         own = _own(pins, case)
         form = Form(case.definition, case.digest, Acceptance.OWNER, now, case.verdict)
@@ -195,7 +195,7 @@ def approved(pins: Pins, chosen: Collection[Case], now: float) -> Pins:
 
 
 def rejected(pins: Pins, chosen: Collection[Case], now: float) -> Pins:
-    """The pins with exactly these definitions refused, here and under any other name or server."""
+    """Return the pins with exactly these definitions refused, here and under any other name or server."""
     for case in chosen:
         own = _own(pins, case)
         waiting = own.waiting(case.key, case.digest)
@@ -211,7 +211,7 @@ def _own(pins: Pins, case: Case) -> ServerPins:
 
 
 def named(known: Sequence[Case], name: str) -> list[Case]:
-    """The definitions that a name means: whole names first, then own ones; `NAME@HASH` is one form of it.
+    """Return the definitions that a name means: whole names first, then own ones; `NAME@HASH` is one form of it.
 
     A hash goes first: a server that knows what will be approved could call something else exactly that.
     """

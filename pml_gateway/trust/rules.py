@@ -40,7 +40,7 @@ class Rule:
         return FACT_BONUS if "PEER" in self.pattern or self.name == "which-model" else RULE_BONUS
 
     def compiled(self) -> re.Pattern[str]:
-        """The pattern over the letters of a reading."""
+        """Return the pattern over the letters of a reading."""
         parts = []
         for part in self.pattern.split():
             gap = _GAP.fullmatch(part)

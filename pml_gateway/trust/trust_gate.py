@@ -32,7 +32,7 @@ MAX_VERDICTS = 100_000
 
 
 def shipped_judge() -> Judge:
-    """The lint."""
+    """Return the lint."""
     # It takes 0.06 s to import, which a start with unchanged tools never needs.
     from pml_gateway.trust.lint import Linter
 
@@ -52,7 +52,7 @@ class Unread:
         return [subject_of(server, key, each.definition) for server, _, key, each in self.places]
 
     def slices(self, count: int) -> Iterator[Unread]:
-        """The same in parts."""
+        """Yield the same in parts."""
         for start in range(0, len(self.places), count):
             yield replace(self, places=self.places[start : start + count])
 

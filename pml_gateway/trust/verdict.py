@@ -146,5 +146,5 @@ class Peer:
 
 
 def peer_of(server: str, name: str, definition: JsonObject) -> Peer:
-    """A tool as others may pose as it."""
+    """Return a tool as others may pose as it."""
     return Peer(server, name, str(definition.get("description") or ""))

@@ -40,7 +40,7 @@ CREATE TABLE IF NOT EXISTS bodies (
 
 
 def open_for_writing(path: Path) -> sqlite3.Connection:
-    """The database, made if it is missing, so that only its owner can read it.
+    """Return the database, made if it is missing, so that only its owner can read it.
 
     Raises:
         OSError, sqlite3.Error: it cannot be used.
@@ -63,7 +63,7 @@ def open_for_writing(path: Path) -> sqlite3.Connection:
 
 
 def open_for_reading(path: Path) -> sqlite3.Connection | None:
-    """The database as commands read it; None where nothing was recorded yet.
+    """Return the database as commands read it; None where nothing was recorded yet.
 
     Raises:
         GatewayError: it cannot be read.

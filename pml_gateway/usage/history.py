@@ -86,7 +86,7 @@ class History:
 
 
 def read_history(path: Path, wanted: RecordFilter, *, lists: bool = False) -> History:
-    """The records that are asked for; those of lists only with `lists`, since their tokens have to be counted.
+    """Return the records that are asked for; those of lists only with `lists`, since their tokens have to be counted.
 
     Raises:
         GatewayError: the database cannot be read.

@@ -52,7 +52,7 @@ class Journal:
         self._path = folder / f"{hashlib.sha256(config.encode()).hexdigest()[:16]}.json"
 
     def steps(self) -> list[StageChange]:
-        """The steps, oldest first.
+        """Return the steps, oldest first.
 
         Raises:
             GatewayError: the journal cannot be read.
@@ -69,7 +69,7 @@ class Journal:
             ) from exc
 
     def last(self, client: str | None) -> StageChange | None:
-        """The last step of a client, or of all together."""
+        """Return the last step of a client, or of all together."""
         return next((step for step in reversed(self.steps()) if step.client == client), None)
 
     def move(
@@ -166,7 +166,7 @@ def _is_undone(whole: str, text: str, step: StageChange, path: Path) -> bool:
 
 
 def _earlier_values(step: StageChange, path: Path) -> dict[str, Any]:
-    """The step's keys with their values of before; what the file did not say, as the built-in defaults say it."""
+    """Return the step's keys with their previous values, or the built-in defaults if the file had none."""
     before = _leaves(step.before, path)
     defaults: Mapping[str, Any] = Settings().model_dump(mode="json")
     tree: dict[str, Any] = {}

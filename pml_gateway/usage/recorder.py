@@ -32,7 +32,7 @@ from pml_gateway.usage.database import open_for_writing, prune
 
 
 def usage_name(client: Client) -> str:
-    """Configured clients by name, `local` or `anonymous`; never the id of a session, which is a key."""
+    """Return a configured client's name, `local` or `anonymous`; never a session id, which is a key."""
     kind, _, name = client.id.partition(":")
     return name if kind == "client" else "anonymous" if kind == "session" else kind
 
@@ -44,14 +44,14 @@ MAX_ARGUMENTS = 2000
 
 
 def masked(text: str | None) -> str | None:
-    """A query or an intent as it is kept."""
+    """Return a query or an intent as it is kept."""
     if text is None:
         return None
     return without_secrets(text[:MAX_TEXT].encode(errors="replace").decode())
 
 
 def shown_arguments(arguments: JsonObject | None) -> str | None:
-    """The arguments of a call as they are kept, where the configuration asks for them."""
+    """Return the arguments of a call as they are kept, where the configuration asks for them."""
     if arguments is None:
         return None
     text = json.dumps(mask_tree(arguments, _kept), ensure_ascii=False, separators=(",", ":"), default=str)
@@ -257,7 +257,7 @@ class Recorder:
 
 
 def _keep_body(connection: sqlite3.Connection, body: bytes) -> str:
-    """The digest of a list; a new one is kept until its tokens are counted, if not too many are."""
+    """Return the digest of a list; a new one is kept until its tokens are counted, if not too many are."""
     digest = hashlib.sha256(body).hexdigest()[:32]
     if connection.execute("SELECT 1 FROM bodies WHERE digest = ?", (digest,)).fetchone() is None:
         [(uncounted,)] = connection.execute("SELECT count(*) FROM bodies WHERE body IS NOT NULL").fetchall()
@@ -272,7 +272,7 @@ def _keep_body(connection: sqlite3.Connection, body: bytes) -> str:
 
 @asynccontextmanager
 async def open_recorder(path: Path, limits: Callable[[], UsageSettings]) -> AsyncIterator[Recorder]:
-    """A recorder whose rows are on disk when this context ends."""
+    """Open a recorder whose rows are on disk when this context ends."""
     recorder = Recorder(path, limits)
     try:
         yield recorder

@@ -43,7 +43,7 @@ _TELLING = ("expose_meta_tools", "expose_underlying_tools", "apply_semantic_filt
 
 
 def stage_of(gateway: GatewaySection, mode: ExposureMode) -> Stage | None:
-    """The stage a client in `mode` is in; None for semantic, and for hybrid with values of its own."""
+    """Return the stage a client in `mode` is in; None for semantic, and for hybrid with values of its own."""
     stages = (stage for stage in Stage if stage.mode is mode)
     return next((stage for stage in stages if mode is not ExposureMode.HYBRID or _says(gateway, stage)), None)
 
@@ -62,7 +62,7 @@ def _says(gateway: GatewaySection, stage: Stage) -> bool:
 
 
 def stage_in(settings: Settings, client: str | None = None) -> Stage | None:
-    """The stage of the gateway, or of one configured client.
+    """Return the stage of the gateway, or of one configured client.
 
     Raises:
         UsageError: no such client.
@@ -96,7 +96,7 @@ def values_of(stage: Stage, settings: Settings, client: str | None = None) -> di
 
 
 def with_values(settings: Settings, values: dict[str, Any]) -> Settings:
-    """The settings with the values of a stage laid over them."""
+    """Return the settings with the values of a stage laid over them."""
     given = values.get("gateway", {})
     gateway = settings.gateway
     hybrid = gateway.hybrid.model_copy(update=given.get("hybrid", {}))
@@ -143,7 +143,7 @@ class StageProgress:
 
 
 def standing(history: History, since: float | None, now: float) -> StageProgress:
-    """The standing of the stage that began at `since`; without a beginning, of everything recorded."""
+    """Return the standing of the stage that began at `since`; without a beginning, of everything recorded."""
     began = since if since is not None else min((call.at for call in history.calls), default=now)
     calls = [call for call in history.calls if call.at >= began]
     before: Sequence[RecordedCall] = [call for call in history.calls if call.at < began]

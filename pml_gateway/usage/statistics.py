@@ -52,7 +52,7 @@ class Statistics:
 
 
 def statistics(history: History, known: Collection[ToolKey], *, now: float, days: int) -> Statistics:
-    """The figures of a history over the last `days` days; `known` are the tools there are now."""
+    """Return the figures of a history over the last `days` days; `known` are the tools there are now."""
     calls = history.calls
     by_tool: dict[ToolKey, list[RecordedCall]] = defaultdict(list)
     for call in calls:
@@ -78,7 +78,7 @@ def statistics(history: History, known: Collection[ToolKey], *, now: float, days
 
 
 def success_rate(calls: Sequence[RecordedCall]) -> float | None:
-    """The share of calls that succeeded."""
+    """Return the share of calls that succeeded."""
     return sum(call.succeeded for call in calls) / len(calls) if calls else None
 
 

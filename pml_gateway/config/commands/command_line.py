@@ -454,7 +454,7 @@ _CODE_ENDING = re.compile(
 
 
 def _package(name: str, words: Sequence[str], led: int, subcommand: tuple[str, ...]) -> CommandLine:
-    """A package runner: all up to the package, or what it is told to run of it."""
+    """Return a package runner: all up to the package, or what it is told to run of it."""
     options, _ = _RUNNERS[name]
     rest = words[led:]
     call = next((at for at, word in enumerate(rest) if word in ("-c", "--call") and options is _NPM), None)
@@ -502,7 +502,7 @@ def _values(words: Sequence[str], options: frozenset[str]) -> list[str]:
 
 
 def _interpreter(name: str, words: Sequence[str]) -> CommandLine:
-    """An interpreter: all up to the script, which is a path in any spelling."""
+    """Return an interpreter: all up to the script, which is a path in any spelling."""
     looks_around = name not in _PLAIN_WITH_SCRIPT
     skipped = int(name in ("deno", "bun") and words[:1] in (["run"], ["serve"]))
     is_python, is_value = name in ("python", "pypy"), False

@@ -50,7 +50,7 @@ class PackageRun:
         return read(self.packages[0])
 
     def key(self, environ: Mapping[str, str]) -> str:
-        """A name for what is fetched, and where to: whatever the server itself is given besides."""
+        """Return a name for what is fetched, and where to: whatever the server itself is given besides."""
         place = {
             name: value for name, value in environ.items() if name == "HOME" or name.lower().startswith(_OF_CACHES)
         }
@@ -166,6 +166,6 @@ def kept_state(command: str, args: Sequence[str]) -> str:
 
 
 def _installed(words: Sequence[str]) -> list[str]:
-    """The packages whose files the first words are, where those lie in a folder of packages."""
+    """Return the packages whose files the first words are, where those lie in a folder of packages."""
     found = (_INSTALLED.search(word) for word in words[:2])
     return [match[1].replace("\\", "/") for match in found if match is not None]

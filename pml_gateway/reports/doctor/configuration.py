@@ -38,7 +38,7 @@ def _wrong(problem: Problem, hint: str = "") -> Finding:
 
 
 def configuration(loaded: LoadedSettings, environ: Mapping[str, str]) -> Iterator[Finding]:
-    """The settings in force, and what about them is not as their author expects."""
+    """Yield the settings in force, and what about them is not as their author expects."""
     settings = loaded.settings
     enabled = sum(definition.enabled for definition in settings.servers.values())
     files = ", ".join(str(path) for path in loaded.files) or "built-in defaults"
@@ -82,7 +82,7 @@ def _refused(settings: Settings, environ: Mapping[str, str]) -> Iterator[Finding
 
 
 def secrets(settings: Settings, environ: Mapping[str, str]) -> Iterator[Finding]:
-    """References of servers that stand for nothing; those of clients and stores keep the gateway from starting."""
+    """Check for references without a value; those of clients and stores prevent the gateway from starting."""
     missing = [(key, error) for key, error in unresolved(settings, environ) if key.startswith("servers.")]
     for key, error in missing:
         yield from_error(Area.SECRETS, error, key)
@@ -114,7 +114,7 @@ def commands(settings: Settings, environ: Mapping[str, str]) -> Iterator[Finding
 
 
 def server_of(finding: Finding) -> str | None:
-    """The server that a finding keeps from starting, if it is about one."""
+    """Return the server that a finding keeps from starting, if it is about one."""
     if finding.severity is not Severity.ERROR or finding.area not in (Area.SECRETS, Area.COMMANDS):
         return None
     if finding.area is Area.COMMANDS:

@@ -79,7 +79,7 @@ def _open_to_others(paths: Paths, config_file: Path) -> Iterator[Finding | None]
 
 
 def _closed(path: Path, wanted: int, severity: Severity, what: str) -> Finding | None:
-    """A finding where others than the owner have rights on `path`; repaired by taking them away."""
+    """Return a finding where others than the owner have rights on `path`; repaired by taking them away."""
     try:
         found = path.lstat()
     except OSError:
@@ -101,7 +101,7 @@ def _closed(path: Path, wanted: int, severity: Severity, what: str) -> Finding |
 
 
 def _results_folder(settings: Settings | None, environ: Mapping[str, str]) -> Finding | None:
-    """A finding where others can look into the folder that `references.store` names."""
+    """Return a finding where others can look into the folder that `references.store` names."""
     store = "" if settings is None else settings.references.store
     if not store.startswith("disk:"):
         return None
@@ -140,7 +140,7 @@ def _referenced_files(settings: Settings | None, environ: Mapping[str, str]) -> 
 
 
 def _secret_file(path: Path, written: str) -> Finding | None:
-    """The operator chose the mode of this file, which others may need: only what everybody can read is told."""
+    """Return the operator chose the mode of this file, which others may need: only what everybody can read is told."""
     try:
         mode = stat.S_IMODE(path.stat().st_mode)
     except OSError:
@@ -160,7 +160,7 @@ DISTRIBUTION = "pml-gateway"
 
 
 def versions(distribution: str = DISTRIBUTION) -> Iterator[Finding]:
-    """This version, Python's, and packages that are missing or of the wrong version."""
+    """Yield this version, Python's, and packages that are missing or of the wrong version."""
     what = f"pml-gateway {__version__}, Python {platform.python_version()}, {platform.system()}"
     try:
         required = metadata.requires(distribution) or []

@@ -57,14 +57,14 @@ class Finding:
     is_fixed: bool = False
 
     def masked(self) -> Finding:
-        """The finding without any secret that this process knows: what servers say may hold one."""
+        """Return the finding without any secret that this process knows: what servers say may hold one."""
         subject, what, fix, *details = (
             KNOWN_SECRETS.masked(text, MASK) for text in (self.subject, self.what, self.fix, *self.details)
         )
         return replace(self, subject=subject, what=what, fix=fix, details=tuple(details))
 
     def repaired(self) -> Finding:
-        """The finding after its repair, or with the reason why that failed."""
+        """Return the finding after its repair, or with the reason why that failed."""
         if self.repair is None:
             return self
         try:
@@ -75,13 +75,13 @@ class Finding:
 
 
 def from_text(area: Area, severity: Severity, text: str, subject: str = "") -> Finding:
-    """A warning of another part: what follows the last semicolon is its remedy."""
+    """Return a warning of another part: what follows the last semicolon is its remedy."""
     what, separator, fix = text.rpartition("; ")
     return Finding(area, severity, subject, what if separator else text, fix if separator else "")
 
 
 def from_error(area: Area, error: GatewayError, subject: str = "", details: tuple[str, ...] = ()) -> Finding:
-    """An error of the gateway with its hint as the remedy; it need not repeat its subject."""
+    """Return an error of the gateway with its hint as the remedy; it need not repeat its subject."""
     return Finding(
         area, Severity.ERROR, subject, error.message.removeprefix(f"{subject}: "), error.hint, details=details
     )

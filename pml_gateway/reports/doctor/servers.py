@@ -40,7 +40,7 @@ class LastWords:
             reader.last(0)
 
     def of(self, server: str) -> tuple[str, ...]:
-        """The last lines of one server, without its secrets."""
+        """Return the last lines of one server, without its secrets."""
         reader = self._readers.get(server)
         written = reader.more() if reader is not None else ()
         lines = [line for line in written if line.strip() and not line.startswith(ADVERTISEMENT)]

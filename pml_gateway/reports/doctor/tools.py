@@ -32,7 +32,7 @@ NAME_REPAIR = "name:"
 def tools(
     settings: Settings, catalog: Catalog, silent: Sequence[str], kept_away: Collection[str] = ()
 ) -> Iterator[Finding]:
-    """Lists first, then repairs; `silent` servers have no known tools, so that entries may be theirs."""
+    """Check lists, then repairs; `silent` servers have no known tools, so entries may be theirs."""
     if not catalog.tools:
         return
     wrong = list(_unmatched(settings, catalog, silent, kept_away))
@@ -86,7 +86,7 @@ def _denies_meta_tool(key: str, entry: str) -> bool:
 
 
 def kept_away(pinned: Mapping[str, ServerPins], settings: Settings) -> frozenset[str]:
-    """The names of what is held back, rejected or disabled: it is in no catalog, and rules about it are right."""
+    """Return the names held back, rejected or disabled: they are in no catalog, and rules about them are right."""
     judged = [(server, name) for server, pins in pinned.items() for _, name in (*pins.held, *pins.rejected)]
     return frozenset(
         f"{server}{separator}{name}"

@@ -95,13 +95,13 @@ class ConnectionLimits:
         return None
 
     def left(self, share: str) -> None:
-        """A connection that was admitted has ended."""
+        """Note that an admitted connection has ended."""
         self.open[share] -= 1
         if not self.open[share]:
             del self.open[share]
 
     def late(self, share: str, setting: str, seconds: float) -> None:
-        """A request did not arrive in time."""
+        """Note that a request did not arrive in time."""
         self._note(Refusal.LATE, share, setting, seconds)
 
     def unreadable(self, refusal: Refusal, share: str) -> None:

@@ -48,16 +48,16 @@ class Sessions:
         return len(live_sessions(self._manager))
 
     def find(self, session_id: bytes, client_id: str) -> BoundSession | None:
-        """The session, if it is this client's."""
+        """Return the session, if it is this client's."""
         bound = self._bound.get(session_id)
         return None if bound is None or bound.client_id != client_id else bound
 
     def begin_use(self, session_id: bytes) -> None:
-        """A request of a session is answered, until `end_use`."""
+        """Note that a request of a session is being answered, until `end_use`."""
         self._requests[session_id] += 1
 
     def end_use(self, session_id: bytes) -> None:
-        """The request is over."""
+        """Note that the request is over."""
         self._requests[session_id] -= 1
         if not self._requests[session_id]:
             del self._requests[session_id]
@@ -88,7 +88,7 @@ class Sessions:
             await transport.terminate()
 
     def _crowded(self, share: str, more: int) -> str | None:
-        """The client that has too many sessions, or most of all where there are too many in all."""
+        """Return the client that has too many sessions, or most of all where there are too many in all."""
         if self._held.held_by(share) + more > self._most:
             return share
         return self._held.largest() if len(self._held) + more > MAX_SESSIONS else None

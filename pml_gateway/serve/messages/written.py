@@ -110,7 +110,7 @@ class _WrittenResponse(JSONRPCResponse):
     """A message that is written with the JSON of its values in their places."""
 
     def pieces(self) -> Iterator[bytes]:
-        """The message in UTF-8."""
+        """Return the message in UTF-8."""
         body = super().model_dump_json(by_alias=True, exclude_unset=True).encode()
         return _spliced(body, _places(body))
 
@@ -119,14 +119,14 @@ class _WrittenResponse(JSONRPCResponse):
 
 
 def pieces_of_message(message: JSONRPCMessage) -> Iterator[bytes]:
-    """A message as JSON in UTF-8, in pieces of bounded size if it has values that are written already."""
+    """Return a message as JSON in UTF-8, in pieces of bounded size if it has values that are written already."""
     if isinstance(message, _WrittenResponse):
         return message.pieces()
     return iter([message.model_dump_json(by_alias=True, exclude_unset=True).encode()])
 
 
 def size_of(message: JSONRPCMessage) -> int:
-    """The length of a message as JSON, in bytes or characters."""
+    """Return the length of a message as JSON, in bytes or characters."""
     size = len(message.model_dump_json())
     if isinstance(message, JSONRPCResponse):
         size += sum(value.size for value in message.result.values() if isinstance(value, WrittenValue))
@@ -181,7 +181,7 @@ class Splicing:
 
 
 def _places(body: bytes) -> list[tuple[re.Match[bytes], WrittenValue]]:
-    """The places of values in a body, each with its value."""
+    """Return the places of values in a body, each with its value."""
     return [(place, _known[place[0][1:-1].decode()]) for place in _PLACE.finditer(body)]
 
 

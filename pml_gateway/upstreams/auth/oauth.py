@@ -63,8 +63,10 @@ class MemoryTokenStorage:
 
 
 class _Restored(OAuthClientProvider):
-    """The provider in its state after the login. The SDK stores neither endpoints nor expiry, and would send the
-    refresh token to the MCP server itself after a restart."""
+    """The provider in its state after the login.
+
+    The SDK stores neither endpoints nor expiry, and would send the refresh token to the MCP server after a restart.
+    """
 
     def __init__(self, login: StoredLogin) -> None:
         metadata = OAuthClientMetadata(redirect_uris=None, scope=login.scope)
