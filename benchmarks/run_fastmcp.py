@@ -98,7 +98,7 @@ async def measure(labelled: LabelledSet) -> dict[str, Any]:
             subject.list_tokens = count_tokens(_compact([_dumped(tool) for tool in await client.list_tools()]))
         first = labelled.queries[0]
         await hits_of(clients["Exposure"], own_hits, first, labelled)
-        if not await exposure.indexed(600):
+        if not await exposure.wait_for_index(600):
             raise SystemExit("the index was not ready within 600 seconds")
         searching: Mapping[str, Callable[[Any], list[str]]] = {"FastMCP BM25": peer_hits, "Exposure": own_hits}
         for query in (first, *labelled.queries):

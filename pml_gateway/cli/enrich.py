@@ -186,7 +186,7 @@ async def _known(command: Command) -> _Known:
     from pml_gateway.requests.sources import tool_digest
 
     async with command_gateway(command, of_all=True) as gateway:
-        state = await gateway.ready()
+        state = await gateway.wait_for_tools()
         catalog = state.catalog
         tools = state.view(LOCAL).searchable
         asked = await anyio.to_thread.run_sync(gateway.requests.of, catalog.tools, state.settings.servers)

@@ -158,7 +158,7 @@ async def _starter_rows(command: Command) -> list[JsonObject]:
 
     async with command_gateway(command) as gateway:
         alike: dict[str, list[str]] = {}
-        for tool in (await gateway.ready()).view(LOCAL).searchable:
+        for tool in (await gateway.wait_for_tools()).view(LOCAL).searchable:
             text = own_words(tool.name, tool.description or tool.title)
             alike.setdefault(text, []).append(tool.qualified_name)
     if not alike:
@@ -190,7 +190,7 @@ async def _on_own_catalog(
     from pml_gateway.reports.search_quality import of_state
 
     async with command_gateway(command) as gateway:
-        subject = of_state(await gateway.searchable(INDEX_SECONDS), ranking)
+        subject = of_state(await gateway.wait_for_search(INDEX_SECONDS), ranking)
         return subject, *_measured(subject, labelled)
 
 

@@ -164,7 +164,7 @@ async def plan_step(
     fallback = values.get("gateway", {}).get("hybrid", {}).get("fallback", settings.gateway.hybrid.fallback)
     ranking = most_used(command.paths.usage_file, command.identity) if fallback == "usage" else ()
     async with command_gateway(command) as gateway:
-        state = await gateway.searchable(60)
+        state = await gateway.wait_for_search(60)
         return await anyio.to_thread.run_sync(
             lambda: plan_migration(state, history.calls, target, client=client, keep=keep, ranking=ranking)
         )

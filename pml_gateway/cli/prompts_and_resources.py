@@ -111,7 +111,7 @@ async def _offers(command: Command, kinds: tuple[str, ...]) -> tuple[JsonObject,
     from pml_gateway.policy.client import LOCAL
 
     async with command_gateway(command, connect=True) as gateway:
-        offers = (await gateway.ready()).view(LOCAL).offers
+        offers = (await gateway.wait_for_tools()).view(LOCAL).offers
         listed = {
             kind: [{"server": each.upstream_id, **each.definition} for each in offers.listed(OfferKind(kind))]
             for kind in kinds
@@ -129,7 +129,7 @@ async def _get_prompt(command: Command, params: JsonObject) -> JsonObject:
 
     async with command_gateway(command, connect=True) as gateway:
         kind = OfferKind.PROMPT
-        offer = (await gateway.ready()).view(LOCAL).offers.find(kind, params["name"])
+        offer = (await gateway.wait_for_tools()).view(LOCAL).offers.find(kind, params["name"])
         if offer is None:
             raise _unknown(kind, params["name"])
         return await ask_upstream(
@@ -146,7 +146,7 @@ async def _read_resource(command: Command, uri: str) -> JsonObject:
 
     check_uri(uri)
     async with command_gateway(command, connect=True) as gateway:
-        routes = (await gateway.ready()).view(LOCAL).offers.routes(uri)
+        routes = (await gateway.wait_for_tools()).view(LOCAL).offers.routes(uri)
         if not routes:
             raise _unknown(OfferKind.RESOURCE, uri)
         return await ask_upstream(

@@ -183,7 +183,7 @@ async def _learned(command: Command) -> list[LibraryEntry]:
     settings = command.load().settings
     calls = read_history(command.paths.usage_file, RecordFilter(command.identity)).calls
     async with command_gateway(command, of_all=True) as gateway:
-        catalog = (await gateway.ready()).catalog
+        catalog = (await gateway.wait_for_tools()).catalog
         known = await anyio.to_thread.run_sync(gateway.requests.of, catalog.tools, settings.servers)
     others = [tuple(each for each in requests if each.origin is not RequestOrigin.USE) for requests in known]
     tools = {(tool.upstream_id, tool.name): tool for tool in catalog.tools}
@@ -319,7 +319,7 @@ async def _known(
 ) -> list[tuple[CatalogTool, Sequence[ExampleRequest]]]:
     """Return the tools that are wanted, with what is asked for each."""
     async with command_gateway(command, of_all=not name) as gateway:
-        state = await gateway.ready()
+        state = await gateway.wait_for_tools()
         wanted = _wanted(gateway, [name] if name else [], server)
         asked = await anyio.to_thread.run_sync(gateway.requests.of, state.catalog.tools, state.settings.servers)
         return [
@@ -355,7 +355,7 @@ async def _chosen(
     if everything:
         return list(known)
     async with command_gateway(command) as gateway:
-        tools = (await gateway.ready()).catalog.tools
+        tools = (await gateway.wait_for_tools()).catalog.tools
         if unused:
             return sorted(set(known) - {tool_digest(tool) for tool in tools})
         wanted = _wanted(gateway, names, server)

@@ -89,7 +89,7 @@ async def _report(command: Command, span: float, client: str | None, upstream: s
     wanted = RecordFilter(command.identity, now - span, client, upstream)
     history = read_history(command.paths.usage_file, wanted, lists=True)
     async with command_gateway(command) as gateway:
-        state = await gateway.ready()
+        state = await gateway.wait_for_tools()
         names = {(tool.upstream_id, tool.name): tool.qualified_name for tool in state.view(LOCAL).tools}
     known = {key for key in names if upstream in (None, key[0])}
     days = min(max(round(span / 86400), 1), MAX_DAYS_SHOWN)

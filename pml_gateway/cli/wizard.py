@@ -203,7 +203,7 @@ async def _measure(command: Command, intent: str | None) -> _Measured:
 
     # Warnings about what is configured now are no answer to what should be.
     async with command_gateway(replace(command, as_json=True)) as gateway:
-        state = await gateway.searchable(60)
+        state = await gateway.wait_for_search(60)
         wanted = intent or state.settings.gateway.intent
         searches = await search_costs(gateway)
         sample = None if wanted else sample_intents(state, recorded_searches(command))

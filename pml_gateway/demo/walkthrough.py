@@ -83,7 +83,7 @@ async def running_demo(folder: Path, port: int) -> AsyncIterator[str]:
     stop, listening, complete = anyio.Event(), anyio.Event(), anyio.Event()
 
     async def on_open(gateway: Gateway) -> None:
-        if await gateway.refresh(START_SECONDS) and await gateway.searchable(START_SECONDS):
+        if await gateway.refresh(START_SECONDS) and await gateway.wait_for_search(START_SECONDS):
             complete.set()
 
     opener = partial(open_runtime, loaded, paths, identity="demo", load=lambda: loaded, on_open=on_open)

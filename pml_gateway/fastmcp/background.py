@@ -54,9 +54,9 @@ class ServerBackground:
         with anyio.move_on_after(FIRST_WAIT if self.index is None else CHANGE_WAIT):
             await self._swapped.until(lambda: self.index is not None and names <= self._indexed)
 
-    async def usable(self, timeout: float) -> None:
+    async def wait_for_usable_index(self, timeout: float) -> None:
         """Wait at most `timeout` seconds for an index of the newest tools with all but what takes long to compute."""
-        await self._indexer.usable(timeout)
+        await self._indexer.wait_for_usable_index(timeout)
 
     async def settled(self, timeout: float) -> bool:
         """Wait up to `timeout` seconds, and return True if the index of the newest tools is complete."""

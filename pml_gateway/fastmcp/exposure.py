@@ -130,8 +130,8 @@ class Exposure(CatalogTransform):
         mode, intent = self._settings.gateway.tools_exposure, _intent(context, seen.scope, self._settings.gateway)
         if intent is not None and MODES[mode].reads_intent:
             # Many clients list once: what an intent selects is worth waiting for, as in the gateway.
-            await seen.host.background.usable(LIST_WAIT)
-            await seen.host.searchable()
+            await seen.host.background.wait_for_usable_index(LIST_WAIT)
+            await seen.host.wait_for_search()
         state, view = seen.host.state, seen.view
         exposed = await expose(state, view, mode, intent)
         own = [self._own(definition) for definition in own_definitions(state, view, exposed)]
@@ -172,7 +172,7 @@ class Exposure(CatalogTransform):
             return InputRequiredToolResult(InputRequiredResult.model_validate(result))
         return ToolResult.from_mcp_result(CallToolResult.model_validate(result))
 
-    async def indexed(self, timeout: float = 60.0) -> bool:
+    async def wait_for_index(self, timeout: float = 60.0) -> bool:
         """Wait up to `timeout` seconds, and return True if the index has the vectors of all tools.
 
         Nothing has to wait for this: until then, searches answer from the words alone. For tests and measurements.

@@ -136,11 +136,11 @@ class RequestHost:
         """Nobody listens: FastMCP has middleware for that."""
         return self.kept.events
 
-    async def ready(self) -> GatewayState:
+    async def wait_for_tools(self) -> GatewayState:
         """Return the state; a server that answers has one."""
         return self.state
 
-    async def searchable(self) -> GatewayState:
+    async def wait_for_search(self) -> GatewayState:
         """Return the state, with an index as far as one is ready."""
         await self.background.ready(self.snapshot.names)
         self.state = self.snapshot.indexed_by(self.background.index)

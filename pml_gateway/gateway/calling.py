@@ -165,7 +165,7 @@ class Caller:
         return for_version(await carried(result), LATEST_VERSION)
 
     async def _context(self, scope: RequestScope, options: CallOptions) -> CallContext:
-        state = await self._gateway.ready()
+        state = await self._gateway.wait_for_tools()
         return CallContext(self._gateway, self, state, state.view(scope.client), scope, options)
 
     async def run(

@@ -253,17 +253,17 @@ class Gateway:
         """Call back with what upstreams announced, once the state to answer from has what they list now."""
         self._on_announced.append(callback)
 
-    async def ready(self) -> GatewayState:
+    async def wait_for_tools(self) -> GatewayState:
         """Return the state to answer from; only a first start without a manifest waits, and not for long."""
-        self.asked()
-        return await self.known()
+        self.note_request()
+        return await self.known_tools()
 
-    def asked(self) -> None:
+    def note_request(self) -> None:
         """Note that a client was served, so that upstreams may be connected in the meantime."""
         self._asked.set()
 
-    async def known(self) -> GatewayState:
-        """As `ready`, for the gateway's own purposes: upstreams go on starting after the first request only."""
+    async def known_tools(self) -> GatewayState:
+        """Do the same for the gateway's own purposes: upstreams continue starting after the first request only."""
         remaining = self._started + FIRST_LIST_WAIT - time.monotonic()
         if remaining > 0:
             with anyio.move_on_after(remaining):
@@ -271,16 +271,16 @@ class Gateway:
         self._first_list.set()
         return self.state
 
-    async def searchable(self, timeout: float = 0.0) -> GatewayState:
-        """As `ready`, and with what there is of an index; a complete one if it is built within `timeout` seconds."""
-        await self.ready()
-        await self.usable(USABLE_SECONDS)
-        await self.indexed(timeout)
+    async def wait_for_search(self, timeout: float = 0.0) -> GatewayState:
+        """Do the same, and wait up to `timeout` seconds for a complete index; without one, answer with a partial one."""
+        await self.wait_for_tools()
+        await self.wait_for_usable_index(USABLE_SECONDS)
+        await self.wait_for_index(timeout)
         return self.state
 
     async def first_lists(self, view: View) -> None:
         """Wait a moment for servers of this view that have yet to list their tools; for each of them once only."""
-        self.asked()
+        self.note_request()
         upstreams = [self.pool.upstreams[each] for each in self.state.starting if view.sees_all_of(each)]
         awaited = [upstream for upstream in upstreams if upstream not in self._awaited]
         if not awaited:
@@ -292,11 +292,11 @@ class Gateway:
         self._awaited.update(awaited)
         await self._rebuild()
 
-    async def usable(self, timeout: float) -> bool:
+    async def wait_for_usable_index(self, timeout: float) -> bool:
         """Wait up to `timeout` seconds; return True if the current catalog has an index, complete or not."""
-        return await self._indexer.usable(timeout)
+        return await self._indexer.wait_for_usable_index(timeout)
 
-    async def indexed(self, timeout: float) -> bool:
+    async def wait_for_index(self, timeout: float) -> bool:
         """Wait up to `timeout` seconds; return True if the index of the current catalog is complete."""
         return await self._indexer.wait(timeout)
 

@@ -81,10 +81,10 @@ class Host(Protocol):
     def events(self) -> Events:
         """Whom what clients do is told."""
 
-    async def ready(self) -> GatewayState:
+    async def wait_for_tools(self) -> GatewayState:
         """Return the state, once there is one to answer from."""
 
-    async def searchable(self) -> GatewayState:
+    async def wait_for_search(self) -> GatewayState:
         """Return the state, with what there is of an index to search."""
 
     async def first_lists(self, view: View) -> None:

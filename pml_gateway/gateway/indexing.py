@@ -194,7 +194,7 @@ class Indexer:
         if not self._current.is_set():
             self._sought.update(dict.fromkeys(names))
 
-    async def usable(self, timeout: float) -> bool:
+    async def wait_for_usable_index(self, timeout: float) -> bool:
         """Wait for an index of the newest catalog with all but what takes long to compute; whether it stands.
 
         Where there is an index to answer from, all who wait do so for no longer than `timeout` seconds together.

@@ -79,7 +79,7 @@ class PromptAndResourceRequests:
 
     async def answer(self, ctx: Context, envelope: JsonObject) -> JsonObject:
         """Return the answer to one of `EMPTY_ANSWERS`' methods, put into its empty one as the SDK has checked it."""
-        state = await self._gateway.ready()
+        state = await self._gateway.wait_for_tools()
         try:
             result = await carried(await self._answers[ctx.method](ctx, state.view(ctx.scope.client)))
         except GatewayError as error:

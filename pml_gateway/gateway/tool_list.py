@@ -43,17 +43,17 @@ async def list_tools(gateway: Gateway, scope: RequestScope, intent: str | None, 
         return finished
     finally:
         # Not before: starting servers would take the cores from the first list.
-        gateway.asked()
+        gateway.note_request()
 
 
 async def _list_of_now(
     gateway: Gateway, scope: RequestScope, intent: str | None, version: str
 ) -> tuple[FinishedList, GatewayState]:
     """Return the list, and the state that it was made from."""
-    state = await gateway.known()
+    state = await gateway.known_tools()
     mode = effective_mode(scope, state.settings.gateway)
     if intent is not None and MODES[mode].reads_intent:
-        state = await gateway.searchable()
+        state = await gateway.wait_for_search()
     view = state.view(scope.client)
     who = (scope.client.rules, state.catalog.visibility.group(scope.client.client_capabilities))
     selects = intent is not None and state.settings.gateway.selects_by_intent(mode)

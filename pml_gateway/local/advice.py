@@ -44,7 +44,7 @@ async def advise(gateway: Gateway, whose: str = "") -> None:
 
     In a process with several gateways, `whose` names the client of this one.
     """
-    state = await gateway.known()
+    state = await gateway.known_tools()
     await gateway.first_asked()
     waiting = sum(len(pins.held) for pins in gateway.trust_gate.servers.values())
     if waiting:

@@ -124,7 +124,7 @@ async def _chosen(
 async def _found(context: CallContext, query: str, kept: Sequence[CatalogTool], most: int) -> list[CatalogTool]:
     """Return the best tools for a query that are not on the list, as many as there is room for."""
     await context.gateway.first_lists(context.view)
-    state = await context.gateway.searchable()
+    state = await context.gateway.wait_for_search()
     view, settings = state.view(context.scope.client), state.settings
     limit = settings.search.limit
     found = await anyio.to_thread.run_sync(lambda: state.search(view, query, limit))

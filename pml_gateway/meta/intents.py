@@ -38,7 +38,7 @@ async def tools_for_intent(context: CallContext, intent: Any) -> JsonObject:
         raise InvalidInputError("intent: what the workflow should do, in words, is missing")
     wanted = intent.strip()[:MAX_INTENT_LENGTH]
     await context.gateway.first_lists(context.view)
-    state = await context.gateway.searchable()
+    state = await context.gateway.wait_for_search()
     view = state.view(context.scope.client)
     context = replace(context, state=state, view=view)
     found = await anyio.to_thread.run_sync(_by_part, state, view, wanted)

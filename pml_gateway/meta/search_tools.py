@@ -70,7 +70,7 @@ def _described(description: str) -> JsonObject:
 async def search_tools(context: CallContext, arguments: JsonObject) -> JsonObject:
     """Return ranked hits for a query, tools for a name pattern, or the servers for `*`."""
     await context.gateway.first_lists(context.view)
-    state = await context.gateway.searchable()
+    state = await context.gateway.wait_for_search()
     view = state.view(context.scope.client)
     context = replace(context, state=state, view=view)
     query = string(arguments, "query", default="")[:MAX_QUERY].strip()

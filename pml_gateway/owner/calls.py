@@ -48,7 +48,7 @@ async def describe(context: OperationContext, arguments: JsonObject) -> JsonObje
 
 async def _found(gateway: Gateway, name: str) -> CatalogTool | None:
     await gateway.connect_once(name)
-    return (await gateway.ready()).view(LOCAL).resolve(name)
+    return (await gateway.wait_for_tools()).view(LOCAL).resolve(name)
 
 
 def refuse_disabled(gateway: Gateway, name: str) -> None:

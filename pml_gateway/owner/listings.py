@@ -19,12 +19,12 @@ from pml_gateway.types import MODES, ExposureMode, JsonObject
 async def tools(context: OperationContext, arguments: JsonObject) -> JsonObject:
     """Return the `tools` as rows, and the servers with unknown tools; with `as_client`, as a client gets them."""
     gateway, query, as_client = context.gateway, arguments["query"], arguments["as_client"]
-    state = await gateway.ready()
+    state = await gateway.wait_for_tools()
     client = _client(state, arguments["client"])
     intent = query or _intent(state, client)
     mode = _mode(arguments, state, client) if as_client else ExposureMode.FULL_PROXY
     if intent is not None and MODES[mode].reads_intent:
-        state = await gateway.searchable(30)
+        state = await gateway.wait_for_search(30)
     view = state.view(client)
     namespaces = state.namespaces(view)
     exposure = await anyio.to_thread.run_sync(state.expose, view, mode, intent)
@@ -65,7 +65,7 @@ def _row(
 
 async def explain(context: OperationContext, arguments: JsonObject) -> JsonObject:
     """Every tool, with why a client of the mode would be listed it or not."""
-    state = await context.gateway.searchable(60)
+    state = await context.gateway.wait_for_search(60)
     client = _client(state, arguments["client"])
     view = state.view(client)
     mode, intent = _mode(arguments, state, client), arguments["query"] or _intent(state, client)

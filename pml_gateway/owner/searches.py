@@ -43,7 +43,7 @@ async def schema(context: OperationContext, arguments: JsonObject) -> JsonObject
     """Return the result of `tool_schema`."""
     for name in arguments["names"]:
         await context.gateway.connect_once(name)
-        if (await context.gateway.ready()).view(LOCAL).resolve(name) is None:
+        if (await context.gateway.wait_for_tools()).view(LOCAL).resolve(name) is None:
             refuse_disabled(context.gateway, name)
     return await context.meta_tool("tool_schema", arguments)
 
@@ -54,9 +54,9 @@ async def _prepare(gateway: Gateway) -> None:
             for name in gateway.unlisted():
                 if gateway.pool.upstreams[name].last_error is None:
                     tasks.start_soon(gateway.connect_once, name)
-    await gateway.ready()
-    await gateway.usable(MODEL_SECONDS)
-    await gateway.indexed(ENCODING_SECONDS)
+    await gateway.wait_for_tools()
+    await gateway.wait_for_usable_index(MODEL_SECONDS)
+    await gateway.wait_for_index(ENCODING_SECONDS)
 
 
 async def _evidence(gateway: Gateway, query: str, server: str | None) -> dict[str, JsonObject]:
@@ -64,7 +64,7 @@ async def _evidence(gateway: Gateway, query: str, server: str | None) -> dict[st
 
     That is its score by meaning alone and by words alone (None if it has none), and the nearest example request.
     """
-    state = await gateway.searchable(60)
+    state = await gateway.wait_for_search(60)
     view = state.view(LOCAL)
     found: dict[str, JsonObject] = {}
     for name, ranking in (("meaning", Ranking.DENSE), ("words", Ranking.LEXICAL)):

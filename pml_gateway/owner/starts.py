@@ -11,7 +11,7 @@ from pml_gateway.types import JsonObject
 async def start(context: OperationContext, arguments: JsonObject) -> JsonObject:
     """Return the servers that are `ready`, `failed` (with the reason) and `starting` after at most `seconds`."""
     gateway = context.gateway
-    gateway.asked()
+    gateway.note_request()
     with anyio.move_on_after(float(arguments["seconds"])):
         async with anyio.create_task_group() as tasks:
             for upstream in gateway.pool.upstreams.values():

@@ -75,7 +75,7 @@ class PresetCost:
 
 async def preset_costs(gateway: Gateway, intent: str | None, sample: Sample | None) -> tuple[PresetCost, ...]:
     """Every preset, from the fewest listed tools to all of them; without an intent, by the sample."""
-    state = await gateway.searchable(60)
+    state = await gateway.wait_for_search(60)
     return tuple([await anyio.to_thread.run_sync(_cost, state, name, intent, sample) for name in PRESET_NAMES])
 
 
@@ -209,7 +209,7 @@ async def token_report(
     gateway: Gateway, intent: str | None, context_window: int, searches: Sequence[str] = ()
 ) -> TokenReport:
     """Count everything for whoever runs the command; an index is waited for, since semantic and hybrid need one."""
-    state = await gateway.searchable(60)
+    state = await gateway.wait_for_search(60)
     intent = intent or state.settings.gateway.intent
     sample = None if intent is not None else sample_intents(state, searches)
     costs = [await anyio.to_thread.run_sync(_typical, state, mode, intent, sample) for mode in ExposureMode]
@@ -267,7 +267,7 @@ async def _break_even(gateway: Gateway, saved: int) -> BreakEven:
 
 async def search_costs(gateway: Gateway) -> list[int]:
     """Tokens of real searches, request and answer, for tools from all over the catalog."""
-    state = await gateway.searchable(60)
+    state = await gateway.wait_for_search(60)
     tools = state.view(LOCAL).searchable
     step = max(len(tools) // SAMPLED_SEARCHES, 1)
     caller = Caller(gateway)

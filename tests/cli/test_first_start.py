@@ -34,7 +34,7 @@ async def test_a_rule_is_called_idle_only_when_every_server_has_listed_its_tools
         open_gateway(settings, paths_in(tmp_path), identity="test", open_streams=streams) as gateway,
         anyio.create_task_group() as tasks,
     ):
-        gateway.asked()
+        gateway.note_request()
         tasks.start_soon(advise, gateway)
         await until(lambda: gateway.state.catalog.by_name("up__one"))
         assert warned() == []

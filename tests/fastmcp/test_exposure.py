@@ -362,7 +362,7 @@ async def test_the_background_ends_with_the_server() -> None:
     for _ in range(2):
         async with connected(server) as client:
             assert await found(client, "money back") == ["refund_order"]
-            assert await transform.indexed()
+            assert await transform.wait_for_index()
             assert {"pml-gateway index"} <= {task.get_name() for task in asyncio.all_tasks()}
         assert "pml-gateway index" not in {task.get_name() for task in asyncio.all_tasks() - before}
 
@@ -534,7 +534,7 @@ async def test_what_is_asked_for_tools_is_known_and_shown_to_nobody(tmp_path: Pa
     server.add_transform(transform)
     async with connected(server) as client:
         answers = [await client.call("search_tools", {"query": "money"}), await client.names()]
-        assert await transform.indexed()
+        assert await transform.wait_for_index()
         assert transform._background is not None and transform._background.index is not None
         known = {each.name: each.requests for each in transform._background.index.documents}
         assert known["refund_order"] == (asked,)

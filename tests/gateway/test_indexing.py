@@ -161,7 +161,7 @@ async def test_while_vectors_are_computed_searches_answer_from_words_and_the_vec
     indexer = Indexer(tmp_path, load=lambda _: held)
     indexer.request(Settings(), many(4 * FIRST_PART))
     async with indexing(indexer) as indexes:
-        assert await indexer.usable(30)
+        assert await indexer.wait_for_usable_index(30)
         await held.waiting()
         assert not await indexer.wait(0)
         assert len(indexes[-1].lacking) == 4 * FIRST_PART
@@ -182,7 +182,7 @@ async def test_what_was_sought_and_used_gets_its_vectors_first(tmp_path: Path) -
     indexer = Indexer(tmp_path, load=lambda _: held, most_used=lambda *_: ["crm__tool_700"])
     indexer.request(Settings(), many(4 * FIRST_PART))
     async with indexing(indexer) as indexes:
-        assert await indexer.usable(30)
+        assert await indexer.wait_for_usable_index(30)
         await held.waiting()
         indexer.prefer(["crm__tool_900", "another__tool"])
         held.allow(FIRST_PART)
@@ -199,11 +199,11 @@ async def test_a_catalog_that_changes_while_vectors_are_computed_is_searched_at_
     indexer = Indexer(tmp_path, load=lambda _: held)
     indexer.request(Settings(), many(FIRST_PART))
     async with indexing(indexer) as indexes:
-        assert await indexer.usable(30)
+        assert await indexer.wait_for_usable_index(30)
         await held.waiting()
         indexer.request(Settings(), many(FIRST_PART + 50))
         held.allow(SLICE)
-        assert await indexer.usable(30)
+        assert await indexer.wait_for_usable_index(30)
         assert len(indexes[-1].documents) == FIRST_PART + 50
         assert len(indexes[-1].lacking) == FIRST_PART + 50 - SLICE
         held.allow(FIRST_PART + 50 - SLICE)
@@ -256,7 +256,7 @@ async def test_requests_are_computed_after_the_tools_and_a_restart_computes_none
             if known:
                 # All tools have their own vectors by now, and searches that wait for these are answered.
                 await held.waiting()
-                assert await indexer.usable(30)
+                assert await indexer.wait_for_usable_index(30)
                 assert not await indexer.wait(0)
                 assert not indexes[-1].lacking
                 assert len(indexes[-1].lacking_requests) == known

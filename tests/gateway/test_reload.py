@@ -168,7 +168,7 @@ async def test_a_list_that_no_intent_selects_outlives_a_new_index(tmp_path: Path
     upstreams = servers()
     settings = settings_for(upstreams, search={"ranking": "lexical"})
     async with opened(tmp_path, upstreams, settings) as gateway:
-        assert await gateway.indexed(30)
+        assert await gateway.wait_for_index(30)
         scope = RequestScope(mode=ExposureMode.FULL_PROXY)
         before = await list_tools(gateway, scope, None, "2025-11-25")
         assert gateway.state.index is not None

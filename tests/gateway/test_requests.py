@@ -39,7 +39,7 @@ def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
 async def opened(folder: Path, settings: Settings) -> AsyncIterator[Gateway]:
     async with open_gateway(settings, paths_in(folder), identity="t", open_streams=MemoryStreams(UPSTREAMS)) as gateway:
         assert await gateway.refresh(30)
-        await gateway.searchable(30)
+        await gateway.wait_for_search(30)
         yield gateway
 
 

@@ -409,7 +409,7 @@ async def test_what_is_quarantined_cannot_be_told_from_what_never_was(
                 up.templates = [template("note:///{id}"), template("poisoned:///{id}", description=POISON)]
             await served.gateway.refresh(10)
             assert held_somewhere(served) is has_it
-            await served.gateway.indexed(30)
+            await served.gateway.wait_for_index(30)
             answers.append(await everything_said(served, up, "poisoned", {"key": "k" * 40} if has_key else {}))
             reached.append([call["name"] for call in up.calls])
     quarantined, unknown = answers
@@ -437,7 +437,7 @@ async def test_a_client_that_could_see_a_tool_learns_where_it_names_it_that_it_i
         gateway = {"style": style, "meta_tools": [*_ALL_META_TOOLS]}
         async with serving(tmp_path / str(has_it), {"up": up}, gateway=gateway) as served:
             await change(served, up, notes(*([tool("poisoned", POISON, POISONED_SCHEMA)] if has_it else [])))
-            await served.gateway.indexed(30)
+            await served.gateway.wait_for_index(30)
             answers.append(await everything_said(served, up, "poisoned", {}))
     held, unknown = answers
     different = {key: text for key, text in held.items() if text != unknown[key]}

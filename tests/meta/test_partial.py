@@ -34,7 +34,7 @@ async def test_a_search_says_how_many_of_the_tools_it_may_see_are_indexed(
     clients = {"wide": {"key": "${env:PML_TEST_WIDE}"}, "narrow": {"key": "${env:PML_TEST_NARROW}", "allow": ["db:*"]}}
     async with serving(tmp_path, upstreams, settings_for(upstreams, clients=clients)) as served:
         await served.gateway.refresh(30)
-        assert await served.gateway.indexed(30)
+        assert await served.gateway.wait_for_index(30)
         whole = served.gateway.state.index
         assert whole is not None
         assert "partial" not in await searched(served, WIDE)

@@ -36,7 +36,7 @@ GIT = ScriptedServer(
 async def test_an_answer_names_what_no_tool_knows(tmp_path: Path, query: str, unknown: list[str] | None) -> None:
     async with serving(tmp_path, {"git": GIT}, settings_for({"git": GIT})) as served:
         await served.gateway.refresh(30)
-        assert await served.gateway.indexed(30)
+        assert await served.gateway.wait_for_index(30)
         answer: Any = (await served.call("search_tools", {"query": query}))["structuredContent"]
     assert answer.get("unknown_words") == unknown
     if unknown is None:
@@ -56,7 +56,7 @@ async def test_a_client_that_may_not_see_the_tools_of_a_system_hears_that_none_k
     clients = {"all": {"key": "${env:PML_TEST_ALL}"}, "git": {"key": "${env:PML_TEST_GIT}", "allow": ["git:*"]}}
     async with serving(tmp_path, upstreams, settings_for(upstreams, clients=clients)) as served:
         await served.gateway.refresh(30)
-        assert await served.gateway.indexed(30)
+        assert await served.gateway.wait_for_index(30)
         answers: list[Any] = [
             (await served.call("search_tools", {"query": "create a github issue"}, key=key))["structuredContent"]
             for key in ("key-of-a-client-for-all", "key-of-a-client-for-git")

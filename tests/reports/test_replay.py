@@ -34,7 +34,7 @@ async def running(home: Path) -> AsyncIterator[Runtime]:
     streams = MemoryStreams(fakes)
     async with open_runtime(loaded, paths_in(home), identity="t", load=lambda: loaded, open_streams=streams) as runtime:
         await runtime.gateway.refresh(60)
-        await runtime.gateway.searchable(60)
+        await runtime.gateway.wait_for_search(60)
         yield runtime
 
 

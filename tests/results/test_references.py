@@ -287,7 +287,7 @@ async def test_shapes_are_learned_from_results_and_shown_as_inferred_only(tmp_pa
         assert all(("inferred" in text) == learning for text in seen)
         assert not any(word in "".join(seen) for word in (secret, "anna"))
         async with serving(folder, {"maker": maker(result)}, learning={"output_shapes": learning}) as served:
-            await served.gateway.searchable()
+            await served.gateway.wait_for_search()
             assert ("inferred" in await described(served, "json")) == learning
 
 

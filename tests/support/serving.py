@@ -108,7 +108,7 @@ async def serving(
         with anyio.fail_after(LIMIT):
             await listening.wait()
         try:
-            await opened[0].gateway.ready()
+            await opened[0].gateway.wait_for_tools()
             yield Serving(urls[0], opened[0])
         finally:
             stop.set()

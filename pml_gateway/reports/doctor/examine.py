@@ -119,7 +119,7 @@ async def _running(
         found += servers(gateway, last_words, waited, explained)
         found += resources(gateway.state.catalog.offers)
         progress("indexing the tools")
-        is_current = await gateway.indexed(INDEX_SECONDS)
+        is_current = await gateway.wait_for_index(INDEX_SECONDS)
         known = gateway.state.catalog.listed_upstreams
         silent = [name for name in gateway.pool.upstreams if name not in known]
         silent = [name for name in silent if gateway.pool.upstreams[name].last_listed is None]
