@@ -263,7 +263,7 @@ class Gateway:
         self._asked.set()
 
     async def known_tools(self) -> GatewayState:
-        """Do the same for the gateway's own purposes: upstreams continue starting after the first request only."""
+        """Return that state without noting a request: after the first one, idle upstreams are started too."""
         remaining = self._started + FIRST_LIST_WAIT - time.monotonic()
         if remaining > 0:
             with anyio.move_on_after(remaining):
@@ -272,7 +272,7 @@ class Gateway:
         return self.state
 
     async def wait_for_search(self, timeout: float = 0.0) -> GatewayState:
-        """Do the same, and wait up to `timeout` seconds for a complete index; without one, answer with a partial one."""
+        """Return the state with an index, which is complete if that takes at most `timeout` seconds."""
         await self.wait_for_tools()
         await self.wait_for_usable_index(USABLE_SECONDS)
         await self.wait_for_index(timeout)
