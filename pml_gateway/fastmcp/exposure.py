@@ -23,7 +23,7 @@ from pml_gateway.catalog.model import CatalogTool
 from pml_gateway.config.settings import GatewaySection
 from pml_gateway.exposure.instructions import NO_SYSTEMS
 from pml_gateway.exposure.meta_tool import MetaTool, MetaTools
-from pml_gateway.exposure.modes import ModeExposure as Exposed
+from pml_gateway.exposure.modes import ModeExposure
 from pml_gateway.fastmcp.background import ServerBackground
 from pml_gateway.fastmcp.host import KeptState, RequestHost
 from pml_gateway.fastmcp.settings import read_settings
@@ -231,7 +231,7 @@ class Exposure(CatalogTransform):
         return name
 
 
-def _listed(tools: Sequence[Tool], exposed: Exposed, passed_as: Mapping[str, str]) -> list[Tool]:
+def _listed(tools: Sequence[Tool], exposed: ModeExposure, passed_as: Mapping[str, str]) -> list[Tool]:
     """Return the tools of an exposure, as they came to this transform: every version of each."""
     by_name: dict[str, list[Tool]] = {}
     for tool in tools:
