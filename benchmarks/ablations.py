@@ -13,16 +13,17 @@ from types import ModuleType
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from pml_gateway.index import ToolDocument
 from pml_gateway.index import search as search_module
+from pml_gateway.index.evidence import Floats, Positions, Query
+from pml_gateway.index.lexical import Words
 from pml_gateway.index.names import NameIndex
+from pml_gateway.index.search import Weighted
+from pml_gateway.index.verbs import Verbs
 
 LEXICAL_SHARE = 0.3
 """Of the z-scores; the share that did best in the prototype."""
-
-Floats = npt.NDArray[np.float32]
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,10 +62,20 @@ class Nameless(NameIndex):
         return query
 
 
-def z_scores(cosines: Floats, lexical: Floats, *_: Any) -> Floats:
+def z_scores(evidence: Weighted, query: Query, positions: Positions) -> Floats:
     """A fixed share of each side's z-scores over the candidates (n,): what most hybrid searches do."""
-    fused = (1 - LEXICAL_SHARE) * _standardised(cosines) + LEXICAL_SHARE * _standardised(lexical)
-    return fused.astype(np.float32)
+    total = np.zeros((len(query.texts), len(positions)), dtype=np.float32)
+    cosines = np.zeros_like(total)
+    for kind, weight in evidence:
+        match kind:
+            case Words():
+                total += LEXICAL_SHARE * np.stack([_standardised(each) for each in kind.units(query, positions)])
+            case Verbs():
+                total += np.float32(weight) * kind.at(query, positions)
+            case _:
+                cosines += np.float32(weight) * kind.at(query, positions)
+    total += (1 - LEXICAL_SHARE) * np.stack([_standardised(each) for each in cosines])
+    return total
 
 
 def _standardised(values: Floats) -> Floats:
@@ -76,11 +87,11 @@ def _standardised(values: Floats) -> Floats:
 ABLATIONS = (
     Ablation("no clauses", {"split_clauses": lambda *_: ()}),
     Ablation("no interleaving", {"interleaved": lambda strengths, *_: strengths}),
-    Ablation("no verbs", {"losses": lambda requests, actions: np.zeros((len(requests), len(actions)), np.float32)}),
+    Ablation("no verbs", {"VERBS_WEIGHT": 0.0}),
     Ablation("no server evidence", {"with_server_evidence": lambda strengths, *_: strengths}),
     Ablation("no names", {"NameIndex": Nameless}, of_index=True),
-    Ablation("no words", {"fuse": lambda cosines, *_: cosines}),
-    Ablation("z-scores for evidence", {"fuse": z_scores}),
+    Ablation("no words", {"WORDS_WEIGHT": 0.0}),
+    Ablation("z-scores for evidence", {"weighted_sum": z_scores}),
     Ablation("servers unread", document=lambda document: replace(document, server="")),
     Ablation("parameters unread", document=lambda document: replace(document, parameters=())),
 )

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from statistics import fmean, median
 
-from pml_gateway.index.evaluation import QueryOutcome, recall
+from pml_gateway.index.evaluation import LabelledQuery, QueryOutcome, recall
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,10 +36,9 @@ class CutLoss:
         return {**asdict(self), "recall_loss": self.recall_uncut - self.recall_cut}
 
 
-def lists(outcomes: Sequence[QueryOutcome], threshold: float, cap: int) -> Lists:
-    """The lists that the outcomes give; a query that needs several tools is served by any of them."""
-    listed = [[key for key, score in outcome.scored if score >= threshold][:cap] for outcome in outcomes]
-    right = fmean(recall(keys, outcome.query) > 0 for keys, outcome in zip(listed, outcomes, strict=True))
+def lists(queries: Sequence[LabelledQuery], listed: Sequence[Sequence[str]], threshold: float, cap: int) -> Lists:
+    """What the lists for queries hold; a query that needs several tools is served by any of them."""
+    right = fmean(recall(keys, query) > 0 for keys, query in zip(listed, queries, strict=True))
     return Lists(threshold, cap, right, float(median(map(len, listed))))
 
 

@@ -59,9 +59,12 @@ class OwnSearch:
         outcomes, _ = measure(subject, self.labelled.queries)
         hybrid = Settings.model_validate(load_preset(LIST_PRESET).values).gateway.hybrid
         measured = figures(outcomes, min_score=subject.min_score)
+        threshold, cap = hybrid.semantic_threshold, hybrid.max_underlying_tools
+        judged = (index.select(each.text, threshold=threshold, ranking=ranking) for each in self.labelled.queries)
+        listed = [[each.key for each in found if each.cut is None][:cap] for found in judged]
         return (
             measured,
-            lists(outcomes, hybrid.semantic_threshold, hybrid.max_underlying_tools),
+            lists(self.labelled.queries, listed, threshold, cap),
             cut_loss(outcomes, subject.min_score, ANSWER_HITS),
         )
 

@@ -1,12 +1,13 @@
 """Do calls as models write them do what was meant, and if not, does the answer alone lead to it?
 
-    python -m benchmarks.run_first_try [--only KIND] [--show] [--save]
+    python -m benchmarks.run_first_try [--set SET] [--only KIND] [--show] [--save]
 
 Calls of meta-tools with wrong keys, synonyms, text for numbers, arguments in the wrong place, names that are nearly
-right, templates of other systems: `benchmarks.first_try.calls` says what each means. It is *done* if the servers got
-exactly what they get of the call that was meant, and the answer is the same; *refused* if no server got anything and
-the answer is an error with a hint. Everything else is *wrong*: it looks right and is not. What is refused is tried once
-more by a script that knows the values that were meant, and follows the hint (`benchmarks.first_try.second_try`).
+right, templates of other systems, guessed names of arguments: `benchmarks.first_try.calls` says what each means. It
+is *done* if the servers got exactly what they get of the call that was meant, and the answer is the same; *refused*
+if no server got anything and the answer is an error with a hint. Everything else is *wrong*: it looks right and is
+not. What is refused is tried once more by a script that knows the values that were meant, and follows the hint
+(`benchmarks.first_try.second_try`).
 Exit code 1 if anything is wrong.
 """
 
@@ -24,9 +25,11 @@ from typing import Any, Literal
 
 import anyio
 
-from benchmarks.first_try.calls import HANDLE, Arguments, Written, written
-from benchmarks.first_try.office import LOG, office
+from benchmarks.first_try import unseen
+from benchmarks.first_try.calls import FURTHER_NAMES, GUESSED, HANDLE, guessed, written
+from benchmarks.first_try.office import LOG, office, trades
 from benchmarks.first_try.second_try import second_try
+from benchmarks.first_try.written import Arguments, Written
 from benchmarks.harness import table
 from benchmarks.results import save
 from tests.support.scripted_server import ScriptedServer
@@ -34,6 +37,8 @@ from tests.support.serving import Serving, serving
 
 Outcome = Literal["done", "refused", "wrong"]
 Reached = list[tuple[str, str, Any]]
+SETS = ("written", "unseen", "further")
+"""The servers of each set of calls, and the calls."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +114,9 @@ def error_of(result: Mapping[str, Any]) -> Mapping[str, Any] | None:
         return {"code": "", "message": str(result.get("content")), "hint": ""} if result.get("isError") else None
     if isinstance(structured.get("error"), dict):
         error: Mapping[str, Any] = structured["error"]
-        return error
+        slots = [slot["error"].get("details") or {} for slot in structured.get("slots") or () if slot.get("error")]
+        problems = [problem for details in slots for problem in details.get("errors") or ()]
+        return {**error, "details": {**(error.get("details") or {}), "errors": problems}} if problems else error
     for key in ("results", "steps", "slots"):
         for slot in structured.get(key) or () if isinstance(structured.get(key), list) else ():
             if isinstance(slot, dict) and isinstance(slot.get("error"), dict):
@@ -141,15 +148,28 @@ async def _try(office_: Office, call: Written) -> Tried:
     return Tried(call, first, second, answer, again, answer_again)
 
 
-async def run(only: str | None) -> list[Tried]:
-    """Every call, in a gateway of its own."""
-    servers = office()
+async def run(only: str | None, which: str = "written") -> list[Tried]:
+    """Every call of a set, in a gateway of its own."""
+    sets = {"unseen": unseen.written, "further": lambda: list(guessed(FURTHER_NAMES)), "written": written}
+    given = sets[which]()
+    calls = [call for call in given if only is None or only in call.kind]
+    if which == "unseen":
+        return await _run(unseen.servers(), calls, has_log=False)
+    of_names = [call for call in calls if call.kind in GUESSED]
+    others = [call for call in calls if call.kind not in GUESSED]
+    return await _run(office(), others, has_log=True) + await _run(trades(), of_names, has_log=False)
+
+
+async def _run(servers: Mapping[str, ScriptedServer], calls: Sequence[Written], *, has_log: bool) -> list[Tried]:
+    if not calls:
+        return []
     with tempfile.TemporaryDirectory() as folder:
         async with serving(Path(folder), servers, trust={"new_servers": "accept"}) as served:
             await served.gateway.refresh(30)
             met = Office(served, servers)
-            await met.open()
-            return [await _try(met, call) for call in written() if only is None or only in call.kind]
+            if has_log:
+                await met.open()
+            return [await _try(met, call) for call in calls]
 
 
 def rows(tried: Sequence[Tried]) -> list[dict[str, Any]]:
@@ -189,11 +209,14 @@ def _shown(each: Tried) -> str:
 def main() -> None:
     """Parse, run, report."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("--set", choices=SETS, default="written")
     parser.add_argument("--only", help="kinds whose name contains this text")
     parser.add_argument("--show", action="store_true", help="show the calls that were not done as they must be")
     parser.add_argument("--save", action="store_true")
     arguments = parser.parse_args()
-    tried = anyio.run(run, arguments.only)
+    is_set = arguments.only in SETS
+    which, only = (arguments.only, None) if is_set else (arguments.set, arguments.only)
+    tried = anyio.run(run, only, which)
     if arguments.show:
         for each in tried:
             if each.is_wrong or not each.is_done or (each.call.must == "be done" and each.first != "done"):

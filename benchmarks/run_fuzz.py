@@ -176,7 +176,12 @@ def check_requests(seen: Seen, log: str, expected: int) -> list[Check]:
 PROPERTIES = (
     *("tests/policy/test_uris.py", "tests/policy/test_hostile_names.py", "tests/exposure/test_patterns.py"),
     *("tests/trust/test_lint.py", "tests/trust/test_admission.py", "tests/catalog/test_hidden_characters.py"),
-    *("tests/test_foreign_json.py", "tests/test_hosts.py", "tests/test_text.py", "tests/upstreams/auth/test_places.py"),
+    *(
+        "tests/test_foreign_json.py",
+        "tests/test_hosts.py",
+        "tests/test_text.py",
+        "tests/upstreams/auth/test_addresses.py",
+    ),
     *("tests/catalog/test_schema.py", "tests/catalog/test_prompts_and_resources.py", "tests/results/test_paths.py"),
     *("tests/workflow/test_properties.py", "tests/cli/test_arguments.py", "tests/gateway/test_request.py"),
 )

@@ -252,7 +252,7 @@ async def new_list(gateway: Gateway, scope: RequestScope, before: bytes) -> byte
     def on_swap(_before: GatewayState, _after: GatewayState) -> None:
         changed.set()
 
-    stop = gateway.on_swap(on_swap)
+    stop = gateway.current.on_swap(on_swap)
     try:
         with anyio.fail_after(EDIT_SECONDS):
             while (now := await listed(gateway, scope)) == before:
@@ -290,7 +290,7 @@ async def measured(scene: Scene, kind: str, number: int) -> tuple[float, float, 
             wanted = scene.last()
             search = partial(caller.call, RequestScope(), "search_tools", {"query": wanted}, CallOptions())
             await search()
-            if not await gateway.wait_for_index(EDIT_SECONDS):
+            if not await gateway.indexer.wait(EDIT_SECONDS):
                 raise AnswerError("no index in time")
             found = await search()
             await anyio.sleep(SETTLE_SECONDS)
@@ -337,7 +337,7 @@ async def measure_size(tools: int, servers: int, runs: int) -> list[dict[str, An
         async with open_gateway(
             settings, paths, identity="reload", meta_tools=ALL_META_TOOLS, open_streams=MemoryStreams(running)
         ) as gateway:
-            if not await gateway.refresh(START_SECONDS) or not await gateway.wait_for_index(START_SECONDS):
+            if not await gateway.refresh(START_SECONDS) or not await gateway.indexer.wait(START_SECONDS):
                 raise AnswerError("the servers were not listed in time")
             scene = Scene(gateway, running, shares, settings)
             scene.check(await listed(gateway, WHOLE))

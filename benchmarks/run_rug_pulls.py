@@ -109,7 +109,7 @@ async def _play(rows: Sequence[Row], is_modern: bool) -> Play:
         async with serving(Path(folder), servers) as served, served.handshake(PATH) as session:
             started = time.perf_counter()
             await served.gateway.refresh(30)
-            await served.gateway.judge_unread()
+            await served.gateway.reading.judge_unread()
             before = await _told(served, session, rows)
             if unlisted := [row["id"] for row in rows if not _named(before["list"], row)]:
                 raise AnswerError(f"not listed before the change: {', '.join(unlisted)}")

@@ -37,9 +37,10 @@ from pml_gateway.index import EmbeddingCache, ToolDocument, ToolIndex, load_embe
 from pml_gateway.index.cache import ENTRIES_PER_TOOL
 from pml_gateway.index.calibration import shipped_directory
 from pml_gateway.index.embedder import Embeddings
+from pml_gateway.index.evidence import Mask
 from pml_gateway.index.models import OnnxEmbedder
 from pml_gateway.index.text import dense_text
-from pml_gateway.index.vectors import FULL_PRECISION_LIMIT, Mask, VectorIndex
+from pml_gateway.index.vectors import FULL_PRECISION_LIMIT, VectorIndex
 
 SEED = 7
 NOISE = 0.5

@@ -25,7 +25,7 @@ from pml_gateway.config.presets import load_preset
 from pml_gateway.config.settings import Settings
 from pml_gateway.exposure.meta_tool import RESERVED
 from pml_gateway.exposure.token_count import TOKENIZER
-from pml_gateway.gateway.state import GatewayState, WireCache, documents
+from pml_gateway.gateway.state import GatewayState, documents
 from pml_gateway.gateway.tool_list import list_tokens
 from pml_gateway.index.models import load_embedder
 from pml_gateway.index.search import ToolIndex
@@ -61,7 +61,7 @@ def measured(tools: int, intent_count: int) -> TokenFigures:
     lists = {}
     for preset in PRESETS:
         settings = Settings.model_validate(load_preset(preset).values)
-        state = GatewayState(settings, catalog, index, WireCache(catalog), meta_tools=ALL_META_TOOLS)
+        state = GatewayState(settings, catalog, index, meta_tools=ALL_META_TOOLS)
         mode = settings.gateway.tools_exposure
         asked = intents if mode is ExposureMode.HYBRID else [None]
         costs = [list_tokens(state, mode, intent) for intent in asked]

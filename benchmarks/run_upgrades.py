@@ -153,7 +153,7 @@ async def play(upgrade: Upgrade, way: Way) -> Outcome:
     server = _server_of(upgrade.before)
     async with _serving(server) as served, served.handshake(PATH) as session:
         await _listed(session)
-        await served.gateway.judge_unread()
+        await served.gateway.reading.judge_unread()
         _become(server, upgrade.after)
         if way == "restart":
             server.kill()

@@ -40,10 +40,13 @@ from benchmarks.results import save
 from benchmarks.synthetic import ECHO, build, synthetic_tools
 from pml_gateway import LoadedSettings, Paths, Settings
 from pml_gateway.serve.runtime import open_runtime
+from tests.support.memory import in_memory
 
 PACKAGE = Path(pml_gateway.__file__).parent
 TOOLS = 20
-WARM_UP_REQUESTS = 3
+WARM_UP_REQUESTS = 12
+"""More than the first results of a tool, from each of which its shape is learned."""
+
 SAMPLES = 5
 READY_SECONDS = 60
 POLL_SECONDS = 0.1
@@ -186,7 +189,7 @@ async def open_session() -> AsyncIterator[ClientSession]:
             open_runtime(
                 loaded, paths, identity="benchmark", load=lambda: loaded, open_streams=_open_upstream
             ) as runtime,
-            Client(runtime.server, mode="legacy") as client,
+            Client(in_memory(runtime.server), mode="legacy") as client,
         ):
             deadline = time.monotonic() + READY_SECONDS
             while not await _found(client.session):

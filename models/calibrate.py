@@ -3,7 +3,7 @@
     python models/calibrate.py [DIRECTORY] [--check]
 
 Reads train/ under $PML_DATA, never dev/. Prints LEXICAL_CURVE for pml_gateway/index/calibration.py as well. `--check`
-fits nothing: it prints what the stored curves keep where no, half or all tools have requests.
+fits nothing: it prints what the stored curves keep where no, half or all tools have examples.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from pml_gateway.index.calibration import (
 from pml_gateway.index.embedder import Embeddings
 from pml_gateway.index.evaluation import THRESHOLDS, LabelledQuery
 from pml_gateway.index.models import OnnxEmbedder
-from pml_gateway.index.text import MAX_REQUESTS
+from pml_gateway.index.text import MAX_EXAMPLES
 from pml_gateway.types import Ranking
 
 INTENTS_PER_SOURCE = 400
@@ -153,7 +153,7 @@ def calibrate(directory: Path) -> None:
 
 
 def check(directory: Path) -> None:
-    """Print the coverage of our own intents and the lengths of lists where the other intents of tools are requests."""
+    """Print the coverage of our own intents and the lengths of lists where the other intents of tools are examples."""
     embedder = RememberingEmbedder(OnnxEmbedder(directory))
     embedder.calibration = Calibration.read(directory)
     tools, position_of = listed_tools(data_directory() / "train")
@@ -171,7 +171,7 @@ def check(directory: Path) -> None:
         for share in (0.0, 0.5, 1.0):
             random = np.random.default_rng(0)
             documents = [
-                replace(each, requests=tuple(text for text in asked[each.key] if text not in here)[:MAX_REQUESTS])
+                replace(each, examples=tuple(text for text in asked[each.key] if text not in here)[:MAX_EXAMPLES])
                 if random.random() < share
                 else each
                 for each in catalog.documents
@@ -184,7 +184,7 @@ def check(directory: Path) -> None:
                 lengths[share].append([int(np.count_nonzero(reached >= threshold)) for threshold in THRESHOLDS])
     for share, found in scores.items():
         kept = [round(float(np.mean(np.asarray(found) >= threshold)), 3) for threshold in THRESHOLDS]
-        print(f"requests of {share:.0%}: coverage {kept}, median list {np.median(lengths[share], axis=0).tolist()}")
+        print(f"examples of {share:.0%}: coverage {kept}, median list {np.median(lengths[share], axis=0).tolist()}")
 
 
 def catalogs() -> Iterator[Catalog]:
@@ -229,6 +229,6 @@ def _content(curve: Curve) -> dict[str, object]:
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("directory", type=Path, nargs="?", default=Path(__file__).resolve().parent / SHIPPED_MODEL)
-    parser.add_argument("--check", action="store_true", help="print what the stored curves keep with requests")
+    parser.add_argument("--check", action="store_true", help="print what the stored curves keep with examples")
     options = parser.parse_args()
     (check if options.check else calibrate)(options.directory)

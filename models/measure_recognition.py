@@ -19,9 +19,9 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from build_requests import Servers, Written, described, package_name, read_definitions, read_texts
+from build_examples import Servers, Written, described, package_name, read_definitions, read_texts
 
-from pml_gateway.requests.shipped import KnownServers, ServerTools, ShippedDefinition, words_of
+from pml_gateway.example_queries.shipped import KnownServers, ServerTools, ShippedDefinition, words_of
 
 OTHERS = ("dev/distractors.jsonl", "train/mcp_docs.jsonl")
 SEED = 5

@@ -20,6 +20,7 @@ GatewayError
 │   ├── InvalidInputError
 │   └── BudgetExceededError
 ├── OverloadedError             us
+├── UnrecordedError             us
 └── ResultStoreError            us, or the store the operator named
 """
 
@@ -218,6 +219,17 @@ class OverloadedError(GatewayError):
 
     code = ErrorCode.BUSY
     retryable = True
+
+
+class UnrecordedError(GatewayError):
+    """A request whose record is required, and could not be made."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            "this request could not be recorded, and its record is required",
+            hint="the owner of the gateway finds the reason in its log",
+            details={"executed": "unknown"},
+        )
 
 
 class ResultStoreError(GatewayError):

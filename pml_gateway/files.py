@@ -1,18 +1,22 @@
-"""Files that several gateway processes share: written whole or not at all, by one writer at a time."""
+"""Files that several gateway processes share: written whole or not at all, by one writer at a time.
+
+Bridges import this module, and each client has one, so its imports stay small: no pathlib, tempfile or threading.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import errno
-import json
 import os
 import sys
-import tempfile
-import threading
 import time
-from collections.abc import Iterator
-from pathlib import Path
-from typing import Any
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    StrPath = str | os.PathLike[str]
 
 if sys.platform == "win32":
     import msvcrt
@@ -27,71 +31,35 @@ LOCK_SECONDS = 30.0
 
 LOCK_POLL_SECONDS = 0.01
 
+Signature = tuple[int, int, int] | None
+"""Modification time (ns), size and inode of a file, which differ after each replacement; None if there is no file."""
 
-def make_private(folder: Path) -> None:
+
+def make_private(folder: StrPath) -> None:
     """Make a folder, and those above it that are missing, for their owner alone."""
-    missing = [each for each in (folder, *folder.parents) if not each.exists()]
-    for each in reversed(missing):
-        each.mkdir(mode=PRIVATE_FOLDER, exist_ok=True)
+    if not os.path.exists(folder):
+        make_private(os.path.dirname(os.path.abspath(folder)))
+        with contextlib.suppress(FileExistsError):
+            os.mkdir(folder, PRIVATE_FOLDER)
 
 
-_MAKING = threading.Lock()
-
-
-def make_own_file(path: Path) -> None:
-    """Have a file for its owner alone, for SQLite to write; one that is there is not opened.
-
-    Whoever closes a file drops all locks that its process has on it (POSIX), also those of SQLite in other threads,
-    and without them another process breaks the file.
-
-    Raises:
-        OSError: there is none, and none can be made; or it cannot be written.
-    """
-    make_private(path.parent)
-    with _MAKING:
-        if not path.exists():
-            with contextlib.suppress(FileExistsError):
-                os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, OWNER_ONLY))
-        elif not os.access(path, os.W_OK):
-            raise PermissionError(errno.EACCES, "it cannot be written", str(path))
-
-
-def write_atomically(path: Path, content: str | bytes, mode: int = OWNER_ONLY) -> None:
-    """Replace `path` by `content`; a reader sees the old or the new one, never a part. A failure leaves nothing."""
-    make_private(path.parent)
-    descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    temporary = Path(name)
+def write_atomically(path: StrPath, content: str | bytes, mode: int = OWNER_ONLY) -> None:
+    """Replace a file; a reader sees the old or the new content, also after a crash. A failure leaves nothing."""
+    folder, name = os.path.split(path)
+    make_private(folder)
+    temporary = os.path.join(folder, f".{name}.{os.urandom(4).hex()}")
+    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, OWNER_ONLY)
     try:
         with os.fdopen(descriptor, "wb") as stream:
             stream.write(content.encode() if isinstance(content, str) else content)
             stream.flush()
             os.fsync(stream.fileno())
-        temporary.chmod(mode)
-        temporary.replace(path)
+        os.chmod(temporary, mode)
+        os.replace(temporary, path)
     except BaseException:
-        temporary.unlink(missing_ok=True)
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(temporary)
         raise
-
-
-READ_AT_ONCE = 4 * 1024 * 1024
-"""Bytes of JSON that are read in one go, some 0.05 s."""
-
-
-def read_json(path: Path) -> Any:
-    """Read a JSON file. Call it in a thread if the file may be large.
-
-    Raises:
-        OSError: it cannot be read.
-        ValueError: it is no JSON.
-        RecursionError: it is nested too deep.
-    """
-    content = path.read_bytes()
-    # A hook in Python takes three times as long, and lets other threads have their turn meanwhile.
-    return json.loads(content, object_hook=_unchanged if len(content) > READ_AT_ONCE else None)
-
-
-def _unchanged(value: dict[str, Any]) -> dict[str, Any]:
-    return value
 
 
 def usual_mode() -> int:
@@ -142,16 +110,38 @@ def take_lock(path: Path) -> int | None:
         OSError: the lock file cannot be created next to `path`.
     """
     make_private(path.parent)
+    return lock_file(path.with_name(f".{path.name}.lock"))
+
+
+def lock_file(path: StrPath) -> int | None:
+    """Return a file descriptor that holds a lock file until it is closed; None if the file is locked already.
+
+    Raises:
+        OSError: the lock file cannot be created.
+    """
     # A link in its place would have another file made, or its mode changed.
     flags = os.O_RDWR | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0)
-    descriptor = os.open(path.with_name(f".{path.name}.lock"), flags, OWNER_ONLY)
-    if _lock(descriptor):
-        return descriptor
-    os.close(descriptor)
-    return None
+    while True:
+        descriptor = os.open(path, flags, OWNER_ONLY)
+        if not try_lock(descriptor):
+            os.close(descriptor)
+            return None
+        if is_named(descriptor, path):
+            return descriptor
+        # The previous holder has removed the file: only the file that currently has the name counts.
+        os.close(descriptor)
 
 
-def _lock(descriptor: int) -> bool:
+def is_named(descriptor: int, path: StrPath) -> bool:
+    """Return True if an open file is still the one at `path`."""
+    try:
+        return os.path.samestat(os.fstat(descriptor), os.stat(path))
+    except FileNotFoundError:
+        return False
+
+
+def try_lock(descriptor: int) -> bool:
+    """Lock an open file; return False if it is locked already."""
     try:
         if sys.platform == "win32":
             msvcrt.locking(descriptor, msvcrt.LK_NBLCK, 1)
@@ -162,12 +152,8 @@ def _lock(descriptor: int) -> bool:
     return True
 
 
-Signature = tuple[int, int, int] | None
-"""By which a file is known to be as it was; None for one that is not there."""
-
-
 def signature(file: Path) -> Signature:
-    """Return the mode of an existing file."""
+    """Return the signature of a file."""
     try:
         status = file.stat()
     except (OSError, ValueError):

@@ -6,12 +6,16 @@ import ipaddress
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Literal
 
 MAX_PORT = 65535
 _DEFAULT_PORTS = {"http": 80, "https": 443}
 _WEB = tuple(_DEFAULT_PORTS)
-_ANY_PORT = ":*"
+ANY_PORT = ":*"
+
+KEPT = 256
+"""Headers whose reading is kept: clients send the same ones again and again."""
 
 _AUTHORITY = re.compile(
     r"(?:\[(?P<six>[0-9A-Fa-f:.]{2,45})\]|(?P<name>[A-Za-z0-9_-]+(?:\.[A-Za-z0-9_-]+)*)\.?)(?::(?P<port>[0-9]{1,5}))?"
@@ -33,6 +37,7 @@ Origin = tuple[str, Authority]
 """The scheme, and an authority without the port that the scheme has anyway."""
 
 
+@lru_cache(maxsize=KEPT)
 def read_authority(text: str) -> Authority | None:
     """Return the `host[:port]` of a Host header; None where it is anything else."""
     found = _AUTHORITY.fullmatch(text)
@@ -72,21 +77,21 @@ class KnownHosts:
         self._origins: set[Origin] = set()
         for name in names:
             host = f"[{name.strip('[]')}]" if ":" in name else name
-            self._add_host(f"{host}{_ANY_PORT}")
+            self._add_host(f"{host}{ANY_PORT}")
         for host in hosts:
             self._add_host(host)
         for text in origins:
-            origin = read_origin(text.removesuffix(_ANY_PORT))
-            if origin is not None and text.endswith(_ANY_PORT):
+            origin = read_origin(text.removesuffix(ANY_PORT))
+            if origin is not None and text.endswith(ANY_PORT):
                 self._origins_of_any_port.add((origin[0], origin[1].host))
             elif origin is not None:
                 self._origins.add(origin)
 
     def _add_host(self, text: str) -> None:
-        authority = read_authority(text.removesuffix(_ANY_PORT))
+        authority = read_authority(text.removesuffix(ANY_PORT))
         if authority is None:
             return
-        if text.endswith(_ANY_PORT):
+        if text.endswith(ANY_PORT):
             self._any_port.add(authority.host)
         else:
             self._hosts.add(authority)

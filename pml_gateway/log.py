@@ -8,8 +8,8 @@ from collections.abc import Callable
 
 ROOT = "pml_gateway"
 
-SELDOM_SECONDS = 60.0
-"""Seconds between repetitions of a line that others can cause at will."""
+REPEAT_SECONDS = 60.0
+"""Minimum seconds between repetitions of a line that others can cause at will."""
 
 
 def get_logger(name: str) -> logging.Logger:
@@ -17,8 +17,8 @@ def get_logger(name: str) -> logging.Logger:
     return logging.getLogger(name)
 
 
-class Seldom:
-    """A warning that others can cause as often as they like: written once a minute, with how often it was due."""
+class ThrottledWarning:
+    """A warning that others can cause at will: written once a minute, with the number of times it was left out."""
 
     def __init__(self, logger: logging.Logger, clock: Callable[[], float] = time.monotonic) -> None:
         self._logger = logger
@@ -27,11 +27,11 @@ class Seldom:
         self._unsaid = 0
 
     def warning(self, message: str, *args: object) -> None:
-        """Write the line, unless it was written a moment ago."""
+        """Write the warning, or count it if one was written less than REPEAT_SECONDS ago."""
         now = self._clock()
         if now < self._next:
             self._unsaid += 1
             return
-        self._next = now + SELDOM_SECONDS
+        self._next = now + REPEAT_SECONDS
         more, self._unsaid = self._unsaid, 0
         self._logger.warning(message + (" (and %d times before)" if more else ""), *args, *((more,) if more else ()))

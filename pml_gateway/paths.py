@@ -13,7 +13,6 @@ from pml_gateway.working_directory import WorkingDirectory
 CONFIG_NAME = "config.yaml"
 HOME_NAME = ".pml"
 
-
 PACKAGE = Path(__file__).resolve().parent
 
 
@@ -38,7 +37,7 @@ class Paths:
     installs_dir: Path
     trust_file: Path
     pins_dir: Path
-    requests_dir: Path
+    example_queries_dir: Path
     secrets_file: Path
     usage_file: Path
     migrations_dir: Path
@@ -68,7 +67,7 @@ class Paths:
             installs_dir=home / "installs",
             trust_file=home / "trust.json",
             pins_dir=home / "trust",
-            requests_dir=home / "requests",
+            example_queries_dir=home / "example-queries",
             secrets_file=home / "secrets.env",
             usage_file=home / "usage.db",
             migrations_dir=home / "migrations",

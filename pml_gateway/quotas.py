@@ -18,7 +18,7 @@ import anyio
 from cachetools import TTLCache
 
 OWN = ""
-"""Share of the gateway's own work."""
+"""Quota key of the gateway's own work."""
 
 _ADDRESS = "address:"
 _NETWORK = 64
@@ -28,8 +28,8 @@ Key = TypeVar("Key", bound=Hashable)
 
 
 @lru_cache(4096)
-def share_of_address(address: str) -> str:
-    """Return the share of everybody without a key at an address."""
+def quota_key_of_address(address: str) -> str:
+    """Return the quota key of all without a key at an address."""
     try:
         parsed = ipaddress.ip_address(address)
     except ValueError:
@@ -41,75 +41,75 @@ def share_of_address(address: str) -> str:
     return f"{_ADDRESS}{parsed}"
 
 
-def is_anonymous(share: str) -> bool:
-    """Return True if a share is that of an address."""
-    return share.startswith(_ADDRESS)
+def is_anonymous(quota_key: str) -> bool:
+    """Return True if a quota key is that of an address."""
+    return quota_key.startswith(_ADDRESS)
 
 
 class Holdings(Generic[Key]):
     """Holdings of each client, least recently used first."""
 
     def __init__(self) -> None:
-        self._shares: dict[Key, str] = {}
+        self._quota_keys: dict[Key, str] = {}
         self._own: dict[str, OrderedDict[Key, int]] = {}
         self._amounts: dict[str, int] = {}
         self._anonymous = 0
         self.total = 0
 
     def __len__(self) -> int:
-        return len(self._shares)
+        return len(self._quota_keys)
 
     def __contains__(self, key: Key) -> bool:
-        return key in self._shares
+        return key in self._quota_keys
 
     def __iter__(self) -> Iterator[Key]:
-        return iter(self._shares)
+        return iter(self._quota_keys)
 
-    def note(self, key: Key, share: str, amount: int = 1) -> None:
+    def note(self, key: Key, quota_key: str, amount: int = 1) -> None:
         """Count a thing as the one that its client used last; what was counted for it before no longer is."""
-        if key in self._shares:
+        if key in self._quota_keys:
             self.forget(key)
-        self._shares[key] = share
-        own = self._own.get(share)
+        self._quota_keys[key] = quota_key
+        own = self._own.get(quota_key)
         if own is None:
-            own = self._own[share] = OrderedDict()
+            own = self._own[quota_key] = OrderedDict()
         own[key] = amount
-        self._count(share, amount)
+        self._count(quota_key, amount)
 
     def forget(self, key: Key) -> bool:
         """Count a thing no longer; whether it was counted."""
-        share = self._shares.pop(key, None)
-        if share is None:
+        quota_key = self._quota_keys.pop(key, None)
+        if quota_key is None:
             return False
-        own = self._own[share]
-        self._count(share, -own.pop(key))
+        own = self._own[quota_key]
+        self._count(quota_key, -own.pop(key))
         if not own:
-            del self._own[share], self._amounts[share]
+            del self._own[quota_key], self._amounts[quota_key]
         return True
 
     def used(self, key: Key) -> None:
         """Its client used a thing."""
-        share = self._shares.get(key)
-        if share is not None:
-            self._own[share].move_to_end(key)
+        quota_key = self._quota_keys.get(key)
+        if quota_key is not None:
+            self._own[quota_key].move_to_end(key)
 
-    def held_by(self, share: str) -> int:
+    def held_by(self, quota_key: str) -> int:
         """Return how much one client holds."""
-        return self._amounts.get(share, 0)
+        return self._amounts.get(quota_key, 0)
 
-    def of(self, share: str) -> Iterator[Key]:
+    def of(self, quota_key: str) -> Iterator[Key]:
         """Return what one client holds, least recently used first."""
-        return iter(self._own.get(share, ()))
+        return iter(self._own.get(quota_key, ()))
 
-    def newest_of(self, share: str) -> Key | None:
+    def newest_of(self, quota_key: str) -> Key | None:
         """Return what one client used last."""
-        return next(reversed(self._own.get(share, OrderedDict())), None)
+        return next(reversed(self._own.get(quota_key, OrderedDict())), None)
 
     def largest(self) -> str | None:
-        """Return the share that gives something up where there is no more room."""
+        """Return the quota key that gives something up where there is no more room."""
         amounts = self._amounts
         if len(amounts) > 1 and 2 * self._anonymous > self.total:
-            amounts = {share: amount for share, amount in amounts.items() if is_anonymous(share)}
+            amounts = {quota_key: amount for quota_key, amount in amounts.items() if is_anonymous(quota_key)}
         return max(amounts, key=amounts.__getitem__, default=None)
 
     def first_to_go(self) -> Key | None:
@@ -117,10 +117,10 @@ class Holdings(Generic[Key]):
         largest = self.largest()
         return None if largest is None else next(self.of(largest))
 
-    def _count(self, share: str, amount: int) -> None:
+    def _count(self, quota_key: str, amount: int) -> None:
         self.total += amount
-        self._amounts[share] = self._amounts.get(share, 0) + amount
-        if share.startswith(_ADDRESS):
+        self._amounts[quota_key] = self._amounts.get(quota_key, 0) + amount
+        if quota_key.startswith(_ADDRESS):
             self._anonymous += amount
 
 
@@ -137,9 +137,9 @@ class Visitors:
         self.expected: frozenset[str] = frozenset()
         self._seen: TTLCache[str, None] = TTLCache(MAX_RECENT, RECENT_SECONDS, timer=clock)
 
-    def note(self, share: str) -> None:
+    def note(self, quota_key: str) -> None:
         """Count the client of a request."""
-        self._seen[share] = None
+        self._seen[quota_key] = None
 
     def __len__(self) -> int:
         return len(self.expected | self._seen.keys() if self.expected else self._seen)
@@ -148,10 +148,10 @@ class Visitors:
 class _Turn:
     """Work that waits for a place."""
 
-    __slots__ = ("decided", "is_refused", "share")
+    __slots__ = ("decided", "is_refused", "quota_key")
 
-    def __init__(self, share: str) -> None:
-        self.share = share
+    def __init__(self, quota_key: str) -> None:
+        self.quota_key = quota_key
         self.is_refused = False
         self.decided = anyio.Event()
 
@@ -172,58 +172,58 @@ class FairPlaces:
         self._running: Counter[str] = Counter()
         self._turns: dict[str, deque[_Turn]] = {}
 
-    def has_one_for(self, share: str) -> bool:
+    def has_one_for(self, quota_key: str) -> bool:
         """Return True if a place is free for this client."""
-        if share not in self._running:
+        if quota_key not in self._running:
             return self.free > 0
         without = max(self._clients() - len(self._running), 0)
         return self.free > min(without, MAX_KEPT, self._count // 2)
 
-    def take(self, share: str) -> None:
+    def take(self, quota_key: str) -> None:
         """Take a free place."""
         self.free -= 1
-        self._running[share] += 1
+        self._running[quota_key] += 1
 
-    def give_back(self, share: str) -> None:
+    def give_back(self, quota_key: str) -> None:
         """Let the next one have a place."""
         self.free += 1
-        self._running[share] -= 1
-        if not self._running[share]:
-            del self._running[share]
+        self._running[quota_key] -= 1
+        if not self._running[quota_key]:
+            del self._running[quota_key]
         self.hand_out()
 
-    async def wait(self, share: str, *, had_place: bool = False) -> bool:
+    async def wait(self, quota_key: str, *, had_place: bool = False) -> bool:
         """Wait for a place; False where another client needed the room to wait more.
 
         What had a place before is the next of its client, and is not refused.
         """
-        if self.has_one_for(share):
-            self.take(share)
+        if self.has_one_for(quota_key):
+            self.take(quota_key)
             return True
-        turn = _Turn(share)
-        turns = self._turns.setdefault(share, deque())
+        turn = _Turn(quota_key)
+        turns = self._turns.setdefault(quota_key, deque())
         if had_place:
             turns.appendleft(turn)
         else:
             turns.append(turn)
-            self.waiting.note(turn, share)
+            self.waiting.note(turn, quota_key)
         try:
             await turn.decided.wait()
         except BaseException:
             if not turn.decided.is_set():
                 self._leave(turn)
             elif not turn.is_refused:
-                self.give_back(share)
+                self.give_back(quota_key)
             raise
         return not turn.is_refused
 
-    def make_room(self, share: str) -> bool:
+    def make_room(self, quota_key: str) -> bool:
         """Refuse the latest of the client of which most wait, if fewer of this one's do; whether one was."""
         most = self.waiting.largest()
-        if most is None or most == share:
+        if most is None or most == quota_key:
             return False
-        takes_half_from_anonymous = is_anonymous(most) and not is_anonymous(share)
-        if self.waiting.held_by(share) + 1 >= self.waiting.held_by(most) and not takes_half_from_anonymous:
+        takes_half_from_anonymous = is_anonymous(most) and not is_anonymous(quota_key)
+        if self.waiting.held_by(quota_key) + 1 >= self.waiting.held_by(most) and not takes_half_from_anonymous:
             return False
         turn = self.waiting.newest_of(most)
         assert turn is not None
@@ -235,23 +235,23 @@ class FairPlaces:
     def hand_out(self) -> None:
         """Let those who wait have the places that they may take."""
         running = self._running
-        while able := [share for share in self._turns if self.has_one_for(share)]:
+        while able := [quota_key for quota_key in self._turns if self.has_one_for(quota_key)]:
             # Those without a key have half of the places together where others wait.
-            is_half = 2 * sum(running[share] for share in running if is_anonymous(share)) >= self._count
-            share = min(able, key=lambda one: (is_half and is_anonymous(one), running.get(one, 0)))
-            turn = self._turns[share][0]
+            is_half = 2 * sum(running[quota_key] for quota_key in running if is_anonymous(quota_key)) >= self._count
+            quota_key = min(able, key=lambda one: (is_half and is_anonymous(one), running.get(one, 0)))
+            turn = self._turns[quota_key][0]
             self._leave(turn)
-            if share in self._turns:
+            if quota_key in self._turns:
                 # Whose turn it was comes last among those who have as many.
-                self._turns[share] = self._turns.pop(share)
-            self.take(share)
+                self._turns[quota_key] = self._turns.pop(quota_key)
+            self.take(quota_key)
             turn.decided.set()
 
     def _leave(self, turn: _Turn) -> None:
-        turns = self._turns[turn.share]
+        turns = self._turns[turn.quota_key]
         turns.remove(turn)
         if not turns:
-            del self._turns[turn.share]
+            del self._turns[turn.quota_key]
         self.waiting.forget(turn)
 
 

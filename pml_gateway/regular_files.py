@@ -19,14 +19,14 @@ GIT = ".git"
 
 
 class RefusedFileError(OSError):
-    """A file that is there and is not read."""
+    """An existing file that must not be read."""
 
     def __init__(self, reason: str, path: str | os.PathLike[str]) -> None:
         super().__init__(errno.EPERM, reason, os.fspath(path))
 
 
-class OutsideError(RefusedFileError):
-    """A link that leads out of the folder that its file belongs to."""
+class LinkOutsideFolderError(RefusedFileError):
+    """A link to a file outside the required folder."""
 
 
 def read_regular(
@@ -48,7 +48,7 @@ def read_regular(
     if within is not None:
         real = os.path.realpath(path)
         if not is_inside(real, os.path.realpath(within)):
-            raise OutsideError("a link to a file outside the project", path)
+            raise LinkOutsideFolderError("a link to a file outside the project", path)
     flags = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_NOCTTY", 0) | getattr(os, "O_CLOEXEC", 0)
     if within is not None:
         # What takes its place meanwhile is not followed out again.

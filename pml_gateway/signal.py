@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
 
 import anyio
 
@@ -72,3 +73,33 @@ class CoalescedSignal:
         while True:
             await self.next()
             await work()
+
+
+class CallsInFlight:
+    """Number of calls in flight."""
+
+    def __init__(self) -> None:
+        self._calls = 0
+        self._drained: anyio.Event | None = None
+
+    def __bool__(self) -> bool:
+        return self._calls > 0
+
+    @contextmanager
+    def counted(self) -> Iterator[None]:
+        """Count one call for the length of this context."""
+        self._calls += 1
+        try:
+            yield
+        finally:
+            self._calls -= 1
+            if self._calls == 0 and self._drained is not None:
+                self._drained.set()
+
+    async def drain(self, timeout: float) -> bool:
+        """Wait until no call is in flight, at most `timeout` seconds; whether none is."""
+        with anyio.move_on_after(timeout):
+            while self._calls:
+                self._drained = anyio.Event()
+                await self._drained.wait()
+        return self._calls == 0

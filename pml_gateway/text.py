@@ -41,6 +41,12 @@ def span(seconds: float) -> str:
     return f"{max(seconds, 0):.0f} s"
 
 
+def shown_score(score: float) -> str:
+    """Return two digits of a score, rounded down, so that one below a threshold does not read as if it reached it."""
+    nearest_score = float(f"{score:.2f}")
+    return f"{nearest_score - 0.01 if nearest_score > score else nearest_score:.2f}"
+
+
 def some_of(names: Sequence[str], limit: int = 3) -> str:
     """Return the first of several names, and how many more there are."""
     more = f" and {len(names) - limit} more" if len(names) > limit else ""
@@ -123,6 +129,11 @@ def folded(name: str) -> str:
 def words_of(name: str) -> tuple[str, ...]:
     """Return the words of a name without case and separators: `listIssues` has those of `LIST-ISSUES`."""
     return tuple(word.casefold() for word in _WORD.findall(name[:MAX_COMPARED]))
+
+
+def word_set(text: str) -> frozenset[str]:
+    """Return the words of a text that lists them."""
+    return frozenset(text.split())
 
 
 def did_you_mean(names: Iterable[str]) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, assert_never
@@ -53,6 +53,16 @@ class Effect(StrEnum):
     UNKNOWN = "unknown"
     DESTRUCTIVE = "destructive"
 
+    def is_within(self, limit: Effect) -> bool:
+        """Return True if it is no stronger than `limit`; an unknown effect may be any, as MCP has it."""
+        order = {Effect.READ: 0, Effect.WRITE: 1}
+        return order.get(self, len(order)) <= order.get(limit, len(order))
+
+    @property
+    def promise(self) -> JsonObject:
+        """The annotation of something that may have this effect, in as few words as MCP allows."""
+        return {"readOnlyHint": True} if self is Effect.READ else {"destructiveHint": self is not Effect.WRITE}
+
     @property
     def hints(self) -> JsonObject:
         """The annotations that declare this effect."""
@@ -67,6 +77,15 @@ class Effect(StrEnum):
                 return {}
             case _:
                 assert_never(self)
+
+
+def strongest(effects: Iterable[Effect], default: Effect = Effect.UNKNOWN) -> Effect:
+    """Return the gravest of some effects; the default if there are none."""
+    return max(effects, key=list(Effect).index, default=default)
+
+
+EFFECT_HINTS = ("readOnlyHint", "destructiveHint")
+"""The annotations that say what the effect of a tool's calls is."""
 
 
 def effect_of(annotations: object) -> Effect:

@@ -19,12 +19,13 @@ class WorkingDirectory:
 
     @classmethod
     def here(cls, environ: Mapping[str, str] = os.environ) -> WorkingDirectory:
-        """Return this process's own; with other variables where they are given."""
+        """Return this process's own, with a copy of its variables, or of other ones if they are given."""
+        kept = dict(environ)
         try:
-            return cls(Path.cwd(), environ)
+            return cls(Path.cwd(), kept)
         except OSError:
             # Deleted under us: a client may start the gateway anywhere.
-            return cls(Path("/"), environ)
+            return cls(Path("/"), kept)
 
     @property
     def home(self) -> Path:

@@ -1,8 +1,9 @@
-"""The shape of the package: who imports whom, how many rooms a folder has, what an import costs, who reads what."""
+"""The shape of the package: who imports whom, what an import costs, who reads what."""
 
 from __future__ import annotations
 
 import ast
+import re
 import subprocess
 import sys
 from collections.abc import Iterable, Iterator
@@ -17,10 +18,10 @@ PACKAGE = Path(pml_gateway.__file__).parent
 STAGES = (
     "json_text",
     "secrets",
+    "storage",
     "config",
     "clients",
     "docs",
-    "state",
     "telemetry",
     "processes",
     "mcp",
@@ -28,7 +29,7 @@ STAGES = (
     "catalog",
     "index",
     "trust",
-    "requests",
+    "example_queries",
     "exposure",
     "policy",
     "usage",
@@ -42,6 +43,7 @@ STAGES = (
     "owner",
     "local",
     "service",
+    "setup",
     "demo",
     "cli",
 )
@@ -50,11 +52,11 @@ STAGES = (
 SHARED = frozenset(
     {
         "delivery",
+        "environment",
         "errors",
         "files",
         "foreign_json",
         "gc_pause",
-        "home",
         "hosts",
         "installation",
         "log",
@@ -72,15 +74,10 @@ SHARED = frozenset(
 ENTRANCES = frozenset({"__init__", "__main__"})
 """The package's own names and its command, which come from all over it."""
 
-MAX_MODULES = 18
-MANY_MODULES = frozenset({"cli"})
-"""Folders of more: one module a command group."""
-
 HEAVY = ("mcp", "fastmcp", "torch", "sentence_transformers", "onnxruntime", "faiss", "starlette")
 
 ENVIRONMENT_READERS = {
     "cli/program.py": "PML_DEBUG shows the traceback even when the configuration is broken",
-    "cli/trust.py": "hands the environment to config/",
     "cli/docs.py": "has less pass colours, unless the user configured it",
     "cli/context.py": "hands the environment to config/",
     "cli/local.py": "hands the environment to service/, which says where units lie",
@@ -91,9 +88,10 @@ ENVIRONMENT_READERS = {
     "local/entry.py": "what the bridge tells the gateway of its client, before configuration is read",
     "local/starting.py": "the allow-list of what a detached gateway inherits",
     "paths.py": "where the gateway's files are",
-    "requests/writers.py": "what the owner's language model is configured with, and where it is installed",
+    "example_queries/writers.py": "what the owner's language model is configured with, and where it is installed",
     "secrets/env_file.py": "where the file of stored values is",
     "secrets/references.py": "`${env:NAME}`",
+    "setup/approval.py": "hands the environment to config/",
     "telemetry/setup.py": "hands the environment to config/",
     "working_directory.py": "the variables of this process, as one client's among others",
 }
@@ -102,6 +100,10 @@ ENVIRONMENT_READERS = {
 
 REPORTING = frozenset({"onnxruntime", "sentence_transformers", "transformers", "huggingface_hub"})
 """Libraries that send reports of their use to their makers, unless they are told not to before they load."""
+
+PRIVATE_USE = re.compile(r"(?<!self)(?<!cls)\._[a-z]|import .*\b_[a-z]|attr\(.*\"_[a-z]")
+OF_LIBRARIES = frozenset({"_count", "_current_frames", "_exit", "_send"})
+"""Private names of the standard library and starlette that tests cannot do without."""
 
 
 @cache
@@ -195,15 +197,11 @@ def test_no_modules_and_no_folders_import_each_other_in_a_circle() -> None:
     assert not circles(between_folders)
 
 
-def test_every_module_says_what_it_is_for_and_belongs_to_a_folder_that_is_not_crowded() -> None:
-    rooms: dict[str, list[str]] = {}
+def test_every_module_says_what_it_is_for_and_belongs_to_a_stage() -> None:
     for module, tree in modules().items():
-        folder, _, _ = module.rpartition("/")
-        rooms.setdefault(folder, []).append(module)
         assert ast.get_docstring(tree), f"{module}: what is it for?"
         first = module.removesuffix(".py").split("/")[0]
         assert first in {*STAGES, *SHARED, *ENTRANCES}, f"{module} belongs to no stage"
-    assert not {folder: len(each) for folder, each in rooms.items() if len(each) > MAX_MODULES}.keys() - MANY_MODULES
 
 
 def loaded_by(statement: str) -> set[str]:
@@ -249,6 +247,18 @@ def test_only_the_configuration_reads_yaml_and_toml() -> None:
         if isinstance(node, ast.ImportFrom) and (node.module or "").partition(".")[0] in loaders
     }
     assert not [module for module in readers if not module.startswith(("config/", "clients/", "secrets/"))]
+
+
+def test_only_storage_opens_sqlite_files() -> None:
+    users = {
+        module
+        for module, tree in modules().items()
+        for node in ast.walk(tree)
+        if (isinstance(node, ast.Import) and "sqlite3" in {alias.name for alias in node.names})
+        or (isinstance(node, ast.ImportFrom) and node.module == "sqlite3")
+    }
+    # The servers of the demo are programs of their own.
+    assert {module for module in users if not module.startswith(("storage/", "demo/servers/"))} == set()
 
 
 def test_libraries_that_report_home_are_loaded_in_one_place_only() -> None:
@@ -317,4 +327,23 @@ def test_the_private_parts_of_the_sdk_are_used_in_one_module_only() -> None:
                 used |= methods(node)
         offenders += [f"{module} uses {name}" for name in sorted(used & hidden)]
         offenders += [f"{module} imports {path}" for path, _ in imports if private(path.split("."))]
+    assert not offenders
+
+
+def test_no_test_uses_the_private_parts_of_what_it_tests() -> None:
+    offenders = []
+    for path in sorted((PACKAGE.parent / "tests").rglob("*.py")):
+        text = path.read_text(encoding="utf-8")
+        if not PRIVATE_USE.search(text):
+            continue
+        for node in ast.walk(ast.parse(text)):
+            named: list[str] = []
+            match node:
+                case ast.Attribute(value=ast.Name(id="self" | "cls") | ast.Call(func=ast.Name(id="super"))):
+                    continue
+                case ast.Attribute(attr=name) | ast.Call(args=[_, ast.Constant(value=str(name)), *_]):
+                    named = [name]
+                case ast.ImportFrom(module=str(module), names=names) if module.startswith(("pml_gateway", "tests")):
+                    named = [*module.split("."), *(alias.name for alias in names)]
+            offenders += [f"{path.name}: {each}" for each in private(named) - OF_LIBRARIES]
     assert not offenders

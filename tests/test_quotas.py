@@ -6,17 +6,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pml_gateway.quotas import Holdings, share_of_address
+from pml_gateway.quotas import Holdings, quota_key_of_address
 
 CLIENTS = ("a", "b", "c")
-ADDRESSES = tuple(share_of_address(f"192.0.2.{number}") for number in range(4))
+ADDRESSES = tuple(quota_key_of_address(f"192.0.2.{number}") for number in range(4))
 
 
 @given(st.lists(st.tuples(st.sampled_from(CLIENTS), st.integers(1, 5)), max_size=200), st.integers(5, 60))
 def test_nobody_below_an_equal_part_loses_anything(puts: list[tuple[str, int]], room: int) -> None:
     held: Holdings[int] = Holdings()
-    for key, (share, amount) in enumerate(puts):
-        held.note(key, share, amount)
+    for key, (quota_key, amount) in enumerate(puts):
+        held.note(key, quota_key, amount)
         while held.total > room:
             gone = held.first_to_go()
             assert gone is not None
@@ -61,4 +61,4 @@ def test_who_is_alone_holds_everything_and_loses_what_it_used_longest_ago() -> N
     ],
 )
 def test_an_address_is_one_share_and_so_is_an_ipv6_network(one: str, other: str, same: bool) -> None:
-    assert (share_of_address(one) == share_of_address(other)) is same
+    assert (quota_key_of_address(one) == quota_key_of_address(other)) is same

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import unicodedata
 
 import jmespath
@@ -10,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pml_gateway.text import as_field, counted, escaped, escaped_json, plural_of
+from pml_gateway.text import as_field, counted, escaped, escaped_json, plural_of, shown_score
 
 
 @pytest.mark.parametrize(
@@ -23,6 +24,13 @@ def test_the_noun_has_the_form_that_belongs_to_the_number(number: int, shown: st
 def test_an_s_makes_a_plural_unless_another_is_given() -> None:
     assert [counted(number, "call") for number in (1, 3)] == ["1 call", "3 calls"]
     assert [plural_of(number, "is", "are") for number in (1, 3)] == ["is", "are"]
+
+
+@pytest.mark.parametrize("threshold", [each / 100 for each in range(1, 101)])
+def test_a_score_below_a_threshold_does_not_read_as_if_it_reached_it(threshold: float) -> None:
+    assert shown_score(threshold) == f"{threshold:.2f}"
+    for score in (math.nextafter(threshold, 0), threshold - 0.004, threshold - 0.009):
+        assert shown_score(score) == f"{threshold - 0.01:.2f}"
 
 
 @given(st.text(max_size=8) | st.sampled_from(["id", "größe", 'a"b', "a\\b", "a\nb", "2", "", "\ud800"]))

@@ -14,6 +14,9 @@ import pytest
 from pml_gateway.config.servers import UpstreamDefinition
 from pml_gateway.mcp.transport import process_parameters, resolved_headers, surroundings
 from pml_gateway.working_directory import WorkingDirectory
+from tests.support.memory import settings_for
+from tests.support.scripted_server import ScriptedServer, tool
+from tests.support.serving import serving
 from tests.support.told import SCRIPT, told
 
 pytestmark = pytest.mark.anyio
@@ -146,3 +149,17 @@ def test_what_a_start_depends_on_is_looked_at_in_the_workplace(working_directory
 
 def test_a_workplace_shows_no_variable(working_directory: WorkingDirectory) -> None:
     assert "of-the-client" not in repr(working_directory)
+
+
+async def test_a_variable_that_this_process_changes_later_restarts_no_server(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    servers = {"calc": ScriptedServer([tool("add")])}
+    settings = settings_for(servers)
+    async with serving(tmp_path, servers, settings) as served:
+        opened = servers["calc"].opened
+        monkeypatch.setenv("PATH", "/nowhere")
+        monkeypatch.setenv("HOME", str(tmp_path))
+        await served.gateway.reload(settings)
+        await served.gateway.refresh(20)
+        assert servers["calc"].opened == opened

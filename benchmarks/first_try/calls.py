@@ -5,29 +5,14 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
 from itertools import cycle
-from typing import Any, Literal
+from pathlib import Path
 
-Arguments = dict[str, Any]
-Must = Literal["be done", "be refused", "be either"]
-"""At the first try: a call with one reading is done, one with several is refused; where it is a near miss of one that
-was meant, both are right."""
+from benchmarks.first_try.texts import expression_calls, placeholder_calls, reference_calls
+from benchmarks.first_try.written import Arguments, Must, Written
 
 HANDLE = "{ref}"
 """Stands for the handle of a stored result: the text of a large file."""
-
-
-@dataclass(frozen=True, slots=True)
-class Written:
-    """One call of a meta-tool as a model wrote it, and the call that it meant."""
-
-    kind: str
-    tool: str
-    arguments: Arguments
-    meant_tool: str
-    meant: Arguments
-    must: Must = "be done"
 
 
 BASES: tuple[tuple[str, Arguments], ...] = (
@@ -420,6 +405,30 @@ def _two_readings() -> Iterator[Written]:
     yield _same("two readings", "call_batch", {"calls": slots}, {"calls": meant_slots}, "be refused")
 
 
+GUESSED_NAMES = Path(__file__).with_name("guessed_names.jsonl")
+"""Guessed names: the tool, what was sent, what was meant, and `refuse` or `either` if it need not be done."""
+
+FURTHER_NAMES = Path(__file__).with_name("further_names.jsonl")
+"""Guessed names of arguments of other tools, alike; no reading of names was written for them."""
+
+GUESSED = ("names", "nested")
+"""Kinds of calls of the servers of `trades`."""
+
+
+def _guessed() -> Iterator[Written]:
+    yield from guessed(GUESSED_NAMES)
+
+
+def guessed(file: Path) -> Iterator[Written]:
+    """Yield the calls of a file of guessed names."""
+    musts: dict[str, Must] = {"": "be done", "refuse": "be refused", "either": "be either"}
+    for line in file.read_text(encoding="utf-8").splitlines():
+        name, sent, meant, *must = json.loads(line)
+        objects = [value for value in sent.values() if "{" in json.dumps(value)]
+        is_nested = any(value not in meant.values() for value in objects)
+        yield _single(GUESSED[is_nested], {"name": name, "arguments": sent}, (name, meant), musts["".join(must)])
+
+
 _KINDS = (
     _as_documented,
     _synonyms,
@@ -435,5 +444,9 @@ _KINDS = (
     _superfluous,
     _wrong_names,
     _templates,
+    placeholder_calls,
+    reference_calls,
+    expression_calls,
     _two_readings,
+    _guessed,
 )

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 from tests.support.scripted_server import Definition, ScriptedServer, text_result
 
+SHARED_DATA = Path(__file__).parents[2] / "tests" / "data"
 LOG = "/var/log/app.log"
 """A file whose text is too large for a conversation."""
 
@@ -120,6 +122,23 @@ def office() -> dict[str, ScriptedServer]:
     return {
         name: ScriptedServer(tools=[dict(tool) for tool in tools], handler=answer) for name, tools in OFFICE.items()
     }
+
+
+def trades() -> dict[str, ScriptedServer]:
+    """Servers with tools as they are published, and some of trades that those do not have."""
+    own = [Path(__file__).with_name(name) for name in ("trades.jsonl", "further_tools.jsonl")]
+    files = (SHARED_DATA / "servers" / "tools.jsonl", *own)
+    tools: dict[str, list[Definition]] = {}
+    for line in (line for file in files for line in file.read_text(encoding="utf-8").splitlines()):
+        row = json.loads(line)
+        definition = {key: row[key] for key in ("name", "description", "annotations") if row.get(key)}
+        tools.setdefault(row["server"], []).append({**definition, "inputSchema": row["input_schema"]})
+    return {name: ScriptedServer(tools=listed, handler=echo) for name, listed in tools.items()}
+
+
+async def echo(_: Any, call: dict[str, Any]) -> dict[str, Any]:
+    """Say what reached the server."""
+    return text_result(f"{call['name']} done with {json.dumps(call.get('arguments') or {}, sort_keys=True)}")
 
 
 async def answer(_: Any, call: dict[str, Any]) -> dict[str, Any]:

@@ -7,7 +7,12 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-_INSTEAD = re.compile(r'write "(?P<right>[^"]+)"(?P<others>(?: or "[^"]+")*) instead of "(?P<wrong>[^"]+)"')
+_INSTEAD = re.compile(
+    r"""write (?P<quote>["'])(?P<right>(?:(?!(?P=quote)).)+)(?P=quote)(?P<others>(?: or "[^"]+")*) """
+    r"""instead of (?P<mark>["'])(?P<wrong>(?:(?!(?P=mark)).)+)(?P=mark)"""
+)
+_NEEDED = re.compile(r'(?P<right>"[^"]+"(?: (?:or|and) "[^"]+")*)(?: (?:is|are) needed[^"]*)?, not "(?P<wrong>[^"]+)"')
+_SAY = re.compile(r'say it by [^"]*, not by "([^"]+)"')
 _LEAVE_OUT = re.compile(r'leave out "([^"]+)"')
 _INTO = re.compile(r'put (?P<keys>"[^"]+"(?:, "[^"]+")*) into "(?P<key>\w+)"')
 _MISSING = re.compile(r"^'([^']+)' is a required property|^(\w+): .*missing")
@@ -31,6 +36,9 @@ def second_try(arguments: dict[str, Any], error: Mapping[str, Any], meant: Mappi
     else:
         problems = details.get("errors") or [{"path": "", "message": error["message"], "hint": error["hint"]}]
         inside = "/arguments" if "signature" in details and "arguments" in again else ""
+        if inside and isinstance(meant.get("arguments"), dict):
+            # The name of the tool is no value of an argument called `name`.
+            meant = meant["arguments"]
         signature = _CHOICES.search(str(error.get("hint") or ""))
         named = re.findall(r"(\w+)\??: ", signature[1]) if signature is not None else []
         for problem in problems:
@@ -52,7 +60,11 @@ def _mend(
             choices = [found["right"], *re.findall(r'"([^"]+)"', found["others"])]
             holder[next((name for name in choices if _meant(meant, name) == value), choices[0])] = value
         elif isinstance(holder, dict | list):
-            holder[key] = json.loads(json.dumps(_member(holder, str(key))).replace(found["wrong"], found["right"]))
+            holder[key] = _replaced(_member(holder, str(key)), found["wrong"], found["right"])
+    elif (found := _NEEDED.search(hint)) is not None and isinstance(holder, dict):
+        holder.pop(found["wrong"], None)
+        wanted = {name: _meant(meant, name) for name in re.findall(r'"([^"]+)"', found["right"])}
+        holder.update({name: value for name, value in wanted.items() if value is not None})
     elif (found := _INTO.search(hint)) is not None and isinstance(holder, dict):
         keys = re.findall(r'"([^"]+)"', found["keys"])
         holder[found["key"]] = {each: holder.pop(each) for each in keys if each in holder}
@@ -65,9 +77,23 @@ def _mend(
         for each in left:
             value = holder.pop(each, None)
             holder.update({name: value for name in named if name not in holder and _meant(meant, name) == value})
+    elif (said := _SAY.search(hint)) is not None and isinstance(holder, dict):
+        same = [name for name in named if name not in holder and _meant(meant, name) == holder.get(said[1])]
+        if same:
+            holder[same[0]] = holder.pop(said[1])
     elif isinstance(holder, dict) and key in holder:
         # Of the wrong kind: whoever meant it writes it as it is wanted.
-        holder[key] = _meant(meant, str(key))
+        there = _value(meant, place)
+        holder[key] = _meant(meant, str(key)) if there is None else there
+
+
+def _replaced(value: Any, wrong: str, right: str) -> Any:
+    """Replace a text in all texts of a value."""
+    if isinstance(value, str):
+        return value.replace(wrong, right)
+    if isinstance(value, dict):
+        return {key: _replaced(member, wrong, right) for key, member in value.items()}
+    return [_replaced(item, wrong, right) for item in value] if isinstance(value, list) else value
 
 
 def _replace_name(again: dict[str, Any], name: str) -> None:

@@ -138,8 +138,7 @@ class Visit:
         for name in names:
             if "extra_of" in name and not name.endswith(self.resident.name):
                 self.resident.fault("list", f"{name} is listed")
-        # `focus` is listed for clients that were seen to list again once they were told to, which is a matter of time.
-        return Done(errand, LISTED, seen=" ".join(n for n in names if "extra_of" not in n and n != "focus"))
+        return Done(errand, LISTED, seen=" ".join(n for n in names if "extra_of" not in n))
 
     async def _call(self, errand: Errand) -> Done:
         message = await self.client.request("tools/call", _params(errand))

@@ -10,10 +10,11 @@ from dataclasses import replace
 from types import MappingProxyType
 from typing import Literal, NamedTuple
 
+from pml_gateway.catalog.apps import is_app_only
 from pml_gateway.catalog.fields import HIDDEN, sound_fields
 from pml_gateway.catalog.hidden_characters import visible_schema
 from pml_gateway.catalog.keywords import is_plain
-from pml_gateway.catalog.model import Catalog, CatalogTool, UpstreamListing
+from pml_gateway.catalog.model import EXAMPLES, Catalog, CatalogTool, UpstreamListing
 from pml_gateway.catalog.ownership import ILLEGAL, Ownership
 from pml_gateway.catalog.schema import check_output_schema, is_flawless, read_input_schema
 from pml_gateway.types import JsonObject
@@ -307,6 +308,7 @@ def _build_tool(raw: JsonObject, names: _Names, listing: UpstreamListing, known:
         input_schema=checked,
         repairs=(*repairs, *output_repairs, *dropped, *_renamed(listing.upstream_id, name, qualified_name)),
         stale=listing.stale,
+        app_only=is_app_only(fields),
         task_only=fields.get("execution", {}).get("taskSupport") == "required",
         listed=raw,
         refused_names=names.refused,
@@ -355,6 +357,7 @@ def same_tool(known: CatalogTool, tool: CatalogTool) -> bool:
         and (known.refused_names, known.former_names) == (tool.refused_names, tool.former_names)
         and known.definition == tool.definition
         and known.input_schema == tool.input_schema
+        and all(known.listed.get(key) == tool.listed.get(key) for key in EXAMPLES)
         # In Python 1, 1.0 and true are equal; in JSON they are not.
         and _canonical(known) == _canonical(tool)
     )

@@ -3,27 +3,26 @@
 from __future__ import annotations
 
 import hashlib
-import json
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TypeVar
 
-from pml_gateway.catalog.build import LONGEST_BEFORE, MAX_FORMER
+from pml_gateway.catalog.build import MAX_FORMER, Prefix
 from pml_gateway.catalog.ownership import Ownership
 from pml_gateway.catalog.prompts_and_resources import OfferKind, OfferNames, split_public_uri
-from pml_gateway.files import locked, read_json, signature, write_atomically
-from pml_gateway.log import get_logger
+from pml_gateway.mcp.capabilities import ServerCapabilities
 from pml_gateway.mcp.listing import Difference, Offers
+from pml_gateway.storage import kinds
+from pml_gateway.storage.documents import Document, compact, parsed
 from pml_gateway.types import JsonObject
-
-logger = get_logger(__name__)
 
 LOCK_SECONDS = 5.0
 """Seconds to wait for the lock; a gateway can do without the write."""
 
-LISTED_AGAIN_SECONDS = 600.0
-"""Seconds after which an identical listing of a server is worth a write."""
+LISTED_AGAIN_SECONDS = 60.0
+"""Seconds after which an identical listing is worth a write: without a gateway, `pml status` reads from the manifest
+when a server was last seen."""
 
 FORMAT = 1
 
@@ -49,8 +48,8 @@ class ManifestEntry:
     asks: frozenset[str] = frozenset()
     version: str = ""
 
-    def says_no_more_than(self, other: ManifestEntry) -> bool:
-        """Return True if this equals the other, except that the server was asked at most a little later."""
+    def is_covered_by(self, other: ManifestEntry) -> bool:
+        """Return True if the two differ at most in their times, by up to LISTED_AGAIN_SECONDS."""
         is_late = self.listed_at > other.listed_at + LISTED_AGAIN_SECONDS
         return not is_late and self == replace(other, listed_at=self.listed_at)
 
@@ -64,16 +63,13 @@ class Manifest:
     offer_names: Mapping[OfferKind, OfferNames] = field(default_factory=dict)
     former_names: Mapping[tuple[str, str], Sequence[str]] = field(default_factory=dict)
     """Former names of renamed tools, by which they can still be called."""
-    is_pinned: bool = True
-    """True if a gateway that pins definitions wrote it; earlier versions did not pin."""
 
-    def says_no_more_than(self, other: Manifest) -> bool:
-        """Return True if this equals the other, except that servers were asked at most a little later."""
+    def is_covered_by(self, other: Manifest) -> bool:
+        """Return True if a saved manifest need not be written again: only the times differ, and by little."""
         return (
-            (self.names, self.offer_names, self.former_names, self.is_pinned)
-            == (other.names, other.offer_names, other.former_names, other.is_pinned)
+            (self.names, self.offer_names, self.former_names) == (other.names, other.offer_names, other.former_names)
             and self.entries.keys() == other.entries.keys()
-            and all(entry.says_no_more_than(other.entries[key]) for key, entry in self.entries.items())
+            and all(entry.is_covered_by(other.entries[key]) for key, entry in self.entries.items())
         )
 
     def names_beginning_with(self, upstream_id: str) -> dict[str, str]:
@@ -113,53 +109,36 @@ def _copied(names: Mapping[tuple[str, str], str], upstream_id: str, to: str) -> 
     return {owner: name for owner, name in names.items() if owner[0] != to} | copies
 
 
-def _path(directory: Path, identity: str) -> Path:
-    return directory / f"{hashlib.sha256(identity.encode()).hexdigest()[:16]}.json"
-
-
 class ManifestFile:
-    """The manifest file of one configuration; every write merges with what other processes wrote."""
+    """The manifest file of one configuration; every write merges with what other processes wrote.
 
-    def __init__(self, directory: Path, identity: str, *, before: str = "") -> None:
-        """Choose the file of an identity; while it does not exist, the file of `before` is read instead.
+    Names depend on the prefix setting, so each setting has a file of its own.
+    """
 
-        Args:
-            directory: the folder of manifests.
-            identity: a text that identifies the configuration.
-            before: the identity of the same configuration in an earlier version.
-        """
-        self._path = _path(directory, identity)
-        self._before = _path(directory, before) if before else self._path
-
-    @classmethod
-    def of(cls, directory: Path, configuration: str, prefix: str, max_length: int) -> ManifestFile:
-        """Return the manifest file of a configuration. Names depend on the prefix setting, so each setting has its own.
-
-        Earlier versions also had one for each length limit; the file of the first default limit now serves all limits.
-        """
-        same = f"{configuration}\0{prefix}\0"
-        return cls(directory, f"{same}{LONGEST_BEFORE}", before=f"{same}{max_length}")
+    def __init__(self, directory: Path, identity: str, prefix: Prefix) -> None:
+        digest = hashlib.sha256(f"{identity}\0{prefix}".encode()).hexdigest()[:16]
+        self._document: Document[Manifest] = Document(
+            kinds.MANIFEST,
+            directory / f"{digest}.json",
+            decode=_decode,
+            encode=_written,
+            empty=Manifest,
+            lock_seconds=LOCK_SECONDS,
+        )
 
     @property
     def path(self) -> Path:
         """Return the path of the manifest."""
-        return self._path
+        return self._document.path
 
     @property
     def identity(self) -> tuple[object, ...]:
         """Return a value that stays equal as long as `load` returns the same."""
-        return self._path, *map(signature, (self._path, self._before))
+        return self.path, self._document.signature
 
     def load(self) -> Manifest:
         """Return the manifest on disk; an absent or damaged one is empty."""
-        try:
-            raw = read_json(self._path if self._path.exists() else self._before)
-            return _decode(raw) if raw.get("format") == FORMAT else Manifest()
-        except (FileNotFoundError, NotADirectoryError):
-            return Manifest()
-        except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
-            logger.warning("manifest %s is unreadable (%s); starting without it", self._path, error)
-            return Manifest()
+        return self._document.read()
 
     def copy(self, upstream_id: str, to: str) -> None:
         """Save a copy of one server's data under another id.
@@ -167,10 +146,10 @@ class ManifestFile:
         Raises:
             OSError: the file cannot be written.
         """
-        with locked(self._path, LOCK_SECONDS):
+        with self._document.locked():
             known = self.load()
             if (copied := known.copied(upstream_id, to)) is not known:
-                write_atomically(self._path, _written(copied))
+                self._document.write(copied)
 
     def save(self, manifest: Manifest, *, configured: Collection[str] | None = None) -> Manifest:
         """Write the manifest; per upstream the newest listing wins, per tool the first name given.
@@ -180,7 +159,7 @@ class ManifestFile:
             configured: upstreams whose listings and names by other processes are kept; by default those in `manifest`.
         """
         kept = frozenset(manifest.entries if configured is None else configured) | manifest.entries.keys()
-        with locked(self._path, LOCK_SECONDS):
+        with self._document.locked():
             on_disk = self.load()
             entries = dict(manifest.entries)
             others = dict(on_disk.entries)
@@ -207,7 +186,7 @@ class ManifestFile:
             names = _merge_names(manifest.names, theirs, kept)
             former = _merge_former(renamed, on_disk.former_names, names)
             merged = Manifest(entries, names, offer_names, former)
-            write_atomically(self._path, _written(merged))
+            self._document.write(merged)
         return merged
 
 
@@ -245,11 +224,10 @@ def _written(manifest: Manifest) -> str:
     """Return the manifest as JSON, made in pieces: at once, a large one would keep every other thread waiting."""
     offer_names = {str(kind): _nested(names) for kind, names in manifest.offer_names.items()}
     parts = {
-        "format": _json(FORMAT),
-        "pinned": _json(manifest.is_pinned),
-        "names": _object({upstream_id: _json(names) for upstream_id, names in _nested(manifest.names).items()}),
-        "offer_names": _json(offer_names),
-        "former_names": _json(_nested(manifest.former_names)),
+        "format": compact(FORMAT),
+        "names": _object({upstream_id: compact(names) for upstream_id, names in _nested(manifest.names).items()}),
+        "offer_names": compact(offer_names),
+        "former_names": compact(_nested(manifest.former_names)),
         "upstreams": _object({upstream_id: _entry(entry) for upstream_id, entry in manifest.entries.items()}),
     }
     return _object(parts)
@@ -257,25 +235,21 @@ def _written(manifest: Manifest) -> str:
 
 def _entry(entry: ManifestEntry) -> str:
     parts = {
-        "fingerprint": _json(entry.fingerprint),
-        "tools": f"[{','.join([_json(tool) for tool in entry.tools])}]",
-        "listed_at": _json(entry.listed_at),
-        "era": _json(entry.era),
-        "server": _json([entry.server_name, entry.server_version]),
-        "offers": _json(asdict(entry.offers)),
-        "differences": _json({key: asdict(each) for key, each in entry.differences.items()}),
-        "asks": _json(sorted(entry.asks)),
-        "version": _json(entry.version),
+        "fingerprint": compact(entry.fingerprint),
+        "tools": f"[{','.join([compact(tool) for tool in entry.tools])}]",
+        "listed_at": compact(entry.listed_at),
+        "era": compact(entry.era),
+        "server": compact([entry.server_name, entry.server_version]),
+        "offers": compact(asdict(entry.offers)),
+        "differences": compact({key: asdict(each) for key, each in entry.differences.items()}),
+        "asks": compact(sorted(entry.asks)),
+        "version": compact(entry.version),
     }
     return _object(parts)
 
 
 def _object(parts: Mapping[str, str]) -> str:
-    return f"{{{','.join([f'{_json(key)}:{part}' for key, part in parts.items()])}}}"
-
-
-def _json(value: object) -> str:
-    return json.dumps(value, separators=(",", ":"))
+    return f"{{{','.join([f'{compact(key)}:{part}' for key, part in parts.items()])}}}"
 
 
 def _nested(names: Mapping[tuple[str, str], Given]) -> dict[str, dict[str, Given]]:
@@ -289,7 +263,8 @@ def _flat(nested: JsonObject) -> dict[tuple[str, str], str]:
     return {(upstream_id, own): _text(name) for upstream_id, names in nested.items() for own, name in names.items()}
 
 
-def _decode(raw: JsonObject) -> Manifest:
+def _decode(content: bytes) -> Manifest:
+    raw = parsed(content, FORMAT)
     entries = {
         upstream_id: ManifestEntry(
             fingerprint=_text(entry["fingerprint"]),
@@ -312,22 +287,20 @@ def _decode(raw: JsonObject) -> Manifest:
         for upstream_id, former_names in raw.get("former_names", {}).items()
         for own, names in former_names.items()
     }
-    return Manifest(entries, _flat(raw["names"]), offer_names, former, is_pinned=raw.get("pinned") is True)
+    return Manifest(entries, _flat(raw["names"]), offer_names, former)
 
 
 def _decode_offers(raw: JsonObject) -> Offers:
     def listed(key: str) -> tuple[JsonObject, ...]:
         return tuple(each for each in raw.get(key, ()) if isinstance(each, dict))
 
+    declared = raw.get("capabilities", {}).get("declared", {})
     return Offers(
         prompts=listed("prompts"),
         resources=listed("resources"),
         templates=listed("templates"),
         instructions=_text(raw.get("instructions", "")),
-        has_prompts=bool(raw.get("has_prompts")),
-        has_resources=bool(raw.get("has_resources")),
-        completes=bool(raw.get("completes")),
-        subscribes=bool(raw.get("subscribes")),
+        capabilities=ServerCapabilities({name: dict(parts) for name, parts in declared.items()}),
     )
 
 

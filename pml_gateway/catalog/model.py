@@ -11,9 +11,14 @@ from types import MappingProxyType
 
 from pml_gateway.catalog.ownership import Ownership
 from pml_gateway.catalog.prompts_and_resources import OfferTable
+from pml_gateway.catalog.schema import combines_only_at_root
 from pml_gateway.catalog.visibility import Visibility
+from pml_gateway.catalog.wire import encode, tool_for_version
 from pml_gateway.text import words_of
 from pml_gateway.types import Effect, JsonObject, effect_of, is_idempotent
+
+EXAMPLES = ("input_examples", "inputExamples", "examples")
+"""Fields in which servers give examples of a tool's arguments; no protocol version has them, so clients get none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,13 +30,14 @@ class UpstreamListing:
     stale: bool = False
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, eq=False)
 class CatalogTool:
     """One tool: the definition clients get, and the original schema that calls are checked against.
 
-    A `hidden` tool exists inside composite tools only. `listed` is the server's own definition, unchanged. The tool
-    does not get its `refused_names` because they are another's, but rules that take tools away match it by them. It
-    can also be called by its `former_names`, and every rule matches it by them.
+    A `hidden` tool exists inside composite tools only, an `app_only` one for the user interface of its server. `listed`
+    is the server's own definition, unchanged. The tool does not get its `refused_names` because they are another's, but
+    rules that take tools away match it by them. It can also be called by its `former_names`, and every rule matches it
+    by them.
     """
 
     qualified_name: str
@@ -42,11 +48,22 @@ class CatalogTool:
     repairs: tuple[str, ...] = ()
     stale: bool = False
     task_only: bool = False
+    app_only: bool = False
     hidden: bool = False
     listed: JsonObject = field(default_factory=dict)
     refused_names: tuple[str, ...] = ()
     reach: frozenset[str] = frozenset()
     former_names: tuple[str, ...] = ()
+    _json: dict[str, bytes] = field(default_factory=dict, init=False, repr=False)
+    """Finished definitions by protocol version, for all gateways of the process that have this tool."""
+
+    def as_json(self, version: str, *, as_sent: bool = False) -> bytes:
+        """Return the definition as this version's JSON; `as_sent` keeps the server's schema if it is sound."""
+        if as_sent and self.repairs and combines_only_at_root(self.input_schema):
+            return encode(tool_for_version({**self.definition, "inputSchema": self.input_schema}, version))
+        if version not in self._json:
+            self._json[version] = encode(tool_for_version(self.definition, version))
+        return self._json[version]
 
     @property
     def description(self) -> str:
@@ -59,12 +76,12 @@ class CatalogTool:
         annotations = self.definition.get("annotations") or {}
         return str(self.definition.get("title") or annotations.get("title") or "")
 
-    @property
+    @cached_property
     def effect(self) -> Effect:
         """Return the effect of its calls, from the annotations."""
         return effect_of(self.definition.get("annotations"))
 
-    @property
+    @cached_property
     def idempotent(self) -> bool:
         """Return True if a call may be repeated without harm, from the annotations."""
         return is_idempotent(self.definition.get("annotations"))
@@ -179,8 +196,3 @@ def _observed(tool: CatalogTool) -> str:
     # The original schema decides which arguments are refused, so clients can observe it as well.
     original = None if tool.input_schema is tool.definition["inputSchema"] else tool.input_schema
     return json.dumps([tool.upstream_id, tool.name, tool.definition, original], sort_keys=True)
-
-
-def same_definitions(left: Sequence[CatalogTool], right: Sequence[CatalogTool]) -> bool:
-    """Return True if two selections have the same definitions on the wire."""
-    return [tool.definition for tool in left] == [tool.definition for tool in right]

@@ -1,7 +1,8 @@
 """Prompts, resources and templates of all upstreams in one table, under the names that clients use.
 
 A renamed URI is `pml://SERVER/URI`, so that a renamed template is still a template, and its expansions lead to its
-server. URIs covered by a server's templates belong to that server: another one configured later gets them renamed.
+server; that of a user interface is `ui://pml/SERVER/URI`, as clients show pages of that scheme only. URIs covered by a
+server's templates belong to that server: another one configured later gets them renamed.
 """
 
 from __future__ import annotations
@@ -38,6 +39,8 @@ OfferNames = Mapping[tuple[str, str], str]
 """Names or URIs that clients use, by (upstream id, its own name or URI)."""
 
 SCHEME = "pml://"
+UI_SCHEME = "ui://"
+UI_START = f"{UI_SCHEME}pml/"
 
 Permits = Callable[[str, str], bool]
 """A check by (upstream id, its own name or URI) whether a client may see and use it."""
@@ -48,15 +51,17 @@ NO_NAMES: Mapping[OfferKind, OfferNames] = MappingProxyType({})
 def public_uris(upstream_id: str, uri: str) -> Iterator[str]:
     """Yield URIs that lead to an upstream's own one; the later ones are used if another upstream lists the first."""
     server = quote(upstream_id, safe="")
-    yield f"{SCHEME}{server}/{uri}"
-    yield from (f"{SCHEME}{server}:{attempt}/{uri}" for attempt in count(2))
+    start = UI_START if uri[: len(UI_SCHEME)].lower() == UI_SCHEME else SCHEME
+    yield f"{start}{server}/{uri}"
+    yield from (f"{start}{server}:{attempt}/{uri}" for attempt in count(2))
 
 
 def split_public_uri(uri: str) -> tuple[str, str]:
     """Return the upstream and its own URI that one of `public_uris` was made of; empty for any other."""
-    if uri[: len(SCHEME)].lower() != SCHEME:
+    start = next((each for each in (SCHEME, UI_START) if uri[: len(each)].lower() == each), None)
+    if start is None:
         return "", ""
-    server, _, own = uri[len(SCHEME) :].partition("/")
+    server, _, own = uri[len(start) :].partition("/")
     return unquote(server.partition(":")[0]), own
 
 
@@ -68,7 +73,7 @@ def assign_offer_names(
     ownership: Ownership,
     foreign: Collection[tuple[str, str]] = (),
 ) -> dict[tuple[str, str], str]:
-    """Give every (upstream id, name) a public name: its own, unless it has hidden characters or another owner has it.
+    """Return a public name for every (upstream id, name): its own, unless it is taken or has hidden characters.
 
     Owners keep their earlier names, even while they are not listed; the result begins with those that are listed. A
     prompt gets no name that begins with another server's id, and a URI that is `foreign` to its owner is never public.
@@ -172,7 +177,7 @@ class OfferTable:
         for upstream_id, said in self.upstreams.items():
             facts.append(upstream_id)
             if said is not None:
-                facts += [said.instructions, said.has_prompts, said.has_resources, said.completes, said.subscribes]
+                facts += [said.instructions, said.capabilities.announced]
         return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:16]
 
     def of_kind(self, kind: OfferKind) -> tuple[Offer, ...]:
@@ -195,13 +200,12 @@ class OfferTable:
             return [Route(listed.upstream_id, listed.name)]
         addressed, own = split_public_uri(uri)
         if addressed in self.upstreams:
-            said = self.upstreams[addressed]
-            able = [addressed] if said is not None and said.has_resources else []
+            candidates = [addressed] if addressed in self._with_resources else []
         else:
-            own, able = uri, self._able(uri, permits)
+            own, candidates = uri, self._candidates(uri, permits)
         if is_malformed(own):
             return []
-        routes = [Route(upstream_id, self._own_uri(upstream_id, own)) for upstream_id in dict.fromkeys(able)]
+        routes = [Route(upstream_id, self._own_uri(upstream_id, own)) for upstream_id in dict.fromkeys(candidates)]
         return [route for route in routes if permits(route.upstream_id, own) and permits(route.upstream_id, route.uri)]
 
     def public_uri(self, upstream_id: str, uri: str) -> str:
@@ -209,8 +213,7 @@ class OfferTable:
         offer = self._owned.get((upstream_id, uri))
         if offer is not None:
             return offer.public
-        said = self.upstreams.get(upstream_id)
-        if said is None or not said.has_resources or scheme_of(uri) in ("http", "https"):
+        if upstream_id not in self._with_resources or scheme_of(uri) in ("http", "https"):
             # The upstream does not serve such URIs: clients fetch them by themselves.
             return uri
         routes = self.routes(uri, lambda _upstream_id, _name: True)
@@ -239,7 +242,12 @@ class OfferTable:
     @cached_property
     def renames(self) -> bool:
         """Return True if more than one upstream has resources, so that URIs in results have to be checked."""
-        return sum(1 for said in self.upstreams.values() if said is not None and said.has_resources) > 1
+        return len(self._with_resources) > 1
+
+    @cached_property
+    def _with_resources(self) -> tuple[str, ...]:
+        known = ((upstream_id, said) for upstream_id, said in self.upstreams.items() if said is not None)
+        return tuple(upstream_id for upstream_id, said in known if said.capabilities.offers("resources"))
 
     @cached_property
     def _by_kind(self) -> dict[OfferKind, tuple[Offer, ...]]:
@@ -315,8 +323,8 @@ class OfferTable:
             schemes.setdefault((offer.upstream_id, written.lower()), written)
         return schemes
 
-    def _able(self, uri: str, permits: Permits) -> list[str]:
-        """Return the upstreams that may have a resource which none lists in exactly this spelling."""
+    def _candidates(self, uri: str, permits: Permits) -> list[str]:
+        """Return the upstreams that may have a resource that no upstream lists in exactly this spelling."""
         form = canonical(uri)
         owners = self._owners.get(form, [])
         if not owners and self._is_awaited(form):
@@ -330,9 +338,9 @@ class OfferTable:
         close = [template.upstream_id for template in fitting if scheme_of(template.name)]
         loose = [template.upstream_id for template in fitting if not scheme_of(template.name)]
         holders = self._holders(uri, form)
-        able = [*owners, *close, *self._by_origin(uri, permits), *loose]
+        candidates = [*owners, *close, *self._by_origin(uri, permits), *loose]
         # Only the holders of a URI answer for it, even if the client may not use theirs.
-        return [each for each in able if each in holders] if holders else able
+        return [each for each in candidates if each in holders] if holders else candidates
 
     def _holders(self, uri: str, form: str) -> set[str]:
         """Return the upstreams that claim a URI, for any client; a template with an open scheme claims nothing."""
@@ -357,18 +365,14 @@ class OfferTable:
         return tuple(each for each in _awaited(self.names, OfferKind.TEMPLATE, self.upstreams) if scheme_of(each[1]))
 
     def _by_origin(self, uri: str, permits: Permits) -> Iterable[str]:
-        able = [
-            upstream_id
-            for upstream_id, said in self.upstreams.items()
-            if said is not None and said.has_resources and permits(upstream_id, uri)
-        ]
+        candidates = [upstream_id for upstream_id in self._with_resources if permits(upstream_id, uri)]
         parts = origin(uri)
         for part in parts:
-            yield from (each for each in able if part in self._origins.get(each, ()))
+            yield from (each for each in candidates if part in self._origins.get(each, ()))
         # If the client may not use the server that has this origin, no other server is asked instead.
         knowing = {each for part in parts for each, known in self._all_origins.items() if part in known}
-        if len(able) == 1 and (not knowing or able[0] in knowing):
-            yield able[0]
+        if len(candidates) == 1 and (not knowing or candidates[0] in knowing):
+            yield candidates[0]
 
 
 def build_offers(
@@ -392,11 +396,11 @@ def build_offers(
     }
     found = {kind: _unique(kind, upstreams) for kind in OfferKind}
     templates = {**found[OfferKind.TEMPLATE], **kept[OfferKind.TEMPLATE]}
-    territory = _Territory(list(upstreams), templates)
+    template_ownership = _TemplateOwnership(list(upstreams), templates)
     claims: list[UriConflict] = []
     for kind in OfferKind:
         is_uri = kind is not OfferKind.PROMPT
-        foreign = territory.foreign(kind, found[kind]) if is_uri else {}
+        foreign = template_ownership.foreign(kind, found[kind]) if is_uri else {}
         claims += foreign.values()
         names[kind] = assign_offer_names(
             list(found[kind]), is_uri=is_uri, earlier=kept[kind], ownership=ownership, foreign=foreign
@@ -423,7 +427,7 @@ def _awaited(
     return (owner for owner, name in names.get(kind, {}).items() if name == owner[1] and owner[0] in away)
 
 
-class _Territory:
+class _TemplateOwnership:
     """The ownership of URIs by the templates of all upstreams.
 
     If two servers claim the same URIs, the one with the name of the scheme wins, then the one configured first: so the

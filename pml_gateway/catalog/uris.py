@@ -21,7 +21,7 @@ MAX_REMEMBERED = 1_024
 """Maximum number of characters of a URI in the large cache: clients choose which URIs they request."""
 
 DECODINGS = 2
-"""Maximum number of times that a careless server may decode a URI before it reads it, which decodes once more."""
+"""Number of superfluous decodings that readings allow for; a careless server decodes a URI more than once."""
 
 _Form = TypeVar("_Form")
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from types import MappingProxyType
 
-from pml_gateway.mcp.listing import TOOLS, Difference, Offers, gains, names, with_gained
+from pml_gateway.mcp.capabilities import union
+from pml_gateway.mcp.listing import TOOLS, Difference, Offers, names
 from pml_gateway.types import JsonObject
 
 Names = frozenset[tuple[str, str, str]]
@@ -64,15 +65,16 @@ def build_visibility(upstreams: Mapping[str, Variants]) -> Visibility:
     absent: dict[str, set[tuple[str, str, str]]] = {client_capabilities: set() for client_capabilities in sets}
     said: dict[str, dict[str, Offers]] = {}
     for upstream_id, each in differing.items():
-        everybody = names(each.tools, each.offers)
-        extra = {named for other in each.differences.values() for named in other.more()} - everybody
+        common = names(each.tools, each.offers)
+        extra = {named for other in each.differences.values() for named in other.more()} - common
         others |= {(upstream_id, *named) for named in extra}
         for client_capabilities in sets:
             own = each.differences.get(client_capabilities, Difference())
-            hidden = (extra - set(own.more())) | set(own.missing)
+            hidden = (extra - own.more()) | set(own.missing)
             absent[client_capabilities] |= {(upstream_id, *named) for named in hidden}
-            if gains(own.offers):
-                said.setdefault(client_capabilities, {})[upstream_id] = with_gained(each.offers, own.offers)
+            if (gained := own.offers.capabilities).declared:
+                offers = replace(each.offers, capabilities=union(each.offers.capabilities, gained))
+                said.setdefault(client_capabilities, {})[upstream_id] = offers
     return Visibility({key: frozenset(value) for key, value in absent.items()}, frozenset(others), said)
 
 

@@ -11,13 +11,13 @@ from pml_gateway.cli.docs import docs
 from pml_gateway.cli.doctor import doctor
 from pml_gateway.cli.enrich import enrich
 from pml_gateway.cli.evaluate import eval_app
+from pml_gateway.cli.example_queries import example_queries_app
 from pml_gateway.cli.init import init
 from pml_gateway.cli.inspect import schema, search
 from pml_gateway.cli.local import down, restart, up
 from pml_gateway.cli.migrate import migrate_app
 from pml_gateway.cli.program import program, run
 from pml_gateway.cli.prompts_and_resources import prompts, resources
-from pml_gateway.cli.requests import requests_app
 from pml_gateway.cli.secrets import secrets_app
 from pml_gateway.cli.serve import serve
 from pml_gateway.cli.servers import AddCommand, add, disable, enable, remove, rename
@@ -72,7 +72,7 @@ app.add_typer(config_app)
 app.add_typer(eval_app)
 app.add_typer(workflow_app)
 app.add_typer(trust_app)
-app.add_typer(requests_app)
+app.add_typer(example_queries_app)
 
 
 def main() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from pml_gateway.local.bridge import Door, LostError, RefusedError
+from pml_gateway.local.bridge import GatewayDialer, LostError, RefusedError
 from pml_gateway.local.entry import attaching
 
 TYPE_CHECKING = False
@@ -33,7 +33,9 @@ def ask(
         RefusedError: the gateway does not take this command, or has gone before it answered.
     """
     endpoint, command, hello = attaching(options)
-    link = Door(endpoint, command).attach({**hello, "operation": {"name": operation, "arguments": dict(arguments)}})
+    link = GatewayDialer(endpoint, command).attach(
+        {"operation": {"name": operation, "arguments": dict(arguments)}, **hello}
+    )
     link.socket.setblocking(True)
     try:
         lines = link.early

@@ -12,16 +12,15 @@ import typer
 
 from pml_gateway.cli.completion import backup_names
 from pml_gateway.cli.consent import Consent, YesOption
-from pml_gateway.cli.output import fail, note, print_diff, print_json, print_table, refuse_unasked
+from pml_gateway.cli.context import JsonOption
+from pml_gateway.cli.output import note, print_diff, print_json, print_table, short_path
 from pml_gateway.clients.backups import Backup, chosen, prune, restore, to_prune
 from pml_gateway.clients.connect import ConnectedFiles, backups_here
-from pml_gateway.errors import ConfigurationError
 from pml_gateway.paths import Paths
 from pml_gateway.text import counted
 
 backups_app = typer.Typer(name="backups", no_args_is_help=False)
 
-JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 DryRunOption = Annotated[bool, typer.Option("--dry-run", help="Show the change, write nothing.")]
 
 _AGE = re.compile(r"(\d{1,5})([dhw])")
@@ -39,10 +38,7 @@ def backups(context: typer.Context, as_json: JsonOption = False) -> None:
     """
     if context.invoked_subcommand is not None:
         return
-    try:
-        found = backups_here(Paths.from_environ(), Path.cwd())
-    except ConfigurationError as error:
-        fail(error, as_json=as_json)
+    found = backups_here(Paths.from_environ(), Path.cwd())
     if as_json:
         print_json({"backups": [_object(backup) for backup in found]})
         return
@@ -68,16 +64,12 @@ def restore_backup(
 
     Example: pml backups restore config.yaml.bak-20260301-101500 --dry-run
     """
-    try:
-        change = restore(chosen(backups_here(Paths.from_environ(), Path.cwd()), name), Paths.from_environ())
-        if not as_json:
-            print_diff(change.diff)
-        asked = Consent(yes, dry_run, as_json)
-        is_unasked = change.has_changed and asked.is_impossible
-        is_written = change.has_changed and asked.agrees(f"Write {change.file}?")
-        kept = change.write() if is_written else None
-    except ConfigurationError as error:
-        fail(error, as_json=as_json)
+    change = restore(chosen(backups_here(Paths.from_environ(), Path.cwd()), name), Paths.from_environ())
+    if not as_json:
+        print_diff(change.diff)
+    asked = Consent(yes, dry_run, as_json)
+    is_written = change.has_changed and asked.agrees(f"Write {change.file}?")
+    kept = change.write() if is_written else None
     if as_json:
         print_json(
             {
@@ -94,10 +86,10 @@ def restore_backup(
             note(f"undo: pml backups restore {kept.name}")
     elif not change.has_changed:
         note(f"{change.file} says this already")
-    elif not is_unasked:
+    elif not asked.is_impossible:
         note("nothing was written")
-    if is_unasked:
-        refuse_unasked(as_json=as_json)
+    if change.has_changed:
+        asked.refuse_if_impossible()
 
 
 @backups_app.command("prune")
@@ -120,29 +112,25 @@ def prune_backups(
     """
     before = _before(older_than)
     paths = Paths.from_environ()
-    try:
-        gone = to_prune(backups_here(Paths.from_environ(), Path.cwd()), everything=everything, before=before)
-        if not as_json:
-            _show(gone)
-        asked = Consent(yes, dry_run, as_json)
-        is_unasked = bool(gone) and asked.is_impossible
-        is_done = bool(gone) and asked.agrees(f"Remove {counted(len(gone), 'backup')}?", default=False)
-        if is_done:
-            # First: a connection whose backup is gone could not be undone at all.
-            ConnectedFiles(paths).give_up([backup.path for backup in gone])
-            prune(gone, paths)
-    except ConfigurationError as error:
-        fail(error, as_json=as_json)
+    gone = to_prune(backups_here(Paths.from_environ(), Path.cwd()), everything=everything, before=before)
+    if not as_json:
+        _show(gone)
+    asked = Consent(yes, dry_run, as_json)
+    is_done = bool(gone) and asked.agrees(f"Remove {counted(len(gone), 'backup')}?", default=False)
+    if is_done:
+        # First: a connection whose backup is gone could not be undone at all.
+        ConnectedFiles(paths).give_up([backup.path for backup in gone])
+        prune(gone, paths)
     if as_json:
         print_json({"backups": [_object(backup) for backup in gone], "removed": is_done})
     elif is_done:
         note(f"removed {counted(len(gone), 'backup')}")
     elif not gone:
         note("there is nothing to remove")
-    elif not is_unasked:
+    elif not asked.is_impossible:
         note("nothing was removed")
-    if is_unasked:
-        refuse_unasked(as_json=as_json)
+    if gone:
+        asked.refuse_if_impossible()
 
 
 def _before(age: str | None) -> datetime | None:
@@ -161,18 +149,13 @@ def _show(found: Sequence[Backup]) -> None:
             [
                 (
                     backup.name,
-                    _short(backup.file) if backup.file else "not known",
+                    short_path(backup.file) if backup.file else "not known",
                     f"{max(1, round(backup.size / 1024)):,}",
                     f"{backup.at:%Y-%m-%d %H:%M}, {backup.why}",
                 )
                 for backup in found
             ],
         )
-
-
-def _short(path: Path) -> str:
-    home = Path.home()
-    return f"~/{path.relative_to(home)}" if path.is_relative_to(home) else str(path)
 
 
 def _object(backup: Backup) -> dict[str, object]:

@@ -10,11 +10,12 @@ from typer.core import TyperCommand
 from pml_gateway.cli.completion import tool_names, tool_schema
 from pml_gateway.cli.context import Command, ConfigOption, JsonOption
 from pml_gateway.cli.output import ExitCode, fail, print_json, print_table, printable, say, told
+from pml_gateway.owner import operations
 from pml_gateway.text import escaped
 
 if TYPE_CHECKING:
     from pml_gateway.owner.arguments import Flag
-    from pml_gateway.types import JsonObject
+    from pml_gateway.owner.results import ToolDescription
 
 
 class CallCommand(TyperCommand):
@@ -81,12 +82,12 @@ def call(
         return
     command = Command(config, as_json=as_json)
     if wants_help:
-        _print_parameters(name, command.ask("describe", {"name": name}), as_json=as_json)
+        _print_parameters(name, command.ask(operations.DESCRIBE, {"name": name}), as_json=as_json)
         return
     words = list(arguments or [])
     text = words.pop(0) if words and not words[0].startswith("--") else None
     given = {"name": name, "text": text, "words": words, "pairs": argument or []}
-    answer = command.ask("call", given)
+    answer = command.ask(operations.CALL, given)
     if (wrong := answer.get("wrong")) is not None:
         raise typer.BadParameter(printable(f"{wrong['message']}\n{wrong['hint']}".strip()))
     result = answer["answer"]
@@ -110,7 +111,7 @@ CALL: dict[str, Any] = {
 """Settings of the command: options unknown to it are the tool's."""
 
 
-def _print_parameters(name: str, tool: JsonObject, *, as_json: bool) -> None:
+def _print_parameters(name: str, tool: ToolDescription, *, as_json: bool) -> None:
     if as_json:
         print_json(tool)
         return

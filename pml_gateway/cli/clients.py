@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import os
 import sys
-from collections import Counter
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 from urllib.parse import urlsplit
@@ -14,31 +12,26 @@ from urllib.parse import urlsplit
 import typer
 
 from pml_gateway.cli.completion import client_names, known_client_names
-from pml_gateway.cli.consent import YesOption
-from pml_gateway.cli.context import Command
-from pml_gateway.cli.local import StartOption, endpoint_of, start_now
+from pml_gateway.cli.consent import Consent, YesOption
+from pml_gateway.cli.context import Command, JsonOption
+from pml_gateway.cli.local import StartOption, start_now
 from pml_gateway.cli.output import (
     ExitCode,
-    fail,
     messages,
     note,
     print_diff,
     print_json,
     print_table,
-    refuse_unasked,
+    short_path,
     warn,
 )
 from pml_gateway.clients.connect import (
     ClientEdit,
     ConnectedFile,
     ConnectedFiles,
-    apply,
-    connected,
-    disconnected,
     files_of,
     of_other_projects,
     served_entries,
-    unconnected,
 )
 from pml_gateway.clients.discover import (
     ClientFile,
@@ -46,21 +39,32 @@ from pml_gateway.clients.discover import (
     client_files,
     client_status,
     known_client,
-    with_text,
 )
 from pml_gateway.clients.known import CLIENT_NAMES
 from pml_gateway.clients.model import KnownClient, Scope
-from pml_gateway.clients.own import OwnEntry, http_entry, own_kind, places_of, stdio_entry
+from pml_gateway.clients.own import calls_by_effect_in, own_kind, places_of
 from pml_gateway.clients.places import Surroundings
 from pml_gateway.config.load import load_settings
 from pml_gateway.config.settings import Settings
-from pml_gateway.errors import ConfigurationError, GatewayError, UsageError
-from pml_gateway.local.commands import StuckGatewayError, ask
+from pml_gateway.errors import ConfigurationError
+from pml_gateway.owner.operations import STATUS
 from pml_gateway.paths import Paths
+from pml_gateway.setup.clients import (
+    ANSWER_SECONDS,
+    ChosenFiles,
+    EditOutcome,
+    GatewaySharing,
+    InstructionsChange,
+    ReplacedServers,
+    instructions_added,
+    instructions_removed,
+    own_entry,
+    pins,
+    why_no_calls_by_effect,
+    write_edits,
+)
 from pml_gateway.text import counted, some_of
-from pml_gateway.types import ExposureMode
-
-ANSWER_SECONDS = 3.0
+from pml_gateway.types import JsonObject
 
 ClientArgument = Annotated[
     str, typer.Argument(metavar="CLIENT", help=", ".join(CLIENT_NAMES), autocompletion=known_client_names)
@@ -72,7 +76,6 @@ AllScopesOption = Annotated[
     bool, typer.Option("--all-scopes", help="Every file of the client: the user's, each project's own, this project's.")
 ]
 DryRunOption = Annotated[bool, typer.Option("--dry-run", help="Show the change, write nothing.")]
-JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
 def clients(
@@ -86,16 +89,14 @@ def clients(
 
     Example: pml clients
     """
-    try:
-        settings = load_settings().settings
-        connections = ConnectedFiles(Paths.from_environ())
-        files = client_files(Surroundings.here(Path.cwd()))
-        files += [other for file in files for other in of_other_projects(file, connections)]
-        files.sort(key=lambda file: CLIENT_NAMES.index(file.client.name))
-        found = [(client_status(file, settings.http), connections.get(file)) for file in files]
-    except ConfigurationError as error:
-        fail(error, as_json=as_json)
-    sharing = _Sharing.found(Command(as_json=as_json), settings)
+    settings = load_settings().settings
+    connections = ConnectedFiles(Paths.from_environ())
+    files = client_files(Surroundings.here(Path.cwd()))
+    files += [other for file in files for other in of_other_projects(file, connections)]
+    files.sort(key=lambda file: CLIENT_NAMES.index(file.client.name))
+    found = [(client_status(file, settings.http), connections.get(file)) for file in files]
+    command = Command(as_json=as_json)
+    sharing = GatewaySharing.found(command.paths, command.identity, settings)
     if as_json:
         rows = [_status_object(status, known, sharing) for status, known in found]
         without = sharing.without_file([status for status, _ in found])
@@ -103,57 +104,17 @@ def clients(
     else:
         _show(found, sharing, show_all=show_all)
         for status, _ in found:
-            if does := status.odd_loading(pins=_pins(settings)):
+            if does := status.odd_loading(pins=pins(settings)):
                 name, scope = status.file.client.name, status.file.scope
-                wanted = "loaded" if _pins(settings) else "deferred"
+                wanted = "loaded" if pins(settings) else "deferred"
                 note(f"{name} ({scope}) {does}; `pml connect {name}` again to have them {wanted}")
     if any(status.state == "broken" for status, _ in found):
         raise typer.Exit(ExitCode.CONFIGURATION)
 
 
-@dataclass(frozen=True, slots=True)
-class _Sharing:
-    """The gateway that clients over stdio share, where they do: its process, and the names of those attached to it."""
-
-    is_wanted: bool
-    pid: int | None = None
-    attached: tuple[str, ...] = ()
-    is_stuck: bool = False
-
-    @classmethod
-    def found(cls, command: Command, settings: Settings) -> _Sharing:
-        """As it is now."""
-        try:
-            machine = ask(endpoint_of(command), "status", ANSWER_SECONDS, awaits_start=False)
-        except StuckGatewayError as error:
-            return cls(settings.local.attach, error.process or None, is_stuck=True)
-        except GatewayError:
-            # pml status and pml doctor say why.
-            machine = None
-        if machine is None:
-            return cls(settings.local.attach)
-        return cls(settings.local.attach, machine["pid"], tuple(each["name"] for each in machine["clients"]))
-
-    def shares(self, status: ClientStatus) -> bool:
-        """Return True if the client's file names the gateway."""
-        return self.is_wanted and status.kind == "stdio" and not status.is_alone
-
-    def sessions(self, status: ClientStatus) -> int:
-        """Return the number of attached sessions of a client."""
-        return sum(map(status.file.client.is_called, self.attached)) if self.shares(status) else 0
-
-    def without_file(self, found: Sequence[ClientStatus]) -> Mapping[str, int]:
-        """Return the number of attached sessions of other clients, by name."""
-        named = [status.file.client for status in found if self.shares(status)]
-        others = (name for name in self.attached if not any(client.is_called(name) for client in named))
-        return Counter(name or "not known yet" for name in others)
-
-
 def connect(
     client: ClientArgument,
-    http: Annotated[
-        bool, typer.Option("--http", help="By URL, to `pml serve --http`, instead of starting it.")
-    ] = False,
+    http: Annotated[bool, typer.Option("--http", help="By URL, to `pml up --http`, instead of starting it.")] = False,
     scope: ScopeOption = None,
     all_scopes: AllScopesOption = False,
     keep: Annotated[
@@ -174,6 +135,22 @@ def connect(
     write_key: Annotated[
         bool, typer.Option("--write-key", help="Write the key itself where the client reads no variables.")
     ] = False,
+    calls_by_effect: Annotated[
+        bool | None,
+        typer.Option(
+            "--calls-by-effect/--call-tool",
+            help="Give this client call_tool_read, _write and _destructive in the place of call_tool. [default: ask]",
+            show_default=False,
+        ),
+    ] = None,
+    agents_md: Annotated[
+        bool | None,
+        typer.Option(
+            "--agents-md/--no-agents-md",
+            help="Add the lines of `pml docs agents` to the AGENTS.md or CLAUDE.md here. [default: ask]",
+            show_default=False,
+        ),
+    ] = None,
     dry_run: DryRunOption = False,
     yes: YesOption = False,
     start: StartOption = None,
@@ -186,161 +163,128 @@ def connect(
     gateway failed to start them. None is started to find out. Everything else in the file stays as it is, and
     `pml disconnect` brings back every byte.
 
+    Two things are offered on a terminal, and made with a flag only: tools for calls by their effect, of which the
+    client can allow some without asking, and lines for models in the AGENTS.md or CLAUDE.md of this project.
+
     Example: pml connect claude-code --dry-run
     """
-    command = Command(as_json=as_json)
-    try:
-        settings = load_settings().settings
-        if not settings.servers:
-            known_client(client)
-            raise ConfigurationError("the gateway has no servers yet", hint="run `pml init` first")
-        connections = ConnectedFiles(command.paths)
-        chosen = _Chosen.of(client, scope, all_scopes, connections)
-        listening = _listening(command) if http else ()
-        if listening and settings.http.port not in listening:
-            # Where several listen, the one that the settings name is meant.
-            settings = settings.model_copy(update={"http": settings.http.model_copy(update={"port": listening[0]})})
-        own = _entry(chosen.client, settings, http=http, as_client=as_client, write_key=write_key)
-        takes = _Takes.none() if keep else _takes(chosen, command, settings, connections)
-        edits = _connecting(chosen, own, settings, connections, takes, take_all=take_all)
-        warnings = _warnings(edits, takes) if take_all else []
-        outcomes = _carry_out(edits, connections, dry_run=dry_run, yes=yes, as_json=as_json, warnings=warnings)
-    except ConfigurationError as error:
-        fail(error, as_json=as_json)
+    command, asked = Command(as_json=as_json), Consent(yes, dry_run, as_json)
+    settings = load_settings().settings
+    if not settings.servers:
+        known_client(client)
+        raise ConfigurationError("the gateway has no servers yet", hint="run `pml init` first")
+    connections = ConnectedFiles(command.paths)
+    chosen = ChosenFiles.of(client, scope, all_scopes, connections)
+    listening = _listening(command) if http else ()
+    if listening and settings.http.port not in listening:
+        # Where several listen, the one that the settings name is meant.
+        settings = settings.model_copy(update={"http": settings.http.model_copy(update={"port": listening[0]})})
+    own = partial(own_entry, chosen.client, settings, http=http, as_client=as_client, write_key=write_key)
+    replaced = ReplacedServers() if keep else _replaced(chosen, command, settings, connections)
+    edits = replaced.connecting(chosen, own(calls_by_effect=calls_by_effect), settings, connections, take_all=take_all)
+    lines = instructions_added(chosen.client, connections) if agents_md else None
+    warnings = replaced.warnings(edits) if take_all else []
+    outcomes = _carry_out(edits, connections, asked, warnings)
+    is_connected = all(outcome.is_written or outcome.edit.how == "already" for outcome in outcomes[:1])
+    offers = asked.is_interactive and is_connected
+    if offers and calls_by_effect is None and _can_offer_calls(outcomes[0].edit, settings, http=http):
+        note(CALLS_OFFER.format(client=chosen.client.title))
+        fresh = ChosenFiles.of(client, scope, all_scopes, connections)
+        with_calls = replaced.connecting(fresh, own(calls_by_effect=True), settings, connections, take_all=take_all)
+        found = _carry_out(with_calls, connections, asked, is_wanted=False)
+        outcomes = [new if new.is_written else old for new, old in zip(found, outcomes, strict=True)]
+    if offers and agents_md is None:
+        lines = _offered_lines(chosen.client, connections)
+    is_added = lines is not None and _carry_out_lines(lines, connections, asked, is_wanted=bool(agents_md))
     if as_json:
-        print_json({**_report(chosen, edits, outcomes), "warnings": warnings})
+        print_json(
+            {
+                **_report(chosen, outcomes),
+                "instructions": lines.as_json(is_written=is_added) if lines is not None else None,
+                "warnings": warnings,
+            }
+        )
     else:
-        for edit, outcome in zip(edits, outcomes, strict=True):
-            _say_connected(edit, outcome, is_asked_to_keep=keep)
+        for outcome in outcomes:
+            _say_connected(outcome, is_asked_to_keep=keep)
         is_served = http and bool(listening)
         shares = settings.local.attach
-        _say_next(chosen, outcomes, is_pinned=_pins(settings), over_http=http, is_served=is_served, shares=shares)
+        _say_next(chosen, outcomes, is_pinned=pins(settings), over_http=http, is_served=is_served, shares=shares)
+        if is_added and not any(outcome.is_written for outcome in outcomes):
+            note(f"undo: pml disconnect {chosen.client.name}{chosen.option}")
         if not all_scopes:
             _say_other_scopes(chosen, settings, connections)
     if any(outcome.is_written for outcome in outcomes) and not http and (start or not as_json):
         start_now(command, start, may_ask=not yes and sys.stdin.isatty())
-    if any(outcome.is_unasked for outcome in outcomes):
-        refuse_unasked(as_json=as_json)
+    if any(edit.has_changed for edit in edits) or (lines is not None and lines.has_changed):
+        asked.refuse_if_impossible()
 
 
-@dataclass(frozen=True, slots=True)
-class _Chosen:
-    """The files that a command is for, each with its surroundings, and the options that chose them."""
-
-    client: KnownClient
-    files: Sequence[tuple[ClientFile, Surroundings]]
-    scope: Scope | None
-    all_scopes: bool
-
-    @classmethod
-    def of(cls, name: str, scope: Scope | None, all_scopes: bool, connections: ConnectedFiles) -> _Chosen:
-        """By name and scope.
-
-        Raises:
-            UsageError: there is no such client, or it has no file for this scope.
-        """
-        client = known_client(name)
-        if scope is not None and all_scopes:
-            raise UsageError("--scope and --all-scopes exclude each other", hint="leave one out")
-        found = files_of(client, Surroundings.here(Path.cwd()), connections)
-        if all_scopes:
-            return cls(client, found, scope, all_scopes)
-        chosen = [each for each in found if scope in (None, each[0].scope)][:1]
-        if not chosen:
-            scopes = ", ".join(dict.fromkeys(place.scope for place in client.places))
-            raise UsageError(f"{client.title} has no file for scope {scope}", hint=f"choose from {scopes}")
-        return cls(client, chosen, scope, all_scopes)
-
-    @property
-    def option(self) -> str:
-        """Return the options that choose these files again."""
-        return " --all-scopes" if self.all_scopes else f" --scope {self.scope}" if self.scope else ""
+CALLS_OFFER = (
+    "{client} can allow tools by name. In the place of call_tool, which does everything, it can have call_tool_read, "
+    "call_tool_write and call_tool_destructive, and run the first without asking you:"
+)
 
 
-@dataclass(frozen=True, slots=True)
-class _Takes:
-    """Return the entries that could be removed from each file, and the servers that cannot start now."""
-
-    served: Sequence[Mapping[str, str]]
-    unready: Mapping[str, str]
-
-    @classmethod
-    def none(cls) -> _Takes:
-        """Nothing."""
-        return cls((), {})
-
-    def of(self, at: int, *, is_ready: bool) -> dict[str, str]:
-        """Return the entries of a file whose servers are ready, or are not, and the server of each."""
-        served = self.served[at] if self.served else {}
-        return {name: server for name, server in served.items() if (server not in self.unready) is is_ready}
+def _can_offer_calls(edit: ClientEdit, settings: Settings, *, http: bool) -> bool:
+    is_there = edit.connection is not None and calls_by_effect_in(edit.connection.entry)
+    return bool(edit.file.client.allowing) and not is_there and not why_no_calls_by_effect(settings, http=http)
 
 
-def _takes(chosen: _Chosen, command: Command, settings: Settings, connections: ConnectedFiles) -> _Takes:
-    served = [
-        served_entries(unconnected(file, settings.http, around, connections), settings, around)
-        for file, around in chosen.files
-    ]
+def _offered_lines(client: KnownClient, connections: ConnectedFiles) -> InstructionsChange | None:
+    """Return the lines to offer; None without a file for them, or if it has them."""
+    try:
+        lines = instructions_added(client, connections)
+    except ConfigurationError:
+        return None
+    if not lines.has_changed:
+        return None
+    note(f"{client.title} reads {short_path(lines.file)}. These lines make models use the gateway well:")
+    return lines
+
+
+def _carry_out_lines(
+    lines: InstructionsChange, connections: ConnectedFiles, asked: Consent, *, is_wanted: bool = True
+) -> bool:
+    """Show a change of a file for models, and make it if that is wanted; return True if it was made."""
+    if lines.problem is not None:
+        if not asked.as_json:
+            warn(f"{lines.problem}; {lines.problem.hint}")
+        return False
+    if lines.edit is not None and lines.has_changed:
+        if not asked.as_json:
+            print_diff(lines.edit.diff)
+        if not asked.agrees(f"Write {lines.file}?", default=is_wanted):
+            return False
+    elif asked.dry_run or asked.is_impossible:
+        return False
+    if lines.edit is None:
+        connections.put_instructions(lines.file, lines.clients)
+        return False
+    lines.edit.write(connections, lines.clients)
+    if lines.has_changed and not asked.as_json:
+        note(f"wrote {lines.file}")
+    return lines.has_changed
+
+
+def _replaced(
+    chosen: ChosenFiles, command: Command, settings: Settings, connections: ConnectedFiles
+) -> ReplacedServers:
+    served = chosen.served(settings, connections)
     servers = dict.fromkeys(server for each in served for server in each.values())
     if not servers:
-        return _Takes.none()
+        return ReplacedServers()
     # The server stack takes 0.7 s to import, which a client without servers never needs.
-    from pml_gateway.reports.readiness import unready
+    from pml_gateway.setup.readiness import unready
 
     environ = chosen.files[0][1].environ
     with messages().status("looking which servers can start"):
         found = command.run(lambda: unready(settings, servers, command.paths, command.identity, environ))
-    return _Takes(served, found)
+    return ReplacedServers(served, found)
 
 
-def _connecting(
-    chosen: _Chosen,
-    own: OwnEntry,
-    settings: Settings,
-    connections: ConnectedFiles,
-    takes: _Takes,
-    *,
-    take_all: bool,
-) -> list[ClientEdit]:
-    """Return the edit of each file; only the first gets an entry, which counts for the client's other files as well."""
-    edits: list[ClientEdit] = []
-    for at, (read, around) in enumerate(chosen.files):
-        file = _as_left(read, edits)
-        waiting = {} if take_all else takes.of(at, is_ready=False)
-        served = takes.of(at, is_ready=True) | (takes.of(at, is_ready=False) if take_all else {})
-        edits.append(
-            connected(
-                file,
-                unconnected(file, settings.http, around, connections),
-                None if at else own,
-                settings.http,
-                connections,
-                served=served,
-                waiting={name: takes.unready[server] for name, server in waiting.items()},
-            )
-        )
-    return edits
-
-
-def _as_left(file: ClientFile, edits: Sequence[ClientEdit]) -> ClientFile:
-    """`file` after the edits of its other blocks."""
-    for edit in edits:
-        if edit.file.path == file.path and edit.has_changed and edit.after is not None:
-            file = with_text(file, edit.after)
-    return file
-
-
-def _warnings(edits: Sequence[ClientEdit], takes: _Takes) -> list[str]:
-    """Servers that leave the client's file although they are known not to start."""
-    return [
-        f"{name} goes from the file, but is known not to start as {server}: {takes.unready[server]}"
-        for edit in edits
-        if edit.has_changed
-        for name, server in edit.served.items()
-        if server in takes.unready
-    ]
-
-
-def _say_connected(edit: ClientEdit, outcome: _Outcome, *, is_asked_to_keep: bool) -> None:
+def _say_connected(outcome: EditOutcome, *, is_asked_to_keep: bool) -> None:
+    edit = outcome.edit
     file, client = edit.file, edit.file.client
     if edit.removed and outcome.is_written:
         note(f"served by the gateway from now on: {', '.join(edit.removed)}")
@@ -358,8 +302,8 @@ def _say_connected(edit: ClientEdit, outcome: _Outcome, *, is_asked_to_keep: boo
 
 
 def _say_next(
-    chosen: _Chosen,
-    outcomes: Sequence[_Outcome],
+    chosen: ChosenFiles,
+    outcomes: Sequence[EditOutcome],
     *,
     is_pinned: bool,
     over_http: bool,
@@ -370,12 +314,15 @@ def _say_next(
     client = chosen.client
     if not any(outcome.is_written for outcome in outcomes):
         return
+    connection = outcomes[0].edit.connection
+    if client.allowing and connection is not None and calls_by_effect_in(connection.entry):
+        note(f"to let {client.title} read without asking: {client.allowing.format(server=connection.entry_name)}")
     if client.restart:
         note(f"{client.title}: {client.restart}")
     if client.pin_key and is_pinned:
         note(f"{client.title} {client.defers}; the gateway's entry has it")
     if over_http and not is_served:
-        note("start the gateway: pml serve --http")
+        note("start the gateway: pml up --http")
     elif shares and not over_http:
         note("it shares one gateway, and the servers behind it, with your other clients: pml docs machine")
     note(f"undo: pml disconnect {client.name}{chosen.option}")
@@ -396,23 +343,29 @@ def disconnect(
 
     Example: pml disconnect claude-code
     """
-    try:
-        connections = ConnectedFiles(Paths.from_environ())
-        chosen = _Chosen.of(client, scope, all_scopes, connections)
-        http = load_settings().settings.http
-        edits: list[ClientEdit] = []
-        # The last edit is undone first, so that each file is met as it was left.
-        for read, around in reversed(chosen.files):
-            edits.append(disconnected(_as_left(read, edits), http, around, connections))
-        outcomes = _carry_out(edits, connections, dry_run=dry_run, yes=yes, as_json=as_json)
-    except ConfigurationError as error:
-        fail(error, as_json=as_json)
+    connections, asked = ConnectedFiles(Paths.from_environ()), Consent(yes, dry_run, as_json)
+    chosen = ChosenFiles.of(client, scope, all_scopes, connections)
+    http = load_settings().settings.http
+    edits = chosen.disconnecting(http, connections)
+    outcomes = _carry_out(edits, connections, asked)
+    undone_now = sum(edit.connection is not None for edit in edits) if dry_run else 0
+    is_last = connections.count(chosen.client.name) <= undone_now
+    changes = instructions_removed(chosen.client, connections) if is_last else []
+    lines = {change: _carry_out_lines(change, connections, asked) for change in changes}
     if as_json:
-        print_json(_report(chosen, edits, outcomes))
+        print_json(
+            {
+                **_report(chosen, outcomes),
+                "instructions": [change.as_json(is_written=done) for change, done in lines.items()],
+            }
+        )
     else:
-        for edit, outcome in zip(edits, outcomes, strict=True):
-            _say_disconnected(edit, outcome)
-        if all(edit.how == "nothing" for edit in edits):
+        for outcome in outcomes:
+            _say_disconnected(outcome)
+        for change in changes:
+            if change.edit is None and change.clients and change.problem is None:
+                note(f"the lines in {short_path(change.file)} stay for {', '.join(change.clients)}")
+        if all(edit.how == "nothing" for edit in edits) and not any(lines.values()):
             (first, _), *_ = chosen.files
             note(f"{chosen.client.title if all_scopes else first.label} is not connected: {first.path}")
             for name, raw in first.entries.items():
@@ -421,13 +374,16 @@ def disconnect(
                     note(f"{name} leads to a gateway elsewhere, which undoes it: {places or 'without PML_HOME'}")
         if chosen.client.restart and any(outcome.is_written for outcome in outcomes):
             note(f"{chosen.client.title}: {chosen.client.restart}")
-        _say_still_connected(chosen, connections)
-    if any(outcome.is_unasked for outcome in outcomes):
-        refuse_unasked(as_json=as_json)
+        undone = {edit.file.where for edit in edits if edit.has_changed or edit.is_over} if dry_run else set[str]()
+        _say_still_connected(chosen, connections, undone)
+    if any(change.problem is not None for change in changes):
+        raise typer.Exit(ExitCode.CONFIGURATION)
+    if any(edit.has_changed for edit in edits) or any(change.has_changed for change in changes):
+        asked.refuse_if_impossible()
 
 
-def _say_disconnected(edit: ClientEdit, outcome: _Outcome) -> None:
-    file = edit.file
+def _say_disconnected(outcome: EditOutcome) -> None:
+    edit, file = outcome.edit, outcome.edit.file
     for name in edit.conflicts:
         warn(f"{name} is there with another definition by now, which stays")
     if edit.lost:
@@ -446,10 +402,10 @@ def _say_disconnected(edit: ClientEdit, outcome: _Outcome) -> None:
                 note(f"{file.path} was changed since; our edit is undone, and everything else stays")
 
 
-def _say_still_connected(chosen: _Chosen, connections: ConnectedFiles) -> None:
-    """Files of the client that `pml connect` edited as well."""
+def _say_still_connected(chosen: ChosenFiles, connections: ConnectedFiles, undone: Collection[str]) -> None:
+    """Name the files of the client that `pml connect` edited as well, except those that a dry run would undo."""
     files = files_of(chosen.client, Surroundings.here(Path.cwd()), connections)
-    left = [file for file, _ in files if connections.get(file) is not None]
+    left = [file for file, _ in files if connections.get(file) is not None and file.where not in undone]
     if left and not chosen.all_scopes:
         scopes = ", ".join(file.label for file in left)
         note(f"still connected: {scopes}; pml disconnect {chosen.client.name} --all-scopes undoes all")
@@ -457,67 +413,40 @@ def _say_still_connected(chosen: _Chosen, connections: ConnectedFiles) -> None:
         note(f"still connected: {path}; run this again in its project")
 
 
-def _entry(client: KnownClient, settings: Settings, *, http: bool, as_client: str | None, write_key: bool) -> OwnEntry:
-    pin = _pins(settings)
-    if http:
-        return http_entry(client, settings, client_key=as_client, write_key=write_key, pin=pin)
-    return stdio_entry(client, pin=pin)
-
-
 def _listening(command: Command) -> Sequence[int]:
     """Return the ports on which gateways of this configuration listen now."""
-    from pml_gateway.serve.control import ask_gateways
+    from pml_gateway.owner.sockets import ask_gateways
 
-    reports = command.run(lambda: ask_gateways(command.paths, "status", timeout=ANSWER_SECONDS))
-    urls = [report["url"] for report in reports if report.get("url") and report.get("config") == command.identity]
-    return [port for url in urls if (port := urlsplit(url).port) is not None]
-
-
-def _pins(settings: Settings) -> bool:
-    """Return True if clients should load the gateway's list at once; in full_proxy they should defer it."""
-    return settings.gateway.tools_exposure is not ExposureMode.FULL_PROXY
-
-
-@dataclass(frozen=True, slots=True)
-class _Outcome:
-    """Outcome of an edit; `is_unasked` if it needed consent and there was no terminal to ask."""
-
-    is_written: bool = False
-    backup: Path | None = None
-    is_unasked: bool = False
+    reports = command.run(lambda: ask_gateways(command.paths, STATUS, ANSWER_SECONDS)).results
+    urls = [report["url"] for report in reports if report["config"] == command.identity]
+    return [port for url in urls if url and (port := urlsplit(url).port) is not None]
 
 
 def _carry_out(
     edits: Sequence[ClientEdit],
     connections: ConnectedFiles,
-    *,
-    dry_run: bool,
-    yes: bool,
-    as_json: bool,
+    asked: Consent,
     warnings: Sequence[str] = (),
-) -> list[_Outcome]:
-    """Show the edits and what speaks against them, and make them if that is wanted."""
+    *,
+    is_wanted: bool = True,
+) -> list[EditOutcome]:
+    """Show the edits and what speaks against them, and make them if that is wanted: `is_wanted` is the default."""
     changes = [edit for edit in edits if edit.has_changed]
-    if not as_json:
+    if not asked.as_json:
         for edit in changes:
             if not edit.file.exists:
                 note(f"{edit.file.path} is not there yet and will be made:")
             print_diff(edit.diff)
         for warning in [*warnings, *(_misfortune(edit) for edit in changes if edit.how == "replaced")]:
             warn(warning)
-    if changes and not dry_run and not yes and (as_json or not sys.stdin.isatty()):
-        return [_Outcome(is_unasked=edit.has_changed) for edit in edits]
-    if dry_run or not (yes or not changes or typer.confirm(_question(changes), default=_is_plain(changes))):
-        if changes and not as_json:
+    # Overwriting a decision of the user's is never the default.
+    is_plain = is_wanted and all(edit.how != "replaced" for edit in changes)
+    question = f"Write {', '.join(dict.fromkeys(str(edit.file.path) for edit in changes))}?"
+    if asked.dry_run or (changes and not asked.agrees(question, default=is_plain)):
+        if changes and not asked.as_json and not asked.is_impossible:
             note("nothing was written")
-        return [_Outcome() for _ in edits]
-    # One after the other: a later edit of a file is one of what an earlier one leaves.
-    return [
-        _Outcome(is_written=edit.has_changed, backup=apply(edit, connections))
-        if edit.has_changed or edit.is_over
-        else _Outcome()
-        for edit in edits
-    ]
+        return [EditOutcome(edit) for edit in edits]
+    return write_edits(edits, connections)
 
 
 def _misfortune(edit: ClientEdit) -> str:
@@ -527,17 +456,7 @@ def _misfortune(edit: ClientEdit) -> str:
     return f"{edit.file.path} {edit.file.problem}; it is moved aside, and {back}"
 
 
-def _question(changes: Sequence[ClientEdit]) -> str:
-    paths = dict.fromkeys(str(edit.file.path) for edit in changes)
-    return f"Write {', '.join(paths)}?"
-
-
-def _is_plain(changes: Sequence[ClientEdit]) -> bool:
-    """Return True if an edit overwrites no decision of the user's."""
-    return all(edit.how != "replaced" for edit in changes)
-
-
-def _say_other_scopes(chosen: _Chosen, settings: Settings, connections: ConnectedFiles) -> None:
+def _say_other_scopes(chosen: ChosenFiles, settings: Settings, connections: ConnectedFiles) -> None:
     client = chosen.client
     surroundings = Surroundings.here(Path.cwd())
     is_twice = False
@@ -558,7 +477,9 @@ def _say_other_scopes(chosen: _Chosen, settings: Settings, connections: Connecte
             note(f"{more} in scope {other.scope} ({other.path})")
 
 
-def _show(found: Sequence[tuple[ClientStatus, ConnectedFile | None]], sharing: _Sharing, *, show_all: bool) -> None:
+def _show(
+    found: Sequence[tuple[ClientStatus, ConnectedFile | None]], sharing: GatewaySharing, *, show_all: bool
+) -> None:
     listed = [
         (status, known)
         for status, known in found
@@ -596,19 +517,19 @@ def _show(found: Sequence[tuple[ClientStatus, ConnectedFile | None]], sharing: _
             )
 
 
-def _say_without_file(others: Mapping[str, int], sharing: _Sharing) -> None:
-    """Return the other attached clients: connected by hand, or with a file in another project."""
+def _say_without_file(others: Mapping[str, int], sharing: GatewaySharing) -> None:
+    """Name the other attached clients: connected by hand, or with a file in another project."""
     if others:
         names = some_of([name if number == 1 else f"{name} ({number})" for name, number in others.items()])
         sessions = counted(sum(others.values()), "session shares", "sessions share")
         note(f"{sessions} the gateway of this machine (process {sharing.pid}) without a file here: {names}")
 
 
-def _say_shared(over_stdio: Sequence[ClientStatus], sharing: _Sharing) -> None:
-    """Return the gateway that they use."""
+def _say_shared(over_stdio: Sequence[ClientStatus], sharing: GatewaySharing) -> None:
+    """Name the gateway that clients over stdio use."""
     if any(map(sharing.shares, over_stdio)):
         which = f"process {sharing.pid}" if sharing.pid is not None else "which the first of them starts"
-        now = ", which does not answer" if sharing.is_stuck else "; NOW are its sessions"
+        now = ", which does not answer" if sharing.is_stuck else "; NOW counts their sessions"
         note(f"over stdio they share the gateway of this machine ({which}){now}: pml status")
     for status in over_stdio:
         if not sharing.shares(status):
@@ -639,15 +560,10 @@ def _state(status: ClientStatus, known: ConnectedFile | None) -> str:
 def _place(status: ClientStatus) -> str:
     """Return the file, and the project whose servers it names there: one file can have a block for each."""
     file = status.file
-    return _short(file.path) + (f" ({_short(Path(file.project))})" if file.project else "")
+    return short_path(file.path) + (f" ({short_path(Path(file.project))})" if file.project else "")
 
 
-def _short(path: Path) -> str:
-    home = str(Path.home())
-    return f"~{str(path)[len(home) :]}" if str(path).startswith(home + os.sep) else str(path)
-
-
-def _status_object(status: ClientStatus, known: ConnectedFile | None, sharing: _Sharing) -> dict[str, object]:
+def _status_object(status: ClientStatus, known: ConnectedFile | None, sharing: GatewaySharing) -> dict[str, object]:
     file = status.file
     return {
         "client": file.client.name,
@@ -667,24 +583,7 @@ def _status_object(status: ClientStatus, known: ConnectedFile | None, sharing: _
     }
 
 
-def _report(chosen: _Chosen, edits: Sequence[ClientEdit], outcomes: Sequence[_Outcome]) -> dict[str, object]:
+def _report(chosen: ChosenFiles, outcomes: Sequence[EditOutcome]) -> JsonObject:
     """One edit as itself; those of all scopes as a list, in the order in which they were made."""
-    found = [_edit_object(edit, outcome) for edit, outcome in zip(edits, outcomes, strict=True)]
+    found = [outcome.as_json() for outcome in outcomes]
     return {"client": chosen.client.name, "edits": found} if chosen.all_scopes else found[0]
-
-
-def _edit_object(edit: ClientEdit, outcome: _Outcome) -> dict[str, object]:
-    return {
-        "client": edit.file.client.name,
-        "scope": edit.file.scope,
-        "file": str(edit.file.path),
-        "result": edit.how,
-        "written": outcome.is_written,
-        "backup": str(outcome.backup) if outcome.backup else None,
-        "removed": edit.removed,
-        "kept": edit.kept,
-        "waiting": dict(edit.waiting),
-        "lost": edit.lost,
-        "conflicts": edit.conflicts,
-        "diff": edit.diff if edit.has_changed else "",
-    }

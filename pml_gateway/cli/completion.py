@@ -126,8 +126,7 @@ def _known_tools(config: Path | None) -> Iterator[tuple[str, JsonObject]]:
     except GatewayError:
         return
     paths = Paths.from_environ()
-    naming = settings.naming
-    manifest = ManifestFile.of(paths.manifest_dir, paths.identity(config), naming.prefix, naming.max_length).load()
+    manifest = ManifestFile(paths.manifest_dir, paths.identity(config), settings.naming.prefix).load()
     for upstream_id, entry in manifest.entries.items():
         if upstream_id in settings.servers:
             for tool in entry.tools:

@@ -9,33 +9,27 @@ from typing import Annotated, Any
 import typer
 
 from pml_gateway.cli.completion import preset_names, setting_names
-from pml_gateway.cli.context import Command
-from pml_gateway.cli.output import fail, note, print_json, print_table, say, warn
+from pml_gateway.cli.context import Command, ConfigOption, JsonOption
+from pml_gateway.cli.output import ExitCode, fail, note, print_json, print_table, say, warn
 from pml_gateway.cli.preset import write_preset
 from pml_gateway.cli.wizard import GivenAnswers, run_wizard
-from pml_gateway.config.advice import foreign_variables, literal_secrets, unreadable_env_files, unresolved_references
-from pml_gateway.config.edit import scalar
+from pml_gateway.config.edits.edit import scalar
+from pml_gateway.config.findings import Severity, run_checks
 from pml_gateway.config.layers import KeyPath, Origin, dotted
-from pml_gateway.config.load import load_settings, problems_of
+from pml_gateway.config.load import LoadedSettings, load_settings, problems_of
 from pml_gateway.config.masked import masked_settings
 from pml_gateway.config.presets import PRESET_NAMES, load_preset
 from pml_gateway.config.problems import Problem, configuration_error
 from pml_gateway.config.project import find_project_file
 from pml_gateway.config.settings import Settings
 from pml_gateway.config.trust import TrustStore
-from pml_gateway.errors import ConfigurationError, ModelError, SecretError
+from pml_gateway.errors import ConfigurationError, SecretError
 from pml_gateway.paths import Paths
 from pml_gateway.reports.settings import markdown_reference, reference
 from pml_gateway.text import suggestion
-from pml_gateway.types import Ranking
 from pml_gateway.working_directory import WorkingDirectory
 
 config_app = typer.Typer(name="config", no_args_is_help=False)
-
-ConfigOption = Annotated[
-    Path | None, typer.Option("--config", metavar="FILE", help="Configuration file instead of the user's.")
-]
-JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
 @config_app.callback(invoke_without_command=True)
@@ -94,11 +88,8 @@ def config(
             raise typer.BadParameter("answers a question of --wizard, and needs it", param_hint=option)
     if preset is None:
         say(context.get_help())
-        return
-    try:
-        write_preset(load_preset(preset), config_file, dry_run=dry_run, as_json=as_json)
-    except ConfigurationError as error:
-        fail(error, as_json=as_json)
+        raise typer.Exit(ExitCode.USAGE)
+    write_preset(load_preset(preset), config_file, dry_run=dry_run, as_json=as_json)
 
 
 @config_app.command("show")
@@ -112,10 +103,7 @@ def show(
 
     Example: pml config show --origin
     """
-    try:
-        loaded = load_settings(config_file=_config_file(context, config_file))
-    except ConfigurationError as error:
-        fail(error, as_json=as_json)
+    loaded = load_settings(config_file=_config_file(context, config_file))
     tree = masked_settings(loaded.settings)
     if as_json:
         print_json(
@@ -124,7 +112,7 @@ def show(
                 "origins": {
                     key: {"source": found.source, "location": found.location} for key, found in loaded.origins.items()
                 },
-                "warnings": loaded.warnings,
+                "warnings": list(map(str, loaded.warnings)),
                 "files": [str(path) for path in loaded.files],
             }
         )
@@ -132,7 +120,7 @@ def show(
     for line in _lines(tree, loaded.origins if origin else {}, ()):
         say(line)
     for warning in loaded.warnings:
-        warn(warning)
+        warn(str(warning))
 
 
 @config_app.command("validate")
@@ -143,7 +131,8 @@ def validate(context: typer.Context, config_file: ConfigOption = None, as_json: 
     """
     try:
         loaded = load_settings(config_file=_config_file(context, config_file))
-        if problems := [*loaded.problems, *_refused(loaded.settings, loaded.origins)]:
+        unavailable, warnings = _findings(loaded, Command(_config_file(context, config_file)))
+        if problems := [*loaded.problems, *_refused(loaded.settings, loaded.origins), *unavailable]:
             raise configuration_error(problems)
     except ConfigurationError as error:
         if not as_json:
@@ -151,10 +140,6 @@ def validate(context: typer.Context, config_file: ConfigOption = None, as_json: 
         found = [{"location": item.location, "key": item.key, "message": item.message} for item in problems_of(error)]
         print_json({"valid": False, "files": [], "problems": found, "warnings": []})
         raise typer.Exit(error.exit_code) from None
-    warnings = [*loaded.warnings, *unresolved_references(loaded.settings), *literal_secrets(loaded.settings)]
-    warnings += [*foreign_variables(loaded.settings), *unreadable_env_files(loaded.settings)]
-    warnings += _model_warnings(loaded.settings)
-    warnings += _workflow_warnings(loaded.settings, _config_file(context, config_file))
     unread, why = _unapproved()
     warnings += why
     files = [str(path) for path in loaded.files if path != unread]
@@ -172,10 +157,7 @@ def presets(as_json: JsonOption = False) -> None:
 
     Example: pml config presets
     """
-    try:
-        found = [load_preset(name) for name in PRESET_NAMES]
-    except ConfigurationError as error:
-        fail(error, as_json=as_json)
+    found = [load_preset(name) for name in PRESET_NAMES]
     if as_json:
         print_json(
             [
@@ -214,32 +196,28 @@ def _unapproved() -> tuple[Path | None, list[str]]:
 
 
 def _place(key: str, origins: Mapping[str, Origin]) -> str:
-    return next((origin.location for found, origin in origins.items() if found == key), "")
+    """Return the location of a key, or of its closest parent."""
+    given = {found: origin.location for found, origin in origins.items() if origin.source != "default"}
+    while key:
+        if place := next((given[found] for found in given if found == key or found.startswith(f"{key}.")), ""):
+            return place
+        key = key.rpartition(".")[0]
+    return ""
 
 
-def _model_warnings(settings: Settings) -> list[str]:
-    """Return why the embedding model cannot be loaded, as far as that shows without loading it."""
-    # numpy takes 0.1 s to import, which `pml config` never needs otherwise.
-    from pml_gateway.index.models import require_library
+def _findings(loaded: LoadedSettings, command: Command) -> tuple[list[Problem], list[str]]:
+    """Return what the checks of the configuration's text find: workflows that are unavailable, and warnings."""
+    from pml_gateway.reports.doctor.configuration import VALIDATION_CHECKS, LoadedCase, model_library
 
-    if settings.search.ranking is Ranking.LEXICAL:
-        return []
-    try:
-        require_library(settings.search.model)
-    except ModelError as error:
-        return [f"{error.message}, and searches answer from words alone; {error.hint}"]
-    return []
-
-
-def _workflow_warnings(settings: Settings, config_file: Path | None) -> list[str]:
-    """Return what prevents workflows from being served, by the tools last seen."""
-    if not settings.workflows:
-        return []
-    # The server stack takes 0.7 s to import, which configurations without workflows never need.
-    from pml_gateway.reports.workflows import workflow_warnings
-
-    command = Command(config_file)
-    return workflow_warnings(settings, command.paths, command.identity)
+    case = LoadedCase(loaded.settings, WorkingDirectory.here().environ, loaded, command.paths, command.identity)
+    faults = [finding for finding in run_checks((*VALIDATION_CHECKS, model_library), case) if finding.is_fault]
+    # References without a value are warnings: other variables may be set where it is served.
+    unavailable = [each for each in faults if each.severity is Severity.ERROR and each.subject.startswith("workflows.")]
+    problems = [
+        Problem(_place(each.subject, loaded.origins), each.subject, "; ".join(filter(None, (each.what, each.fix))))
+        for each in unavailable
+    ]
+    return problems, [str(each) for each in faults if each not in unavailable]
 
 
 def _config_file(context: typer.Context, given: Path | None) -> Path | None:
@@ -274,7 +252,7 @@ def show_reference(
         ),
     ] = None,
     as_markdown: Annotated[bool, typer.Option("--markdown", help="Print a Markdown table.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    as_json: JsonOption = False,
 ) -> None:
     """Every setting with what it takes, its default and what it is for.
 

@@ -8,6 +8,10 @@ from typing import Annotated
 
 import typer
 
+from pml_gateway.cli.output import ExitCode
+from pml_gateway.errors import UsageError
+
+DryRunOption = Annotated[bool, typer.Option("--dry-run", help="Show what would be done, write nothing.")]
 YesOption = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
 
 
@@ -34,3 +38,22 @@ class Consent:
         return not self.dry_run and (
             self.yes or (self.is_interactive and typer.confirm(question, default=default, err=True))
         )
+
+    def refuse_if_impossible(
+        self, *, done: str = "written", remedy: str = "--yes to write this, or with --dry-run to look only"
+    ) -> None:
+        """End a command that had something to do and cannot ask; its answer is printed already.
+
+        Args:
+            done: what was not done.
+            remedy: what to run it with.
+
+        Raises:
+            typer.Exit: with `--json`.
+            UsageError: otherwise.
+        """
+        if not self.is_impossible:
+            return
+        if self.as_json:
+            raise typer.Exit(ExitCode.USAGE)
+        raise UsageError(f"nothing was {done}, for there is no terminal to ask on", hint=f"run it with {remedy}")

@@ -6,10 +6,11 @@ Commands that ask the running gateway are as fast as what they import, so that e
 from __future__ import annotations
 
 import os
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from contextlib import ExitStack, asynccontextmanager, suppress
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
@@ -20,7 +21,7 @@ from pml_gateway.errors import ConfigurationError, GatewayError, UsageError, inn
 
 if TYPE_CHECKING:
     from pml_gateway.config.load import LoadedSettings
-    from pml_gateway.gateway.gateway import Gateway
+    from pml_gateway.owner.operations import OfGateway
     from pml_gateway.paths import Paths
     from pml_gateway.types import JsonObject
 
@@ -40,6 +41,7 @@ PresetOption = Annotated[
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 ResultT = TypeVar("ResultT")
+NOTHING: Mapping[str, Any] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,34 +95,39 @@ class Command:
             fail(error, as_json=self.as_json)
 
     def ask(
-        self, operation: str, arguments: JsonObject, hear: Callable[[Mapping[str, Any]], None] = lambda _: None
-    ) -> JsonObject:
-        """Return the answer of this machine's gateway, which is started if there is none; an error ends the process.
+        self,
+        operation: OfGateway[ResultT],
+        arguments: Mapping[str, Any] = NOTHING,
+        hear: Callable[[Mapping[str, Any]], None] = lambda _: None,
+    ) -> ResultT:
+        """Return the result of an operation of this machine's gateway, which is started if there is none.
 
         Where `local.attach` is off, or no gateway can be shared, it is that of a gateway of this command's own.
 
         Args:
-            operation: one of the operations of the owner.
+            operation: the operation.
             arguments: what it is given.
             hear: gets what is told meanwhile beside how far it has come.
+
+        Raises:
+            GatewayError: there is no gateway, or the operation failed.
         """
         with ExitStack() as shown:
-            telling = _Telling(shown, hear)
-            answer = self._asked(operation, arguments, telling)
+            telling = _ProgressDisplay(shown, hear)
+            answer = self._asked(operation.name, arguments, telling)
             if answer is None:
-                answer = self.run(lambda: _in_own_gateway(self, operation, arguments, telling))
+                answer = self.run(lambda: _in_own_gateway(self, operation.name, arguments, telling))
         if not self.as_json:
             for warning in answer.get("warnings", ()):
                 warn(warning)
         if "error" in answer:
             error = told(answer["error"])
             error.exit_code = answer["exit"]
-            fail(error, as_json=self.as_json)
-        result: JsonObject = answer["result"]
-        return result
+            raise error
+        return operation.decoded(answer["result"])
 
     def _asked(
-        self, operation: str, arguments: JsonObject, telling: Callable[[Mapping[str, Any]], None]
+        self, operation: str, arguments: Mapping[str, Any], telling: Callable[[Mapping[str, Any]], None]
     ) -> JsonObject | None:
         """Return the answer of the gateway of this machine; None where none is to be shared."""
         from pml_gateway.cli.asking import ask
@@ -130,30 +137,26 @@ class Command:
 
         config = None if self.config_file is None else str(self.config_file)
         options = {"config": config, "mode": self.mode, "preset": self.preset}
+        if may_be_off(options, os.environ, folder()) and not self.load().settings.local.attach:
+            return None
         try:
-            if may_be_off(options, os.environ, folder()) and not self.load().settings.local.attach:
-                return None
             return ask(operation, arguments, options, telling)
         except ServeAloneError:
             return None
         except UnsupportedSystemError as error:
-            fail(ConfigurationError(str(error)), as_json=self.as_json)
+            raise ConfigurationError(str(error)) from None
         except RefusedError as refused:
             kind = {2: UsageError, 78: ConfigurationError}.get(refused.exit_code, GatewayError)
-            fail(kind(refused.message, hint=refused.hint), as_json=self.as_json)
-        except GatewayError as error:
-            fail(error, as_json=self.as_json)
+            raise kind(refused.message, hint=refused.hint) from None
 
 
-class _Telling:
-    """Shows how far an operation has come, where somebody looks."""
+class _ProgressDisplay:
+    """Display of an operation's progress on a terminal; other notices are passed on."""
 
-    def __init__(
-        self, shown: ExitStack, hear: Callable[[Mapping[str, Any]], None], update: Callable[[str], None] | None = None
-    ) -> None:
+    def __init__(self, shown: ExitStack, hear: Callable[[Mapping[str, Any]], None]) -> None:
         self._shown = shown
         self._hear = hear
-        self._update = update
+        self._update: Callable[[str], None] | None = None
 
     def __call__(self, notice: Mapping[str, Any]) -> None:
         match notice:
@@ -168,85 +171,35 @@ class _Telling:
 
 
 async def _in_own_gateway(
-    command: Command, operation: str, arguments: JsonObject, telling: Callable[[Mapping[str, Any]], None]
+    command: Command, operation: str, arguments: Mapping[str, Any], telling: Callable[[Mapping[str, Any]], None]
 ) -> JsonObject:
     """Return the answer of a gateway that lives as long as the command."""
+    # The server stack takes 0.7 s to import, which `pml --help` and `pml config` never need.
     import anyio
 
-    from pml_gateway.owner.context import OperationContext
-    from pml_gateway.owner.operations import perform
-    from pml_gateway.serve.reload import follow_files
-    from pml_gateway.serve.runtime import watched_files
-    from pml_gateway.working_directory import WorkingDirectory
-
-    async with _own_gateway(command) as (loaded, gateway), anyio.create_task_group() as tasks:
-        watched = watched_files(command.paths, WorkingDirectory.here())
-        tasks.start_soon(follow_files, gateway, loaded, command.load, watched)
-        context = OperationContext(gateway, command.paths, command.identity, telling)
-        answer = await perform(operation, arguments, context, loaded.warnings)
-        tasks.cancel_scope.cancel()
-    return answer
-
-
-def recorded_searches(command: Command) -> list[str]:
-    """Return the recorded searches of this configuration, oldest first; none if the records cannot be read."""
-    from pml_gateway.usage.history import RecordFilter, read_history
-
-    with suppress(GatewayError):
-        return [each.query for each in read_history(command.paths.usage_file, RecordFilter(command.identity)).searches]
-    return []
-
-
-@asynccontextmanager
-async def command_gateway(
-    command: Command,
-    *,
-    connect: bool = False,
-    timeout: float | None = None,
-    lists_by_intent: bool = False,
-    of_all: bool = False,
-) -> AsyncIterator[Gateway]:
-    """Open a gateway for one command. It answers from the manifest; without one, or if asked to, it connects first.
-
-    It waits for servers as long as the slowest may take to connect, or for `timeout` seconds.
-
-    That no intent is configured is said where `lists_by_intent`, and not at every other command; which servers' tools
-    are not known, where the answer is `of_all`.
-    """
-    from pml_gateway.config.advice import intent_sources
-    from pml_gateway.owner.context import OperationContext
-    from pml_gateway.owner.operations import telling
-
-    async with _own_gateway(command, connect=connect) as (loaded, gateway):
-        if not command.as_json:
-            unsaid = () if lists_by_intent else intent_sources(loaded.settings)
-            for warning in loaded.warnings:
-                if warning not in unsaid:
-                    warn(warning)
-        if connect or not gateway.knows_tools:
-            slowest = max((upstream.longest_start for upstream in gateway.pool.upstreams.values()), default=0.0)
-            with messages().status("starting the servers") as shown:
-                show = _Telling(ExitStack(), lambda _: None, shown.update)
-                async with telling(OperationContext(gateway, command.paths, command.identity, show)):
-                    await gateway.refresh(timeout or slowest + 1)
-        if of_all and not command.as_json and (unlisted := gateway.unlisted()):
-            warn(f"nothing is known of the tools of {', '.join(unlisted)}; pml upstreams --probe says why")
-        yield gateway
-
-
-@asynccontextmanager
-async def _own_gateway(command: Command, *, connect: bool = False) -> AsyncIterator[tuple[LoadedSettings, Gateway]]:
-    """Open a gateway of the command's own, and yield it with its settings."""
-    # The server stack takes 0.7 s to import, which `pml --help` and `pml config` never need.
     from pml_gateway.config.settings import LogSettings
     from pml_gateway.gateway.gateway import open_gateway
     from pml_gateway.meta.meta_tools import ALL_META_TOOLS
+    from pml_gateway.owner.answering import AskedOperation, answer_of
+    from pml_gateway.owner.context import OperationContext
+    from pml_gateway.serve.reload import follow_files
+    from pml_gateway.serve.runtime import watched_files
     from pml_gateway.telemetry import logs
+    from pml_gateway.working_directory import WorkingDirectory
 
     # Servers' faults are told as answers and warnings; the log would say them again, in the middle of the answer.
     logs.configure(LogSettings(level="error"))
     loaded = command.load()
-    async with open_gateway(
-        loaded.settings, command.paths, identity=command.identity, meta_tools=ALL_META_TOOLS, connect=connect
-    ) as gateway:
-        yield loaded, gateway
+    async with (
+        open_gateway(
+            loaded.settings, command.paths, identity=command.identity, meta_tools=ALL_META_TOOLS, connect=False
+        ) as gateway,
+        anyio.create_task_group() as tasks,
+    ):
+        watched = watched_files(command.paths, WorkingDirectory.here())
+        tasks.start_soon(follow_files, gateway, loaded, command.load, watched)
+        context = OperationContext(gateway, command.paths, command.identity, telling)
+        asked = AskedOperation(name=operation, arguments={**arguments})
+        answer = await answer_of(asked, context, loaded.warnings)
+        tasks.cancel_scope.cancel()
+    return answer

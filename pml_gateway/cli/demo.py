@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import anyio
 import typer
 
-from pml_gateway.cli.context import Command
+from pml_gateway.cli.context import Command, JsonOption
 from pml_gateway.cli.output import messages, note, print_json, print_table, say
 from pml_gateway.clients.own import pml_command
 from pml_gateway.config.settings import LogSettings
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 def demo(
     keep: Annotated[bool, typer.Option("--keep", help="Leave the gateway running until Ctrl-C.")] = False,
     port: Annotated[int, typer.Option("--port", min=0, max=65535, help="Port; 0 takes a free one.")] = 0,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    as_json: JsonOption = False,
 ) -> None:
     """See the gateway work: three bundled MCP servers behind it, a real MCP client in front.
 

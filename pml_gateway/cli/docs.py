@@ -11,9 +11,9 @@ from typing import Annotated
 import typer
 
 from pml_gateway.cli.completion import topic_names
-from pml_gateway.cli.output import ExitCode, answers, fail, note, print_json, print_table
+from pml_gateway.cli.context import JsonOption
+from pml_gateway.cli.output import ExitCode, answers, note, print_json, print_table
 from pml_gateway.docs import Page, page_of, pages, search
-from pml_gateway.errors import GatewayError
 
 
 def docs(
@@ -26,22 +26,19 @@ def docs(
     word: Annotated[
         str | None, typer.Option("--search", metavar="WORD", help="Show the lines that have it, of TOPIC or of all.")
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    as_json: JsonOption = False,
 ) -> None:
     """Read the documentation. On a terminal a page is laid out in $PAGER; into a file or a pipe it goes as Markdown.
 
     Example: pml docs modes
     """
-    try:
-        if word is not None:
-            _show_hits(word, topic, as_json=as_json)
-            return
-        if topic is None:
-            _show_topics(as_json=as_json)
-            return
-        page = page_of(topic)
-    except GatewayError as error:
-        fail(error, as_json=as_json)
+    if word is not None:
+        _show_hits(word, topic, as_json=as_json)
+        return
+    if topic is None:
+        _show_topics(as_json=as_json)
+        return
+    page = page_of(topic)
     if as_json:
         print_json({"topic": page.topic, "title": page.title, "text": page.text})
     elif answers().is_terminal:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -14,15 +15,19 @@ from pml_gateway.cli.context import Command, ConfigOption, JsonOption
 from pml_gateway.cli.local import endpoint_of
 from pml_gateway.cli.output import ExitCode, messages, note, print_json, say, wrapped
 from pml_gateway.clients.places import Surroundings
+from pml_gateway.config.findings import Area, Finding, SettingsCase, Severity, by_area, from_error
 from pml_gateway.config.load import load_settings
 from pml_gateway.config.settings import LogSettings, Settings
-from pml_gateway.errors import ConfigurationError
+from pml_gateway.errors import ConfigurationError, GatewayError
+from pml_gateway.owner.operations import EXAMINE, STATUS
 from pml_gateway.telemetry import logs
 from pml_gateway.text import counted
 
 if TYPE_CHECKING:
-    from pml_gateway.reports.doctor.finding import Finding
     from pml_gateway.types import JsonObject
+
+ANSWER_SECONDS = 5.0
+"""Time limit in seconds for gateways that run to answer."""
 
 MAX_DETAILS = 10
 INDENT = " " * 10
@@ -47,13 +52,16 @@ def doctor(
 ) -> None:
     """Look for what is wrong, and say what puts it right.
 
-    Checks configuration, secrets, commands, files, clients, ports and packages, and starts every server to see whether
-    it answers. Exits with 0 (warnings allowed), 1 where something does not work, 78 where the configuration is wrong.
+    Checks configuration, secrets, commands, files, clients, ports and packages. The gateway, which is started if none
+    runs, asks every server whether it answers. Exits with 0 (warnings allowed), 1 where something does not work, 78
+    where the configuration is wrong.
 
     Example: pml doctor --fix
     """
     command = Command(config, as_json=as_json)
-    found = command.run(lambda: _examined(command, timeout))
+    found, has_servers = command.run(lambda: _examined(command))
+    if has_servers:
+        found = by_area([*found, *_of_servers(command, timeout)])
     if fix:
         found = _repaired(found, yes=yes, may_ask=not as_json and sys.stdin.isatty())
     status = _status(found)
@@ -76,41 +84,58 @@ def _repaired(found: Sequence[Finding], *, yes: bool, may_ask: bool) -> list[Fin
     return repaired
 
 
-async def _examined(command: Command, timeout: float | None) -> list[Finding]:
+async def _examined(command: Command) -> tuple[list[Finding], bool]:
     # The server stack takes 0.7 s to import, which `pml --help` and `pml config` never need.
-    from pml_gateway.reports.doctor.examine import Examination, examine
+    from pml_gateway.owner.sockets import ask_gateways
+    from pml_gateway.reports.doctor.cases import MachineCase
+    from pml_gateway.reports.doctor.examine import examine
 
     # Servers' faults are findings; the log would say them again, in the middle of the report.
     logs.configure(LogSettings(level="error"))
-    paths = command.paths
-    case = Examination(
-        paths,
-        Path(command.identity),
+    around = Surroundings.here(Path.cwd())
+    answers = await ask_gateways(command.paths, STATUS, ANSWER_SECONDS, removes_dead=False)
+    case = MachineCase(
+        Settings(),
+        around.environ,
+        command.paths,
         command.identity,
-        Surroundings.here(Path.cwd()),
-        lambda: load_settings(config_file=command.config_file),
-        partial(_of_the_machine, command),
-        timeout,
+        around,
+        answers.results,
+        answers.errors,
+        answers.dead,
     )
+    load = partial(load_settings, config_file=command.config_file)
     with messages().status("looking") as shown:
-        return await examine(case, shown.update)
+        return await examine(case, load, partial(_machine, command), shown.update)
 
 
-def _of_the_machine(command: Command, settings: Settings | None) -> Iterable[Finding]:
-    """Return the findings about the gateway that clients share. Blocks."""
+def _of_servers(command: Command, timeout: float | None) -> Iterable[Finding]:
+    """Have the gateway examine its servers, and return its findings."""
+    from pml_gateway.processes.npx_cache import remove
+
+    try:
+        examined = command.ask(EXAMINE, {"seconds": timeout, "folder": str(Path.cwd())})
+    except GatewayError as error:
+        yield from_error(Area.SERVERS, error)
+        return
+    for found in examined.findings:
+        yield replace(found, repair=partial(remove, Path(found.npx_folder))) if found.npx_folder else found
+
+
+def _machine(command: Command, case: SettingsCase) -> Iterable[Finding]:
+    """Check the gateway that clients share."""
     from pml_gateway.local.health import health
-    from pml_gateway.reports.doctor.finding import Area, Finding, Severity
 
     try:
         endpoint = endpoint_of(command)
     except ConfigurationError as error:
         return [Finding(Area.MACHINE, Severity.NOTE, "", error.message)]
-    return health(endpoint, settings)
+    return health(endpoint, case.settings)
 
 
 def _status(found: Sequence[Finding]) -> ExitCode:
-    errors = [finding for finding in found if finding.severity == "error" and not finding.is_fixed]
-    if any(finding.area == "configuration" for finding in errors):
+    errors = [finding for finding in found if finding.severity is Severity.ERROR and not finding.is_fixed]
+    if any(finding.area is Area.CONFIGURATION for finding in errors):
         return ExitCode.CONFIGURATION
     return ExitCode.FAILED if errors else ExitCode.OK
 

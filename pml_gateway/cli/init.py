@@ -3,42 +3,43 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from contextlib import suppress
-from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from pml_gateway.cli.completion import known_client_names
-from pml_gateway.cli.consent import Consent, YesOption
-from pml_gateway.cli.context import Command
+from pml_gateway.cli.consent import Consent, DryRunOption, YesOption
+from pml_gateway.cli.context import Command, JsonOption
 from pml_gateway.cli.local import StartOption, start_now
-from pml_gateway.cli.output import ExitCode, fail, note, print_diff, print_json, print_table, refuse_unasked, say, warn
-from pml_gateway.clients.block import Block
-from pml_gateway.clients.discover import SKIPPED, ClientFile, client_files, known_client, read_named
-from pml_gateway.clients.importing import ImportPlan, plan_import
+from pml_gateway.cli.output import (
+    ExitCode,
+    note,
+    note_written,
+    print_diff,
+    print_json,
+    print_table,
+    say,
+    warn,
+)
+from pml_gateway.clients.discover import SKIPPED, ClientFile, client_files, known_client
+from pml_gateway.clients.importing import REMOVED, ImportPlan, plan_import, read_source, removed_servers
 from pml_gateway.clients.known import CLIENT_NAMES
-from pml_gateway.clients.model import FileFormat, FileLocation, KnownClient, Scope, Variables
-from pml_gateway.clients.paste import pasted
+from pml_gateway.clients.model import Scope
 from pml_gateway.clients.places import Surroundings
 from pml_gateway.clients.removed import RemovedServers
-from pml_gateway.config.edit import FileEdit, edit_file, set_values
+from pml_gateway.config.edits.edit import FileEdit, edit_file
 from pml_gateway.config.load import load_user_settings
 from pml_gateway.config.masked import masked_start
 from pml_gateway.config.servers import UpstreamDefinition
-from pml_gateway.config.settings import Settings
-from pml_gateway.errors import ConfigurationError, UsageError
 from pml_gateway.paths import Paths
 from pml_gateway.secrets.env_file import store_variables
+from pml_gateway.setup.servers import with_servers
 from pml_gateway.text import counted
 
 SHOWN_PROJECTS = 3
 """More are counted: `pml clients` lists those that have servers."""
-
-HEAD = """\
-# pml-gateway. `pml config show` prints every setting; `pml config --preset NAME` chooses what clients see.
-"""
 
 
 def init(
@@ -61,9 +62,9 @@ def init(
         bool, typer.Option("--removed", help="Also servers that you took out with `pml remove`.")
     ] = False,
     yes: YesOption = False,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would be done, write nothing.")] = False,
+    dry_run: DryRunOption = False,
     start: StartOption = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    as_json: JsonOption = False,
 ) -> None:
     """Bring the MCP servers of your clients into ~/.pml/config.yaml.
 
@@ -73,36 +74,10 @@ def init(
 
     Example: pml init --client claude-code --dry-run
     """
-    try:
-        _init(
-            source,
-            client,
-            project=project,
-            removed=removed,
-            yes=yes,
-            dry_run=dry_run,
-            start=start,
-            as_json=as_json,
-        )
-    except ConfigurationError as error:
-        fail(error, as_json=as_json)
-
-
-def _init(
-    source: Path | None,
-    names: list[str] | None,
-    *,
-    project: bool,
-    removed: bool,
-    yes: bool,
-    dry_run: bool,
-    start: bool | None,
-    as_json: bool,
-) -> None:
     paths = Paths.from_environ()
     surroundings = Surroundings.here(Path.cwd())
-    clients = [known_client(name).name for name in names or ()]
-    found = _named(source, surroundings) if source else client_files(surroundings, clients or CLIENT_NAMES)
+    clients = [known_client(name).name for name in client or ()]
+    found = read_source(source, surroundings) if source else client_files(surroundings, clients or CLIENT_NAMES)
     present = [file for file in found if file.exists]
     asked = Consent(yes, dry_run, as_json)
     is_interactive = asked.is_interactive
@@ -119,79 +94,35 @@ def _init(
     out = {} if removed else record.names()
     settings = load_user_settings(paths)
     plan = plan_import(readable, settings, surroundings, removed=out)
-    if not source and (gone := _gone(record, plan, settings, paths)) is not None:
+    if not source and (gone := removed_servers(record, plan, settings, paths.removed_file)) is not None:
         plan = plan_import([*readable, gone], settings, surroundings, removed=out)
-    preview = _edit(plan, paths, dry_run=True)
+    additions = plan.additions
+    edit = partial(edit_file, paths.config_file, lambda text: with_servers(text, additions, (), paths.config_file))
+    preview = edit(dry_run=True)
     if not as_json:
         show_plan(plan, left, chosen, paths)
         if preview.has_changed and not preview.path.exists():
             note(f"{preview.path} is not there yet and will be made:")
         print_diff(preview.diff)
-    edit = preview
-    is_written = False
+    done, is_written = preview, False
     if preview.has_changed and asked.agrees(f"Write {preview.path}?"):
         store_variables(paths.secrets_file, plan.values)
-        edit = _edit(plan, paths, dry_run=False)
-        record.change(removed={}, added=plan.additions.values())
+        done = edit()
+        record.change(removed={}, added=additions.values())
         is_written = True
     broken = [file for file in found if file.problem and not file.is_skipped]
     if as_json:
-        print_json(_report(plan, present, left, edit, paths, is_written=is_written))
+        print_json(_report(plan, present, left, done, paths, is_written=is_written))
     else:
-        _conclude(plan, chosen, edit, paths, is_written=is_written, is_refused=is_interactive or dry_run)
+        _conclude(plan, chosen, done, paths, is_written=is_written, is_refused=is_interactive or dry_run)
     if is_written and (start or not as_json):
         start_now(Command(as_json=as_json), start, may_ask=is_interactive)
-    if edit.has_changed and not (is_written or is_interactive or dry_run):
-        refuse_unasked(as_json=as_json)
+    if done.has_changed:
+        asked.refuse_if_impossible()
     if broken:
         raise typer.Exit(ExitCode.CONFIGURATION)
     if not present:
         raise typer.Exit(ExitCode.FAILED)
-
-
-REMOVED = KnownClient("removed", "pml remove", (), variables=Variables.ANY)
-
-
-def _gone(record: RemovedServers, plan: ImportPlan, settings: Settings, paths: Paths) -> ClientFile | None:
-    """Return the servers that `pml remove` took out and no client has any more, as a file, or None."""
-    seen = {each.name or each.entry_name for each in plan.servers}
-    entries = {name: each for name, each in record.definitions().items() if name not in seen | settings.servers.keys()}
-    if not entries:
-        return None
-    place, block = FileLocation(Scope.USER, "", ()), Block(FileFormat.JSON, ())
-    return ClientFile(REMOVED, place, paths.removed_file, block, exists=True, entries=entries)
-
-
-def _named(source: Path, surroundings: Surroundings) -> list[ClientFile]:
-    """Return the file of a client, or else one with what `pml add` reads when it is pasted.
-
-    Raises:
-        ConfigurationError: it is neither; says what is wrong with it as the file of a client.
-    """
-    path = source.expanduser().absolute()
-    problem: ConfigurationError | None = None
-    found: list[ClientFile] = []
-    try:
-        found = read_named(path, surroundings)
-    except ConfigurationError as error:
-        problem = error
-    if not any(file.entries for file in found):
-        with suppress(UsageError, OSError, UnicodeDecodeError):
-            return [replace(pasted(path.read_text("utf-8")), path=path, is_copy=True)]
-    if problem is not None:
-        raise problem
-    return found
-
-
-def _edit(plan: ImportPlan, paths: Paths, *, dry_run: bool) -> FileEdit:
-    additions = plan.additions
-
-    def change(text: str) -> str:
-        if not additions:
-            return text
-        return set_values(text or HEAD, {"servers": additions}, paths.config_file)
-
-    return edit_file(paths.config_file, change, dry_run=dry_run)
 
 
 def _show_files(present: Sequence[ClientFile], looked_at: Sequence[ClientFile]) -> None:
@@ -292,16 +223,15 @@ def _conclude(
 ) -> None:
     if not edit.has_changed:
         if chosen:
-            rest = " that you did not remove" if any(each.outcome == "removed" for each in plan.servers) else ""
-            note(
-                f"{edit.path} has all of these servers{rest} already" if plan.servers else "there is nothing to import"
-            )
+            rest = ", except those that you removed" if any(each.outcome == "removed" for each in plan.servers) else ""
+            all_there = f"{edit.path} already has all of these servers{rest}"
+            note(all_there if plan.servers else "there is nothing to import")
         return
     if not is_written:
         if is_refused:
             note("nothing was written")
         return
-    note(f"wrote {edit.path}{f' (the text before is in {edit.backup})' if edit.backup else ''}")
+    note_written(edit.path, edit.backup)
     if plan.values:
         note(f"wrote {counted(len(plan.values), 'value')} to {paths.secrets_file}, which only you can read")
     clients = dict.fromkeys(

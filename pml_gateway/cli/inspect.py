@@ -11,9 +11,12 @@ from pml_gateway.cli.completion import server_names, tool_names
 from pml_gateway.cli.context import Command, ConfigOption, JsonOption
 from pml_gateway.cli.output import answers, fail, print_json, print_table, say, told, wrapped
 from pml_gateway.errors import ToolNotFoundError
-from pml_gateway.text import first_sentence
+from pml_gateway.owner.operations import SCHEMA, SEARCH
+from pml_gateway.text import first_sentence, shown_score
 
 if TYPE_CHECKING:
+    from pml_gateway.owner.operations import OfGateway
+    from pml_gateway.owner.results import ToolResult
     from pml_gateway.types import JsonObject
 
 INDENTED = " " * 6
@@ -22,7 +25,9 @@ INDENTED = " " * 6
 
 def search(
     query: Annotated[str, typer.Argument(help="What the tool should do; '*' lists the servers.")],
-    limit: Annotated[int, typer.Option("--limit", min=1, max=50, help="Hits at most.")] = 5,
+    limit: Annotated[
+        int | None, typer.Option("--limit", min=1, max=50, help="Hits at most. [default: search.limit; for '*' 50]")
+    ] = None,
     server: Annotated[
         str | None, typer.Option("--server", help="Only this server's tools.", autocompletion=server_names)
     ] = None,
@@ -31,7 +36,7 @@ def search(
     ] = None,
     explain: Annotated[
         bool,
-        typer.Option("--explain", help="With what speaks for each hit: meaning alone, words alone, and a request."),
+        typer.Option("--explain", help="With what speaks for each hit: meaning alone, words alone, and an example."),
     ] = False,
     config: ConfigOption = None,
     as_json: JsonOption = False,
@@ -42,19 +47,23 @@ def search(
     """
     if detail not in (None, "signature", "name", "schema"):
         raise typer.BadParameter("use signature, name or schema", param_hint="--detail")
-    arguments: JsonObject = {"query": query, "limit": limit, "detail": detail or "signature"}
-    if server is not None:
-        arguments["server"] = server
+    given = {"query": query, "limit": limit, "detail": detail, "server": server, "explain": explain}
     command = Command(config, as_json=as_json)
-    answer = _ask(command, "search", {**arguments, "explain": explain})
+    answer = _ask(command, SEARCH, {key: value for key, value in given.items() if value is not None})
     if as_json:
         print_json(answer)
     elif "servers" in answer:
         print_table(("server", "tools"), ((row["server"], row["tools"]) for row in answer["servers"]))
         _say_unavailable(answer)
+    elif "menu" in answer:
+        for line in answer["menu"]:
+            say(f"\n{INDENTED}".join(wrapped(line, len(INDENTED))))
+        if "next_offset" in answer:
+            say("more tools follow; pml tools lists all", style="dim")
+        _say_unavailable(answer)
     elif answer["hits"]:
         for hit in answer["hits"]:
-            say(f"{hit['score']:.2f}  {hit['name']}", style="bold")
+            say(f"{shown_score(hit['score'])}  {hit['name']}" if "score" in hit else hit["name"], style="bold")
             if hit.get("description"):
                 say(INDENTED + first_sentence(hit["description"], answers().width - len(INDENTED)))
             if detail == "signature" and "signature" in hit:
@@ -66,8 +75,8 @@ def search(
             if "evidence" in hit:
                 scores = (f"{name}: {_shown(hit['evidence'][name])}" for name in ("meaning", "words"))
                 say(INDENTED + ", ".join(scores), style="dim")
-                if "request" in hit["evidence"]:
-                    say(f"{INDENTED}asked of it: {hit['evidence']['request']}", style="dim")
+                if "example" in hit["evidence"]:
+                    say(f"{INDENTED}asked of it: {hit['evidence']['example']}", style="dim")
         _say_unavailable(answer)
     else:
         say(answer["reason"])
@@ -89,7 +98,7 @@ def _say_unavailable(answer: JsonObject) -> None:
 
 
 def _shown(score: float | None) -> str:
-    return "none" if score is None else f"{score:.2f}"
+    return "none" if score is None else shown_score(score)
 
 
 def schema(
@@ -105,7 +114,7 @@ def schema(
     if format_ not in ("json", "typescript", "markdown"):
         raise typer.BadParameter("use json, typescript or markdown", param_hint="--format")
     chosen = "json" if as_json else format_
-    answer = _ask(Command(config, as_json=as_json), "schema", {"names": names, "format": chosen})
+    answer = _ask(Command(config, as_json=as_json), SCHEMA, {"names": names, "format": chosen})
     if as_json or chosen == "json":
         print_json(answer)
         return
@@ -116,7 +125,7 @@ def schema(
         fail(ToolNotFoundError(answer["errors"][0]["message"], hint=answer["errors"][0]["hint"]))
 
 
-def _ask(command: Command, operation: str, arguments: JsonObject) -> JsonObject:
+def _ask(command: Command, operation: OfGateway[ToolResult], arguments: JsonObject) -> JsonObject:
     """Return the data of a meta-tool's result; its error ends the command."""
     result = command.ask(operation, arguments)
     data: JsonObject = result["structuredContent"]

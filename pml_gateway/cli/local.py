@@ -19,12 +19,16 @@ from pml_gateway.cli.context import Command, ConfigOption, JsonOption
 from pml_gateway.cli.output import fail, messages, note, print_json, say, warn
 from pml_gateway.config.settings import HttpSettings
 from pml_gateway.errors import ConfigurationError, GatewayError, innermost
+from pml_gateway.files import lock_file
 from pml_gateway.local.commands import START_SECONDS, StuckGatewayError, ask, kill, tidy, wait_for_end
-from pml_gateway.local.endpoint import POLL_SECONDS, Endpoint, UnsupportedSystemError, drop_lock, take_lock
+from pml_gateway.local.endpoint import POLL_SECONDS, Endpoint, UnsupportedSystemError, drop_lock, remove
 from pml_gateway.local.entry import gateway_command
 from pml_gateway.local.server import serve
 from pml_gateway.local.starting import FailedStartError, reach
+from pml_gateway.owner.operations import DOWN, EXPECT, HTTP, KEEP, RESTART, START, STATUS, OfProcess, ResultT
+from pml_gateway.owner.results import Ended
 from pml_gateway.paths import Paths
+from pml_gateway.reports.status import ProcessStatus
 from pml_gateway.service.manager import manager_here, run
 from pml_gateway.text import counted, span
 from pml_gateway.types import JsonObject
@@ -75,7 +79,12 @@ class _Machine:
         Raises:
             GatewayError: it cannot be started, or does not answer.
         """
-        before = ask(self.endpoint, "status", ANSWER_SECONDS)
+        before = ask(self.endpoint, STATUS, ANSWER_SECONDS)
+        if self.endpoint.was_killed:
+            note("the gateway that was started before was killed; this one takes its place")
+            if not stays:
+                # Where that one listened counts no longer.
+                remove(self.endpoint.up_request)
         program = gateway_command(str(self.command.paths.home), self.command.identity)
         try:
             reach(self.endpoint, program, time.monotonic() + START_SECONDS).close()
@@ -84,19 +93,22 @@ class _Machine:
         except OSError as error:
             raise GatewayError(f"no gateway can be started: {error}") from error
         # It listens before it has imported what it answers with.
-        if self.ask("status", seconds=START_SECONDS)["started_by"] == "client" and stays:
-            self.ask("keep")
+        if self.ask(STATUS, seconds=START_SECONDS)["started_by"] == "client" and stays:
+            self.ask(KEEP)
         return before is None
 
     def ask(
-        self, command: str, arguments: Mapping[str, object] = MappingProxyType({}), seconds: float = ANSWER_SECONDS
-    ) -> JsonObject:
+        self,
+        operation: OfProcess[ResultT],
+        arguments: Mapping[str, object] = MappingProxyType({}),
+        seconds: float = ANSWER_SECONDS,
+    ) -> ResultT:
         """Return the answer of one that runs.
 
         Raises:
             GatewayError: it does not answer, or has ended since.
         """
-        answer = ask(self.endpoint, command, seconds, arguments)
+        answer = ask(self.endpoint, operation, seconds, arguments)
         if answer is None:
             raise GatewayError("the gateway of this machine has just ended", hint=self.endpoint.where_logged)
         return answer
@@ -107,9 +119,9 @@ class _Machine:
         Raises:
             GatewayError: it cannot, or does elsewhere.
         """
-        self.ask("http", http, LISTEN_SECONDS)
+        self.ask(HTTP, http, LISTEN_SECONDS)
 
-    def status_of_service(self) -> JsonObject:
+    def status_of_service(self) -> ProcessStatus:
         """Return the status of the gateway that the service starts, once it listens.
 
         Raises:
@@ -117,7 +129,7 @@ class _Machine:
         """
         until = time.monotonic() + START_SECONDS
         while True:
-            status = ask(self.endpoint, "status", ANSWER_SECONDS)
+            status = ask(self.endpoint, STATUS, ANSWER_SECONDS)
             # A client may have another one until then.
             if status is not None and status["started_by"] == "service":
                 return status
@@ -131,11 +143,11 @@ class _Machine:
     def end_or_fail(self) -> None:
         """Have it end; what keeps it from that ends the process."""
         try:
-            self.end("down")
+            self.end(DOWN)
         except GatewayError as error:
             fail(error, as_json=self.command.as_json)
 
-    def end(self, command: str) -> JsonObject | None:
+    def end(self, operation: OfProcess[Ended]) -> Ended | None:
         """Have it end once its calls are done, and wait for that; None where none runs.
 
         Raises:
@@ -148,7 +160,7 @@ class _Machine:
                 # The last seconds are for its answer.
                 shown.update(f"waiting for running calls, {max(0, left - ANSWER_SECONDS):.0f} s at most")
 
-            answer = ask(self.endpoint, command, DRAIN_SECONDS + ANSWER_SECONDS, {"seconds": DRAIN_SECONDS}, tell)
+            answer = ask(self.endpoint, operation, DRAIN_SECONDS + ANSWER_SECONDS, {"seconds": DRAIN_SECONDS}, tell)
             if answer is not None and not wait_for_end(gateway, END_SECONDS):
                 raise StuckGatewayError(self.endpoint, gateway.process or 0, f"has not ended in {END_SECONDS:g} s")
         return answer
@@ -186,7 +198,7 @@ def start_now(command: Command, wanted: bool | None, *, may_ask: bool) -> None:
     ):
         return
     with messages().status("starting the gateway and its servers"):
-        found = command.ask("start", {"seconds": FIRST_LISTS_SECONDS})
+        found = command.ask(START, {"seconds": FIRST_LISTS_SECONDS})
     note(f"the gateway runs; ready: {', '.join(found['ready']) or 'none'}")
     if found["starting"]:
         note(f"still starting: {', '.join(found['starting'])}")
@@ -241,10 +253,10 @@ def up(
             is_new = machine.start(stays=not http)
         if owned is not None:
             _listen(machine, owned, is_new=is_new)
-        status = machine.ask("status")
+        status = machine.ask(STATUS)
     except GatewayError as error:
         fail(error, as_json=as_json)
-    _tell(machine, status, is_new=is_new)
+    _tell(machine, status, is_new=is_new, now_listens=http)
 
 
 def _listen(machine: _Machine, owned: Mapping[str, object], *, is_new: bool) -> None:
@@ -252,7 +264,7 @@ def _listen(machine: _Machine, owned: Mapping[str, object], *, is_new: bool) -> 
         machine.listen(owned)
     except GatewayError:
         if is_new:
-            machine.end("down")
+            machine.end(DOWN)
         raise
 
 
@@ -263,11 +275,11 @@ def _check_port(machine: _Machine, settings: HttpSettings, host: str | None, por
         GatewayError: somebody else has it.
     """
     # The server stack takes 0.7 s to import, which other ways of `pml up` never need.
-    from pml_gateway.serve.http import check_port
+    from pml_gateway.serve.http.server import check_port
 
     given = {key: value for key, value in (("host", host), ("port", port)) if value is not None}
     wanted = settings.model_copy(update=given)
-    url = (ask(machine.endpoint, "status", ANSWER_SECONDS) or {}).get("url")
+    url = (ask(machine.endpoint, STATUS, ANSWER_SECONDS) or {}).get("url")
     if url is None or urlsplit(url).port != wanted.port:
         check_port(wanted)
 
@@ -294,9 +306,9 @@ def _serve_here(machine: _Machine, http: Mapping[str, object] | None, *, started
     """
     machine.endpoint.prepare()
     # As long as this is held, clients wait for the next gateway and start none of their own.
-    lock = take_lock(machine.endpoint.start_lock)
+    lock = lock_file(machine.endpoint.start_lock)
     try:
-        machine.end("restart")
+        machine.end(RESTART)
         command = machine.command
         # What it reads for itself is in the same file.
         paths = Paths.from_environ({**os.environ, "PML_CONFIG": command.identity})
@@ -311,7 +323,7 @@ def _serve_here(machine: _Machine, http: Mapping[str, object] | None, *, started
             drop_lock(machine.endpoint.start_lock, lock)
 
 
-def _tell(machine: _Machine, status: JsonObject, *, is_new: bool) -> None:
+def _tell(machine: _Machine, status: ProcessStatus, *, is_new: bool, now_listens: bool = False) -> None:
     is_service = status["started_by"] == "service"
     log = manager_here(os.environ).log if is_service else machine.endpoint.log
     if machine.command.as_json:
@@ -323,7 +335,11 @@ def _tell(machine: _Machine, status: JsonObject, *, is_new: bool) -> None:
         say(f"the gateway of this machine runs: process {status['pid']}{where}")
     else:
         since = span(status["age_seconds"])
-        say(f"the gateway of this machine runs already, for {since}: process {status['pid']}{where}")
+        news = [f"now listens at {url}"] if now_listens else []
+        news += [] if is_service else ["stays until pml down"]
+        running = f"process {status['pid']}{'' if now_listens else where}"
+        change = f"; it {' and '.join(news)}" if news else ""
+        say(f"the gateway of this machine runs already, for {since}: {running}{change}")
     note(f"its log: {log}")
 
 
@@ -344,7 +360,7 @@ def down(
     command = Command(config, as_json=as_json)
     machine = _Machine.of(command)
     machine.close_to_others()
-    others = _of_other_files(command)
+    others = _of_other_files(machine)
     if all_files:
         for file in others:
             _Machine.of(Command(Path(file), as_json=as_json)).end_or_fail()
@@ -354,16 +370,16 @@ def down(
     killed: int | None = None
     with machine.endpoint.watch() as gateway:
         try:
-            answer = machine.end("down")
+            answer = machine.end(DOWN)
         except StuckGatewayError as error:
             if not kill(machine.endpoint, gateway):
                 fail(GatewayError(f"{error.message}, nor can it be killed"), as_json=as_json)
-            killed, answer = gateway.process, {}
+            killed, answer = gateway.process, {"unfinished": 0, "http": None}
         except GatewayError as error:
             fail(error, as_json=as_json)
     if answer is None and Path(machine.endpoint.up_request).exists():
         tidy(machine.endpoint)
-    unfinished = int(answer.get("unfinished", 0)) if answer else 0
+    unfinished = answer.get("unfinished", 0) if answer else 0
     if as_json:
         print_json({"ended": answer is not None, "unfinished": unfinished, "killed": killed})
     elif killed is not None:
@@ -377,15 +393,16 @@ def down(
             note(f"a client has another one by now: process {next_one}")
 
 
-def _of_other_files(command: Command) -> dict[str, int]:
+def _of_other_files(machine: _Machine) -> dict[str, int | None]:
     """Return the process of every gateway that clients share and that is of another configuration file of this home."""
-    from pml_gateway.serve.control import ask_gateways
+    from pml_gateway.owner.sockets import ask_gateways
 
-    reports = command.run(lambda: ask_gateways(command.paths, "status", timeout=ANSWER_SECONDS))
+    command, own = machine.command, machine.endpoint.socket
+    answers = command.run(lambda: ask_gateways(command.paths, STATUS, ANSWER_SECONDS, without=own))
     return {
         report["config"]: report["pid"]
-        for report in reports
-        if report.get("transport") == "machine" and report.get("config") not in (None, command.identity)
+        for report in answers.results
+        if report["transport"] == "machine" and report["config"] != command.identity
     }
 
 
@@ -394,11 +411,18 @@ def _tell_unfinished(unfinished: int) -> None:
         warn(f"{counted(unfinished, 'client')} had calls that did not finish in {DRAIN_SECONDS:g} s; they were cut off")
 
 
+def _tell_none(machine: _Machine) -> None:
+    if machine.command.as_json:
+        print_json({"pid": None, "version": None, "url": None, "log": machine.endpoint.log, "started": False})
+    else:
+        note("no gateway of this machine runs; the next client starts one, or: pml up")
+
+
 def restart(config: ConfigOption = None, as_json: JsonOption = False) -> None:
     """End the gateway of this machine and start it again as it was started; clients stay connected.
 
     It listens where it did, with the folder and variables of the shell that had it listen. One of `pml up --foreground`
-    goes on in the background, as after `pml up`.
+    goes on in the background, as after `pml up`. If none runs, none is started.
 
     Example: pml restart
     """
@@ -408,23 +432,26 @@ def restart(config: ConfigOption = None, as_json: JsonOption = False) -> None:
         # A configuration that cannot be read would leave nothing running.
         command.load()
         machine.close_to_others()
-        before = ask(machine.endpoint, "status", ANSWER_SECONDS) or {}
-        if before.get("started_by") == "service":
+        before = ask(machine.endpoint, STATUS, ANSWER_SECONDS)
+        if before is None:
+            _tell_none(machine)
+            return
+        if before["started_by"] == "service":
             # Whoever ended it here would have it stay away: its exit code says that all is well.
             run(*manager_here(os.environ).restarts)
-            ended: JsonObject | None = None
+            ended: Ended | None = None
             status = machine.status_of_service()
         else:
-            ended = machine.end("restart")
-            stays = before.get("started_by") != "client"
+            ended = machine.end(RESTART)
+            stays = before["started_by"] != "client"
             machine.start(stays=stays)
             if not stays:
-                machine.ask("expect")
+                machine.ask(EXPECT)
             if ended is not None and (http := ended.get("http")):
                 machine.listen(http)
-            status = machine.ask("status")
+            status = machine.ask(STATUS)
     except GatewayError as error:
         fail(error, as_json=as_json)
     if not as_json:
-        _tell_unfinished(int(ended.get("unfinished", 0)) if ended else 0)
+        _tell_unfinished(ended.get("unfinished", 0) if ended else 0)
     _tell(machine, status, is_new=True)

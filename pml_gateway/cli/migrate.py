@@ -2,37 +2,36 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Awaitable, Callable
-from dataclasses import asdict
-from typing import TYPE_CHECKING, Annotated
+from collections.abc import Awaitable
+from functools import partial
+from typing import TYPE_CHECKING, Annotated, Protocol
 
-import anyio.to_thread
 import typer
 
 from pml_gateway.cli.completion import client_names
-from pml_gateway.cli.consent import Consent, YesOption
-from pml_gateway.cli.context import Command, ConfigOption, JsonOption, command_gateway
-from pml_gateway.cli.output import ExitCode, note, print_diff, print_json, print_table, refuse_unasked, say, warn
-from pml_gateway.errors import ConfigurationError, GatewayError
+from pml_gateway.cli.consent import Consent, DryRunOption, YesOption
+from pml_gateway.cli.context import Command, ConfigOption, JsonOption
+from pml_gateway.cli.output import ExitCode, note, print_diff, print_json, print_table, say, warn
+from pml_gateway.owner.operations import PLAN_MIGRATION
 from pml_gateway.text import counted, plural_of, shortened
 from pml_gateway.types import JsonObject
-from pml_gateway.usage.history import History, RecordFilter, most_used, read_history
-from pml_gateway.usage.migration import Journal, overruled
-from pml_gateway.usage.stages import Stage, reasons_to_wait, stage_in, standing, values_of
+from pml_gateway.usage.stages import ANOTHER, Stage
 
 if TYPE_CHECKING:
-    from pml_gateway.config.edit import FileEdit
-    from pml_gateway.reports.replay import MigrationPlan
+    from pml_gateway.reports.replay import PlannedMigration, SearchedCalls
+    from pml_gateway.setup.migration import Migration
 
+    class Change(Protocol):
+        """A change of the configuration file, and its report."""
 
-ANOTHER = f"pml migrate plan --to {Stage.HYBRID_BALANCED}"
+        def __call__(self, *, dry_run: bool) -> Awaitable[JsonObject]: ...
+
 
 SHOWN = 12
 MAX_QUERY = 32
 
 
-def say_plan(report: JsonObject) -> None:
+def say_plan(report: PlannedMigration) -> None:
     """Show the changes of a step."""
     calls = counted(report["calls"], "recorded call")
     say(f"{report['stage'] or 'now'} -> {report['target']}, {calls} replayed", style="bold")
@@ -105,7 +104,7 @@ def say_standing(report: JsonObject) -> None:
 
 
 def say_moved(report: JsonObject) -> None:
-    """Return the changes of a step, without the text of the file."""
+    """Print the changes of a step, without the text of the file."""
     planned = report["plan"]
     if not planned["calls"]:
         note("no calls are recorded, so nothing spoke against it; `pml migrate status` will say how it goes")
@@ -119,7 +118,7 @@ def say_moved(report: JsonObject) -> None:
 
 
 def say_reloaded(gateways: list[JsonObject]) -> None:
-    """Return the running gateways that use the configuration."""
+    """Name the running gateways that use the configuration."""
     served = [str(each["pid"]) for each in gateways if "pid" in each]
     if served:
         note(f"running gateways serve it now: {', '.join(served)}")
@@ -128,9 +127,9 @@ def say_reloaded(gateways: list[JsonObject]) -> None:
             warn(each["error"])
 
 
-def _by_tool(changes: list[JsonObject]) -> list[JsonObject]:
+def _by_tool(changes: list[SearchedCalls]) -> list[SearchedCalls]:
     """One row per tool: all its calls, and the words that find it worst; lost ones first."""
-    found: dict[str, JsonObject] = {}
+    found: dict[str, SearchedCalls] = {}
     for row in sorted(changes, key=lambda row: (row["rank"] is not None, -(row["rank"] or 0))):
         known = found.setdefault(row["name"], {**row, "calls": 0})
         known["calls"] += row["calls"]
@@ -139,168 +138,6 @@ def _by_tool(changes: list[JsonObject]) -> list[JsonObject]:
 
 def _share(value: float | None) -> str:
     return "unknown" if value is None else f"{value:.1%}"
-
-
-RELOAD_SECONDS = 30.0
-
-
-async def plan_step(
-    command: Command, client: str | None, target: Stage | None, days: float, keep: float
-) -> MigrationPlan:
-    """Return the plan of a step to `target`, by default the next stage.
-
-    Raises:
-        GatewayError: there is no next stage, or the step cannot be taken.
-    """
-    from pml_gateway.reports.replay import plan_migration
-
-    settings = command.load().settings
-    stage = stage_in(settings, client)
-    if target is None:
-        target = _next_of(stage, has_moved=journal_of(command).last(client) is not None)
-    # What would refuse the step refuses it before the servers are asked.
-    values = values_of(target, settings, client)
-    history = _history(command, client, time.time() - days * 86400)
-    fallback = values.get("gateway", {}).get("hybrid", {}).get("fallback", settings.gateway.hybrid.fallback)
-    ranking = most_used(command.paths.usage_file, command.identity) if fallback == "usage" else ()
-    async with command_gateway(command) as gateway:
-        state = await gateway.wait_for_search(60)
-        return await anyio.to_thread.run_sync(
-            lambda: plan_migration(state, history.calls, target, client=client, keep=keep, ranking=ranking)
-        )
-
-
-def _next_of(stage: Stage | None, *, has_moved: bool) -> Stage:
-    if stage is None:
-        raise GatewayError(
-            "this exposure is none of the stages: semantic, or hybrid with values of its own",
-            hint=f"choose one: pml migrate --to {Stage.HYBRID_BALANCED}",
-        )
-    if stage.next is None:
-        back = "; to undo the last step: pml migrate back" if has_moved else ""
-        raise GatewayError(
-            f"{stage} is the last stage: no other lists less, so there is nothing to move on to",
-            hint=f"stay here, or see what another stage would do: {ANOTHER}{back}",
-        )
-    return stage.next
-
-
-async def apply_step(
-    command: Command, found: MigrationPlan, client: str | None, *, apply_whitelist: bool, dry_run: bool
-) -> JsonObject:
-    """Take the step: write the configuration, remember how to undo that, and tell running gateways."""
-    from pml_gateway.config.edit import edit_file, set_values
-
-    values = dict(found.values)
-    if apply_whitelist:
-        proposed = [found.names[key] for key in found.whitelist.tools]
-        entries = [*found.whitelisted, *(name for name in proposed if name not in found.whitelisted)]
-        gateway = dict(values.get("gateway", {}))
-        values["gateway"] = {**gateway, "hybrid": {**gateway.get("hybrid", {}), "whitelisted_tools": entries}}
-    blocked = overruled(command.load().origins, values)
-    if blocked:
-        raise ConfigurationError(
-            f"{'; '.join(blocked)}, which wins over the configuration file", hint="remove it there, then try again"
-        )
-    file = command.config_file or command.paths.config_file
-    before = found.stage.value if found.stage else "custom"
-    if dry_run:
-        edit: FileEdit = edit_file(file, lambda text: set_values(text, values, file), dry_run=True)
-        reloaded: list[JsonObject] = []
-    else:
-        edit = journal_of(command).move(file, values, client=client, before_stage=before, stage=found.target.value)
-        reloaded = await reload_gateways(command)
-    return {
-        "moved": not dry_run,
-        "stage": found.target.value,
-        "from": before,
-        "client": client,
-        "file": str(edit.path),
-        "diff": edit.diff,
-        "gateways": reloaded,
-        "plan": plan_json(found),
-    }
-
-
-async def reload_gateways(command: Command) -> list[JsonObject]:
-    """Let running gateways read the file now; they also watch it."""
-    from pml_gateway.serve.control import ask_gateways
-
-    answers = await ask_gateways(command.paths, "reload", timeout=RELOAD_SECONDS)
-    told: list[JsonObject] = [
-        {key: answer[key] for key in ("pid", "mode", "error") if key in answer} for answer in answers
-    ]
-    # One process has a gateway for each folder.
-    return [each for at, each in enumerate(told) if each not in told[:at]]
-
-
-def stage_status(command: Command, client: str | None) -> JsonObject:
-    """Return the stage, how it goes since it began, and what speaks against moving on."""
-    settings = command.load().settings
-    stage = stage_in(settings, client)
-    step = journal_of(command).last(client)
-    since = step.at if step is not None and stage is not None and step.stage == stage.value else None
-    found = standing(_history(command, client, None), since, time.time())
-    following = stage.next if stage is not None else None
-    own = [] if client else [name for name, entry in settings.clients.items() if entry.mode is not None]
-    return {
-        "stage": stage.value if stage else None,
-        "mode": settings.gateway.tools_exposure.value,
-        "client": client,
-        "next": following.value if following else None,
-        "since": since,
-        **asdict(found),
-        "miss_rate": found.miss_rate,
-        "reasons_to_wait": reasons_to_wait(found) if following else [],
-        "clients_with_own_mode": own,
-    }
-
-
-def _history(command: Command, client: str | None, since: float | None) -> History:
-    return read_history(command.paths.usage_file, RecordFilter(command.identity, since, client))
-
-
-def journal_of(command: Command) -> Journal:
-    """Return the steps of this configuration."""
-    return Journal(command.paths.migrations_dir, command.identity)
-
-
-def plan_json(found: MigrationPlan) -> JsonObject:
-    """Return a plan as `--json` prints it."""
-    whitelist = found.whitelist
-    return {
-        "stage": found.stage.value if found.stage else None,
-        "target": found.target.value,
-        "calls": found.calls,
-        "calls_of_gone_tools": found.gone,
-        "listed_calls": sum(each.calls for each in found.replayed if each.listed_then),
-        "changed_calls": sum(each.calls for each in found.replayed if each.changes_path),
-        "found_calls": sum(each.calls for each in found.replayed if not each.listed_then and each.rank is not None),
-        "lost_calls": found.lost,
-        "first_hits": found.first_hits,
-        "tokens_now": found.tokens_now,
-        "tokens_then": found.tokens_then,
-        "changes": [
-            {
-                "name": each.tool.qualified_name,
-                "client": each.client,
-                "calls": each.calls,
-                "listed_now": each.listed_now,
-                "query": each.query,
-                "words_from": each.words,
-                "rank": each.rank,
-            }
-            for each in found.replayed
-            if not each.listed_then
-        ],
-        "whitelist": {
-            "tools": [found.names[key] for key in whitelist.tools],
-            "calls": whitelist.calls,
-            "share": whitelist.calls / found.calls if found.calls else 1.0,
-            "tokens": whitelist.tokens,
-            "full_tokens": found.full_tokens,
-        },
-    }
 
 
 migrate_app = typer.Typer(name="migrate", no_args_is_help=False)
@@ -314,7 +151,6 @@ MissedOption = Annotated[
 ]
 DaysOption = Annotated[float, typer.Option("--days", min=0.01, help="How many days of recorded calls to replay.")]
 KeepOption = Annotated[float, typer.Option("--keep", min=0, max=1, help="Share of calls the whitelist keeps listed.")]
-DryRunOption = Annotated[bool, typer.Option("--dry-run", help="Show what would be done, write nothing.")]
 WhitelistOption = Annotated[
     bool, typer.Option("--apply-whitelist", help="Also write the proposed whitelist, in addition to existing entries.")
 ]
@@ -349,7 +185,7 @@ def migrate(
         return
     if to is None:
         say(context.get_help())
-        return
+        raise typer.Exit(ExitCode.USAGE)
     asked = Consent(yes, dry_run, as_json)
     _move(Command(config, as_json=as_json), client, _stage(to), max_missed, days, keep, apply_whitelist, asked)
 
@@ -362,10 +198,7 @@ def status(client: ClientOption = None, config: ConfigOption = None, as_json: Js
     """
     command = Command(config, as_json=as_json)
 
-    async def work() -> JsonObject:
-        return stage_status(command, client)
-
-    report = command.run(work)
+    report = _migration(command, client).status(command.load().settings)
     print_json(report) if as_json else say_standing(report)
 
 
@@ -383,8 +216,8 @@ def plan(
     Example: pml migrate plan --keep 0.95
     """
     command = Command(config, as_json=as_json)
-    found = command.run(lambda: plan_step(command, client, None if to is None else _stage(to), days, keep))
-    report = plan_json(found)
+    target = None if to is None else _stage(to)
+    report = _plan(command, _migration(command, client), target, days, keep)
     print_json(report) if as_json else say_plan(report)
 
 
@@ -421,22 +254,8 @@ def back(
     Example: pml migrate back --dry-run
     """
     command, asked = Command(config, as_json=as_json), Consent(yes, dry_run, as_json)
-
-    async def undo(*, dry_run: bool) -> JsonObject:
-        undone = journal_of(command).undo(client, dry_run=dry_run)
-        return {
-            "moved": not dry_run,
-            "stage": undone.step.before_stage,
-            "from": undone.step.stage,
-            "client": client,
-            "exact": undone.exact,
-            "file": str(undone.edit.path),
-            "diff": undone.edit.diff,
-            "gateways": [] if dry_run else await reload_gateways(command),
-        }
-
-    report = command.run(lambda: undo(dry_run=True))
-    report = _done_if_wanted(command, asked, report, lambda: undo(dry_run=False))
+    migration = _migration(command, client)
+    report = _done_if_wanted(command, asked, migration.back)
     if as_json:
         print_json(report)
     elif report["moved"]:
@@ -447,7 +266,7 @@ def back(
         say_reloaded(report["gateways"])
     else:
         note(f"nothing was written; this would go back to {report['stage']}")
-    _end(asked, report)
+    asked.refuse_if_impossible()
 
 
 def _stage(name: str) -> Stage:
@@ -467,39 +286,44 @@ def _move(
     apply_whitelist: bool,
     asked: Consent,
 ) -> None:
-    found = command.run(lambda: plan_step(command, client, target, days, keep))
-    if found.lost > max_missed:
-        report: JsonObject = {"moved": False, "plan": plan_json(found)}
+    migration = _migration(command, client)
+    found = _plan(command, migration, target, days, keep)
+    if found["lost_calls"] > max_missed:
         if command.as_json:
-            print_json(report)
+            print_json({"moved": False, "plan": found})
         else:
-            say_plan(report["plan"])
+            say_plan(found)
             warn(
-                f"not moved: {report['plan']['lost_calls']} recorded calls would be neither listed nor found; "
+                f"not moved: {found['lost_calls']} recorded calls would be neither listed nor found; "
                 f"--max-missed allows {max_missed}. Raise it, or whitelist these tools in a hybrid stage"
             )
         raise typer.Exit(ExitCode.FAILED)
 
-    async def apply(*, dry_run: bool) -> JsonObject:
-        return await apply_step(command, found, client, apply_whitelist=apply_whitelist, dry_run=dry_run)
-
-    report = command.run(lambda: apply(dry_run=True))
-    report = _done_if_wanted(command, asked, report, lambda: apply(dry_run=False))
+    apply = partial(migration.apply, found, command.load(), apply_whitelist=apply_whitelist)
+    report = _done_if_wanted(command, asked, apply)
     print_json(report) if command.as_json else say_moved(report)
-    _end(asked, report)
+    asked.refuse_if_impossible()
 
 
-def _done_if_wanted(
-    command: Command, asked: Consent, preview: JsonObject, do: Callable[[], Awaitable[JsonObject]]
-) -> JsonObject:
+def _migration(command: Command, client: str | None) -> Migration:
+    # What replays calls imports the server stack, which --help never needs.
+    from pml_gateway.setup.migration import Migration
+
+    return Migration(command.paths, command.identity, command.config_file or command.paths.config_file, client)
+
+
+def _plan(command: Command, migration: Migration, target: Stage | None, days: float, keep: float) -> PlannedMigration:
+    # What would refuse the step refuses it before the gateway is asked.
+    chosen = migration.checked(target, command.load().settings)
+    asked = {"client": migration.client, "target": chosen, "days": days, "keep": keep}
+    return command.ask(PLAN_MIGRATION, asked)
+
+
+def _done_if_wanted(command: Command, asked: Consent, change: Change) -> JsonObject:
     """Return the report of a change after it was shown and asked for, or of the preview where it is not wanted."""
+    preview = command.run(partial(change, dry_run=True))
     if not asked.as_json:
         print_diff(preview["diff"])
     # A step that changes no text needs no question on a terminal.
     is_wanted = (asked.is_interactive and not preview["diff"]) or asked.agrees(f"Write {preview['file']}?")
-    return command.run(do) if is_wanted else preview
-
-
-def _end(asked: Consent, report: JsonObject) -> None:
-    if asked.is_impossible:
-        refuse_unasked(as_json=asked.as_json)
+    return command.run(partial(change, dry_run=False)) if is_wanted else preview

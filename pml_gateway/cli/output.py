@@ -6,6 +6,7 @@ import sys
 import textwrap
 from collections.abc import Iterable, Mapping, Sequence
 from enum import IntEnum
+from pathlib import Path
 from typing import Any, NoReturn
 
 import typer
@@ -15,7 +16,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from pml_gateway.errors import ErrorCode, GatewayError, UsageError
+from pml_gateway.errors import ErrorCode, GatewayError
 from pml_gateway.text import escaped, escaped_json, first_sentence
 
 GAP = 2
@@ -120,6 +121,12 @@ def say(text: str = "", style: str = "") -> None:
     answers().print(Text(printable(text), style=style), soft_wrap=True)
 
 
+def short_path(path: Path) -> str:
+    """Return a path with `~` for the home folder."""
+    home = Path.home()
+    return f"~/{path.relative_to(home)}" if path.is_relative_to(home) else str(path)
+
+
 def whole(text: str) -> str:
     """Return a text that `wrapped` does not break, such as a number with its unit."""
     return text.replace(" ", UNBROKEN)
@@ -145,6 +152,11 @@ def say_wrapped(text: str) -> None:
 def note(text: str) -> None:
     """Print a message that is no part of the answer."""
     messages().print(Text(printable(text)), soft_wrap=True)
+
+
+def note_written(file: Path, backup: Path | None) -> None:
+    """Print that a file was written, and where its text before is kept."""
+    note(f"wrote {file}{f' (the text before is in {backup})' if backup else ''}")
 
 
 def warn(text: str) -> None:
@@ -228,26 +240,3 @@ def fail(error: GatewayError, *, as_json: bool = False) -> NoReturn:
     else:
         tell(error)
     raise typer.Exit(error.exit_code)
-
-
-def refuse_unasked(
-    *, as_json: bool, done: str = "written", remedy: str = "--yes to write this, or with --dry-run to look only"
-) -> NoReturn:
-    """End a command that had something to do, no leave to do so, and nobody to ask; its answer is printed already.
-
-    Args:
-        as_json: whether it prints JSON.
-        done: what was not done.
-        remedy: what to run it with.
-
-    Raises:
-        typer.Exit: always.
-    """
-    if as_json:
-        raise typer.Exit(ExitCode.USAGE)
-    fail(
-        UsageError(
-            f"nothing was {done}, for there is no terminal to ask on",
-            hint=f"run it with {remedy}",
-        )
-    )

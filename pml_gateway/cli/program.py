@@ -12,8 +12,11 @@ import typer
 from typer.core import TyperGroup
 
 from pml_gateway import __version__
-from pml_gateway.cli.output import ExitCode, error_object, note, print_json, without_known_secrets
+from pml_gateway.cli.output import ExitCode, error_object, fail, note, print_json, without_known_secrets
 from pml_gateway.errors import GatewayError, UsageError, innermost
+
+MEANT = {"stop": "down", "start": "up", "list": "tools"}
+"""Commands by names that other programs have for them."""
 
 
 class Program(TyperGroup):
@@ -24,7 +27,8 @@ class Program(TyperGroup):
         # Not when it is made: typer adds the options for completion afterwards.
         _lay_out(self)
         words = sys.argv[1:] if args is None else [*args]
-        if not wants_json(words) or not options.get("standalone_mode", True):
+        options["obj"] = wants_json(words)
+        if not options["obj"] or not options.get("standalone_mode", True):
             return super().main(args, *given, **options)
         try:
             code = super().main(words, *given, **{**options, "standalone_mode": False})
@@ -35,6 +39,22 @@ class Program(TyperGroup):
             print_json(error_object(UsageError(text, hint=hint)))
             code = ExitCode.USAGE
         sys.exit(code if isinstance(code, int) else ExitCode.OK)
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """Return the command that the words name; an error suggests what is called so elsewhere."""
+        try:
+            return super().resolve_command(ctx, args)
+        except typer.TyperException as error:
+            if meant := MEANT.get(args[0]):
+                error.message = f"No such command {args[0]!r}. Did you mean {meant!r}?"
+            raise
+
+    def invoke(self, ctx: Any) -> Any:
+        """Run a command; an error that it raises ends the process with its message and exit code."""
+        try:
+            return super().invoke(ctx)
+        except GatewayError as error:
+            fail(error, as_json=ctx.obj)
 
 
 def _lay_out(command: Any) -> None:

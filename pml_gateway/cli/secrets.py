@@ -11,18 +11,19 @@ import typer
 
 from pml_gateway.cli.completion import stored_names
 from pml_gateway.cli.consent import Consent, YesOption
-from pml_gateway.cli.output import fail, note, print_json, print_table, refuse_unasked, warn
+from pml_gateway.cli.context import JsonOption
+from pml_gateway.cli.output import note, print_json, print_table, warn
 from pml_gateway.config.advice import overridden, variable_users
+from pml_gateway.config.findings import SettingsCase, run_checks
 from pml_gateway.config.load import load_settings
-from pml_gateway.errors import ConfigurationError, GatewayError, UsageError
+from pml_gateway.errors import UsageError
 from pml_gateway.paths import Paths
 from pml_gateway.secrets.env_file import store_variables, stored_variables
 from pml_gateway.serve.signals import run_until_signalled
 from pml_gateway.text import counted, suggestion
+from pml_gateway.working_directory import WorkingDirectory
 
 secrets_app = typer.Typer(name="secrets", no_args_is_help=True)
-
-JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
@@ -43,11 +44,9 @@ def list_secrets(as_json: JsonOption = False) -> None:
 
     Example: pml secrets list
     """
-    try:
-        settings, stored = load_settings().settings, stored_variables()
-        users, others = variable_users(settings), {name for name, _ in overridden(settings)}
-    except ConfigurationError as error:
-        fail(error, as_json=as_json)
+    settings, stored = load_settings().settings, stored_variables()
+    users, case = variable_users(settings), SettingsCase(settings, WorkingDirectory.here().environ)
+    others = {finding.subject for finding in run_checks([overridden], case)}
     if as_json:
         rows = [{"name": name, "used_by": users.get(name, []), "overrides": name in others} for name in sorted(stored)]
         print_json({"file": str(Paths.from_environ().secrets_file), "secrets": rows})
@@ -75,24 +74,19 @@ def set_secret(
 
     Example: pml secrets set GITHUB_TOKEN
     """
-    try:
-        if not _NAME.fullmatch(name):
-            raise UsageError(f"{name!r} cannot be a variable", hint="use letters, digits and _, as in GITHUB_TOKEN")
-        if value_here:
-            raise UsageError("the value is no argument, which other programs see", hint=f"pml secrets set {name}")
-        users = variable_users(load_settings().settings).get(name, [])
-        value = _read_value(name)
-        if not value.strip() or "\0" in value:
-            raise UsageError(f"no value for {name} was given", hint=f"printf %s VALUE | pml secrets set {name}")
-        _write({name: value}, as_json=as_json)
-    except GatewayError as error:
-        fail(error, as_json=as_json)
+    if not _NAME.fullmatch(name):
+        raise UsageError(f"{name!r} cannot be a variable", hint="use letters, digits and _, as in GITHUB_TOKEN")
+    if value_here:
+        raise UsageError("the value is no argument, which other programs see", hint=f"pml secrets set {name}")
+    users = variable_users(load_settings().settings).get(name, [])
+    value = _read_value(name)
+    if not value.strip() or "\0" in value:
+        raise UsageError(f"no value for {name} was given", hint=f"printf %s VALUE | pml secrets set {name}")
+    unused = f"which nothing uses yet: write ${{env:{name}}} where it belongs"
+    stored = "" if as_json else f"stored {name}, {'used by ' + ', '.join(users) if users else unused}"
+    _write({name: value}, stored)
     if as_json:
         print_json({"name": name, "used_by": users, "written": True})
-    elif users:
-        note(f"stored {name}, used by {', '.join(users)}")
-    else:
-        note(f"stored {name}, which nothing uses yet: write ${{env:{name}}} where it belongs")
 
 
 @secrets_app.command("remove")
@@ -108,35 +102,30 @@ def remove_secrets(
 
     Example: pml secrets remove OLD_TOKEN
     """
-    try:
-        stored, users = stored_variables(), variable_users(load_settings().settings)
-        chosen = sorted(stored.keys() - users.keys()) if unused else list(dict.fromkeys(names or ()))
-        if bool(names) is unused:
-            raise UsageError("it is not clear which to remove", hint="pml secrets remove NAME..., or --unused")
-        for name in chosen:
-            if name not in stored:
-                raise UsageError(f"no value {name!r} is stored{suggestion(name, stored)}", hint="pml secrets list")
-        used = {name: users[name] for name in chosen if name in users}
-        if not as_json:
-            for name, keys in used.items():
-                warn(f"{name} is still used by {', '.join(keys)}")
-        question = f"Remove {', '.join(chosen)}?"
-        asked = Consent(yes, as_json=as_json)
-        is_wanted = bool(chosen) and asked.agrees(question, default=not used)
-        if is_wanted:
-            _write(dict.fromkeys(chosen), as_json=as_json)
-    except GatewayError as error:
-        fail(error, as_json=as_json)
+    stored, users = stored_variables(), variable_users(load_settings().settings)
+    chosen = sorted(stored.keys() - users.keys()) if unused else list(dict.fromkeys(names or ()))
+    if bool(names) is unused:
+        raise UsageError("it is not clear which to remove", hint="pml secrets remove NAME..., or --unused")
+    for name in chosen:
+        if name not in stored:
+            raise UsageError(f"no value {name!r} is stored{suggestion(name, stored)}", hint="pml secrets list")
+    used = {name: users[name] for name in chosen if name in users}
+    if not as_json:
+        for name, keys in used.items():
+            warn(f"{name} is still used by {', '.join(keys)}")
+    question = f"Remove {', '.join(chosen)}?"
+    asked = Consent(yes, as_json=as_json)
+    is_wanted = bool(chosen) and asked.agrees(question, default=not used)
+    if is_wanted:
+        _write(dict.fromkeys(chosen), "" if as_json else f"removed {', '.join(chosen)}")
     if as_json:
         print_json({"removed": chosen if is_wanted else [], "still_used_by": used, "written": is_wanted})
     elif not chosen:
         note("every stored value is used")
-    elif is_wanted:
-        note(f"removed {', '.join(chosen)}")
-    elif asked.is_interactive:
+    elif not is_wanted and asked.is_interactive:
         note("nothing was removed")
-    if chosen and asked.is_impossible:
-        refuse_unasked(as_json=as_json, done="removed", remedy="--yes to remove it")
+    if chosen:
+        asked.refuse_if_impossible(done="removed", remedy="--yes to remove it")
 
 
 def _read_value(name: str) -> str:
@@ -145,12 +134,15 @@ def _read_value(name: str) -> str:
     return sys.stdin.read().removesuffix("\n").removesuffix("\r")
 
 
-def _write(values: Mapping[str, str | None], *, as_json: bool) -> None:
+def _write(values: Mapping[str, str | None], done: str) -> None:
+    """Store values, tell running gateways, and say what was `done`, unless that is empty."""
     # The server stack takes 0.7 s to import, which a list never needs.
-    from pml_gateway.reports.doctor.first_look import tell_gateways
+    from pml_gateway.setup.first_look import tell_gateways
 
     paths = Paths.from_environ()
     store_variables(paths.secrets_file, values, values)
+    if done:
+        note(done)
     following = run_until_signalled(lambda: tell_gateways(paths))
-    if following.pids and not as_json:
+    if following.pids and done:
         note(f"{counted(len(following.pids), 'running gateway follows', 'running gateways follow')}")

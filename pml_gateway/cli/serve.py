@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 import os
 import sys
-from contextlib import ExitStack, suppress
+from contextlib import AbstractAsyncContextManager, ExitStack, suppress
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -19,14 +19,15 @@ from pml_gateway.config.load import LoadedSettings
 from pml_gateway.config.settings import LogSettings
 from pml_gateway.errors import GatewayError
 from pml_gateway.gc_pause import collection_put_off
-from pml_gateway.home import close_to_others, warn_unwritable_places
 from pml_gateway.local.bridge import ServeAloneError
 from pml_gateway.local.entry import serve_as_bridge
+from pml_gateway.storage.places import close_to_others, warn_unwritable_places
 from pml_gateway.telemetry import logs
 from pml_gateway.working_directory import WorkingDirectory
 
 if TYPE_CHECKING:
     from pml_gateway.gateway.gateway import Gateway
+    from pml_gateway.serve.runtime import Runtime
 
 
 def serve(
@@ -108,6 +109,7 @@ async def _serve(command: Command, *, over_http: bool) -> None:
 async def _serve_once_started(command: Command, starting: ExitStack, *, over_http: bool) -> None:
     # The server stack takes 0.7 s to import, which `pml --help` and `pml config` never need.
     from pml_gateway.local.advice import set_up_logs
+    from pml_gateway.owner.alone import open_alone
     from pml_gateway.serve.runtime import TURN_SECONDS, open_runtime
     from pml_gateway.serve.signals import first_signal
     from pml_gateway.serve.stdio import serve_stdio
@@ -119,7 +121,7 @@ async def _serve_once_started(command: Command, starting: ExitStack, *, over_htt
     def load() -> LoadedSettings:
         fresh = command.load()
         if over_http:
-            from pml_gateway.serve.http import check_http
+            from pml_gateway.serve.http.server import check_http
 
             # Also after every edit.
             check_http(fresh.settings, WorkingDirectory.here().environ, *bound)
@@ -138,15 +140,19 @@ async def _serve_once_started(command: Command, starting: ExitStack, *, over_htt
             "%s was open to other users (mode %03o) and is closed to them now", command.paths.home, opened_to
         )
     warn_unwritable_places(command.paths)
-    opener = partial(
-        open_runtime,
-        loaded,
-        command.paths,
-        identity=command.identity,
-        load=load,
-        on_open=partial(_settle, starting),
-        local=None if over_http else LocalClients(alone=True),
-    )
+    local = None if over_http else LocalClients(alone=True)
+
+    def opener() -> AbstractAsyncContextManager[Runtime]:
+        runtime = open_runtime(
+            loaded,
+            command.paths,
+            identity=command.identity,
+            load=load,
+            on_open=partial(_settle, starting),
+            local=local,
+        )
+        return open_alone(runtime, command.paths, command.identity, local)
+
     if not over_http:
         await serve_stdio(opener)
         return
@@ -156,7 +162,7 @@ async def _serve_once_started(command: Command, starting: ExitStack, *, over_htt
         if loaded.settings.http.metrics:
             note(f"metrics at {url.removesuffix('/mcp')}/metrics")
 
-    from pml_gateway.serve.http import serve_http
+    from pml_gateway.serve.http.server import serve_http
 
     # Entered before all that takes time to end.
     async with first_signal() as signalled:

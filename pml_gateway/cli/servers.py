@@ -12,39 +12,62 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer.core import TyperCommand
 
-from pml_gateway.catalog.manifest import Manifest, ManifestEntry, ManifestFile
 from pml_gateway.cli.completion import server_names
-from pml_gateway.cli.consent import Consent, YesOption
-from pml_gateway.cli.init import HEAD, plan_report, show_plan
-from pml_gateway.cli.output import ExitCode, fail, messages, note, print_diff, print_json, refuse_unasked, say, warn
+from pml_gateway.cli.consent import Consent, DryRunOption, YesOption
+from pml_gateway.cli.context import JsonOption
+from pml_gateway.cli.init import plan_report, show_plan
+from pml_gateway.cli.output import (
+    ExitCode,
+    messages,
+    note,
+    note_written,
+    print_diff,
+    print_json,
+    say,
+    warn,
+)
 from pml_gateway.clients.block import Block
 from pml_gateway.clients.discover import ClientFile
-from pml_gateway.clients.importing import ImportedServer, ImportPlan, plan_import, safe_name
+from pml_gateway.clients.importing import ImportPlan
 from pml_gateway.clients.model import FileFormat, FileLocation, KnownClient, Scope, Variables
 from pml_gateway.clients.paste import pasted
 from pml_gateway.clients.places import Surroundings
 from pml_gateway.clients.removed import RemovedServers
-from pml_gateway.config.advice import variable_users
 from pml_gateway.config.document import parse
-from pml_gateway.config.edit import FileEdit, edit_file, set_values
-from pml_gateway.config.entries import SECTIONS, section_of, with_new_name, with_texts, without_entry
+from pml_gateway.config.edits.edit import FileEdit, edit_file
+from pml_gateway.config.edits.rename import mentions
+from pml_gateway.config.findings import Finding, Severity
 from pml_gateway.config.layers import dotted
 from pml_gateway.config.load import load_user_settings
-from pml_gateway.config.rename import Renaming, mentions
+from pml_gateway.config.problems import server_entry
 from pml_gateway.config.servers import UpstreamDefinition
-from pml_gateway.config.settings import Settings
-from pml_gateway.errors import ConfigurationError, GatewayError, UsageError
+from pml_gateway.config.settings import LogSettings, Settings
+from pml_gateway.errors import UsageError
 from pml_gateway.paths import PROJECT_NAME, Paths
-from pml_gateway.secrets.env_file import store_variables, stored_variables
+from pml_gateway.secrets.env_file import store_variables
 from pml_gateway.serve.signals import run_until_signalled
-from pml_gateway.text import counted, quoted, some_of, suggestion, words_of
-from pml_gateway.trust.pins import Pins, PinsFile
+from pml_gateway.setup.servers import (
+    SHOWN_TOOLS,
+    checked_renaming,
+    forget_servers,
+    last_manifest,
+    newly_given,
+    planned_addition,
+    removed_definitions,
+    renamed,
+    rewritten,
+    switched_servers,
+    unused_without,
+    with_servers,
+    without_servers,
+)
+from pml_gateway.telemetry import logs
+from pml_gateway.text import counted, quoted
+from pml_gateway.types import JsonObject
 
 if TYPE_CHECKING:
-    from pml_gateway.reports.doctor.first_look import FirstLook, FollowingGateways
+    from pml_gateway.setup.first_look import FollowingGateways
 
-DryRunOption = Annotated[bool, typer.Option("--dry-run", help="Show what would be done, write nothing.")]
-JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 NamesArgument = Annotated[
     list[str], typer.Argument(metavar="NAME...", help="Servers in `servers:`.", autocompletion=server_names)
 ]
@@ -53,8 +76,6 @@ SwitchedArgument = Annotated[
     list[str],
     typer.Argument(metavar="NAME...", help="Servers in `servers:`, or SERVER:TOOL.", autocompletion=server_names),
 ]
-
-SHOWN_TOOLS = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +133,7 @@ def _changed(
 
 async def _tell(paths: Paths) -> FollowingGateways:
     # The server stack takes 0.7 s to import, which a look at the change alone never needs.
-    from pml_gateway.reports.doctor.first_look import tell_gateways
+    from pml_gateway.setup.first_look import tell_gateways
 
     return await tell_gateways(paths)
 
@@ -120,29 +141,14 @@ async def _tell(paths: Paths) -> FollowingGateways:
 def _conclude(done: Done, asked: Consent) -> None:
     """Say what was written and who follows; refuse where nobody could be asked."""
     if done.following is not None:
-        backup = f" (the text before is in {done.edit.backup})" if done.edit.backup else ""
         if done.edit.has_changed:
-            note(f"wrote {done.edit.path}{backup}")
+            note_written(done.edit.path, done.edit.backup)
         if done.following.pids:
             note(f"{counted(len(done.following.pids), 'running gateway follows', 'running gateways follow')}")
         for problem in done.following.problems:
             warn(f"a running gateway does not follow: {problem}")
     elif done.has_changed and (asked.is_interactive or asked.dry_run):
         note("nothing was written")
-
-
-def _end(done: Done, asked: Consent) -> None:
-    if done.has_changed and asked.is_impossible:
-        refuse_unasked(as_json=asked.as_json)
-
-
-def _known(settings: Settings, name: str) -> UpstreamDefinition:
-    if name in settings.servers:
-        return settings.servers[name]
-    raise UsageError(
-        f"no server {name!r} is configured{suggestion(name, settings.servers)}",
-        hint=f"known are {', '.join(settings.servers)}" if settings.servers else "add one: pml add NAME -- COMMAND",
-    )
 
 
 COMMAND_LINE = KnownClient("command-line", "the command line", (), variables=Variables.ANY)
@@ -225,11 +231,8 @@ def add(
     later = {"sessions": "per_client"} if per_client else {}
     given = {key: value for key, value in given.items() if value not in (None, {})}
     asked = Consent(yes, dry_run, as_json)
-    try:
-        file = _named(name, target or (), context.meta.get(_COMMAND), given)
-        _add(file, asked, later=later, over=over, check=check and not disabled)
-    except GatewayError as error:
-        fail(error, as_json=as_json)
+    file = _named(name, target or (), context.meta.get(_COMMAND), given)
+    _add(file, asked, later=later, over=over, check=check and not disabled)
 
 
 def _pairs(texts: Sequence[str], mark: str, option: str) -> dict[str, str]:
@@ -291,32 +294,18 @@ def _add(file: ClientFile, asked: Consent, *, later: Mapping[str, Any], over: bo
     paths, here = Paths.from_environ(), Path.cwd()
     settings = load_user_settings(paths)
     surroundings = replace(Surroundings.here(here), project=here)
-    plan = plan_import([file], settings, surroundings, replaced=list(map(safe_name, file.entries)) if over else ())
-    for each in plan.servers:
-        _refuse_taken(each, settings)
+    plan = planned_addition(file, settings, surroundings, later=later, replaces=over)
     taken = [each.name for each in plan.servers if each.outcome == "added" and each.name in settings.servers]
-    if any(each.outcome == "gateway" for each in plan.servers):
-        raise UsageError("that is this gateway itself", hint="add the servers that are to stand behind it")
-    _finish(plan, later)
     if not asked.as_json:
         show_plan(plan, (), (), paths, taken)
     additions = plan.additions
-
-    def change(text: str) -> str:
-        for name in set(taken) & _written(text, paths).keys():
-            text = without_entry(text, section_of(text, paths.config_file, name), name, paths.config_file)
-        for name in additions.keys() & _written(text, paths).keys():
-            raise ConfigurationError(f"another program has added {name} just now", hint="run it again")
-        section = section_of(text, paths.config_file)
-        return set_values(text or HEAD, {section: additions}, paths.config_file) if additions else text
-
-    done = _changed(paths, change, asked, plan)
+    done = _changed(paths, lambda text: with_servers(text, additions, taken, paths.config_file), asked, plan)
     if done.is_written:
-        replaced = {name: _definition(settings, name) for name in taken}
+        replaced = removed_definitions(settings, taken)
         RemovedServers(paths.removed_file).change(removed=replaced, added=additions.values())
-    looks = _looked_at(plan, settings, paths, done.following, asked) if check and done.following is not None else {}
+    looks = _looked_at(plan, paths, done.following) if check and done.following is not None else []
     if asked.as_json:
-        checked = {name: look.as_json() for name, look in looks.items()}
+        checked = {row["server"]: _check_report(row) for row in looks}
         print_json(
             {**plan_report(plan, done.edit, paths, is_written=done.is_written), **done.as_json(), "checks": checked}
         )
@@ -328,9 +317,10 @@ def _add(file: ClientFile, asked: Consent, *, later: Mapping[str, Any], over: bo
         _conclude(done, asked)
         if done.is_written:
             _say_unused(plan.unused)
-        for name, look in looks.items():
-            _say(name, look)
-    _end(done, asked)
+        for row in looks:
+            _say(row)
+    if done.has_changed:
+        asked.refuse_if_impossible()
     if any(each.outcome == "skipped" for each in plan.servers):
         raise typer.Exit(ExitCode.FAILED)
 
@@ -340,60 +330,59 @@ def _say_unused(variables: Sequence[str]) -> None:
         note(f"no server reads {', '.join(variables)} any more: pml secrets remove {' '.join(variables)}")
 
 
-def _written(text: str, paths: Paths) -> dict[str, Any]:
-    """Return the servers of a configuration file by name, whatever their section is called."""
-    values = parse(text, "user", paths.config_file).values
-    return {name: entry for section in SECTIONS for name, entry in (values.get(section) or {}).items()}
+def _looked_at(plan: ImportPlan, paths: Paths, following: FollowingGateways) -> list[JsonObject]:
+    """Return the status of each new server, tried once; what it lists is kept."""
+    from pml_gateway.setup.first_look import first_look
 
-
-def _refuse_taken(server: ImportedServer, settings: Settings) -> None:
-    """Refuse a new server whose name another one has."""
-    name = safe_name(server.entry_name)
-    if server.outcome == "added" and server.name != name and name in settings.servers:
-        raise UsageError(
-            f"there is a server {name!r} already, another one", hint="choose another name, or add --replace"
-        )
-
-
-def _finish(plan: ImportPlan, later: Mapping[str, Any]) -> None:
-    """Add to the definitions what no client writes."""
-    for server in plan.servers:
-        if server.definition is not None and server.outcome == "added":
-            server.definition = {**server.definition, **later}
-
-
-def _looked_at(
-    plan: ImportPlan, settings: Settings, paths: Paths, following: FollowingGateways, asked: Consent
-) -> dict[str, FirstLook]:
-    """Each new server, tried once."""
-    from pml_gateway.reports.doctor.first_look import first_look
-
-    found: dict[str, FirstLook] = {}
-    for name, raw in plan.additions.items():
-        definition = UpstreamDefinition.model_validate(raw)
-        if not definition.enabled:
-            continue
-        with messages().status(f"trying {name}"):
-            look = partial(first_look, name, definition, settings.upstreams, paths, following)
-            found[name] = run_until_signalled(look)
+    # A fault is told as the outcome; the log would say it again.
+    logs.configure(LogSettings(level="error"))
+    settings, found = load_user_settings(paths), []
+    for name in plan.additions:
+        if settings.servers[name].enabled:
+            with messages().status(f"trying {name}"):
+                found.append(run_until_signalled(partial(first_look, name, settings, paths, following)))
     return found
 
 
-def _say(name: str, look: FirstLook) -> None:
-    match look.outcome:
+def _check(row: JsonObject) -> tuple[str, Finding]:
+    """Return the outcome of a first look in a word, and its finding."""
+    from pml_gateway.setup.first_look import first_finding
+
+    finding = first_finding(row)
+    if finding.severity is Severity.ERROR:
+        return "login_needed" if row["auth"]["state"] == "login_needed" else "failed", finding
+    return "starting" if finding.severity is Severity.NOTE else "ready", finding
+
+
+def _check_report(row: JsonObject) -> JsonObject:
+    outcome, finding = _check(row)
+    works = outcome == "ready"
+    return {
+        "state": outcome,
+        "tools": row["tools"],
+        "names": row.get("names", []),
+        "error": None if works else f"{finding.subject}: {finding.what}",
+        "hint": (f"{finding.what}: {finding.fix}" if finding.is_fault else None) if works else finding.fix or None,
+    }
+
+
+def _say(row: JsonObject) -> None:
+    name, tools, (outcome, finding) = row["server"], row.get("names", []), _check(row)
+    match outcome:
         case "ready":
-            named = ", ".join(look.tools[:SHOWN_TOOLS])
-            more = f" and {len(look.tools) - SHOWN_TOOLS} more" if len(look.tools) > SHOWN_TOOLS else ""
-            say(f"{name} works: {counted(look.count, 'tool')}{f' ({named}{more})' if named else ''}", style="green")
-            if look.hint:
-                note(f"  {look.hint}")
+            named = ", ".join(tools[:SHOWN_TOOLS])
+            more = f" and {len(tools) - SHOWN_TOOLS} more" if len(tools) > SHOWN_TOOLS else ""
+            say(f"{name} works: {counted(row['tools'], 'tool')}{f' ({named}{more})' if named else ''}", style="green")
+            if finding.is_fault:
+                note(f"  {finding.what}: {finding.fix}")
         case "login_needed":
-            warn(f"{name} asks for a login; run: {look.hint}")
+            warn(f"{name} asks for a login; run: {finding.fix}")
         case "failed":
-            warn(look.error)
-            note(f"  {look.hint or 'after fixing that: pml doctor'}")
+            warn(f"{name}: {finding.what}")
+            note(f"  {finding.fix or 'after fixing that: pml doctor'}")
         case "starting":
-            warn(f"{look.error}; a first start may still be installing it; pml upstreams shows when it is there")
+            said = f"{name} {finding.what}"
+            warn(f"{said}; a first start may still be installing it; pml upstreams shows when it is there")
 
 
 def remove(
@@ -406,26 +395,15 @@ def remove(
     Example: pml remove github --dry-run
     """
     asked, paths = Consent(yes, dry_run, as_json), Paths.from_environ()
-    try:
-        settings = load_user_settings(paths)
-        for name in names:
-            _known(settings, name)
-
-        def change(text: str) -> str:
-            for name in dict.fromkeys(names):
-                text = without_entry(text, section_of(text, paths.config_file, name), name, paths.config_file)
-            return text
-
-        done = _changed(paths, change, asked)
-        if done.is_written:
-            gone = {name: _definition(settings, name) for name in names}
-            RemovedServers(paths.removed_file).change(removed=gone, added=())
-            _forget_pins(paths, names)
-        values = parse(done.edit.after, "user", paths.config_file).values
-        left = {name: list(map(dotted, mentions(values, name))) for name in names}
-        unused = _unused_without(settings, names)
-    except GatewayError as error:
-        fail(error, as_json=as_json)
+    settings = load_user_settings(paths)
+    for name in names:
+        server_entry(settings, name)
+    done = _changed(paths, lambda text: without_servers(text, names, paths.config_file), asked)
+    if done.is_written and (problem := forget_servers(paths, settings, names)):
+        warn(problem)
+    values = parse(done.edit.after, "user", paths.config_file).values
+    left = {name: list(map(dotted, mentions(values, name))) for name in names}
+    unused = unused_without(settings, names)
     if as_json:
         print_json(
             {"removed": list(dict.fromkeys(names)), "still_named_in": left, "unused_secrets": unused, **done.as_json()}
@@ -437,35 +415,8 @@ def remove(
         _conclude(done, asked)
         if done.is_written:
             _say_unused(unused)
-    _end(done, asked)
-
-
-def _forget_pins(paths: Paths, names: Sequence[str]) -> None:
-    """Forget what was accepted and held back of servers; what was rejected of them stays rejected."""
-    file = PinsFile(paths.pins_dir, paths.identity(None))
-    if not file.path.exists():
-        return
-
-    def without(pins: Pins) -> Pins:
-        for name in names:
-            pins = pins.without_server(name)
-        return pins
-
-    try:
-        file.change(without)
-    except OSError as error:
-        warn(f"what was accepted of {', '.join(names)} stays in {file.path}, which cannot be written ({error})")
-
-
-def _definition(settings: Settings, name: str) -> dict[str, Any]:
-    return settings.servers[name].model_dump(mode="json", exclude_defaults=True)
-
-
-def _unused_without(settings: Settings, names: Sequence[str]) -> list[str]:
-    """Return the stored values that only these servers use."""
-    rest = {name: definition for name, definition in settings.servers.items() if name not in names}
-    used = variable_users(settings.model_copy(update={"servers": rest}))
-    return sorted((variable_users(settings).keys() - used.keys()) & stored_variables().keys())
+    if done.has_changed:
+        asked.refuse_if_impossible()
 
 
 def enable(
@@ -492,94 +443,30 @@ def disable(
 
 def _switch(names: Sequence[str], asked: Consent, *, is_on: bool) -> None:
     paths = Paths.from_environ()
-    try:
-        settings = load_user_settings(paths)
-        manifest = _last_manifest(paths, settings)
-        concerned = [
-            named for named in _switched(settings, names, manifest) if _is_enabled(settings, *named) is not is_on
-        ]
+    settings = load_user_settings(paths)
+    named = switched_servers(settings, names, last_manifest(paths, settings))
+    for each in named:
+        if not each.is_listed:
+            note(
+                f"no gateway has listed the tools of {each.server} yet, so {each.tool!r} is not checked; "
+                "pml tools lists them"
+            )
+    concerned = [each for each in named if each.is_enabled(settings) is not is_on]
 
-        def change(text: str) -> str:
-            for name, tool in concerned:
-                if tool is not None:
-                    section = section_of(text, paths.config_file, name)
-                    switched = {"tools": {tool: {"enabled": is_on}}}
-                    text = set_values(text, {section: {name: switched}}, paths.config_file)
-                    continue
-                # An entry that came from a client may say it the other way round.
-                is_reversed = "disabled" in (_written(text, paths).get(name) or {})
-                value = {"disabled": not is_on} if is_reversed else {"enabled": is_on}
-                section = section_of(text, paths.config_file, name)
-                text = set_values(text, {section: {name: value}}, paths.config_file)
-            return text
+    def change(text: str) -> str:
+        for each in concerned:
+            text = each.switched(text, paths.config_file, is_on=is_on)
+        return text
 
-        done = _changed(paths, change, asked)
-    except GatewayError as error:
-        fail(error, as_json=asked.as_json)
+    done = _changed(paths, change, asked)
     if asked.as_json:
         print_json({"enabled" if is_on else "disabled": list(dict.fromkeys(names)), **done.as_json()})
     else:
         if not done.edit.has_changed:
             note(f"{', '.join(dict.fromkeys(names))}: {'enabled' if is_on else 'disabled'} already")
         _conclude(done, asked)
-    _end(done, asked)
-
-
-def _switched(settings: Settings, names: Sequence[str], manifest: Manifest) -> list[tuple[str, str | None]]:
-    """Each server, with a tool of it where one is named: as SERVER:TOOL, SERVER__TOOL or as clients call it.
-
-    Raises:
-        UsageError: there is no such server, or it does not list such a tool.
-    """
-    qualified = {name: owned for owned, name in manifest.names.items()}
-    named: list[tuple[str, str | None]] = []
-    for name in dict.fromkeys(names):
-        server, tool = name, None
-        for mark in (":", "__"):
-            before, found, after = name.partition(mark)
-            if name not in settings.servers and found and after and before in settings.servers:
-                server, tool = before, after
-                break
-        if name not in settings.servers and qualified.get(name, ("",))[0] in settings.servers:
-            server, tool = qualified[name]
-        definition = _known(settings, server if tool or ":" not in name else name.partition(":")[0])
-        named.append((server, tool and _listed_tool(server, definition, tool, manifest.entries.get(server))))
-    return named
-
-
-def _last_manifest(paths: Paths, settings: Settings) -> Manifest:
-    naming = settings.naming
-    file = ManifestFile.of(paths.manifest_dir, paths.identity(None), naming.prefix, naming.max_length)
-    return file.load()
-
-
-def _listed_tool(server: str, definition: UpstreamDefinition, tool: str, entry: ManifestEntry | None) -> str:
-    """Return the tool as its server calls it.
-
-    Raises:
-        UsageError: the server's list is known, and the tool is not on it.
-    """
-    if tool in definition.tools:
-        return tool
-    if entry is None or entry.fingerprint != definition.fingerprint():
-        note(f"no gateway has listed the tools of {server} yet, so {tool!r} is not checked; pml tools lists them")
-        return tool
-    tools = [*entry.tools, *(each for variant in entry.differences.values() for each in variant.tools)]
-    listed = list(dict.fromkeys(str(each.get("name")) for each in tools))
-    respelled = [each for each in listed if words_of(each) == words_of(tool)]
-    if tool in listed or len(respelled) == 1:
-        return tool if tool in listed else respelled[0]
-    raise UsageError(
-        f"{server} has no tool {tool!r}{suggestion(tool, listed)}",
-        hint=f"it lists {some_of(listed, SHOWN_TOOLS)}; pml tools shows all, pml refresh asks it again"
-        if listed
-        else "it lists no tools; pml refresh asks it again",
-    )
-
-
-def _is_enabled(settings: Settings, server: str, tool: str | None) -> bool:
-    definition = settings.servers[server]
-    return definition.enabled if tool is None else tool not in definition.disabled_tools
+    if done.has_changed:
+        asked.refuse_if_impossible()
 
 
 def rename(
@@ -596,32 +483,24 @@ def rename(
     Example: pml rename github gh --dry-run
     """
     asked, paths = Consent(yes, dry_run, as_json), Paths.from_environ()
-    try:
-        settings = load_user_settings(paths)
-        definition = _known(settings, name)
-        _check_new(name, new, settings)
-        renaming = _renaming(paths, settings, name, new)
-        opened = _opened(settings, renaming)
-        for place in () if as_json else opened:
-            warn(f"{place} gives tools of this server under its new name, which it did not before")
-
-        def change(text: str) -> str:
-            section = section_of(text, paths.config_file, name)
-            changes = renaming.changes(parse(text, "user", paths.config_file).values)
-            text = with_texts(text, changes, paths.config_file)
-            return with_new_name(text, section, name, new, paths.config_file)
-
-        done = _changed(paths, change, asked, prepare=lambda: _copy_state(paths, settings, name, new))
-        if done.is_written:
-            _drop_state(paths, definition, name, new)
-        rewritten = renaming.changes(parse(done.edit.before, "user", paths.config_file).values)
-    except GatewayError as error:
-        fail(error, as_json=as_json)
+    settings = load_user_settings(paths)
+    renaming = checked_renaming(paths, settings, name, new)
+    opened = newly_given(settings, renaming)
+    for place in () if as_json else opened:
+        warn(f"{place} gives tools of this server under its new name, which it did not before")
+    done = _changed(
+        paths,
+        lambda text: renamed(text, renaming, paths.config_file),
+        asked,
+        prepare=lambda: _copy_state(paths, settings, name, new),
+    )
+    if done.is_written:
+        _drop_state(paths, settings.servers[name], name, new)
     if as_json:
         print_json(
             {
                 "renamed": {name: new},
-                "rewritten": list(map(dotted, rewritten)),
+                "rewritten": list(map(dotted, rewritten(done.edit.before, renaming, paths.config_file))),
                 "also_given_by": opened,
                 **done.as_json(),
             }
@@ -629,47 +508,19 @@ def rename(
     else:
         _conclude(done, asked)
         if done.is_written:
-            note(f"calls by {name}__... end; if {PROJECT_NAME} files or variables say {name}, change them by hand")
-    _end(done, asked)
+            note(f"calls to {name}__... now fail; if {PROJECT_NAME} files or variables say {name}, change them by hand")
+    if done.has_changed:
+        asked.refuse_if_impossible()
 
 
 def _copy_state(paths: Paths, settings: Settings, name: str, new: str) -> None:
     # What reads logins takes a second to import, which a look at the change alone never needs.
-    from pml_gateway.owner.server_state import copy_state
+    from pml_gateway.setup.server_state import copy_state
 
     copy_state(paths, settings, name, new)
 
 
 def _drop_state(paths: Paths, definition: UpstreamDefinition, name: str, new: str) -> None:
-    from pml_gateway.owner.server_state import drop_state
+    from pml_gateway.setup.server_state import drop_state
 
     drop_state(paths, definition, name, new)
-
-
-def _renaming(paths: Paths, settings: Settings, name: str, new: str) -> Renaming:
-    return Renaming(
-        name,
-        new,
-        _last_manifest(paths, settings).names_beginning_with(name),
-        frozenset(settings.servers.keys() - {name}),
-    )
-
-
-def _check_new(name: str, new: str, settings: Settings) -> None:
-    if new == name:
-        raise UsageError(f"it is called {name!r} already", hint="give another name")
-    if safe_name(new) != new:
-        raise UsageError(
-            f"{new!r} cannot be a server's name", hint=f"use letters, digits, _, . and -, as in {safe_name(new)!r}"
-        )
-    if new == "workflows" and settings.workflows:
-        raise UsageError("the configuration's workflows have the name 'workflows'", hint="give another name")
-    if new in settings.servers:
-        raise UsageError(f"there is a server {new!r} already", hint=f"choose another name, or first: pml remove {new}")
-
-
-def _opened(settings: Settings, renaming: Renaming) -> list[str]:
-    """Return the rules that give something of the server by its new name alone."""
-    rules = {f"clients.{client}.allow": each.allow for client, each in settings.clients.items()}
-    rules["gateway.hybrid.whitelisted_tools"] = settings.gateway.hybrid.whitelisted_tools
-    return [f"{place}: {entry!r}" for place, entries in rules.items() for entry in entries if renaming.opens(entry)]

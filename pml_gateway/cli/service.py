@@ -8,8 +8,7 @@ from typing import Annotated
 import typer
 
 from pml_gateway.cli.context import Command, ConfigOption, JsonOption
-from pml_gateway.cli.output import fail, note, print_json, say
-from pml_gateway.errors import GatewayError
+from pml_gateway.cli.output import note, print_json, say
 from pml_gateway.service.manager import Manager, manager_here, run
 
 service_app = typer.Typer(name="service", no_args_is_help=True)
@@ -37,14 +36,11 @@ def install_service(
     Example: pml service install --dry-run
     """
     options = (["--http"] if http else []) + ([f"--config={config.expanduser().absolute()}"] if config else [])
-    try:
-        Command(config, as_json=as_json).load()  # what cannot be read would fail at every login
-        manager = manager_here(os.environ, *options)
-        manager.installed()
-        if not dry_run:
-            manager.install()
-    except GatewayError as error:
-        fail(error, as_json=as_json)
+    Command(config, as_json=as_json).load()  # what cannot be read would fail at every login
+    manager = manager_here(os.environ, *options)
+    manager.installed()
+    if not dry_run:
+        manager.install()
     _tell(manager, manager.text, "nothing was written" if dry_run else "written and started", as_json=as_json)
 
 
@@ -54,12 +50,9 @@ def service_status(as_json: JsonOption = False) -> None:
 
     Example: pml service status
     """
-    try:
-        manager = manager_here(os.environ)
-        text = manager.installed()
-        state = run(*manager.shows) if text is not None else "not installed: pml service install"
-    except GatewayError as error:
-        fail(error, as_json=as_json)
+    manager = manager_here(os.environ)
+    text = manager.installed()
+    state = run(*manager.shows) if text is not None else "not installed: pml service install"
     _tell(manager, text, state, as_json=as_json)
 
 
@@ -69,13 +62,10 @@ def uninstall_service(as_json: JsonOption = False) -> None:
 
     Example: pml service uninstall
     """
-    try:
-        manager = manager_here(os.environ)
-        is_there = manager.installed() is not None
-        if is_there:
-            manager.uninstall()
-    except GatewayError as error:
-        fail(error, as_json=as_json)
+    manager = manager_here(os.environ)
+    is_there = manager.installed() is not None
+    if is_there:
+        manager.uninstall()
     _tell(manager, None, "stopped and removed" if is_there else "there is no service", as_json=as_json)
 
 

@@ -3,25 +3,23 @@
 from __future__ import annotations
 
 import re
-import time
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from pml_gateway.cli.context import Command, ConfigOption, JsonOption, command_gateway
+from pml_gateway.cli.context import Command, ConfigOption, JsonOption
 from pml_gateway.cli.output import fail, note, print_json, print_table, say
 from pml_gateway.errors import GatewayError
+from pml_gateway.owner.operations import STATS
 from pml_gateway.text import counted
 
 if TYPE_CHECKING:
-    from pml_gateway.types import JsonObject
-    from pml_gateway.usage.statistics import Statistics
+    from pml_gateway.usage.statistics import Figures
 
 stats_app = typer.Typer(name="stats", no_args_is_help=False)
 
 _SPAN = re.compile(r"(\d{1,4})\s*([hdw])")
 _HOURS = {"h": 1, "d": 24, "w": 168}
-MAX_DAYS_SHOWN = 60
 SHOWN_TOOLS = 10
 
 
@@ -54,7 +52,7 @@ def stats(
         return
     span = seconds_of(since)
     command = Command(config, as_json=as_json)
-    report = command.run(lambda: _report(command, span, client, upstream))
+    report = command.ask(STATS, {"seconds": span, "client": client, "upstream": upstream})
     if as_json:
         print_json({"since": since, "client": client, "upstream": upstream, **report})
         return
@@ -80,73 +78,29 @@ def clear(as_json: JsonOption = False) -> None:
         note(f"forgot {counted(calls, 'call')} of {path}")
 
 
-async def _report(command: Command, span: float, client: str | None, upstream: str | None) -> JsonObject:
-    from pml_gateway.policy.client import LOCAL
-    from pml_gateway.usage.history import RecordFilter, read_history
-    from pml_gateway.usage.statistics import statistics
-
-    now = time.time()
-    wanted = RecordFilter(command.identity, now - span, client, upstream)
-    history = read_history(command.paths.usage_file, wanted, lists=True)
-    async with command_gateway(command) as gateway:
-        state = await gateway.wait_for_tools()
-        names = {(tool.upstream_id, tool.name): tool.qualified_name for tool in state.view(LOCAL).tools}
-    known = {key for key in names if upstream in (None, key[0])}
-    days = min(max(round(span / 86400), 1), MAX_DAYS_SHOWN)
-    return _as_json(statistics(history, known, now=now, days=days), names)
-
-
-def _as_json(figures: Statistics, names: dict[tuple[str, str], str]) -> JsonObject:
-    latency = figures.latency
-    return {
-        "calls": figures.calls,
-        "success_rate": figures.success_rate,
-        "latency_seconds": None if latency is None else {"p50": latency.p50, "p95": latency.p95},
-        "errors": dict(figures.errors),
-        "how": dict(figures.how),
-        "days": [{"day": day, "calls": count} for day, count in figures.days],
-        "tools": [
-            {
-                "tool": ":".join(use.tool),
-                "name": names.get(use.tool),
-                "calls": use.calls,
-                "success_rate": use.success_rate,
-                "p50": use.latency.p50,
-                "p95": use.latency.p95,
-            }
-            for use in figures.tools
-        ],
-        "never_used": [names[key] for key in figures.never_used],
-        "searches": figures.searches,
-        "missed_searches": figures.missed_searches,
-        "calls_led_by_search": figures.led_by_search,
-        "lists": figures.lists,
-        "listed_tokens": figures.listed_tokens,
-        "saved_tokens": figures.saved_tokens,
-    }
-
-
-def _show(report: JsonObject, since: str) -> None:
+def _show(report: Figures, since: str) -> None:
     from pml_gateway.usage.statistics import sparkline
 
-    if not report["calls"] and not report["lists"]:
+    if not report["calls"] and report["lists"] == 0:
         note(f"nothing was recorded in {since}; `pml serve` records calls unless usage.record is false")
         return
     counts = [day["calls"] for day in report["days"]]
     say(f"calls     {report['calls']:,} in {since}, |{sparkline(counts)}| per day, at most {max(counts):,}")
-    if report["calls"]:
+    if (latency := report["latency_seconds"]) is not None:
         errors = ", ".join(f"{code} {count}" for code, count in list(report["errors"].items())[:4])
         say(f"success   {report['success_rate']:.1%}{f'; {errors}' if errors else ''}")
-        say(f"latency   p50 {_ms(report['latency_seconds']['p50'])}, p95 {_ms(report['latency_seconds']['p95'])}")
+        say(f"latency   p50 {_ms(latency['p50'])}, p95 {_ms(latency['p95'])}")
         say(f"called    {', '.join(f'{how} {count:,}' for how, count in report['how'].items())}")
-    say(
-        f"searches  {report['searches']:,}, {report['missed_searches']:,} missed (no hit was called); "
-        f"{counted(report['calls_led_by_search'], 'call')} came from one"
-    )
-    whole = report["listed_tokens"] + report["saved_tokens"]
-    share = f" ({report['saved_tokens'] / whole:.0%})" if whole else ""
-    listed = counted(report["listed_tokens"], "token")
-    say(f"lists     {report['lists']:,}: {listed}, {report['saved_tokens']:,} saved{share}")
+    from_search = f"{counted(report['calls_led_by_search'], 'call')} came from one"
+    if report["searches"] is None:
+        say(f"searches  {from_search}")
+    else:
+        say(
+            f"searches  {report['searches']:,}, {report['missed_searches']:,} missed (no hit was called); {from_search}"
+        )
+        listed, saved = report["listed_tokens"] or 0, report["saved_tokens"] or 0
+        share = f" ({saved / (listed + saved):.0%})" if listed + saved else ""
+        say(f"lists     {report['lists']:,}: {counted(listed, 'token')}, {saved:,} saved{share}")
     if report["tools"]:
         say()
         print_table(

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import sys
 import time
+from collections.abc import Sequence
 from contextlib import ExitStack, redirect_stderr, redirect_stdout, suppress
 from dataclasses import dataclass
 from io import StringIO
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -16,33 +16,30 @@ from rich.text import Text
 
 from pml_gateway.cli.context import Command, ConfigOption, JsonOption
 from pml_gateway.cli.local import endpoint_of
-from pml_gateway.cli.machine import show_clients_and_servers, show_machine, version_of, whose
 from pml_gateway.cli.output import (
     ExitCode,
     answers,
     note,
     print_json,
     print_json_line,
-    print_table,
     say,
     say_wrapped,
     tell,
     warn,
-    whole,
 )
+from pml_gateway.config.findings import in_brief
 from pml_gateway.config.settings import LogSettings
 from pml_gateway.errors import ConfigurationError, GatewayError
 from pml_gateway.local.commands import StuckGatewayError, ask
+from pml_gateway.owner.operations import STATUS
 from pml_gateway.telemetry import logs
-from pml_gateway.text import counted, quoted, some_of, span
 
 if TYPE_CHECKING:
-    from pml_gateway.reports.status import Need
+    from pml_gateway.reports.status import ProcessStatus
     from pml_gateway.types import JsonObject
 
 ANSWER_SECONDS = 3.0
 """Time limit in seconds for a gateway to answer, such as one stopped in a debugger."""
-
 
 WATCH_SECONDS = 2.0
 
@@ -63,7 +60,7 @@ def status(
     """
     command = Command(config, as_json=as_json)
     if not watch:
-        found = _look(command)
+        found = look(command)
         if as_json:
             print_json(_as_json(found))
         else:
@@ -76,7 +73,7 @@ def status(
             else None
         )
         while True:
-            found = _look(command)
+            found = look(command)
             if as_json:
                 print_json_line(_as_json(found))
             elif live is not None:
@@ -88,84 +85,94 @@ def status(
 
 
 @dataclass(frozen=True, slots=True)
-class _Found:
-    """Answers of the gateways: this machine's, all others, and errors of those that did not answer.
+class ServingProcesses:
+    """Status of the processes that serve: this machine's gateway, `reports` with servers, and errors of the others.
 
     Of one of this machine that is `stuck` nothing else is known; what is `broken` is the configuration, without which
     nothing is known of servers that no gateway has.
     """
 
-    machine: JsonObject | None
-    reports: list[JsonObject]
+    machine: ProcessStatus | None
+    reports: list[ProcessStatus]
     errors: list[str]
     stuck: StuckGatewayError | None = None
     broken: ConfigurationError | None = None
+    warnings: Sequence[str] = ()
 
 
-def _look(command: Command) -> _Found:
+def look(command: Command) -> ServingProcesses:
+    """Return the status of every process that serves; without one, the last known state of the servers."""
+    from pml_gateway.owner.sockets import ask_gateways
+    from pml_gateway.reports.status import last_known, with_disabled
+
     errors: list[str] = []
-    machine: JsonObject | None = None
+    running: list[ProcessStatus] = []
+    socket, machine = "", None
     stuck: StuckGatewayError | None = None
-    broken: ConfigurationError | None = None
     try:
-        machine = ask(endpoint_of(command), "status", ANSWER_SECONDS, awaits_start=False)
+        endpoint = endpoint_of(command)
+        socket = endpoint.socket
+        machine = ask(endpoint, STATUS, ANSWER_SECONDS, awaits_start=False)
+        if machine is None and endpoint.was_killed:
+            errors.append("the gateway that `pml up` started was killed; pml up, or the next client, starts it again")
     except StuckGatewayError as error:
         stuck = error
     except GatewayError as error:
         errors.append(str(error))
-
-    async def look() -> list[JsonObject]:
-        nonlocal broken
-        try:
-            return await reported(command)
-        except ConfigurationError as error:
+    if machine is not None:
+        running.append(machine)
+    if command.config_file is None:
+        answers = command.run(lambda: ask_gateways(command.paths, STATUS, ANSWER_SECONDS, without=socket))
+        running += answers.results
+        errors += answers.errors
+    reports = [report for report in running if report["gateways"]]
+    logs.configure(LogSettings(level="error"))
+    broken: ConfigurationError | None = None
+    warnings: list[str] = []
+    try:
+        loaded = command.load()
+        settings, warnings = loaded.settings, in_brief(loaded.warnings)
+        if not reports:
+            reports = [command.run(lambda: last_known(settings, command.paths, command.identity))]
+        reports = with_disabled(reports, settings)
+    except ConfigurationError as error:
+        if reports:
+            what = (
+                "until it is fixed, connected clients are served by the previous configuration, and others are refused"
+            )
+            errors.append(f"{error.message}; {what}")
+        else:
             broken = error
-            return []
-
-    reports = command.run(look)
-    answered = [report for report in reports if "error" not in report]
-    errors += [str(report["error"]) for report in reports if "error" in report]
-    if any(report["pid"] is not None for report in answered):
-        errors += _broken(command)
-    return _Found(machine, answered, errors, stuck, broken)
+    return ServingProcesses(machine, reports, errors, stuck, broken, warnings)
 
 
-def _exit_code(found: _Found) -> ExitCode:
+def _exit_code(found: ServingProcesses) -> ExitCode:
     if found.broken is not None:
         return ExitCode.CONFIGURATION
     return ExitCode.FAILED if found.stuck is not None else ExitCode.OK
 
 
-def _broken(command: Command) -> list[str]:
-    """Return the errors of an edited configuration; gateways keep the previous one."""
-    try:
-        command.load()
-    except ConfigurationError as error:
-        return [
-            f"{error.message}; until it is fixed, connected clients are served by the previous configuration, "
-            "and others are refused"
-        ]
-    return []
-
-
-def _as_text(command: Command, found: _Found) -> str:
+def _as_text(command: Command, found: ServingProcesses) -> str:
     """Return the shown status as a text."""
     with redirect_stdout(StringIO()) as text, redirect_stderr(text):
         _show(command, found)
     return text.getvalue().rstrip()
 
 
-def _show(command: Command, found: _Found) -> None:
+def _show(command: Command, found: ServingProcesses) -> None:
     """Print the status, problems first: a watched terminal has no room for the rest."""
-    for error in found.errors:
-        warn(error)
+    # The reports take 0.2 s to import.
+    from pml_gateway.cli.status_tables import show_clients_and_servers, show_gateway, show_machine, show_servers
+
+    for text in (*found.errors, *found.warnings):
+        warn(text)
     if found.machine is not None:
         show_machine(found.machine)
     if found.stuck is not None:
         say_wrapped(str(found.stuck))
-    own = [report for report in found.reports if report["pid"] is not None and not _is_of(found.machine, report)]
-    for report in own:
-        say_wrapped(_gateway(command, report))
+    for report in found.reports:
+        if report["pid"] is not None and not _is_of(found.machine, report):
+            show_gateway(report, command.identity)
     if found.machine is None and not any(report["pid"] is not None for report in found.reports):
         none_runs = [] if found.stuck is not None else [f"no gateway runs with {command.paths.home}"]
         last_known = [] if found.broken is not None else ["its servers as they were last known:"]
@@ -174,101 +181,34 @@ def _show(command: Command, found: _Found) -> None:
         tell(found.broken)
     else:
         say()
-        _show_servers(found.reports)
+        show_servers(found.reports)
     if found.machine is not None:
         show_clients_and_servers(found.machine)
     if found.broken is None and found.reports and found.reports[0]["pid"] is None:
         note("pml upstreams --probe starts the servers and looks")
 
 
-def _is_of(machine: JsonObject | None, report: JsonObject) -> bool:
+def _is_of(machine: ProcessStatus | None, report: ProcessStatus) -> bool:
     """Return True if the report is of this machine's gateway process."""
     return machine is not None and report["pid"] == machine["pid"]
-
-
-async def reported(command: Command) -> list[JsonObject]:
-    """Return the running gateways' reports; without one, or for another configuration, the last known state."""
-    from pml_gateway.reports.status import by_process, last_known, with_disabled
-    from pml_gateway.serve.control import ask_gateways
-
-    running = [] if command.config_file else await ask_gateways(command.paths, "status", timeout=ANSWER_SECONDS)
-    if any("error" not in report for report in running):
-        with suppress(ConfigurationError):
-            return with_disabled(by_process(running), command.load().settings)
-        return by_process(running)
-    logs.configure(LogSettings(level="error"))
-    settings = command.load().settings
-    known = await last_known(settings, command.paths, command.identity)
-    return with_disabled([*running, known], settings)
-
-
-def _gateway(command: Command, report: JsonObject) -> str:
-    """One running gateway in a line; earlier versions do not say how they are reached."""
-    parts = [f"gateway {report['pid']}", version_of(report, "start it anew")]
-    if "transport" in report:
-        how = "shared over stdio" if report["transport"] == "machine" else report["transport"]
-        age, clients = f"for {span(report['age_seconds'])}", counted(report["clients"], "client")
-        parts += [report["url"] or how, whole(age), whole(clients)]
-        file = report.get("config") or ""
-        if Path(file).is_absolute() and file != command.identity:
-            parts.append(f"of {file}")
-    if report.get("is_ending"):
-        parts.append("it ends once its calls are done")
-    mode = [f"mode {report['mode']}"] if report["mode"] else []
-    return ", ".join([*parts, *mode, whole(counted(report["tools"], "tool"))])
-
-
-def _show_servers(reports: list[JsonObject]) -> None:
-    from pml_gateway.reports.status import DISABLED, in_words
-
-    servers = _servers(reports)
-    are_told_apart = any(named for _, _, named in servers)
-    columns = ("server", *(["for"] if are_told_apart else ()), "state", "what helps")
-    rows = [
-        (
-            row["server"],
-            *([named] if are_told_apart else ()),
-            need.what if need else in_words(row),
-            need.command if need else f"pml enable {quoted(row['server'])}" if row["state"] == DISABLED else "",
-        )
-        for row, need, named in servers
-    ]
-    print_table(columns, rows)
-
-
-def _servers(reports: list[JsonObject]) -> list[tuple[JsonObject, Need | None, str]]:
-    """Each server once for each thing that gateways say of it, those that need something first.
-
-    The gateways are named where not all of them say the same; those of one process by the folders that they serve, or
-    the clients.
-    """
-    from pml_gateway.reports.status import DISABLED, need_of
-
-    found: dict[tuple[str, Need | None], tuple[JsonObject, list[str]]] = {}
-    for report in reports:
-        for row in report["upstreams"]:
-            named = whose(row) or [f"gateway {report['pid']}"]
-            found.setdefault((row["server"], need_of(row)), (row, []))[1].extend(named)
-    said = [server for server, _ in found]
-    listed = [
-        (row, need, some_of(named, 1) if said.count(server) > 1 else "")
-        for (server, need), (row, named) in found.items()
-    ]
-    return sorted(listed, key=lambda each: (each[1] is None, each[0]["state"] == DISABLED))
 
 
 def _stuck(error: StuckGatewayError) -> JsonObject:
     return {"pid": error.process or None, "error": str(error)}
 
 
-def _as_json(found: _Found) -> JsonObject:
-    from pml_gateway.reports.status import need_of
+def _as_json(found: ServingProcesses) -> JsonObject:
+    from pml_gateway.reports.status import command_for, need_of
 
-    told = ("pid", "version", "mode", "tools", "transport", "url", "age_seconds", "clients", "is_ending")
+    told = ("pid", "version", "mode", "tools", "transport", "url", "age_seconds", "is_ending")
     running = [report for report in found.reports if report["pid"] is not None]
+    machine = None if found.machine is None else {k: v for k, v in found.machine.items() if k != "upstreams"}
     return {
-        "machine": found.machine if found.stuck is None else _stuck(found.stuck),
-        "gateways": [{key: report.get(key) for key in told} for report in running],
+        "machine": machine if found.stuck is None else _stuck(found.stuck),
+        "gateways": [
+            {**{key: value for key, value in report.items() if key in told}, "clients": report["client_count"]}
+            for report in running
+        ],
         "errors": [*found.errors, *([str(found.broken)] if found.broken is not None else [])],
         "servers": [
             {
@@ -280,7 +220,7 @@ def _as_json(found: _Found) -> JsonObject:
                 "login": row["auth"]["state"],
                 "tools": row["tools"],
                 "age_seconds": row["age_seconds"],
-                "needs": {"what": need.what, "command": need.command} if (need := need_of(row)) else None,
+                "needs": {"what": need.what, "command": command_for(need)} if (need := need_of(row)) else None,
             }
             for report in found.reports
             for row in report["upstreams"]

@@ -10,13 +10,14 @@ import typer
 from pml_gateway.cli.context import Command, ConfigOption, JsonOption
 from pml_gateway.cli.output import answers, fail, note, print_json, print_json_line, print_table, say
 from pml_gateway.errors import UsageError
+from pml_gateway.owner.operations import TOKENS, WATCH_TOKENS
 from pml_gateway.reports.recommend import CONTEXT_WINDOW
 from pml_gateway.text import counted
 from pml_gateway.types import MODES, ExposureMode
 
 if TYPE_CHECKING:
     from pml_gateway.reports.chart import Chart
-    from pml_gateway.types import JsonObject
+    from pml_gateway.reports.token_costs import SampleSize, TokenReport
 
 
 def tokens(
@@ -41,7 +42,7 @@ def tokens(
         raise typer.BadParameter(f"{chart.name} does not end in .svg", param_hint="--chart")
     command = Command(config, as_json=as_json)
 
-    def show(report: JsonObject) -> None:
+    def show(report: TokenReport) -> None:
         if watch and as_json:
             # One line for each change.
             print_json_line(report)
@@ -57,12 +58,12 @@ def tokens(
 
     asked = {"query": query, "window": window}
     if watch:
-        command.ask("watch_tokens", asked, lambda told: show(told["report"]))
+        command.ask(WATCH_TOKENS, asked, lambda told: show(told["report"]))
     else:
-        show(command.ask("tokens", asked))
+        show(command.ask(TOKENS, asked))
 
 
-def _show(report: JsonObject) -> None:
+def _show(report: TokenReport) -> None:
     print_table(
         ("MODE", "TOOLS", "TOKENS", "SAVED", "OF THE CONTEXT"),
         (
@@ -83,12 +84,7 @@ def _show(report: JsonObject) -> None:
         style="dim",
     )
     if (sample := report["sample"]) is not None:
-        what = "recorded searches" if sample["source"] == "searches" else "tools' own descriptions"
-        say(
-            f"~ the median of a sample of {sample['intents']} intents ({what});\n"
-            "with no intent at all nothing is selected. --query counts yours",
-            style="dim",
-        )
+        say(f"{sample_in_words(sample)};\nwith no intent at all nothing is selected. --query counts yours", style="dim")
     say()
     total = sum(each["tokens"] for each in report["servers"]) or 1
     print_table(
@@ -104,7 +100,13 @@ def _show(report: JsonObject) -> None:
     say(_break_even(report))
 
 
-def _sampled(report: JsonObject, mode: str) -> str:
+def sample_in_words(sample: SampleSize) -> str:
+    """Return what a figure with a `~` is."""
+    what = "recorded searches" if sample["source"] == "searches" else "tools' own descriptions"
+    return f"~ the median of a sample of {sample['intents']} intents ({what})"
+
+
+def _sampled(report: TokenReport, mode: str) -> str:
     return " ~" if report["sample"] is not None and MODES[ExposureMode(mode)].reads_intent else ""
 
 
@@ -112,7 +114,7 @@ def _share(part: float) -> str:
     return f"{part:.1%}"
 
 
-def _break_even(report: JsonObject) -> str:
+def _break_even(report: TokenReport) -> str:
     found = report["break_even"]
     if found["searches"] is None:
         return "break-even: unknown, since there is no tool to search for"
@@ -127,7 +129,7 @@ def _break_even(report: JsonObject) -> str:
     )
 
 
-def _draw(report: JsonObject, file: Path) -> None:
+def _draw(report: TokenReport, file: Path) -> None:
     from pml_gateway.reports.chart import svg
 
     try:
@@ -136,7 +138,7 @@ def _draw(report: JsonObject, file: Path) -> None:
         fail(UsageError(f"{file} cannot be written: {exc.strerror}", hint="name another file"))
 
 
-def _chart(report: JsonObject) -> Chart:
+def _chart(report: TokenReport) -> Chart:
     from pml_gateway.reports.chart import Bar, Chart
 
     told = report["instructions"]["tokens"]

@@ -9,15 +9,21 @@ import typer
 from pml_gateway.cli.completion import client_names
 from pml_gateway.cli.context import Command, ConfigOption, JsonOption, ModeOption, PresetOption
 from pml_gateway.cli.output import print_json, print_lines, print_table, say
-from pml_gateway.text import counted
+from pml_gateway.owner.operations import EXPLAIN, TOOLS
+from pml_gateway.text import counted, shown_score
 
 if TYPE_CHECKING:
-    from pml_gateway.types import JsonObject
+    from pml_gateway.owner.results import ExplainedTools
+    from pml_gateway.reports.verdicts import ExplainedTool
 
 
 def tools(
     query: Annotated[str | None, typer.Option("--query", help="Intent that selects tools.")] = None,
     explain: Annotated[bool, typer.Option("--explain", help="Every tool, with why it is listed or not.")] = False,
+    searched: Annotated[
+        list[str] | None,
+        typer.Option("--searched", help="With --explain: after this search of a session, if gateway.follow is on."),
+    ] = None,
     client: Annotated[
         str | None,
         typer.Option("--client", metavar="NAME", help="As this configured client.", autocompletion=client_names),
@@ -36,25 +42,34 @@ def tools(
     as_client = is_mode_given or client is not None
     asked = {"query": query, "client": client, "is_mode_given": is_mode_given}
     if explain:
-        _print_explained(command.ask("explain", {**asked, "lists_by_intent": not query}), as_json=as_json)
+        explained = command.ask(EXPLAIN, {**asked, "searched": searched or []})
+        _print_explained(explained, as_json=as_json)
+        if searched and explained["follow"] == "off" and not as_json:
+            say("--searched changes nothing: gateway.follow is off", style="yellow")
         return
-    answer = command.ask("tools", {**asked, "as_client": as_client, "lists_by_intent": as_client and not query})
+    answer = command.ask(TOOLS, {**asked, "as_client": as_client})
     if as_json:
         print_json(answer)
         return
     rows = answer["tools"]
-    columns = ["tool", "server", "why" if as_client else "state", "what it does"]
-    cells = [
-        [row["name"], row["server"] or "(gateway)", row["reason"] or row["state"], row["description"]] for row in rows
-    ]
-    if not as_client and all(row["state"] == "ok" for row in rows):
+    columns = {
+        "tool": [row["name"] for row in rows],
+        "server": [row["server"] or "(gateway)" for row in rows],
+        "why" if as_client else "state": [row["reason"] or row["state"] for row in rows],
+        "effect": [row["effect"] or "" for row in rows],
+        "what it does": [row["description"] for row in rows],
+    }
+    if all(row["state"] == "ok" for row in rows):
         # As it should be, which nobody has to be told of every tool.
-        columns, cells = [*columns[:2], columns[3]], [[*row[:2], row[3]] for row in cells]
-    print_lines(columns, cells, shorten="what it does")
+        columns.pop("state", None)
+    if not any(columns["effect"]):
+        del columns["effect"]
+    cells = list(zip(*columns.values(), strict=True))
+    print_lines(list(columns), cells, shorten="what it does")
     say(counted(len(rows), "tool"), style="dim")
 
 
-def _print_explained(answer: JsonObject, *, as_json: bool) -> None:
+def _print_explained(answer: ExplainedTools, *, as_json: bool) -> None:
     if as_json:
         print_json(answer)
         return
@@ -65,14 +80,16 @@ def _print_explained(answer: JsonObject, *, as_json: bool) -> None:
     )
     listed, by_name = (sum(row[key] for row in rows) for key in ("listed", "callable"))
     intent = f"intent {answer['intent']!r}" if answer["intent"] else "no intent"
+    if answer["follow"] == "searches":
+        intent += ", and what the session just searched for and used"
     say(f"{answer['mode']}, {intent}: {listed} of {len(rows)} listed, {by_name} callable by name", style="dim")
 
 
-def _score(row: JsonObject) -> str:
-    return "" if row["score"] is None else f"{row['score']:.2f}"
+def _score(row: ExplainedTool) -> str:
+    return "" if row["score"] is None else shown_score(row["score"])
 
 
-def _why(row: JsonObject) -> str:
+def _why(row: ExplainedTool) -> str:
     decided = f" ({row['limit']:g})" if row["limit"] is not None else ""
     matched = f" by {row['pattern']!r}" if row["pattern"] else ""
     place = f", place {row['place']}" if row["place"] is not None and not row["listed"] else ""

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import os
 import shlex
 import time
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
-from dataclasses import dataclass, replace
-from datetime import UTC, datetime
+from dataclasses import replace
+from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -24,73 +21,26 @@ from pml_gateway.cli.output import (
     INDENT,
     ExitCode,
     answers,
-    fail,
     note,
     print_json,
     print_table,
     printable,
-    refuse_unasked,
     say,
     warn,
 )
 from pml_gateway.cli.trust_lint import lint
-from pml_gateway.config.document import parse
-from pml_gateway.config.layers import dotted, leaves
 from pml_gateway.config.load import load_settings
-from pml_gateway.config.masked import masked_start
-from pml_gateway.config.problems import shaped
 from pml_gateway.config.project import find_project_file
-from pml_gateway.config.trust import TrustStore, fingerprint, read_project_file
-from pml_gateway.errors import ConfigurationError, GatewayError, UsageError
+from pml_gateway.config.trust import TrustStore
+from pml_gateway.errors import ConfigurationError
 from pml_gateway.paths import PROJECT_NAME, Paths
-from pml_gateway.text import escaped, nearest, words_of
+from pml_gateway.setup.approval import Approval, proposed
+from pml_gateway.text import escaped, nearest
 
 if TYPE_CHECKING:
     from pml_gateway.trust.pins import PinsFile
-    from pml_gateway.trust.review import Case, Change
-    from pml_gateway.types import JsonObject
+    from pml_gateway.trust.review import Case, Change, Outcome
 
-
-@dataclass(frozen=True, slots=True)
-class Approval:
-    """Permissions of a project file once approved; `starts` has the command or URL of each of its servers."""
-
-    file: Path
-    content: bytes
-    keys: tuple[str, ...]
-    starts: tuple[str, ...]
-
-    @property
-    def sha256(self) -> str:
-        """The hash that the approval is pinned to."""
-        return fingerprint(self.content)
-
-
-def proposed(file: Path, store: TrustStore, environ: Mapping[str, str] = os.environ) -> Approval:
-    """Read what approving `file` as it is now would allow; nothing is approved.
-
-    Raises:
-        ConfigurationError: the file is broken or not the user's own, or the configuration would not load with it.
-    """
-    content = read_project_file(file)
-    values = shaped(parse(content, "project", file)).values
-    settings = load_settings(
-        project_dir=file.parent, environ=environ, trust=store.with_proposal(file, content)
-    ).settings
-    names = values.get("servers", {})
-    return Approval(
-        file,
-        content,
-        tuple(dotted(path) for path, _ in leaves(values)),
-        tuple(f"{name}: {masked_start(settings.servers[name])}" for name in names),
-    )
-
-
-SHOWN_OF_DIGEST = 12
-"""Characters by which one form of a definition is named."""
-
-WAITING = frozenset({"held", "flagged"})
-"""States of definitions that the owner may want to decide about."""
 
 _BECAUSE = {
     "changed": "changed",
@@ -98,15 +48,10 @@ _BECAUSE = {
     "new_server": "came with a new server",
     "returned": "you rejected this text before",
     "unreadable": "nested too deep to be compared",
-    "upgrade": "served before there were pins",
     "no_attack": "a change without an attack",
     "policy": "served as trust.changes says",
     "owner": "you approved it",
 }
-
-LATELY_DAYS = 7
-MAX_CHANGED = 20
-"""Changes that `pml trust` shows, and how long."""
 
 _OLD_OPTIONS = frozenset({"--revoke", "--list"})
 
@@ -163,25 +108,24 @@ def trust(context: typer.Context, config: ConfigOption = None, as_json: JsonOpti
     """
     if context.invoked_subcommand is not None:
         return
+    from pml_gateway.trust.review import LATELY_DAYS, changed_lately
+
     store, file = TrustStore(Paths.from_environ().trust_file), find_project_file(Path.cwd())
-    try:
-        state = "" if file is None else store.standing(file)
-    except ConfigurationError as error:
-        fail(error, as_json=as_json)
+    state = "" if file is None else store.standing(file)
     try:
         known = _known(Command(config))
-        waiting: list[Case] | None = [case for case in known if case.state in WAITING]
-        changed, problem = _changed_lately(known), ""
+        waiting: list[Case] | None = [case for case in known if case.is_waiting]
+        changed, problem = changed_lately(known, time.time()), ""
     except ConfigurationError as error:
         # A project's file may be what is wrong with it, and how that stands is worth saying.
         waiting, changed, problem = None, [], str(error)
     if as_json:
         shown = None if file is None else {"file": str(file), "state": state}
-        cases = None if waiting is None else [_as_json(case) for case in waiting]
+        cases = None if waiting is None else [case.as_json() for case in waiting]
         print_json(
             {
                 "waiting": cases,
-                "changed": [_as_json(case) for case in changed],
+                "changed": [case.as_json() for case in changed],
                 "project": shown,
                 **({"problem": problem} if problem else {}),
             }
@@ -204,16 +148,6 @@ def trust(context: typer.Context, config: ConfigOption = None, as_json: JsonOpti
     raise typer.Exit(ExitCode.CONFIGURATION if problem else ExitCode.OK)
 
 
-def _changed_lately(known: list[Case]) -> list[Case]:
-    """Return the newest change of each definition that was served, newest first."""
-    since = time.time() - LATELY_DAYS * 86_400
-    newest: dict[str, Case] = {}
-    for case in sorted(known, key=lambda case: -case.at):
-        if case.state == "changed" and case.at >= since:
-            newest.setdefault(case.source, case)
-    return list(newest.values())[:MAX_CHANGED]
-
-
 @trust_app.command("list")
 def list_definitions(
     every: Annotated[bool, typer.Option("--all", help="Also what was accepted and rejected.")] = False,
@@ -224,11 +158,10 @@ def list_definitions(
 
     Example: pml trust list --all
     """
-    with failing(as_json=as_json):
-        known = _known(Command(config))
-    shown = known if every else [case for case in known if case.state in WAITING]
+    known = _known(Command(config))
+    shown = known if every else [case for case in known if case.is_waiting]
     if as_json:
-        print_json([_as_json(case) for case in shown])
+        print_json([case.as_json() for case in shown])
     elif shown:
         _print_cases(shown)
     else:
@@ -247,23 +180,16 @@ def show(
 
     Example: pml trust show github:create_issue
     """
-    with failing(as_json=as_json):
-        known = _known(Command(config))
-        chosen = _of_server(known, name) or [_chosen(known, name)]
+    from pml_gateway.trust.review import meant, of_server
+
+    known = _known(Command(config))
+    chosen = of_server(known, name) or [meant(known, name)]
     if as_json:
-        shown = [{**_as_json(each), "definition": each.definition, "before": each.before} for each in chosen]
+        shown = [{**each.as_json(), "definition": each.definition, "before": each.before} for each in chosen]
         print_json(shown[0] if len(shown) == 1 else shown)
         return
     for each in chosen:
         _show_case(each)
-
-
-def _of_server(known: list[Case], name: str) -> list[Case]:
-    """Return what the owner may want to look at of the server of this name, in any spelling."""
-    told = [case for case in known if case.state in (*WAITING, "changed")]
-    return [case for case in told if name == case.server] or [
-        case for case in told if words_of(name) == words_of(case.server)
-    ]
 
 
 def _show_case(chosen: Case) -> None:
@@ -275,9 +201,9 @@ def _show_case(chosen: Case) -> None:
     for change in chosen.changes:
         if change.before or change.after:
             _print_change(change)
-    if chosen.state in WAITING:
+    if chosen.is_waiting:
         # Servers choose names, and this line is there to be copied into a shell.
-        exact = shlex.quote(_exact(chosen))
+        exact = shlex.quote(chosen.exact)
         note(f"exactly this: pml trust approve {exact}, or pml trust reject {exact}")
 
 
@@ -311,39 +237,19 @@ def reject_definitions(
     _decide(names or [], server, "rejected", Command(config, as_json=as_json), everything=everything)
 
 
-def _decide(names: list[str], server: str | None, outcome: str, command: Command, *, everything: bool) -> None:
-    from pml_gateway.trust.review import State, approved, rejected
+def _decide(names: list[str], server: str | None, outcome: Outcome, command: Command, *, everything: bool) -> None:
+    from pml_gateway.trust.review import State, decide, selected
 
     if sum((bool(names), server is not None, everything)) != 1:
         raise typer.BadParameter("name definitions, or use one of --server and --all", param_hint="NAME")
-    with failing(as_json=command.as_json):
-        known = _known(command)
-        waiting = [case for case in known if case.state in WAITING]
-        if server is not None:
-            chosen = [case for case in waiting if case.server == server]
-            if not chosen:
-                raise UsageError(f"nothing of {server!r} waits for your decision", hint="pml trust list")
-        else:
-            # Who rejects means what is served or waits, and never what was rejected before.
-            meant = [case for case in known if outcome == "approved" or case.state is not State.REJECTED]
-            chosen = [_chosen(meant, name) for name in names] if names else waiting
-        unreadable = [case.source for case in chosen if not case.digest]
-        if unreadable and outcome == "approved":
-            raise UsageError(f"{unreadable[0]} is nested too deep to be pinned", hint="it is never served")
-        change = approved if outcome == "approved" else rejected
-        try:
-            _pins_file(command).change(lambda pins: change(pins, chosen, time.time()))
-        except OSError as error:
-            raise ConfigurationError(
-                f"nothing is {outcome}: {command.paths.pins_dir} cannot be written ({error.strerror or error})",
-                hint="make the folder writable, and see that the disk is not full",
-            ) from error
+    chosen = selected(_known(command), names, server, outcome)
+    decide(_pins_file(command), chosen, outcome, time.time())
     if command.as_json:
         state = State.ACCEPTED if outcome == "approved" else State.REJECTED
-        print_json({outcome: [_as_json(replace(case, state=state)) for case in chosen]})
+        print_json({outcome: [replace(case, state=state).as_json() for case in chosen]})
         return
     for case in chosen:
-        say(f"{outcome}: {_exact(case)}")
+        say(f"{outcome}: {case.exact}")
     if not chosen:
         note("nothing waits for your decision")
 
@@ -364,53 +270,6 @@ def _pins_file(command: Command) -> PinsFile:
     from pml_gateway.trust.pins import PinsFile
 
     return PinsFile(command.paths.pins_dir, command.identity)
-
-
-def _chosen(known: list[Case], name: str) -> Case:
-    """Return the definition of this name, that which waits before others.
-
-    Raises:
-        UsageError: there is none, or several.
-    """
-    from pml_gateway.trust.review import named
-
-    found = named(known, name)
-    sources = [escaped(source) for source in dict.fromkeys(case.source for case in found)]
-    if not found:
-        raise UsageError(f"no definition {name!r} is pinned", hint="pml trust list --all")
-    if len(sources) > 1:
-        raise UsageError(f"{name!r} may be {', '.join(sources)}", hint="name one of them")
-    alike = [case for case in found if case.state == found[0].state]
-    if len(alike) > 1 and found[0].state in _SEVERAL:
-        forms = ", ".join(map(_exact, alike))
-        raise UsageError(f"several forms of {sources[0]} {_SEVERAL[found[0].state]}", hint=f"name one of them: {forms}")
-    return found[0]
-
-
-_SEVERAL = {"held": "wait", "rejected": "were rejected"}
-"""States in which a name alone does not say which of several forms is meant."""
-
-
-def _exact(case: Case) -> str:
-    """One form of a definition as commands take it, in one line whatever its server calls it."""
-    return f"{escaped(case.source)}@{case.digest[:SHOWN_OF_DIGEST]}"
-
-
-def _as_json(case: Case) -> JsonObject:
-    reasons = case.verdict.reasons if case.verdict is not None else ()
-    return {
-        "server": case.server,
-        "kind": case.key[0].value,
-        "name": case.key[1],
-        "state": case.state.value,
-        "because": case.because,
-        "since": datetime.fromtimestamp(case.at, UTC).isoformat(timespec="seconds"),
-        "digest": case.digest,
-        "reasons": [each.as_json() for each in reasons],
-        "changes": [{"where": each.where, "before": each.before, "after": each.after} for each in case.changes]
-        if case.before is not None
-        else None,
-    }
 
 
 def _print_cases(shown: list[Case]) -> None:
@@ -457,15 +316,6 @@ def _print_indented(text: Text) -> None:
     answers().print(Padding(text, (0, 0, 0, INDENT), expand=False))
 
 
-@contextmanager
-def failing(*, as_json: bool) -> Iterator[None]:
-    """End the command with the message of an error of the gateway."""
-    try:
-        yield
-    except GatewayError as error:
-        fail(error, as_json=as_json)
-
-
 trust_app.command()(lint)
 
 
@@ -475,7 +325,7 @@ def project(
     revoke: Annotated[bool, typer.Option("--revoke", help="Withdraw the approval.")] = False,
     list_all: Annotated[bool, typer.Option("--list", help="List what is approved.")] = False,
     yes: YesOption = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    as_json: JsonOption = False,
 ) -> None:
     """Let a project's .pml.yaml set more than its intent and a narrower exposure.
 
@@ -488,15 +338,12 @@ def project(
     if revoke and list_all:
         raise typer.BadParameter("use one of --revoke and --list", param_hint="--revoke")
     store = TrustStore(Paths.from_environ().trust_file)
-    try:
-        if list_all:
-            _list(store, as_json=as_json)
-        elif revoke:
-            _revoke(store, directory or Path.cwd(), as_json=as_json)
-        else:
-            _trust(store, directory or Path.cwd(), Consent(yes, as_json=as_json))
-    except ConfigurationError as error:
-        fail(error, as_json=as_json)
+    if list_all:
+        _list(store, as_json=as_json)
+    elif revoke:
+        _revoke(store, directory or Path.cwd(), as_json=as_json)
+    else:
+        _trust(store, directory or Path.cwd(), Consent(yes, as_json=as_json))
 
 
 def _trust(store: TrustStore, directory: Path, asked: Consent) -> None:
@@ -524,8 +371,7 @@ def _trust(store: TrustStore, directory: Path, asked: Consent) -> None:
         note(f"sha256 {approval.sha256}; a changed file has to be trusted again")
     elif asked.is_interactive:
         note("nothing was approved")
-    if asked.is_impossible:
-        refuse_unasked(as_json=asked.as_json, done="approved", remedy="--yes to approve this")
+    asked.refuse_if_impossible(done="approved", remedy="--yes to approve this")
 
 
 def _show(approval: Approval) -> None:

@@ -6,7 +6,7 @@ import sys
 import threading
 import time
 import webbrowser
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Annotated
 
@@ -17,20 +17,21 @@ import anyio.to_thread
 import typer
 
 from pml_gateway.cli.completion import server_names
-from pml_gateway.cli.context import Command, ConfigOption, JsonOption, command_gateway
+from pml_gateway.cli.context import Command, ConfigOption, JsonOption
 from pml_gateway.cli.local import endpoint_of
-from pml_gateway.cli.machine import whose
-from pml_gateway.cli.output import ExitCode, fail, note, print_json, print_json_line, print_table, say, warn
-from pml_gateway.cli.status import reported
+from pml_gateway.cli.output import ExitCode, fail, note, print_json, print_json_line, say, warn
+from pml_gateway.cli.status import look
+from pml_gateway.config.problems import server_entry
 from pml_gateway.config.servers import Transport
-from pml_gateway.config.settings import LogSettings, Settings
+from pml_gateway.config.settings import LogSettings
 from pml_gateway.errors import GatewayError, InvalidInputError, UpstreamAuthError, UsageError
+from pml_gateway.owner.operations import PROBE, RECONNECT, REFRESH
 from pml_gateway.telemetry.logs import configure
-from pml_gateway.text import counted, plural_of, some_of, span, suggestion
 
 if TYPE_CHECKING:
     from pml_gateway.config.servers import UpstreamDefinition
     from pml_gateway.processes.child_log import LogReader
+    from pml_gateway.reports.status import ProcessStatus
     from pml_gateway.types import JsonObject
     from pml_gateway.upstreams.auth.callback import Callback
 
@@ -43,9 +44,7 @@ upstreams_app = typer.Typer(name="upstreams", no_args_is_help=False)
 @upstreams_app.callback(invoke_without_command=True)
 def upstreams(
     context: typer.Context,
-    probe: Annotated[
-        bool, typer.Option("--probe", help="Ask every server now; without a running gateway, start them for it.")
-    ] = False,
+    probe: Annotated[bool, typer.Option("--probe", help="Ask every server now; start a gateway if none runs.")] = False,
     timeout: Annotated[
         float | None,
         typer.Option("--timeout", metavar="SECONDS", min=1, help="How long --probe waits. [default: the slowest's]"),
@@ -64,23 +63,27 @@ def upstreams(
     if timeout is not None and not probe:
         raise typer.BadParameter("needs --probe", param_hint="--timeout")
     command = Command(config, as_json=as_json)
-    reports = command.run(lambda: _probed(command, timeout) if probe else reported(command))
-    _show(reports, as_json=as_json)
-    if not as_json and not probe and any(report.get("pid", 0) is None for report in reports):
+    if probe:
+        _show(*_probed(command, timeout), as_json=as_json)
+        return
+    found = look(command)
+    if found.broken is not None:
+        fail(found.broken, as_json=as_json)
+    _show(found.reports, found.errors, as_json=as_json)
+    if not as_json and any(report["pid"] is None for report in found.reports):
         note(f"{_why_unasked(command)}: this is what was last known; --probe looks")
 
 
-async def _probed(command: Command, timeout: float | None) -> list[JsonObject]:
-    """Ask every server now, through the running gateways or one for this command."""
+def _probed(command: Command, timeout: float | None) -> tuple[list[ProcessStatus], list[str]]:
+    """Ask every server now, through every gateway that runs, or the one of the configuration file."""
     from pml_gateway.reports.status import with_disabled
-    from pml_gateway.serve.control import gateway_status, read_logins
 
-    running = [] if command.config_file is not None else await _refreshed(command, timeout or REFRESH_SECONDS)
-    if running:
-        return with_disabled(running, command.load().settings)
-    async with command_gateway(command, connect=True, timeout=timeout) as gateway:
-        await read_logins(gateway)
-        return with_disabled([{**gateway_status(gateway), "pid": None}], gateway.state.settings)
+    settings = command.load().settings
+    if command.config_file is None:
+        reports, errors = command.run(lambda: _refreshed(command, timeout or REFRESH_SECONDS))
+        if reports or errors:
+            return with_disabled(reports, settings), errors
+    return with_disabled([command.ask(PROBE, {"seconds": timeout})], settings), []
 
 
 def refresh(as_json: JsonOption = False) -> None:
@@ -89,10 +92,10 @@ def refresh(as_json: JsonOption = False) -> None:
     Example: pml refresh
     """
     command = Command(as_json=as_json)
-    reports = command.run(lambda: _refreshed(command, REFRESH_SECONDS))
-    if reports or as_json:
-        _show(reports, as_json=as_json)
-    if not reports:
+    reports, errors = command.run(lambda: _refreshed(command, REFRESH_SECONDS))
+    if reports or errors or as_json:
+        _show(reports, errors, as_json=as_json)
+    if not reports and not errors:
         note(_why_unasked(command))
         raise typer.Exit(ExitCode.FAILED if endpoint_of(command).living() is None else ExitCode.OK)
 
@@ -105,110 +108,24 @@ def _why_unasked(command: Command) -> str:
     return f"the gateway of this machine{f' (process {living})' if living else ''} runs and has served no client yet"
 
 
-async def _refreshed(command: Command, timeout: float) -> list[JsonObject]:
-    """Return the running gateways' reports after they have listed every server again."""
-    from pml_gateway.reports.status import by_process
-    from pml_gateway.serve.control import ask_gateways
+async def _refreshed(command: Command, timeout: float) -> tuple[list[ProcessStatus], list[str]]:
+    """Return the status of every process that serves after all servers were listed again, and errors of the others."""
+    from pml_gateway.owner.sockets import ask_gateways
 
-    return by_process(await ask_gateways(command.paths, "refresh", timeout))
+    answers = await ask_gateways(command.paths, REFRESH, timeout)
+    return [each for each in answers.results if each["gateways"]], answers.errors
 
 
-def _show(reports: list[JsonObject], *, as_json: bool) -> None:
+def _show(reports: list[ProcessStatus], errors: list[str], *, as_json: bool) -> None:
     if as_json:
-        print_json({"gateways": reports})
+        print_json({"gateways": reports, "errors": errors})
         return
-    for report in reports:
-        if "error" in report:
-            warn(report["error"])
-            continue
-        if report["pid"] is not None:
-            modes = report["mode"]
-            named = [f"{plural_of(modes.count(',') + 1, 'mode')} {modes}"] if modes else []
-            parts = [f"gateway {report['pid']}", *named, counted(report["tools"], "tool")]
-            say(", ".join(parts), style="bold")
-        are_told_apart = any(whose(row) for row in report["upstreams"])
-        print_table(
-            (
-                "server",
-                *(["for"] if are_told_apart else ()),
-                "state",
-                "login",
-                "tools",
-                "prompts",
-                "resources",
-                "latency",
-                "age",
-            ),
-            (
-                (
-                    row["server"],
-                    *([some_of(whose(row))] if are_told_apart else ()),
-                    _state(row, is_served=report["pid"] is not None),
-                    _login(row),
-                    row["tools"],
-                    *_offered(row),
-                    _milliseconds(row),
-                    _age(row),
-                )
-                for row in report["upstreams"]
-            ),
-        )
-        for warning in dict.fromkeys(warning for row in report["upstreams"] for warning in _warnings(row)):
-            warn(warning)
+    # The reports take 0.2 s to import.
+    from pml_gateway.cli.status_tables import show_upstreams
 
-
-def _warnings(row: JsonObject) -> Iterator[str]:
-    if row["error"]:
-        yield row["error"]
-    if row.get("held_back"):
-        yield f"{row['server']}: {counted(row['held_back'], 'definition')} held back; pml trust"
-    if row.get("flagged"):
-        yield f"{row['server']}: {counted(row['flagged'], 'accepted definition')} may be risky; pml trust list"
-
-
-def _state(row: JsonObject, *, is_served: bool) -> str:
-    breaker = row["breaker"]
-    is_held_back = breaker["state"] != "closed" and row["state"] != "failed"
-    notes = [
-        "tools stale" if row["stale"] else "",
-        f"calls {breaker['state'].replace('_', ' ')}" if is_held_back else "",
-        # Only who goes on tries again.
-        f"again in {breaker['retry_after_seconds']:.0f} s" if is_served and "retry_after_seconds" in breaker else "",
-    ]
-    return ", ".join([row["state"].replace("_", " "), *filter(None, notes)])
-
-
-def _login(row: JsonObject) -> str:
-    auth = row["auth"]
-    match auth["state"]:
-        case "logged_in" if auth["expires_at"] and not auth["renews"]:
-            return f"logged in until {auth['expires_at']}"
-        case "logged_in":
-            return "logged in"
-        case "login_needed":
-            return "login needed"
-        case "client_credentials":
-            return "by client secret"
-        case "headers":
-            return "by header"
-        case _:
-            return "not needed"
-
-
-def _offered(row: JsonObject) -> tuple[object, object]:
-    """Gateways of an earlier version do not count what is offered beside tools."""
-    return row.get("prompts", ""), row.get("resources", 0) + row.get("templates", 0) if "resources" in row else ""
-
-
-def _milliseconds(row: JsonObject) -> str:
-    return "" if row["latency_seconds"] is None else f"{row['latency_seconds'] * 1000:.0f} ms"
-
-
-def _age(row: JsonObject) -> str:
-    seconds = row["age_seconds"]
-    if seconds is None:
-        return "never"
-    return span(seconds)
+    for error in errors:
+        warn(error)
+    show_upstreams(reports)
 
 
 LOGIN_SECONDS = 300.0
@@ -323,24 +240,14 @@ async def _logout(command: Command, name: str) -> JsonObject:
 
 def _definition(command: Command, name: str) -> UpstreamDefinition:
     configure(LogSettings(level="error"))
-    loaded = command.load()
-    return _configured(loaded.settings, name)
-
-
-def _configured(settings: Settings, name: str) -> UpstreamDefinition:
-    if name not in settings.servers:
-        raise UsageError(
-            f"no server {name!r} is configured{suggestion(name, settings.servers)}",
-            hint=f"known are {', '.join(settings.servers)}",
-        )
-    return settings.servers[name]
+    return server_entry(command.load().settings, name)
 
 
 async def _tell_gateways(command: Command, name: str) -> int:
-    from pml_gateway.serve.control import ask_gateways
+    from pml_gateway.owner.sockets import ask_gateways
 
-    answers = await ask_gateways(command.paths, "reconnect", timeout=5, server=name)
-    return len({answer["pid"] for answer in answers if "error" not in answer})
+    answers = await ask_gateways(command.paths, RECONNECT, 5, {"server": name})
+    return len({answer["pid"] for answer in answers.results})
 
 
 def _read_answers(callback: Callback) -> None:
@@ -409,7 +316,7 @@ def _print(line: str, *, as_json: bool) -> None:
 def _reader(command: Command, name: str) -> LogReader:
     from pml_gateway.processes.child_log import LogReader, log_path
 
-    definition = _configured(command.load().settings, name)
+    definition = server_entry(command.load().settings, name)
     if definition.resolved_transport is not Transport.STDIO:
         raise InvalidInputError(
             f"{name} is reached over {definition.resolved_transport.value}: the gateway does not see its stderr",

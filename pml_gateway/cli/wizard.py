@@ -2,34 +2,43 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from statistics import median
 from typing import TYPE_CHECKING
 
 import typer
 
-from pml_gateway.cli.context import Command, command_gateway, recorded_searches
-from pml_gateway.cli.output import fail, note, print_diff, print_json, print_table, refuse_unasked, say, warn, wrapped
-from pml_gateway.cli.preset import consequences
+from pml_gateway.cli.consent import Consent
+from pml_gateway.cli.context import Command
+from pml_gateway.cli.output import (
+    note,
+    note_written,
+    print_diff,
+    print_json,
+    print_table,
+    say,
+    warn,
+    wrapped,
+)
+from pml_gateway.cli.tokens import sample_in_words
 from pml_gateway.clients.discover import client_files, known_client
-from pml_gateway.clients.known import CLIENT_NAMES, CLIENTS
+from pml_gateway.clients.known import CLIENT_NAMES
 from pml_gateway.clients.places import Surroundings
-from pml_gateway.config.edit import FileEdit, apply_preset, edit_file, set_values
+from pml_gateway.config.edits.edit import FileEdit
 from pml_gateway.config.presets import load_preset
-from pml_gateway.config.project import DerivedIntent, derive_intent, find_project_file
+from pml_gateway.config.project import DerivedIntent, derive_intent
 from pml_gateway.config.trust import TrustStore
 from pml_gateway.errors import ConfigurationError
-from pml_gateway.paths import PROJECT_NAME
-from pml_gateway.reports.recommend import CONTEXT_WINDOW, Priority
+from pml_gateway.owner.operations import PRESET_COSTS
+from pml_gateway.reports.recommend import Priority
+from pml_gateway.setup.presets import PresetChange
 from pml_gateway.text import counted, suggestion
 from pml_gateway.types import MODES
 
 if TYPE_CHECKING:
     from pml_gateway.reports.recommend import Recommendation, Situation
-    from pml_gateway.reports.token_costs import PresetCost, Sample
+    from pml_gateway.reports.token_costs import CatalogCosts
 
 
 PLAIN_FILE = "mcp-json"
@@ -106,30 +115,12 @@ class GivenAnswers:
 
 
 @dataclass(frozen=True, slots=True)
-class _Measured:
-    """The user's own numbers, by what is configured now; `costs` are by preset, from the fewest tools to all.
-
-    Of the `servers`, `known` have listed tools that can be counted.
-    """
-
-    servers: int
-    known: int
-    intent: str | None
-    search_tokens: int | None
-    sample: Sample | None
-    costs: Sequence[PresetCost]
-
-    def tokens(self, preset: str) -> int:
-        return next(cost.tokens for cost in self.costs if cost.preset == preset)
-
-
-@dataclass(frozen=True, slots=True)
 class _Outcome:
     """Result of the interview."""
 
     situation: Situation
     chosen: Recommendation
-    measured: _Measured
+    measured: CatalogCosts
     derived: DerivedIntent | None
     intent: str | None
     """Content of the project file, or None to leave it."""
@@ -137,19 +128,19 @@ class _Outcome:
 
 def run_wizard(command: Command, given: GivenAnswers, *, yes: bool, dry_run: bool) -> None:
     """Ask, count, show, and apply what was chosen after a question."""
-    is_asking = sys.stdin.isatty() and not (yes or dry_run or command.as_json)
-    try:
-        outcome = _interview(command, given, is_asking=is_asking)
-        edits = _edits(command, outcome, dry_run=True)
-        if not command.as_json:
-            _show(outcome, edits)
-        has_changed = any(edit.has_changed for edit in edits)
-        is_wanted = has_changed and not dry_run and (yes or (is_asking and _confirmed(edits)))
-        if is_wanted:
-            edits = _edits(command, outcome, dry_run=False)
-        warnings = _warnings(command, outcome, edits)
-    except ConfigurationError as error:
-        fail(error, as_json=command.as_json)
+    asked = Consent(yes, dry_run, command.as_json)
+    is_asking = asked.is_interactive
+    outcome = _interview(command, given, is_asking=is_asking)
+    file = command.config_file or command.paths.config_file
+    change = PresetChange(load_preset(outcome.chosen.preset), file, outcome.intent)
+    edits = change.edits(dry_run=True)
+    if not command.as_json:
+        _show(outcome, edits)
+    changed = [str(edit.path) for edit in edits if edit.has_changed]
+    is_wanted = bool(changed) and asked.agrees(f"Write {' and '.join(changed)}?")
+    if is_wanted:
+        edits = change.edits()
+    warnings = change.warnings(edits, TrustStore(command.paths.trust_file))
     if command.as_json:
         # Without --yes, what it would choose is the answer.
         print_json(_report(outcome, edits, warnings, is_written=is_wanted))
@@ -157,14 +148,12 @@ def run_wizard(command: Command, given: GivenAnswers, *, yes: bool, dry_run: boo
     for warning in warnings:
         warn(warning)
     for edit in edits:
-        backup = f" (the text before is in {edit.backup})" if edit.backup else ""
         if is_wanted and edit.has_changed:
-            note(f"wrote {edit.path}{backup}")
-    if not has_changed:
+            note_written(edit.path, edit.backup)
+    if not changed:
         note(f"{edits[0].path} already says what {outcome.chosen.preset} says")
     elif not is_wanted:
-        if not (dry_run or is_asking):
-            refuse_unasked(as_json=False)
+        asked.refuse_if_impossible()
         note("nothing was written")
 
 
@@ -174,57 +163,27 @@ def _interview(command: Command, given: GivenAnswers, *, is_asking: bool) -> _Ou
     # Before anything is started: a slip in a flag is told at once.
     given_priority = read_priority(given.matters) if given.matters is not None else None
     clients = [known_client(name).name for name in given.clients] if given.clients is not None else None
-    measured = command.run(lambda: _measure(command, None))
-    servers = given.servers or asked_number("How many servers will there be?", measured.servers, is_asking=is_asking)
+    # Warnings about what is configured now are no answer to what should be.
+    quiet = replace(command, as_json=True)
+    measured = quiet.ask(PRESET_COSTS, {"intent": None})
+    servers = given.servers or asked_number("How many servers will there be?", measured["servers"], is_asking=is_asking)
     clients = clients if clients is not None else asked_clients(is_asking=is_asking)
     priority = given_priority or asked_priority(is_asking=is_asking)
-    deferring = {client.name for client in CLIENTS if client.defers}
-    meta = measured.tokens("meta_only")
-    situation = Situation(
-        servers=servers,
-        # Servers that are yet to come, or did not answer, are taken to be as large as those that are known.
-        full_tokens=round(measured.tokens("full_proxy") * servers / max(measured.known, 1)),
-        meta_tokens=meta,
-        search_tokens=measured.search_tokens,
-        context_window=CONTEXT_WINDOW,
-        priority=priority,
-        deferring=[name for name in clients if name in deferring],
-        others=[name for name in clients if name not in deferring],
-    )
+    situation = Situation.of(measured, servers, clients, priority)
     chosen = recommend(situation)
     derived, intent = _intent(given, measured, chosen, is_asking=is_asking)
-    if intent is not None and intent != measured.intent:
-        measured = command.run(lambda: _measure(command, intent))
+    if intent is not None and intent != measured["intent"]:
+        measured = quiet.ask(PRESET_COSTS, {"intent": intent})
     return _Outcome(situation, chosen, measured, derived, intent)
 
 
-async def _measure(command: Command, intent: str | None) -> _Measured:
-    from pml_gateway.reports.token_costs import preset_costs, sample_intents, search_costs
-
-    # Warnings about what is configured now are no answer to what should be.
-    async with command_gateway(replace(command, as_json=True)) as gateway:
-        state = await gateway.wait_for_search(60)
-        wanted = intent or state.settings.gateway.intent
-        searches = await search_costs(gateway)
-        sample = None if wanted else sample_intents(state, recorded_searches(command))
-        enabled = {name for name, definition in state.settings.servers.items() if definition.enabled}
-        return _Measured(
-            len(enabled),
-            len(enabled & state.catalog.listed_upstreams),
-            wanted,
-            round(median(searches)) if searches else None,
-            sample,
-            await preset_costs(gateway, wanted, sample),
-        )
-
-
 def _intent(
-    given: GivenAnswers, measured: _Measured, chosen: Recommendation, *, is_asking: bool
+    given: GivenAnswers, measured: CatalogCosts, chosen: Recommendation, *, is_asking: bool
 ) -> tuple[DerivedIntent | None, str | None]:
     """Return the settings derived from the project, and those to write; configured ones stay."""
     if given.intent is not None:
         return None, " ".join(given.intent.split()) or None
-    if chosen.preset not in SELECTING or measured.intent is not None:
+    if chosen.preset not in SELECTING or measured["intent"] is not None:
         return None, None
     derived = derive_intent(Surroundings.here(Path.cwd()).project)
     if derived is None:
@@ -237,61 +196,29 @@ def _intent(
     return derived, derived.text
 
 
-def _edits(command: Command, outcome: _Outcome, *, dry_run: bool) -> list[FileEdit]:
-    """Return the edit of the configuration, and of the project's file where an intent goes there."""
-    file = command.config_file or command.paths.config_file
-    preset = load_preset(outcome.chosen.preset)
-    edits = [edit_file(file, lambda text: apply_preset(text, preset, file), dry_run=dry_run)]
-    if outcome.intent is not None:
-        project = _project_file()
-        values = {"gateway": {"intent": outcome.intent}}
-        edits.append(edit_file(project, lambda text: set_values(text, values, project), dry_run=dry_run))
-    return edits
-
-
-def _project_file() -> Path:
-    return find_project_file(Path.cwd()) or Surroundings.here(Path.cwd()).project / PROJECT_NAME
-
-
-def _confirmed(edits: Sequence[FileEdit]) -> bool:
-    names = " and ".join(str(edit.path) for edit in edits if edit.has_changed)
-    return typer.confirm(f"Write {names}?", default=True, err=True)
-
-
-def _warnings(command: Command, outcome: _Outcome, edits: Sequence[FileEdit]) -> list[str]:
-    warnings = consequences(load_preset(outcome.chosen.preset), edits[0])
-    if outcome.intent is not None:
-        # Until it is written, the intent is missed that is about to be there.
-        warnings = [warning for warning in warnings if "no intent is configured" not in warning]
-        store, project = TrustStore(command.paths.trust_file), edits[-1]
-        was_trusted = bool(project.before) and store.is_trusted(project.path, project.before.encode())
-        if was_trusted and project.has_changed:
-            warnings.append(f"{project.path} was trusted as it was before; run `pml trust project` again")
-    return warnings
-
-
 def _show(outcome: _Outcome, edits: Sequence[FileEdit]) -> None:
     measured, situation = outcome.measured, outcome.situation
     print_table(
         ("PRESET", "TOOLS", "TOKENS", "OF THE CONTEXT"),
         (
             (
-                f"{cost.preset}{' *' if cost.preset == outcome.chosen.preset else ''}{' ~' if cost.is_sampled else ''}",
-                cost.tools,
-                f"{cost.tokens:,}",
-                f"{cost.tokens / situation.context_window:.1%}",
+                f"{cost['preset']}{' *' if cost['preset'] == outcome.chosen.preset else ''}"
+                f"{' ~' if cost['is_sampled'] else ''}",
+                cost["tools"],
+                f"{cost['tokens']:,}",
+                f"{cost['tokens'] / situation.context_window:.1%}",
             )
-            for cost in measured.costs
+            for cost in measured["presets"]
         ),
     )
-    servers = counted(measured.servers, "server")
-    known = f"{measured.known} of {servers}" if measured.known < measured.servers else servers
+    servers = counted(measured["servers"], "server")
+    known = f"{measured['known']} of {servers}" if measured["known"] < measured["servers"] else servers
     say(f"tools of {known}, o200k_base tokens of one tools/list; * is chosen", style="dim")
-    if measured.intent:
-        say(f"intent: {measured.intent}", style="dim")
-    elif measured.sample is not None:
-        say(f"~ {measured.sample}", style="dim")
-    if situation.servers != measured.known:
+    if measured["intent"]:
+        say(f"intent: {measured['intent']}", style="dim")
+    elif measured["sample"] is not None:
+        say(sample_in_words(measured["sample"]), style="dim")
+    if situation.servers != measured["known"]:
         say(
             f"with {counted(situation.servers, 'server')} of this size, "
             f"everything makes {situation.full_tokens:,} tokens",
@@ -317,21 +244,19 @@ def _report(
             "clients": [*situation.deferring, *situation.others],
             "matters": situation.priority.value,
         },
-        "sample": None if outcome.measured.sample is None else outcome.measured.sample.as_json(),
+        "sample": outcome.measured["sample"],
         "presets": [
             {
-                "preset": cost.preset,
-                "tools": cost.tools,
-                "tokens": cost.tokens,
-                "of_context_window": round(cost.tokens / situation.context_window, 4),
+                **{key: cost[key] for key in ("preset", "tools", "tokens")},
+                "of_context_window": round(cost["tokens"] / situation.context_window, 4),
             }
-            for cost in outcome.measured.costs
+            for cost in outcome.measured["presets"]
         ],
         "preset": outcome.chosen.preset,
         "reason": outcome.chosen.reason,
         "notes": outcome.chosen.notes,
         "intent": {
-            "text": outcome.intent or outcome.measured.intent,
+            "text": outcome.intent or outcome.measured["intent"],
             "derived_from": str(outcome.derived.file) if outcome.derived is not None else None,
         },
         "written": is_written,

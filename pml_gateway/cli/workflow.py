@@ -8,14 +8,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from pml_gateway.cli.completion import workflow_names
-from pml_gateway.cli.context import Command, ConfigOption, JsonOption, command_gateway
-from pml_gateway.cli.output import ExitCode, fail, print_json, print_table, printable, say, told, warn
+from pml_gateway.cli.context import Command, ConfigOption, JsonOption
+from pml_gateway.cli.output import ExitCode, print_json, print_table, printable, say, told, warn
 from pml_gateway.config.document import parse, read_bytes
 from pml_gateway.errors import InvalidInputError
 from pml_gateway.owner.arguments import given_arguments
+from pml_gateway.owner.operations import EXECUTE_WORKFLOW, RUN_WORKFLOW, WORKFLOWS
 
 if TYPE_CHECKING:
-    from pml_gateway.types import JsonObject
+    from pml_gateway.owner.results import ToolResult
+    from pml_gateway.reports.workflows import CheckedWorkflow
 
 workflow_app = typer.Typer(
     name="workflow",
@@ -54,12 +56,12 @@ def run(
             raise typer.BadParameter("a file of steps takes no arguments", param_hint="ARGUMENTS")
         request = command.run(lambda: _from_file(file))
         steps = {**request, "dry_run": True} if dry_run else request
-        result = command.run(lambda: _call(command, "execute_workflow", steps))
+        result = command.ask(EXECUTE_WORKFLOW, {"steps": steps})
     elif dry_run:
         raise typer.BadParameter("checks a file; workflows of the configuration: pml workflow validate")
     else:
         name = target if ":" in target else f"workflows:{target}"
-        result = command.run(lambda: _call(command, "call_tool", {"name": name, "arguments": given}))
+        result = command.ask(RUN_WORKFLOW, {"name": name, "arguments": given})
     _show(result, as_json=as_json)
     data = result.get("structuredContent") or {}
     is_refused = is_file and data.get("dry_run") is True and data.get("valid") is False
@@ -74,16 +76,14 @@ def validate(config: ConfigOption = None, as_json: JsonOption = False) -> None:
     Example: pml workflow validate --json
     """
     command = Command(config, as_json=as_json)
-    rows = command.run(lambda: _workflows(command))
+    rows = command.ask(WORKFLOWS)["workflows"]
     problems = [problem for row in rows for problem in row["problems"]]
     if as_json:
         print_json({"valid": not problems, "workflows": rows})
     else:
         for row in rows:
             say(f"{row['name']}: {'unavailable' if row['problems'] else 'ok'}", style="bold")
-            for problem in row["problems"]:
-                hint = f" ({problem['hint']})" if problem["hint"] else ""
-                warn(f"workflows.{row['name']}{problem['path'].replace('/', '.')}: {problem['message']}{hint}")
+            _warn_of_problems(row)
             for warning in row["warnings"]:
                 warn(f"workflows.{row['name']}: {warning}")
         if not rows:
@@ -99,7 +99,7 @@ def list_(config: ConfigOption = None, as_json: JsonOption = False) -> None:
     Example: pml workflow list
     """
     command = Command(config, as_json=as_json)
-    rows = command.run(lambda: _workflows(command))
+    rows = command.ask(WORKFLOWS)["workflows"]
     if as_json:
         print_json({"workflows": rows})
         return
@@ -116,33 +116,26 @@ def list_(config: ConfigOption = None, as_json: JsonOption = False) -> None:
             for row in rows
         ),
     )
+    for row in rows:
+        _warn_of_problems(row)
 
 
-async def _workflows(command: Command) -> list[JsonObject]:
-    from pml_gateway.reports.workflows import composite_status
-
-    async with command_gateway(command) as gateway:
-        return composite_status(gateway.state)
+def _warn_of_problems(row: CheckedWorkflow) -> None:
+    for problem in row["problems"]:
+        hint = f" ({problem['hint']})" if problem["hint"] else ""
+        warn(f"workflows.{row['name']}{problem['path'].replace('/', '.')}: {problem['message']}{hint}")
 
 
 async def _from_file(file: Path) -> dict[str, Any]:
     return parse(read_bytes(file), "user", file).values
 
 
-async def _call(command: Command, meta_tool: str, arguments: JsonObject) -> JsonObject:
-    from pml_gateway.gateway.calling import Caller
-    from pml_gateway.gateway.request import CallOptions, RequestScope
-
-    async with command_gateway(command) as gateway:
-        return await Caller(gateway).as_owner(RequestScope(), meta_tool, arguments, CallOptions())
-
-
-def _show(result: JsonObject, *, as_json: bool) -> None:
+def _show(result: ToolResult, *, as_json: bool) -> None:
     error = (result.get("structuredContent") or {}).get("error") if result.get("isError") else None
     if as_json:
         print_json(result)
     elif error is not None:
-        fail(told(error))
+        raise told(error)
     elif result.get("structuredContent") is not None:
         print_json(result["structuredContent"])
     else:

@@ -16,22 +16,24 @@ from itertools import count
 from pathlib import Path
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field
 
 from pml_gateway.clients.block import Block
 from pml_gateway.clients.model import FileFormat
 from pml_gateway.clients.show import masked_diff
-from pml_gateway.config.edit import KEPT_BACKUPS, FileEdit, edit_file, file_backups
+from pml_gateway.config.edits.edit import KEPT_BACKUPS, FileEdit, edit_file, file_backups
 from pml_gateway.errors import ConfigurationError, UsageError
 from pml_gateway.files import OWNER_ONLY, PRIVATE_FOLDER, locked, write_atomically
 from pml_gateway.paths import Paths
+from pml_gateway.storage import kinds
+from pml_gateway.storage.documents import model_document
 from pml_gateway.text import suggestion
 
 _NAMED = re.compile(r"(?P<client>[a-z-]+?)-(?:user|project|local)-\d{8}-\d{6}(?:-\d+)?-.+")
 
 
-class _Kept(BaseModel):
-    """The record of one backup of a client's file: the file it is of, and whether a restore made it."""
+class _BackupRecord(BaseModel):
+    """Record of a backup: its client and file; `is_of_restore` if a restore made it."""
 
     model_config = ConfigDict(frozen=True)
 
@@ -41,7 +43,7 @@ class _Kept(BaseModel):
 
 
 class _Index(BaseModel):
-    backups: dict[str, _Kept] = Field(default_factory=dict)
+    backups: dict[str, _BackupRecord] = Field(default_factory=dict)
 
 
 class ClientBackups:
@@ -49,7 +51,7 @@ class ClientBackups:
 
     def __init__(self, paths: Paths) -> None:
         self.folder = paths.backups_dir
-        self._index = self.folder / "index.json"
+        self._index = model_document(kinds.BACKUP_INDEX, self.folder / "index.json", _Index)
 
     def keep(self, client: str, scope: str, file: Path, content: str | bytes, *, is_of_restore: bool = False) -> Path:
         """Back up the content of `file`; the caller holds the lock of the record of connections."""
@@ -60,7 +62,9 @@ class ClientBackups:
         self.folder.chmod(PRIVATE_FOLDER)
         try:
             kept = self.kept()
-            self._write(kept | {backup.name: _Kept(client=client, file=file.resolve(), is_of_restore=is_of_restore)})
+            self._write(
+                kept | {backup.name: _BackupRecord(client=client, file=file.resolve(), is_of_restore=is_of_restore)}
+            )
         except OSError:
             backup.unlink(missing_ok=True)
             raise
@@ -90,23 +94,15 @@ class ClientBackups:
             return []
         return sorted(path for path in self.folder.iterdir() if _NAMED.fullmatch(path.name) and path.is_file())
 
-    def kept(self) -> dict[str, _Kept]:
+    def kept(self) -> dict[str, _BackupRecord]:
         """Return the record of each backup, by name."""
-        try:
-            return _Index.model_validate_json(self._index.read_bytes()).backups
-        except FileNotFoundError:
-            return {}
-        except (ValidationError, OSError) as exc:
-            raise ConfigurationError(
-                f"{self._index} is damaged", hint="move it away; the backups next to it stay"
-            ) from exc
+        return self._index.require("move it away; the backups next to it stay").backups
 
-    def _write(self, kept: Mapping[str, _Kept]) -> None:
-        if not kept:
-            self._index.unlink(missing_ok=True)
-            return
-        index = _Index(backups=dict(kept)).model_dump(mode="json")
-        write_atomically(self._index, json.dumps(index, indent=2) + "\n")
+    def _write(self, kept: Mapping[str, _BackupRecord]) -> None:
+        if kept:
+            self._index.write(_Index(backups=dict(kept)))
+        else:
+            self._index.delete()
 
 
 @dataclass(frozen=True, slots=True)

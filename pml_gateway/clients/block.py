@@ -12,7 +12,7 @@ from typing import Any
 from pml_gateway.clients import jsonc
 from pml_gateway.clients.jsonc import remove_members, set_member
 from pml_gateway.clients.model import FileFormat, TomlEditError
-from pml_gateway.config.edit import merged
+from pml_gateway.config.edits.edit import merged
 
 
 class ClientFileError(ValueError):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import os
 import stat
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -13,14 +12,22 @@ from itertools import count
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field
 
 from pml_gateway.clients.backups import Backup, ClientBackups, all_backups
 from pml_gateway.clients.block import ClientFileError
 from pml_gateway.clients.discover import PROJECTS, ClientFile, of_project, read_place, with_text
 from pml_gateway.clients.jsonc import BOM
 from pml_gateway.clients.model import KnownClient, Scope
-from pml_gateway.clients.own import ENTRY_NAME, ConnectionKind, OwnEntry, own_kind, own_places, places_of
+from pml_gateway.clients.own import (
+    ENTRY_NAME,
+    OWN_VARIABLES,
+    ConnectionKind,
+    OwnEntry,
+    own_kind,
+    own_places,
+    places_of,
+)
 from pml_gateway.clients.places import Surroundings
 from pml_gateway.clients.show import masked_diff
 from pml_gateway.clients.translate import covers, differing_secrets, same_server, translated
@@ -29,6 +36,10 @@ from pml_gateway.config.settings import HttpSettings, Settings
 from pml_gateway.errors import ConfigurationError
 from pml_gateway.files import OWNER_ONLY, locked, usual_mode, write_atomically
 from pml_gateway.paths import PROJECT_NAME, Paths
+from pml_gateway.storage import kinds
+from pml_gateway.storage.documents import model_document
+
+How = Literal["connected", "already", "restored", "undone", "replaced", "nothing"]
 
 
 class ConnectedFile(BaseModel):
@@ -56,6 +67,8 @@ class ConnectedFile(BaseModel):
 class _Record(BaseModel):
     version: int = 1
     connections: dict[str, ConnectedFile] = Field(default_factory=dict)
+    instructions: dict[str, tuple[str, ...]] = Field(default_factory=dict)
+    """The files for models that hold our lines, with the clients that they were added for."""
 
 
 class ConnectedFiles:
@@ -63,6 +76,7 @@ class ConnectedFiles:
 
     def __init__(self, paths: Paths) -> None:
         self.path = paths.connections_file
+        self._document = model_document(kinds.CONNECTIONS, self.path, _Record)
         self.backups = ClientBackups(paths)
 
     def get(self, file: ClientFile) -> ConnectedFile | None:
@@ -77,7 +91,7 @@ class ConnectedFiles:
         """Record an edit."""
         record = self._read()
         record.connections[_identity(file)] = connection
-        self._write(record)
+        self._document.write(record)
 
     def take_back(self, file: ClientFile, known: ConnectedFile | None, backup: Path | None) -> None:
         """Undo the record of an edit that was not written: restore the record `known`, and delete the backup."""
@@ -105,11 +119,30 @@ class ConnectedFiles:
         left = (key for key, each in connections.items() if each.client == client.name and key not in known)
         return [Path(key.split("|")[0]) for key in left]
 
+    def count(self, client: str) -> int:
+        """Return the number of recorded edits for a client."""
+        return sum(each.client == client for each in self._read().connections.values())
+
+    def instructions(self, client: str | None = None) -> dict[Path, tuple[str, ...]]:
+        """Return the files for models that hold our lines, each with its clients; only those of `client` if given."""
+        found = self._read().instructions
+        return {Path(path): clients for path, clients in found.items() if client is None or client in clients}
+
+    def put_instructions(self, file: Path, clients: Sequence[str]) -> None:
+        """Record the clients that need our lines in a file; without clients, drop the record."""
+        record = self._read()
+        before = dict(record.instructions)
+        record.instructions.pop(str(file), None)
+        if clients:
+            record.instructions[str(file)] = tuple(clients)
+        if record.instructions != before:
+            self._document.write(record)
+
     def drop(self, file: ClientFile) -> None:
         """Delete the record of an edit that was undone."""
         record = self._read()
         if record.connections.pop(_identity(file), None) is not None:
-            self._write(record)
+            self._document.write(record)
 
     def back_up(self, file: ClientFile, text: str | None) -> Path | None:
         """Back up a text of `file`; do nothing if it is None."""
@@ -122,26 +155,15 @@ class ConnectedFiles:
 
     def give_up(self, backups: Collection[Path]) -> None:
         """Delete the connections that these backups would undo; `pml disconnect` then removes only our entry."""
-        with locked(self.path):
+        with self._document.locked():
             record = self._read()
             left = {key: each for key, each in record.connections.items() if each.backup not in backups}
             if left != record.connections:
                 record.connections = left
-                self._write(record)
+                self._document.write(record)
 
     def _read(self) -> _Record:
-        if not self.path.exists():
-            return _Record()
-        try:
-            return _Record.model_validate_json(self.path.read_bytes())
-        except (ValidationError, OSError) as exc:
-            raise ConfigurationError(
-                f"{self.path} is damaged",
-                hint=f"move it away; the backups of your clients' files are in {self.backups.folder}",
-            ) from exc
-
-    def _write(self, record: _Record) -> None:
-        write_atomically(self.path, json.dumps(record.model_dump(mode="json"), indent=2) + "\n")
+        return self._document.require(f"move it away; the backups of your clients' files are in {self.backups.folder}")
 
 
 def backups_here(paths: Paths, folder: Path) -> list[Backup]:
@@ -161,9 +183,6 @@ def _identity(file: ClientFile) -> str:
 def _target(path: Path) -> Path:
     """Resolve symbolic links; a link that leads back to itself resolves to itself."""
     return Path(os.path.realpath(path))
-
-
-How = Literal["connected", "already", "restored", "undone", "replaced", "nothing"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,9 +228,10 @@ class ClientEdit:
 
     @property
     def _plain(self) -> frozenset[str]:
-        """Return the strings of our own stdio entry: paths of the gateway and its files, which are not secret."""
+        """Return the strings that `pml connect` wrote into a stdio entry: paths and names, which are not secret."""
         entry = self.connection.entry if self.connection is not None and self.connection.kind == "stdio" else {}
-        return frozenset(_texts(entry))
+        variables = {name: text for name, text in entry.get("env", {}).items() if name in OWN_VARIABLES}
+        return frozenset(_texts({**entry, "env": variables}))
 
 
 def _texts(value: Any) -> Iterator[str]:
@@ -225,17 +245,20 @@ def _texts(value: Any) -> Iterator[str]:
 
 
 def files_of(
-    client: KnownClient, surroundings: Surroundings, connections: ConnectedFiles
+    client: KnownClient, surroundings: Surroundings, connections: ConnectedFiles, scope: Scope | None = None
 ) -> list[tuple[ClientFile, Surroundings]]:
-    """Return every file of a client that can be connected, with its blocks for every project."""
-    found: list[tuple[ClientFile, Surroundings]] = []
+    """Return every file of a client that can be connected, with its blocks for every project, each once.
+
+    In the home folder, a file of the user can be that of the project as well.
+    """
+    found: dict[str, tuple[ClientFile, Surroundings]] = {}
     for place in client.places:
-        if not place.read_only:
+        if not place.read_only and scope in (None, place.scope):
             file = read_place(client, place, surroundings)
-            found.append((file, surroundings))
+            found.setdefault(_identity(file), (file, surroundings))
             for other in of_other_projects(file, connections):
-                found.append((other, replace(surroundings, project=Path(other.project))))
-    return found
+                found.setdefault(_identity(other), (other, replace(surroundings, project=Path(other.project))))
+    return list(found.values())
 
 
 def of_other_projects(file: ClientFile, connections: ConnectedFiles) -> list[ClientFile]:

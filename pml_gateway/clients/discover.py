@@ -22,12 +22,13 @@ from pml_gateway.text import suggestion
 MAX_CLIENT_FILE_BYTES = 64 * 1024 * 1024
 """Size limit of a client's file; Claude Code keeps histories next to its servers, which take megabytes."""
 
-
 SKIPPED = "skipped"
 """The end of the problem text of a file that no client can read either, such as a pipe; other problems are reported."""
 
 PROJECTS = "projects"
 """The key of Claude Code's blocks for each project."""
+
+State = Literal["absent", "empty", "direct", "connected", "both", "broken", "skipped"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -230,9 +231,6 @@ def _elsewhere(values: Mapping[str, Any], block: tuple[str, ...]) -> Iterator[st
     for project, section in projects.items() if isinstance(projects, dict) else ():
         if project != block[1] and isinstance(section, dict) and section.get(block[2]):
             yield project
-
-
-State = Literal["absent", "empty", "direct", "connected", "both", "broken", "skipped"]
 
 
 @dataclass(frozen=True, slots=True)

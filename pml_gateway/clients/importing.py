@@ -4,24 +4,33 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Literal
 
-from pml_gateway.clients.discover import ClientFile
+from pml_gateway.clients.block import Block
+from pml_gateway.clients.discover import ClientFile, read_named
 from pml_gateway.clients.literals import VariableNames, without_literals
+from pml_gateway.clients.model import FileFormat, FileLocation, KnownClient, Scope, Variables
 from pml_gateway.clients.own import own_kind
+from pml_gateway.clients.paste import pasted
 from pml_gateway.clients.places import Surroundings
-from pml_gateway.clients.removed import identity
+from pml_gateway.clients.removed import RemovedServers, identity
 from pml_gateway.clients.translate import covers, differing_secrets, same_server, translated, united
 from pml_gateway.clients.variables import EntryOrigin, Translation
 from pml_gateway.config.advice import obstacles, variable_users
 from pml_gateway.config.commands.packages import kept_state
 from pml_gateway.config.settings import Settings
+from pml_gateway.errors import ConfigurationError, UsageError
 from pml_gateway.secrets.env_file import stored_variables
 from pml_gateway.secrets.references import references
 
 Outcome = Literal["added", "merged", "present", "removed", "skipped", "gateway"]
+
+REMOVED = KnownClient("removed", "pml remove", (), variables=Variables.ANY)
+"""Origin of servers that `pml remove` took out."""
 
 _UNSAFE = re.compile(r"[^A-Za-z0-9_. -]+")
 
@@ -110,7 +119,7 @@ def plan_import(
     freed = {name for name in variable_users(before) if name in stored and name not in used}
     names = {name: definition.model_dump(mode="json", exclude_defaults=True) for name, definition in kept.items()}
     readable = {name: value for name, value in environ.items() if value} | stored
-    placing = _Placing(
+    assignment = _ServerAssignment(
         plan,
         names,
         frozenset(names),
@@ -126,7 +135,7 @@ def plan_import(
                 continue
             found = translated(raw, EntryOrigin(file.client, file.scope, surroundings, file.inputs, entry_name))
             about |= {name: text for name, text in found.variables.items() if text or name not in about}
-            plan.servers.append(placing.placed(file, entry_name, found))
+            plan.servers.append(assignment.assigned(file, entry_name, found))
     # The environment's value of a name that other servers read may change, so it cannot be reused.
     taken: dict[str, str | None] = {name: value for name, value in environ.items() if value and name not in freed}
     read = {each.name for text in _texts(names) for each in references(text) if each.default is None}
@@ -143,8 +152,8 @@ def plan_import(
 
 
 @dataclass(slots=True)
-class _Placing:
-    """The assignment of entries, one by one, to servers in `names`; those in `before` were there at the start."""
+class _ServerAssignment:
+    """Assignment of entries, one by one, to the servers in `names`; those in `before` were there at the start."""
 
     plan: ImportPlan
     names: dict[str, dict[str, Any]]
@@ -153,7 +162,7 @@ class _Placing:
     has_workflows: bool
     removed: Mapping[str, str] = field(default_factory=dict)
 
-    def placed(self, file: ClientFile, entry_name: str, found: Translation) -> ImportedServer:
+    def assigned(self, file: ClientFile, entry_name: str, found: Translation) -> ImportedServer:
         """Return the outcome for the entry; add it to `names` if it is new."""
         server = ImportedServer(file, entry_name, "", "skipped", notes=found.notes, problems=found.problems)
         definition = found.definition
@@ -287,4 +296,36 @@ def _startable(server: str, definition: Mapping[str, Any], environ: Mapping[str,
     path = (definition.get("env") or {}).get("PATH") or environ.get("PATH")
     folder = definition.get("cwd")
     folder = None if folder and references(folder) else folder
-    yield from map(str, obstacles(command, server=server, folder=folder, path=path))
+    found = obstacles(command, server=server, folder=folder, path=path)
+    yield from (str(replace(obstacle, subject="")) for obstacle in found)
+
+
+def removed_servers(record: RemovedServers, plan: ImportPlan, settings: Settings, path: Path) -> ClientFile | None:
+    """Return the servers that `pml remove` took out and no client has any more, as a file, or None."""
+    seen = {each.name or each.entry_name for each in plan.servers}
+    entries = {name: each for name, each in record.definitions().items() if name not in seen | settings.servers.keys()}
+    if not entries:
+        return None
+    place, block = FileLocation(Scope.USER, "", ()), Block(FileFormat.JSON, ())
+    return ClientFile(REMOVED, place, path, block, exists=True, entries=entries)
+
+
+def read_source(source: Path, surroundings: Surroundings) -> list[ClientFile]:
+    """Return the file of a client, or else one with what `pml add` reads when it is pasted.
+
+    Raises:
+        ConfigurationError: it is neither; says what is wrong with it as the file of a client.
+    """
+    path = source.expanduser().absolute()
+    problem: ConfigurationError | None = None
+    found: list[ClientFile] = []
+    try:
+        found = read_named(path, surroundings)
+    except ConfigurationError as error:
+        problem = error
+    if not any(file.entries for file in found):
+        with suppress(UsageError, OSError, UnicodeDecodeError):
+            return [replace(pasted(path.read_text("utf-8")), path=path, is_copy=True)]
+    if problem is not None:
+        raise problem
+    return found

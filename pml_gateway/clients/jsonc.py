@@ -20,6 +20,14 @@ _WORD = re.compile(r"true|false|null|-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][+-]
 _SKIPPED = re.compile(r'"(?:[^"\\]|\\.)*"|//[^\r\n]*|/\*.*?\*/|[{}\[\]]', re.DOTALL)
 _WORDS = {"true": True, "false": False, "null": None}
 
+DEFAULT_INDENT = "  "
+
+_SAME_LINE = re.compile(r"[ \t]*(?:/\*(?:[^*\r\n]|\*(?!/))*\*/[ \t]*)*(?://[^\r\n]*)?")
+"""White space and comments up to the end of a line."""
+
+Write = Callable[[str, bool], str]
+"""Writes a member, given its indentation and whether the object is on one line."""
+
 
 class JsonTextError(ValueError):
     """Text that is not JSON, with the position of the error."""
@@ -223,12 +231,6 @@ class _Parser:
         return JsonTextError(message, self._text, self._at)
 
 
-DEFAULT_INDENT = "  "
-
-_SAME_LINE = re.compile(r"[ \t]*(?:/\*(?:[^*\r\n]|\*(?!/))*\*/[ \t]*)*(?://[^\r\n]*)?")
-"""White space and comments up to the end of a line."""
-
-
 def set_member(text: str, path: Sequence[str], name: str, value: Any) -> str:
     """Return `text` with `value` under `name` in the object at `path`; missing objects on the way are created."""
     if not text.removeprefix(BOM).strip():
@@ -295,10 +297,6 @@ def _removed(text: str, found: list[JsonMember], position: int) -> str:
         # The new last member has a comma, which the former last one did not have.
         text = text[: before.comma] + text[before.comma + 1 :]
     return text
-
-
-Write = Callable[[str, bool], str]
-"""Writes a member, given its indentation and whether the object is on one line."""
 
 
 def _inserted(text: str, parent: TextSpan, write: Write, behind: JsonMember | None) -> str:

@@ -64,10 +64,10 @@ def without_literals(
     found: list[Literal] = []
 
     def moved(secret: Secret, at: Keys) -> str:
-        if secret.is_default and (names.stored.get(secret.wish) or names.taken.get(secret.wish)):
+        if secret.is_default and (names.stored.get(secret.variable_name) or names.taken.get(secret.variable_name)):
             # The variable is set, so the default is not used.
-            return f"${{env:{secret.wish}}}"
-        wish = secret.wish if secret.is_variable else prefixed(server, secret.wish)
+            return f"${{env:{secret.variable_name}}}"
+        wish = secret.variable_name if secret.is_variable else prefixed(server, secret.variable_name)
         variable = names.name(server, wish, secret.value)
         found.append(Literal(variable, written_key(at), secret.value))
         return f"${{env:{variable}}}"

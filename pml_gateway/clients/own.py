@@ -5,14 +5,14 @@ from __future__ import annotations
 import os
 import re
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePosixPath, PureWindowsPath
 from typing import Any, Literal
 from urllib.parse import urlsplit
 
 from pml_gateway.clients.model import FileFormat, KnownClient, Variables
-from pml_gateway.config.settings import HttpSettings, Settings
+from pml_gateway.config.settings import CALLS_BY_EFFECT, HttpSettings, Settings
 from pml_gateway.errors import ConfigurationError, UsageError
 from pml_gateway.secrets.references import SecretReference, references, resolve
 from pml_gateway.text import suggestion
@@ -24,6 +24,11 @@ ConnectionKind = Literal["stdio", "http"]
 _LOOPBACK = frozenset({"127.0.0.1", "localhost", "::1"})
 _ENDPOINT = re.compile(r"/mcp(?:/[a-z_]+)?/?\Z")
 _PLACES = ("PML_HOME", "PML_CONFIG")
+META_TOOLS_VARIABLE = "PML_GATEWAY__META_TOOLS"
+"""Names the meta-tools of one client, whatever `gateway.meta_tools` of the configuration says."""
+
+OWN_VARIABLES = frozenset({*_PLACES, META_TOOLS_VARIABLE})
+"""The variables that `pml connect` writes; their values are no secrets."""
 
 
 def own_kind(raw: object, http: HttpSettings) -> ConnectionKind | None:
@@ -104,29 +109,66 @@ def pml_command(executable: Path | None = None) -> list[str]:
 
 @dataclass(frozen=True, slots=True)
 class OwnEntry:
-    """The entry to write; `secret` is the key in plain text, if the user chose that."""
+    """The entry to write; `secret` is the key in plain text, if the user chose that.
+
+    `dropped` are the variables that do not stay from the entry that it replaces.
+    """
 
     kind: ConnectionKind
     values: dict[str, Any] = field(repr=False)
     secret: str = field(default="", repr=False)
+    dropped: frozenset[str] = frozenset(_PLACES)
 
     def keeping(self, before: Any) -> OwnEntry:
-        """Return the entry with the options of the entry it replaces, if both start the gateway."""
+        """Return the entry with the options and variables of the entry it replaces, if both start the gateway."""
         if self.kind != "stdio" or before is None or "serve" not in _command_line(before)[1]:
             return self
-        return replace(self, values={**self.values, "args": [*self.values["args"], *own_words(before)]})
+        there = before.get("env") if isinstance(before.get("env"), Mapping) else {}
+        own = self.values.get("env", {})
+        variables = {name: text for name, text in there.items() if name in own or name not in self.dropped} | own
+        values: dict[str, Any] = {}
+        for name, value in self.values.items():
+            if name == "args":
+                # The same members in the same order, or connecting again would change the file each time.
+                values |= {name: [*value, *own_words(before)]} | ({"env": variables} if variables else {})
+            elif name != "env":
+                values[name] = value
+        return replace(self, values=values)
 
 
-def stdio_entry(client: KnownClient, environ: Mapping[str, str] = os.environ, *, pin: bool) -> OwnEntry:
-    """Return an entry that starts the gateway for the client; `pin` keeps the client from deferring its tools."""
+def calls_by_effect_in(entry: Mapping[str, Any]) -> bool:
+    """Return True if our entry names meta-tools that call tools up to an effect."""
+    text = entry.get("env", {}).get(META_TOOLS_VARIABLE)
+    return isinstance(text, str) and not CALLS_BY_EFFECT.keys().isdisjoint(text.split(","))
+
+
+def stdio_entry(
+    client: KnownClient,
+    environ: Mapping[str, str] = os.environ,
+    *,
+    pin: bool,
+    meta_tools: Sequence[str] | None = None,
+) -> OwnEntry:
+    """Return an entry that starts the gateway for the client.
+
+    Args:
+        client: the client.
+        environ: the variables that say where the gateway's files are.
+        pin: keep the client from deferring the gateway's tools.
+        meta_tools: the meta-tools of this client alone; empty: those of the configuration, None: as it is.
+    """
     command, *rest = pml_command()
     values: dict[str, Any] = {}
     if client.shape.stdio_type:
         values["type"] = client.shape.stdio_type
     values |= {"command": command, "args": [*rest, "serve"]}
-    if places := own_places(environ):
-        values["env"] = places
-    return OwnEntry("stdio", _finished(values, client, pin))
+    variables = own_places(environ)
+    if meta_tools:
+        variables[META_TOOLS_VARIABLE] = ",".join(meta_tools)
+    if variables:
+        values["env"] = variables
+    dropped = frozenset(_PLACES) if meta_tools is None else OWN_VARIABLES
+    return OwnEntry("stdio", _finished(values, client, pin), dropped=dropped)
 
 
 def http_entry(

@@ -49,6 +49,9 @@ _PREFIXED = re.compile(r"\$\{(?:env|input):|\$\{(?:workspaceFolder|userHome)\}")
 _YAML = re.compile(r"^[ \t]*(?:-[ \t]+)?[\w.-]+:(?:[ \t]|$)", re.MULTILINE)
 _SHAPES = ('{"mcpServers": {...}}', '"NAME": {...}', "[mcp_servers.NAME]", "claude mcp add ...")
 
+_PastedServers = tuple[dict[str, Any], tuple[str, ...], dict[str, str]]
+"""Servers by name, the keys around them, and the inputs to ask the user for."""
+
 
 def pasted(text: str, name: str | None = None) -> ClientFile:
     """Return pasted text as a file of the client with this form; a single server gets the given `name`.
@@ -79,11 +82,7 @@ def pasted(text: str, name: str | None = None) -> ClientFile:
     )
 
 
-_Found = tuple[dict[str, Any], tuple[str, ...], dict[str, str]]
-"""Servers by name, the keys around them, and the inputs to ask the user for."""
-
-
-def _read(text: str, name: str | None) -> _Found:
+def _read(text: str, name: str | None) -> _PastedServers:
     """Return the servers of the first reading that has any."""
     if entries := command_line_entries(text):
         return entries, (), {}
@@ -122,7 +121,7 @@ def _values(reading: str) -> Any:
         raise
 
 
-def _servers_in(values: Any, name: str | None) -> _Found | None:
+def _servers_in(values: Any, name: str | None) -> _PastedServers | None:
     if isinstance(values, list):
         values = {"servers": values}
     if not isinstance(values, dict):

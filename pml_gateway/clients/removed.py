@@ -9,11 +9,12 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from pydantic import BaseModel, Field, ValidationError
+from pydantic import BaseModel, Field
 
 from pml_gateway.errors import ConfigurationError
-from pml_gateway.files import locked, write_atomically
 from pml_gateway.secrets.judgement import MASK, masked
+from pml_gateway.storage import kinds
+from pml_gateway.storage.documents import model_document
 
 _REFERENCE = re.compile(r"\$\{(?:env|file):[^{}]*\}")
 
@@ -29,22 +30,16 @@ class RemovedServers:
     """The record of removed servers; a damaged one counts as empty, since it only saves a question."""
 
     def __init__(self, path: Path) -> None:
-        self._path = path
+        self._document = model_document(kinds.REMOVED, path, _Record)
 
     def names(self) -> Mapping[str, str]:
         """Return the identities of removed servers, each with the name it had."""
-        return self._read().removed
+        return self._document.read().removed
 
     def definitions(self) -> Mapping[str, Mapping[str, Any]]:
         """Return the definitions of removed servers, by the name each had."""
-        record = self._read()
+        record = self._document.read()
         return {record.removed[key]: each for key, each in record.definitions.items() if key in record.removed}
-
-    def _read(self) -> _Record:
-        try:
-            return _Record.model_validate_json(self._path.read_bytes())
-        except (OSError, ValidationError):
-            return _Record()
 
     def change(self, *, removed: Mapping[str, Mapping[str, Any]], added: Iterable[Mapping[str, Any]]) -> None:
         """Delete the records of servers that were `added`, and record those that were `removed`.
@@ -52,21 +47,23 @@ class RemovedServers:
         Raises:
             ConfigurationError: the record cannot be written.
         """
+        gone = set(map(identity, added))
+        new = {identity(definition): (name, dict(definition)) for name, definition in removed.items()}
+
+        def update(before: _Record) -> _Record:
+            names = {key: name for key, name in before.removed.items() if key not in gone}
+            definitions = {key: each for key, each in before.definitions.items() if key not in gone}
+            return _Record(
+                removed=names | {key: name for key, (name, _) in new.items()},
+                definitions=definitions | {key: definition for key, (_, definition) in new.items()},
+            )
+
         try:
-            with locked(self._path):
-                before = self._read()
-                gone = set(map(identity, added))
-                new = {identity(definition): (name, dict(definition)) for name, definition in removed.items()}
-                names = {key: name for key, name in before.removed.items() if key not in gone}
-                definitions = {key: each for key, each in before.definitions.items() if key not in gone}
-                after = _Record(
-                    removed=names | {key: name for key, (name, _) in new.items()},
-                    definitions=definitions | {key: definition for key, (_, definition) in new.items()},
-                )
-                if after != before:
-                    write_atomically(self._path, after.model_dump_json(indent=2) + "\n")
+            self._document.change(update)
         except OSError as exc:
-            raise ConfigurationError(f"{self._path} cannot be written: {exc.strerror}", hint="check its owner") from exc
+            raise ConfigurationError(
+                f"{self._document.path} cannot be written: {exc.strerror}", hint="check its owner"
+            ) from exc
 
 
 def identity(definition: Mapping[str, Any]) -> str:

@@ -24,7 +24,7 @@ def masked_diff(
 ) -> str:
     """Return the change as a unified diff; `secrets` are masked everywhere, `plain` texts are never masked."""
     text = _diff(name, before, after)
-    there = _There(text, _escaped(text), plain)
+    there = _DiffText(text, _escaped(text), plain)
     found: dict[tuple[str, str], str] = {}
 
     def judge(value: str, find: Callable[[], tuple[Secret, ...]], at: Keys) -> str:
@@ -44,6 +44,11 @@ def masked_diff(
     for secret in secrets:
         text = text.replace(json.dumps(secret)[1:-1], MASK).replace(secret, MASK)
     return text
+
+
+def text_diff(name: str, before: str, after: str) -> str:
+    """Return the change of a text without structure as a unified diff; what looks like a credential is masked."""
+    return "".join(mask_text(line) for line in _diff(name, before, after).splitlines(keepends=True))
 
 
 def _replaced(text: str, key: str, written: str, masked: str) -> str:
@@ -81,8 +86,8 @@ def _moved(match: re.Match[str], lines: int) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class _There:
-    """A diff, the escaped strings in it, and the texts that are known not to be secret."""
+class _DiffText:
+    """Text of a diff, the escaped strings in it, and the texts that are known not to be secret."""
 
     text: str
     escaped: Mapping[str, set[str]]

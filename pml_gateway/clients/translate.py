@@ -37,6 +37,9 @@ _LIMITS = frozenset(
 )
 _SIGN_IN = frozenset({"authProviderType", "headersHelper", "targetAudience", "targetServiceAccount"})
 
+_SECTIONS = ("env", "headers")
+_REFERENCE = re.compile(r"\$\{(?:env|file):[^{}]*\}")
+
 
 def translated(raw: object, origin: EntryOrigin) -> Translation:
     """Return the definition that does what `raw` does in its client."""
@@ -118,10 +121,6 @@ def _relative(definition: Mapping[str, Any], folder: Path) -> Iterator[bool]:
 
 def _is_absolute(text: str) -> bool:
     return text.startswith(("~", "${")) or PurePosixPath(text).is_absolute() or PureWindowsPath(text).is_absolute()
-
-
-_SECTIONS = ("env", "headers")
-_REFERENCE = re.compile(r"\$\{(?:env|file):[^{}]*\}")
 
 
 def same_server(known: Mapping[str, Any], entry: Mapping[str, Any], environ: Mapping[str, str]) -> bool:

@@ -20,11 +20,15 @@ from pml_gateway.text import did_you_mean
 PREFIX = "PML_"
 DELIMITER = "__"
 NOT_SETTINGS = frozenset({"PML_HOME", "PML_DATA", "PML_CONFIG"})
-"""Variables of the program that name places; everything else with the prefix is a setting."""
+"""Variables that name folders and files; every other one with the prefix is a setting."""
+
+_ENDPOINT = "OTEL_EXPORTER_OTLP_ENDPOINT"
+_SIGNAL_ENDPOINT = "OTEL_EXPORTER_OTLP_{}_ENDPOINT"
+_EXPORTER = "OTEL_{}_EXPORTER"
 
 
 class _EnvironmentSettings(Settings, BaseSettings):
-    """The settings tree as pydantic-settings wants it; only its fields are read, it is never instantiated."""
+    """Settings tree in the form that pydantic-settings reads; only its fields are used, it is never instantiated."""
 
     model_config = SettingsConfigDict(
         env_prefix=PREFIX, env_nested_delimiter=DELIMITER, case_sensitive=True, env_parse_none_str="null"
@@ -32,7 +36,7 @@ class _EnvironmentSettings(Settings, BaseSettings):
 
 
 class _EnvironmentSource(EnvSettingsSource):
-    """pydantic-settings' reader over one variable that is handed in, with comma separated lists beside JSON."""
+    """Settings source for one given variable; lists may be JSON or comma-separated."""
 
     def __init__(self, name: str, value: str) -> None:
         super().__init__(_EnvironmentSettings)
@@ -137,14 +141,9 @@ def _starts_like_a_section(variable: str) -> bool:
     return any(variable[len(PREFIX) :].lower().startswith(f"{name}_") for name in member_keys(()))
 
 
-_ENDPOINT = "OTEL_EXPORTER_OTLP_ENDPOINT"
-_SIGNAL_ENDPOINT = "OTEL_EXPORTER_OTLP_{}_ENDPOINT"
-_EXPORTER = "OTEL_{}_EXPORTER"
-
-
 @dataclass(frozen=True, slots=True)
 class OtlpTarget:
-    """Return the signals to export; without a configured endpoint, exporters read the variables themselves."""
+    """Signals to export, and where; without an endpoint, exporters read the variables themselves."""
 
     endpoint: str | None
     traces: bool

@@ -12,12 +12,13 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from pml_gateway.config.advice import confusable_ids, intent_sources, without_effect
+from pml_gateway.config.advice import LOAD_CHECKS
 from pml_gateway.config.document import is_there, parse, read_bytes
 from pml_gateway.config.environment import environment_layer
+from pml_gateway.config.findings import Area, Finding, SettingsCase, Severity, from_text, run_checks
 from pml_gateway.config.layers import KeyPath, Layer, Origin, dotted, layer_of, leaves, merge
 from pml_gateway.config.presets import load_preset
-from pml_gateway.config.problems import Problem, configuration_error, shaped, shown, validation_problems
+from pml_gateway.config.problems import Problem, configuration_error, shown, validation_problems, without_aliases
 from pml_gateway.config.project import find_project_file, project_layer
 from pml_gateway.config.settings import GatewaySection, Settings
 from pml_gateway.config.trust import TrustStore
@@ -44,7 +45,7 @@ class LoadedSettings:
 
     settings: Settings
     origins: Mapping[str, Origin]
-    warnings: tuple[str, ...]
+    warnings: tuple[Finding, ...]
     files: tuple[Path, ...]
     problems: tuple[Problem, ...] = ()
     read_at: float = math.inf
@@ -97,8 +98,9 @@ def load_settings(
     replaced += _unknown_modes(layers, merged)
     warnings += map(str, replaced)
     settings = _validated(merged, environment.problems, replaced)
-    warnings += [*without_effect(settings), *confusable_ids(settings), *intent_sources(settings)]
-    return LoadedSettings(settings, _origins(settings, merged), tuple(warnings), tuple(files), tuple(replaced), read_at)
+    told = [from_text(Area.CONFIGURATION, Severity.WARNING, warning) for warning in warnings]
+    told += run_checks(LOAD_CHECKS, SettingsCase(settings, environ))
+    return LoadedSettings(settings, _origins(settings, merged), tuple(told), tuple(files), tuple(replaced), read_at)
 
 
 def with_servers(loaded: LoadedSettings, identity: str) -> LoadedSettings:
@@ -144,7 +146,7 @@ def _user_layers(config_file: Path | None, paths: Paths, environ: Mapping[str, s
         ) from exc
     content = read_bytes(file)
     files.append(file)
-    return [shaped(parse(content, "user", file))]
+    return [without_aliases(parse(content, "user", file))]
 
 
 def _gateway(layers: list[Layer]) -> GatewaySection:

@@ -49,7 +49,7 @@ class Preset:
 
 
 def preset_directory(package: Path = PACKAGE) -> Path:
-    """Return the presets of an installed package, or those beside it in a checkout.
+    """Return the presets of an installed package, or those of a checkout.
 
     Raises:
         ConfigurationError: neither exists.

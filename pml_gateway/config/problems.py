@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from types import UnionType
-from typing import Any, TypeGuard, Union, get_args, get_origin
+from typing import Any, TypeGuard, TypeVar, Union, get_args, get_origin
 
 from pydantic import AliasChoices, BaseModel, ValidationError
 
 from pml_gateway.config.layers import KeyPath, Layer, Origin, dotted
+from pml_gateway.config.servers import UpstreamDefinition
 from pml_gateway.config.settings import ClientSettings, Settings
 from pml_gateway.errors import ConfigurationError, UsageError
 from pml_gateway.text import did_you_mean, nearest, suggestion
@@ -20,21 +21,47 @@ ALIASES: dict[tuple[str, ...], tuple[str, ...]] = {
     ("mcpServers",): ("servers",),
     ("gateway", "hybrid", "blacklisted_tools"): ("gateway", "blacklisted_tools"),
 }
-"""Other spellings that are accepted and merged into the key that counts."""
+"""Accepted aliases of keys, each with the key that it is merged into."""
 
-SPOKEN_OF: dict[KeyPath, KeyPath] = {
+GUESSED_KEYS: dict[KeyPath, KeyPath] = {
     (*section, name): ("gateway", "tools_exposure")
     for section in ((), ("gateway",))
     for name in ("mode", "exposure", "preset")
 }
-"""Keys that there are not, by what commands and pages call what they are for."""
+"""Keys that do not exist but are often guessed, each with the key to use."""
 
 DISTANT_LIKENESS = 0.8
-"""A misspelt key of another section has to be more alike than one of the same section."""
+"""Minimum likeness of a key in another section to be suggested; higher than for keys of the same section."""
+
+MAX_VALUE_CHARACTERS = 60
+
+MAX_LISTED_PROBLEMS = 30
+"""Maximum number of problems in a message: a screenful; `details` has them all."""
+
+SECRET_SECTIONS = frozenset({"servers", "clients", "workflows"})
+"""Sections whose texts may be credentials; their values never enter a message."""
+
+EntryT = TypeVar("EntryT")
+
+_QUOTED = re.compile(r"'([^']*)'")
+
+_SHOULD_BE = {
+    **dict.fromkeys(("int_type", "int_parsing", "int_from_float", "int_parsing_size"), "a whole number"),
+    **dict.fromkeys(("float_type", "float_parsing"), "a number"),
+    "finite_number": "a number with digits, as 10",
+    **dict.fromkeys(("bool_type", "bool_parsing"), "true or false"),
+    **dict.fromkeys(("string_type", "path_type"), "a text"),
+    **dict.fromkeys(("model_type", "model_attributes_type", "dict_type"), "a mapping of keys to values"),
+    **dict.fromkeys(("tuple_type", "list_type", "set_type", "frozen_set_type"), "a list"),
+    "string_too_short": "at least {min_length} characters long",
+    "string_too_long": "at most {max_length} characters long",
+    "string_pattern_mismatch": "written like {pattern}",
+}
+"""Messages by pydantic's type of error; its own messages speak of tuples, instances and parsing."""
 
 
 def annotation_at(path: KeyPath) -> Any | None:
-    """Return the type that the settings tree holds at `path`; None where there is no such key."""
+    """Return the type of the setting at `path`; None if there is no such key."""
     annotation: Any = Settings
     for part in path:
         annotation = _member(annotation, part)
@@ -103,8 +130,8 @@ def member_keys(path: KeyPath) -> tuple[str, ...]:
 def nearest_key(path: KeyPath) -> KeyPath | None:
     """Return the known key closest to `path`: a sibling, the same name in another section, or nothing."""
     section, name = path[:-1], str(path[-1]).lower().replace("-", "_")
-    if (*section, name) in SPOKEN_OF:
-        return SPOKEN_OF[*section, name]
+    if (*section, name) in GUESSED_KEYS:
+        return GUESSED_KEYS[*section, name]
     siblings = member_keys(section)
     if name in siblings:
         return (*section, name)
@@ -121,7 +148,7 @@ def nearest_key(path: KeyPath) -> KeyPath | None:
 
 @cache
 def all_keys() -> tuple[KeyPath, ...]:
-    """Every key of the tree that does not depend on the name of a server, client or workflow."""
+    """Return all keys that do not depend on the name of a server, client or workflow."""
     return tuple(_walk(Settings, ()))
 
 
@@ -130,16 +157,6 @@ def _walk(model: type[BaseModel], path: KeyPath) -> Iterator[KeyPath]:
         yield (*path, name)
         if is_model(field.annotation):
             yield from _walk(field.annotation, (*path, name))
-
-
-MAX_VALUE_CHARACTERS = 60
-MAX_LISTED_PROBLEMS = 30
-"""More than a screen is not read; `details` has them all."""
-
-SECRET_SECTIONS = frozenset({"servers", "clients", "workflows"})
-"""Sections whose texts may be credentials; their values never enter a message."""
-
-_QUOTED = re.compile(r"'([^']*)'")
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,7 +172,7 @@ class Problem:
 
 
 def configuration_error(problems: Sequence[Problem]) -> ConfigurationError:
-    """One error for all `problems`; `details["problems"]` has them as objects."""
+    """Return one error for all `problems`; `details["problems"]` has them as objects."""
     texts = [str(problem) for problem in problems[:MAX_LISTED_PROBLEMS]]
     if len(problems) > MAX_LISTED_PROBLEMS:
         texts.append(f"and {len(problems) - MAX_LISTED_PROBLEMS} more")
@@ -165,7 +182,7 @@ def configuration_error(problems: Sequence[Problem]) -> ConfigurationError:
 
 
 def validation_problems(error: ValidationError, layer: Layer) -> list[Problem]:
-    """Every complaint of pydantic, in the order of the files, in the words of the configuration."""
+    """Return the errors of pydantic in the order of the files, in the words of the configuration."""
     problems = []
     for item in sorted(error.errors(include_url=False), key=lambda item: _line(layer.origin(item["loc"]))):
         path = tuple(part for part in item["loc"] if part != "[key]")
@@ -181,21 +198,6 @@ def _line(origin: Origin | None) -> tuple[str, int]:
 
 def _message(item: Any, path: KeyPath) -> str:
     return unknown_key(path) if item["type"] == "extra_forbidden" else plain_message(item, path)
-
-
-_SHOULD_BE = {
-    **dict.fromkeys(("int_type", "int_parsing", "int_from_float", "int_parsing_size"), "a whole number"),
-    **dict.fromkeys(("float_type", "float_parsing"), "a number"),
-    "finite_number": "a number with digits, as 10",
-    **dict.fromkeys(("bool_type", "bool_parsing"), "true or false"),
-    **dict.fromkeys(("string_type", "path_type"), "a text"),
-    **dict.fromkeys(("model_type", "model_attributes_type", "dict_type"), "a mapping of keys to values"),
-    **dict.fromkeys(("tuple_type", "list_type", "set_type", "frozen_set_type"), "a list"),
-    "string_too_short": "at least {min_length} characters long",
-    "string_too_long": "at most {max_length} characters long",
-    "string_pattern_mismatch": "written like {pattern}",
-}
-"""Types of errors of pydantic, whose own messages speak of tuples, instances and parsing."""
 
 
 def plain_message(item: Any, path: KeyPath = ("servers",)) -> str:
@@ -222,7 +224,7 @@ def plain_message(item: Any, path: KeyPath = ("servers",)) -> str:
 
 
 def unknown_key(path: KeyPath) -> str:
-    """`unknown key`, with the nearest known one if any is near."""
+    """Return the message `unknown key`, with the nearest known key if one is similar."""
     meant = nearest_key(path)
     if meant is not None:
         return f"unknown key; {did_you_mean([str(meant[-1]) if meant[:-1] == path[:-1] else dotted(meant)])}"
@@ -231,7 +233,7 @@ def unknown_key(path: KeyPath) -> str:
 
 
 def shown(value: object, path: KeyPath) -> str:
-    """`value` as a message may show it: short, and never a text that could be a credential."""
+    """Return a value for display in a message: shortened, and without texts that could be credentials."""
     match value:
         case None:
             return "null"
@@ -252,8 +254,8 @@ def shown(value: object, path: KeyPath) -> str:
             return "this value"
 
 
-def shaped(layer: Layer) -> Layer:
-    """`layer` with every alias merged into the key that counts, and without keys that hold nothing.
+def without_aliases(layer: Layer) -> Layer:
+    """Return a layer with aliases merged into their keys, and without empty keys.
 
     Raises:
         ConfigurationError: the same server is given under both spellings.
@@ -325,9 +327,22 @@ def client_entry(settings: Settings, name: str) -> ClientSettings:
     Raises:
         UsageError: none is configured.
     """
-    if name not in settings.clients:
+    return _entry("client", settings.clients, name, "none")
+
+
+def server_entry(settings: Settings, name: str) -> UpstreamDefinition:
+    """Return the server of this name.
+
+    Raises:
+        UsageError: none is configured.
+    """
+    return _entry("server", settings.servers, name, "none; pml add NAME -- COMMAND adds one")
+
+
+def _entry(kind: str, entries: Mapping[str, EntryT], name: str, none: str) -> EntryT:
+    if name not in entries:
         raise UsageError(
-            f"no client {name!r} is configured{suggestion(name, settings.clients)}",
-            hint=f"configured clients: {', '.join(settings.clients) or 'none'}",
+            f"no {kind} {name!r} is configured{suggestion(name, entries)}",
+            hint=f"known are {', '.join(entries) or none}",
         )
-    return settings.clients[name]
+    return entries[name]

@@ -13,7 +13,7 @@ from typing import Any
 
 from pml_gateway.config.document import is_there, parse
 from pml_gateway.config.layers import KeyPath, Layer, Origin, dotted, leaves, nodes
-from pml_gateway.config.problems import Problem, annotation_at, shaped
+from pml_gateway.config.problems import Problem, annotation_at, without_aliases
 from pml_gateway.config.settings import GatewaySection
 from pml_gateway.config.trust import TrustStore, read_project_file
 from pml_gateway.errors import ConfigurationError
@@ -23,10 +23,10 @@ from pml_gateway.text import counted, suggestion
 from pml_gateway.types import MODES, ExposureMode
 
 MAX_INTENT_CHARACTERS = 500
-"""A sentence or two; more is an attempt to write into prompts or logs."""
+"""Maximum length of an intent, a sentence or two; more is an attempt to write into prompts or logs."""
 
 MAX_UNTRUSTED_BYTES = 64 * 1024
-"""Bounds the time a file that nobody approved can cost at every start (about a third of a second)."""
+"""Maximum size of an unapproved file; reading this much takes a third of a second at every start."""
 
 MAX_DENIED = 1_000
 MAX_PATTERN_CHARACTERS = 200
@@ -38,7 +38,22 @@ _NAME = re.compile(r"[A-Za-z0-9_.-]{1,40}")
 
 _Comparison = Callable[[Any, float | None], bool]
 
-_FROM_LEAST_LISTED = tuple(MODES)
+_MODES_BY_LENGTH_OF_LIST = tuple(MODES)
+
+MAX_BYTES = 256 * 1024
+"""Maximum bytes that are read of a README or project description; further text describes something else."""
+
+MAX_CHARACTERS = 240
+"""Maximum length of a derived intent: two sentences select better than a page."""
+
+MIN_CHARACTERS = 12
+READMES = ("README.md", "README.rst", "README.txt", "README", "readme.md")
+
+_SKIPPED = re.compile(r"^\s*(#|=|-{3}|\*{3}|!\[|\[!|<|>|\||```|\.\. |:)|^\s*$")
+"""Lines of a README that are not prose: headings, rules, images, badges, HTML, quotes, tables and directives."""
+
+_LINK = re.compile(r"!?\[([^\]]*)\]\([^)]*\)")
+_MARKUP = re.compile(r"[*_`]{1,3}(?=\S)|(?<=\S)[*_`]{1,3}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,19 +96,19 @@ def project_layer(path: Path, store: TrustStore, gateway: GatewaySection) -> Pro
         # A refused file does not name itself twice.
         return _ignored(path, exc.message.removeprefix(str(path)).removesuffix("; not read").lstrip(": "))
     if is_trusted:
-        return ProjectLayer(path, shaped(parse(content, "project", path)), True, ())
+        return ProjectLayer(path, without_aliases(parse(content, "project", path)), True, ())
     if len(content) > MAX_UNTRUSTED_BYTES:
         return _ignored(path, f"not trusted, and larger than {MAX_UNTRUSTED_BYTES} bytes")
     try:
-        written = shaped(parse(content, "project", path))
+        written = without_aliases(parse(content, "project", path))
     except ConfigurationError:
         # Its words are not repeated: they could quote whatever the file, or a link in its place, contains.
         return _ignored(path, "not trusted, and not a valid YAML configuration; `pml trust project` says what is wrong")
-    narrowed = _Narrowed(gateway)
+    untrusted = _UntrustedSettings(gateway)
     for key_path, value in leaves(written.values):
-        narrowed.consider(key_path, value)
-    layer = Layer("project", narrowed.values, narrowed.origins(written))
-    return ProjectLayer(path, layer, False, narrowed.warnings(path), narrowed.problems(written))
+        untrusted.consider(key_path, value)
+    layer = Layer("project", untrusted.values, untrusted.origins(written))
+    return ProjectLayer(path, layer, False, untrusted.warnings(path), untrusted.problems(written))
 
 
 def _ignored(path: Path, reason: str) -> ProjectLayer:
@@ -101,8 +116,8 @@ def _ignored(path: Path, reason: str) -> ProjectLayer:
 
 
 @dataclass(slots=True)
-class _Narrowed:
-    """Collects what an untrusted file may set."""
+class _UntrustedSettings:
+    """Settings of an untrusted file, sorted into allowed and refused ones."""
 
     gateway: GatewaySection
     values: dict[str, Any] = field(default_factory=dict)
@@ -112,7 +127,7 @@ class _Narrowed:
     unnamed: set[str] = field(default_factory=set)
 
     def consider(self, path: KeyPath, value: Any) -> None:
-        """Keep `value` if it is an intent or lets clients see less."""
+        """Allow `value` if it is an intent or lets clients see less, else note why it is refused."""
         hybrid = self.gateway.hybrid
         match path:
             case ("gateway", "intent"):
@@ -192,7 +207,7 @@ class _Narrowed:
         if current is ExposureMode.HYBRID and not self.gateway.hybrid.expose_underlying_tools:
             current = ExposureMode.META_ONLY
         asked = ExposureMode(value)
-        if _FROM_LEAST_LISTED.index(asked) < _FROM_LEAST_LISTED.index(current):
+        if _MODES_BY_LENGTH_OF_LIST.index(asked) < _MODES_BY_LENGTH_OF_LIST.index(current):
             self._set(path, asked.value)
         elif asked is not self.gateway.tools_exposure:
             self.widening.append(f"gateway.tools_exposure, since {asked} lists more than {current}")
@@ -230,26 +245,9 @@ def _is_share_above(value: Any, current: float | None) -> bool:
 
 
 def cleaned(text: str, limit: int) -> str:
-    """Printable characters only (no terminal escapes, no bidirectional or invisible ones), of bounded length."""
+    """Return the printable characters (no terminal escapes, bidirectional or invisible ones), up to `limit`."""
     printable = "".join(" " if unicodedata.category(character)[0] in "CZ" else character for character in text)
     return " ".join(printable.split())[:limit]
-
-
-MAX_BYTES = 256 * 1024
-"""Of a file that describes a project; what is further down describes something else."""
-
-MAX_CHARACTERS = 240
-"""Of an intent that is derived: two sentences select better than a page."""
-
-MIN_CHARACTERS = 12
-
-READMES = ("README.md", "README.rst", "README.txt", "README", "readme.md")
-
-_SKIPPED = re.compile(r"^\s*(#|=|-{3}|\*{3}|!\[|\[!|<|>|\||```|\.\. |:)|^\s*$")
-"""Lines of a README that are no prose: headings, rules, images, badges, HTML, quotes, tables and directives."""
-
-_LINK = re.compile(r"!?\[([^\]]*)\]\([^)]*\)")
-_MARKUP = re.compile(r"[*_`]{1,3}(?=\S)|(?<=\S)[*_`]{1,3}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -327,7 +325,7 @@ def _first_paragraph(text: str) -> str:
 
 
 def _shortened(text: str) -> str:
-    """Whole sentences up to the limit; of a longer first sentence, its first words."""
+    """Return whole sentences up to the limit; if the first is longer, its first words."""
     if len(text) <= MAX_CHARACTERS:
         return text
     sentences = re.split(r"(?<=[.!?])\s+", text)

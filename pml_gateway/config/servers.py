@@ -13,6 +13,7 @@ from pydantic import AliasChoices, BaseModel, BeforeValidator, ConfigDict, Field
 
 from pml_gateway.config.commands.packages import kept_state
 from pml_gateway.config.foreign_entries import in_one_shape
+from pml_gateway.types import EFFECT_HINTS, Effect, JsonObject, effect_of
 
 LOOPBACK_HOSTS = frozenset({"127.0.0.1", "localhost", "::1"})
 
@@ -203,6 +204,21 @@ class ToolSettings(BaseModel):
     enabled: bool = Field(
         default=True, description="false: the tool does not exist for any client; `pml disable SERVER:TOOL`"
     )
+    effect: Literal["read", "write", "destructive"] | None = Field(
+        default=None, description="what its calls do; replaces the server's own hints"
+    )
+    title: str | None = Field(default=None, min_length=1, description="replaces the server's title")
+    description: str | None = Field(default=None, min_length=1, description="replaces the server's description")
+
+
+class ExtensionSettings(BaseModel):
+    """Extensions of the protocol between clients and servers."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
+
+    deny: tuple[str, ...] = Field(
+        default=(), description="identifiers that neither side is told of, such as `io.modelcontextprotocol/ui`"
+    )
 
 
 class UpstreamDefinition(BaseModel):
@@ -236,6 +252,12 @@ class UpstreamDefinition(BaseModel):
     )
     enabled: bool = Field(default=True, description="false: it is not started, and its tools are gone")
     tools: dict[str, ToolSettings] = Field(default_factory=dict, description="by the tool's own name")
+    effect_default: Literal["read", "write"] | None = Field(
+        default=None, description="what calls of tools without hints do; without it, anything, as MCP has it"
+    )
+    extensions: ExtensionSettings = Field(
+        default=ExtensionSettings(), description="in addition to upstreams.extensions"
+    )
     sessions: Literal["shared", "per_folder", "per_client"] | None = Field(
         default=None,
         description="shared: of all clients; per_folder: of those of one folder; per_client: one for each of them; "
@@ -311,6 +333,30 @@ class UpstreamDefinition(BaseModel):
     def disabled_tools(self) -> frozenset[str]:
         """The names of the tools that are switched off."""
         return frozenset(name for name, tool in self.tools.items() if not tool.enabled)
+
+    @property
+    def changes_tools(self) -> bool:
+        """Return True if its owner switches tools off, or replaces a part of their definitions."""
+        return bool(self.tools) or self.effect_default is not None
+
+    def as_configured(self, tool: JsonObject) -> JsonObject | None:
+        """Return the definition of a tool with what its owner replaces; None if it is switched off."""
+        settings = self.tools.get(str(tool.get("name")), ToolSettings())
+        if not settings.enabled:
+            return None
+        effect = settings.effect
+        if effect is None and effect_of(tool.get("annotations")) is Effect.UNKNOWN:
+            effect = self.effect_default
+        changed: JsonObject = {
+            key: text for key in ("title", "description") if (text := getattr(settings, key)) is not None
+        }
+        if effect is not None:
+            given = tool.get("annotations")
+            hints = given.items() if isinstance(given, dict) else ()
+            replaced = EFFECT_HINTS if settings.effect is None else (*EFFECT_HINTS, "idempotentHint")
+            kept = {key: hint for key, hint in hints if key not in replaced}
+            changed["annotations"] = {**kept, **Effect(effect).hints}
+        return {**tool, **changed} if changed else tool
 
     def fingerprint(self) -> str:
         """Return a hash of what decides which tools this upstream has; secrets enter as references only."""

@@ -3,26 +3,41 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationInfo, field_validator
 
-from pml_gateway.config.servers import Transport, UpstreamDefinition
+from pml_gateway.config.servers import ExtensionSettings, Transport, UpstreamDefinition
+from pml_gateway.hosts import ANY_PORT, read_authority, read_origin
 from pml_gateway.secrets.references import is_reference, references
-from pml_gateway.types import MODES, ExposureMode, Ranking
+from pml_gateway.types import MODES, Effect, ExposureMode, Ranking
 
 KNOWN_META_TOOLS = ("search_tools", "tool_schema", "call_tool", "call_batch", "execute_workflow", "read_result")
 """In the fixed order in which they are listed."""
 
-META_TOOLS = (*KNOWN_META_TOOLS, "gateway_info", "focus")
-"""All that `gateway.meta_tools` may name; the last two are off by default."""
+CALLS_BY_EFFECT: Mapping[str, Effect] = MappingProxyType(
+    {
+        "call_tool_read": Effect.READ,
+        "call_tool_write": Effect.WRITE,
+        "call_tool_destructive": Effect.DESTRUCTIVE,
+    }
+)
+"""The meta-tools that call tools up to an effect, so that a client can be allowed some of them; off by default."""
+
+META_TOOLS = (*KNOWN_META_TOOLS, *CALLS_BY_EFFECT, "gateway_info")
+"""All that `gateway.meta_tools` may name; others than the known ones are off by default."""
 
 _STORES = ("disk:", "redis://", "rediss://")
 _NAMESPACE = re.compile(r"[a-zA-Z0-9_-]{1,48}")
 _LANGUAGE = re.compile(r"[^\W\d_][\w -]{1,30}")
 _SIZE = re.compile(r"^\s*(\d+(?:\.\d+)?)\s*([KMG]i?B|B)?\s*$", re.IGNORECASE)
 _FACTORS = {"b": 1, "kb": 1000, "mb": 1000**2, "gb": 1000**3, "kib": 1024, "mib": 1024**2, "gib": 1024**3}
+
+SHORTEST_NAME = 16
+"""Lower bound of the maximum length of tool names: a hash and a few characters before it."""
 
 
 def _bytes(value: object) -> object:
@@ -92,6 +107,8 @@ class NamespaceSettings(Section):
             raise ValueError(
                 f"{wrong[0]!r} cannot name a namespace; use up to 48 letters, digits, _ and -, and no meta-tool's name"
             )
+        if empty := [name for name, entries in groups.items() if not entries]:
+            raise ValueError(f"{empty[0]!r} has no tools; name some, as in server:*, or take it out")
         return groups
 
 
@@ -102,6 +119,9 @@ class GatewaySection(Section):
     intent: str | None = Field(
         default=None, description="what the work is about; selects tools where the client sends no intent"
     )
+    follow: Literal["off", "searches"] = Field(
+        default="off", description="searches: what a session just searched for and used selects its lists as well"
+    )
     style: Literal["tools", "namespaces"] = Field(
         default="tools", description="namespaces: one tool per server, with an action, and search_tools"
     )
@@ -110,7 +130,9 @@ class GatewaySection(Section):
         default=False, description="with namespaces: list the original tools too, marked as legacy"
     )
     meta_tools: tuple[str, ...] = Field(
-        default=KNOWN_META_TOOLS, description="which meta-tools there are; also gateway_info and focus"
+        default=KNOWN_META_TOOLS,
+        description="which meta-tools there are; also call_tool_read, call_tool_write, "
+        "call_tool_destructive and gateway_info",
     )
     instructions_tokens: int = Field(
         default=400, ge=0, description="o200k_base tokens of what clients are told when they connect; 0: nothing"
@@ -138,10 +160,6 @@ class GatewaySection(Section):
         return names
 
 
-SHORTEST_NAME = 16
-"""Lower bound of the maximum length of tool names: a hash and a few characters before it."""
-
-
 class NamingSettings(Section):
     """Names of upstream tools for clients."""
 
@@ -163,7 +181,9 @@ class SearchSettings(Section):
     ranking: Ranking = Field(default=Ranking.FUSED, description="the evidence that orders hits")
     min_score: float = Field(default=0.3, ge=0, le=1, description="score from which search_tools answers a tool")
     limit: int = Field(default=5, ge=1, le=50, description="hits of a search that asks for no number")
-    requests: bool = Field(default=True, description="find tools also by what is asked for them (pml requests list)")
+    example_queries: bool = Field(
+        default=True, description="find tools also by what is asked for them (pml example-queries list)"
+    )
 
 
 class ReferenceSettings(Section):
@@ -183,9 +203,16 @@ class ReferenceSettings(Section):
     max_bytes: ByteSize = Field(
         default=256 * 1024**2, description="of all stored results; the least recently used go first"
     )
-    store: str = Field(default="memory", description="memory, disk, disk:<folder>, or a redis:// or rediss:// URL")
 
-    @field_validator("store")
+
+class StorageSettings(Section):
+    """Location of content that need not be a file in the gateway's folder."""
+
+    results: str = Field(
+        default="memory", description="stored results: memory, disk, disk:<folder>, or a redis:// or rediss:// URL"
+    )
+
+    @field_validator("results")
     @classmethod
     def _is_a_store(cls, store: str) -> str:
         if store in ("memory", "disk") or store.startswith(_STORES) or references(store):
@@ -209,16 +236,13 @@ class WorkflowSettings(Section):
 
 
 class LimitSettings(Section):
-    """Limits of one request with all its calls and steps, and of one session."""
+    """Limits of one request with all its calls and steps."""
 
     request_steps: int = Field(
         default=2_000_000, ge=1000, description="evaluations of expressions and schemas; about two seconds"
     )
     request_parts: int = Field(
         default=1_000_000, ge=1000, description="values that its expressions build; about 100 MB"
-    )
-    focused_tools: int = Field(
-        default=10, ge=1, le=100, description="tools that focus keeps on a session's list at the same time"
     )
 
 
@@ -261,6 +285,7 @@ class UpstreamSettings(Section):
     max_message_bytes: ByteSize = Field(
         default=ByteSize(64 * 1024**2), ge=64 * 1024, description="longest message of a server; longer ones are refused"
     )
+    extensions: ExtensionSettings = Field(default=ExtensionSettings(), description="of every server")
     breaker: BreakerSettings = BreakerSettings()
 
 
@@ -295,6 +320,16 @@ class HttpSettings(Section):
     metrics_key: str | None = Field(
         default=None, description="${env:NAME} or ${file:PATH}; needed for /metrics where `clients:` have keys"
     )
+
+    @field_validator("allowed_hosts", "allowed_origins")
+    @classmethod
+    def _can_be_sent(cls, values: tuple[str, ...], field: ValidationInfo) -> tuple[str, ...]:
+        is_host = field.field_name == "allowed_hosts"
+        read, example = (read_authority, "mcp.example.com") if is_host else (read_origin, "https://app.example.com")
+        for value in values:
+            if read(value.removesuffix(ANY_PORT)) is None:
+                raise ValueError(f"{value[:80]!r} is no {'host' if is_host else 'origin'}; write for example {example}")
+        return values
 
     @field_validator("metrics_key")
     @classmethod
@@ -401,7 +436,7 @@ class EnrichSettings(Section):
         default=("en",),
         min_length=1,
         max_length=8,
-        description="languages you ask in: eight requests a tool, four more for each further language, at most 16",
+        description="languages you ask in: eight examples a tool, four more for each further language, at most 16",
     )
     timeout: float = Field(default=300, gt=0, le=3600, description="seconds that one prompt may take, retries included")
     max_tokens: int = Field(
@@ -461,6 +496,7 @@ class Settings(Section):
     naming: NamingSettings = NamingSettings()
     search: SearchSettings = SearchSettings()
     references: ReferenceSettings = ReferenceSettings()
+    storage: StorageSettings = StorageSettings()
     learning: LearningSettings = LearningSettings()
     workflow: WorkflowSettings = WorkflowSettings()
     limits: LimitSettings = LimitSettings()
@@ -477,6 +513,11 @@ class Settings(Section):
     workflows: dict[str, Any] = Field(
         default_factory=dict, description="composite tools by name: description, input, steps, output"
     )
+
+    @property
+    def requires_keys(self) -> bool:
+        """Return True if requests over HTTP need a client's key; clients then differ in what they see."""
+        return bool(self.clients)
 
     @field_validator("workflows")
     @classmethod
@@ -533,6 +574,11 @@ class EffectiveSettings:
     def max_sessions(self) -> int:
         """Sessions of single clients."""
         return self.definition.max_sessions or self.defaults.max_sessions
+
+    @property
+    def denied_extensions(self) -> frozenset[str]:
+        """Return the identifiers of the extensions that are switched off."""
+        return frozenset(self.definition.extensions.deny) | frozenset(self.defaults.extensions.deny)
 
     @property
     def per_client(self) -> bool:

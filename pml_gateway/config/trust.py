@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import hashlib
-import json
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field
 
-from pml_gateway.config.document import is_there, read_bytes
+from pml_gateway.config.document import read_bytes
 from pml_gateway.errors import ConfigurationError
-from pml_gateway.files import locked, write_atomically
 from pml_gateway.regular_files import git_root
+from pml_gateway.storage import kinds
+from pml_gateway.storage.documents import Document, model_document
 
 TrustState = Literal["trusted", "changed", "missing"]
 
@@ -81,33 +81,27 @@ class TrustStore:
     def trust(self, file: Path, content: bytes) -> TrustedFile:
         """Approve `content` as what `file` may say."""
         entry = TrustedFile(sha256=fingerprint(content), trusted_at=datetime.now(UTC).replace(microsecond=0))
-        with locked(self.path):
+        with self._document.locked():
             record = self._read()
             record.files[_identity(file)] = entry
-            self._write(record)
+            self._document.write(record)
         return entry
 
     def revoke(self, file: Path) -> bool:
         """Withdraw the approval of `file`; False where there was none."""
-        with locked(self.path):
+        with self._document.locked():
             record = self._read()
             if record.files.pop(_identity(file), None) is None:
                 return False
-            self._write(record)
+            self._document.write(record)
             return True
 
-    def _read(self) -> _Record:
-        if not is_there(self.path):
-            return _Record()
-        try:
-            return _Record.model_validate_json(read_bytes(self.path))
-        except ValidationError as exc:
-            raise ConfigurationError(
-                f"{self.path} is damaged", hint="delete it, then run `pml trust` again in the projects you trust"
-            ) from exc
+    @property
+    def _document(self) -> Document[_Record]:
+        return model_document(kinds.APPROVALS, self.path, _Record)
 
-    def _write(self, record: _Record) -> None:
-        write_atomically(self.path, json.dumps(record.model_dump(mode="json"), indent=2) + "\n")
+    def _read(self) -> _Record:
+        return self._document.require("delete it, then run `pml trust` again in the projects you trust")
 
 
 def read_project_file(file: Path) -> bytes:

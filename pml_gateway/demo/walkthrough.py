@@ -21,10 +21,10 @@ from pml_gateway.errors import UpstreamTimeoutError
 from pml_gateway.exposure.token_count import TOKENIZER, count_tokens
 from pml_gateway.gateway.gateway import Gateway
 from pml_gateway.paths import Paths
-from pml_gateway.serve.http import serve_http
+from pml_gateway.serve.http.server import serve_http
 from pml_gateway.serve.runtime import open_runtime
 from pml_gateway.serve.signals import first_signal
-from pml_gateway.text import first_sentence, shortened
+from pml_gateway.text import first_sentence, shortened, shown_score
 from pml_gateway.types import MODES, ExposureMode, JsonObject
 
 INTENT = "keep notes about a project and search its files"
@@ -135,7 +135,7 @@ async def walk_through(url: str) -> DemoReport:
             "call_tool", {"name": "calc__evaluate_expression", "arguments": {"expression": "(17 + 25) * 100 / 7"}}
         )
     hits = "\n".join(
-        f"{hit['score']:.2f}  {hit['name']}\n      {first_sentence(hit['description'], READABLE)}"
+        f"{shown_score(hit['score'])}  {hit['name']}\n      {first_sentence(hit['description'], READABLE)}"
         for hit in _data(found)["hits"]
     )
     steps = [

@@ -19,6 +19,7 @@ READING_ORDER = (
     "modes",
     "migration",
     "meta-tools",
+    "agents",
     "workflows",
     "results",
     "search",
@@ -27,6 +28,7 @@ READING_ORDER = (
     "commands",
     "settings",
     "operations",
+    "storage",
     "security",
     "trust",
     "troubleshooting",
@@ -68,6 +70,13 @@ def page_of(topic: str) -> Page:
     if topic not in known:
         raise UsageError(f"no topic {topic!r}{suggestion(topic, known)}", hint=f"topics: {', '.join(known)}")
     return known[topic]
+
+
+def agents_lines() -> str:
+    """Return the lines for a project's AGENTS.md or CLAUDE.md that `pml docs agents` shows."""
+    found = re.search(r"^```markdown\n(.*?)^```$", page_of("agents").text, re.MULTILINE | re.DOTALL)
+    assert found is not None, "the page is part of the package"
+    return found[1]
 
 
 @dataclass(frozen=True, slots=True)

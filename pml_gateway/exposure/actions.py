@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,7 +12,7 @@ from pml_gateway.errors import InvalidInputError
 from pml_gateway.exposure.grouping import Namespace, loosely
 from pml_gateway.exposure.namespaces import ACTION, call_signature, shown_name
 from pml_gateway.exposure.shallow_check import json_type, missing_names, wrong_types
-from pml_gateway.exposure.vocabulary import ARGUMENT_WORDS, is_of_client, object_in, same_parameter
+from pml_gateway.exposure.vocabulary import ARGUMENT_WORDS, is_of_client, object_in
 from pml_gateway.text import MAX_COMPARED, did_you_mean, nearest
 from pml_gateway.types import JsonObject
 
@@ -81,8 +81,7 @@ def choose(namespace: Namespace, given: JsonObject, others: Iterable[Namespace] 
 def adapt(namespace: Namespace, action: str, given: JsonObject) -> ActionCall:
     """Return the call in the form that the action's tool expects.
 
-    An unknown field is taken for another spelling of a known one only if exactly one fits and has no value yet;
-    everything else stays as it is.
+    An unknown field stays as it is: the check of the arguments reads it, or refuses it.
 
     Raises:
         InvalidInputError: the same field is given twice, next to the action and in an envelope.
@@ -105,17 +104,18 @@ def adapt(namespace: Namespace, action: str, given: JsonObject) -> ActionCall:
             continue
         _put(namespace, action, target, place, value, arguments, places)
     for name, place, value in pending:
-        fits = [] if takes_any else [target for target in known if same_parameter(name, target)]
-        free = len(fits) == 1 and fits[0] not in arguments
-        if known and not fits and not takes_any and is_of_client(name, value):
+        if known and not takes_any and is_of_client(name, value):
             ignored.append(place)
-            continue
-        _put(namespace, action, fits[0] if free else name, place, value, arguments, places)
+        else:
+            _put(namespace, action, name, place, value, arguments, places)
     return ActionCall(action, tool, arguments, places, tuple(ignored))
 
 
-def type_problems(call: ActionCall, arguments: JsonObject) -> list[JsonObject]:
-    """Return the problems that the shallow check finds: missing required fields, and values of the wrong type."""
+def type_problems(call: ActionCall, arguments: JsonObject, names: Mapping[str, str]) -> list[JsonObject]:
+    """Return the problems that the shallow check finds: missing required fields, and values of the wrong type.
+
+    `names` has the pointer of each argument that was sent under another name.
+    """
     schema = call.tool.definition["inputSchema"]
     properties = schema.get("properties")
     known: JsonObject = properties if isinstance(properties, dict) else {}
@@ -124,7 +124,8 @@ def type_problems(call: ActionCall, arguments: JsonObject) -> list[JsonObject]:
         for name in missing_names(schema, arguments)
     ]
     wrong = wrong_types(schema, arguments)
-    return problems + [{"path": call.places[name], "message": message} for name, message in wrong.items()]
+    sent = {name: call.place(names.get(name, f"/{escaped(name)}")) for name in wrong}
+    return problems + [{"path": sent[name], "message": message} for name, message in wrong.items()]
 
 
 def _fields(given: JsonObject, known: JsonObject, takes_any: bool) -> Iterator[tuple[str, str, Any]]:

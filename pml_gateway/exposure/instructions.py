@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from pml_gateway.exposure.token_count import count_tokens
+from pml_gateway.types import Effect
 
 OWN = "A gateway to many MCP servers."
 HOW_TO = "Tools that are not listed are found with search_tools, whose answers say how to call them."
@@ -29,6 +30,8 @@ class Systems:
 
     known: Sequence[str] = ()
     starting: Sequence[str] = ()
+    effect: Effect = Effect.UNKNOWN
+    """The strongest effect of the tools that the client may call."""
 
     def __bool__(self) -> bool:
         return bool(self.known or self.starting)
@@ -66,7 +69,7 @@ def instructions(systems: Systems, said: Mapping[str, str], budget: int, *, can_
         systems: the servers that the client may know of.
         said: the instructions of the servers of which it sees anything.
         budget: maximum tokens; 0 gives no text.
-        can_search: True if the client has `search_tools`.
+        can_search: True if `search_tools` is on the client's list.
     """
     own = [f"{OWN} {HOW_TO}" if can_search else OWN, *([str(systems)] if systems else [])]
     parts = [(f"## {', '.join(names)}\n", text) for names, text in _without_repeats(said)]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Collection, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass
 from functools import cache
 
@@ -65,9 +65,9 @@ class MetaTool:
             return read_call(given, _keys(self), "name", parameters)
         return read(given, _keys(self), calls_in=self.calls_in)
 
-    def is_enabled(self, settings: Settings, also: Collection[str] = ()) -> bool:
-        """Return True if it can be called; `also` has names that one session has in addition to the settings."""
-        return (self.name in settings.gateway.meta_tools or self.name in also) and self.is_useful(settings)
+    def is_enabled(self, settings: Settings) -> bool:
+        """Return True if it can be called."""
+        return self.name in settings.gateway.meta_tools and self.is_useful(settings)
 
 
 @cache
@@ -102,17 +102,15 @@ class MetaTools:
         """Return the meta-tool of this name, which must exist."""
         return self._by_name[name]
 
-    def enabled(self, settings: Settings, also: Collection[str] = ()) -> list[MetaTool]:
+    def enabled(self, settings: Settings) -> list[MetaTool]:
         """Return the meta-tools that can be called."""
-        return [tool for tool in self._tools if tool.is_enabled(settings, also)]
+        return [tool for tool in self._tools if tool.is_enabled(settings)]
 
-    def definitions(self, settings: Settings, systems: Systems, also: Collection[str] = ()) -> list[JsonObject]:
+    def definitions(self, settings: Settings, systems: Systems) -> list[JsonObject]:
         """Return the definitions of the meta-tools that can be called."""
-        return [tool.definition(systems) for tool in self.enabled(settings, also)]
+        return [tool.definition(systems) for tool in self.enabled(settings)]
 
-    def definitions_beside_namespaces(
-        self, settings: Settings, systems: Systems, also: Collection[str] = ()
-    ) -> list[JsonObject]:
+    def definitions_beside_namespaces(self, settings: Settings, systems: Systems) -> list[JsonObject]:
         """Return the definitions of the meta-tools that are listed next to namespaces."""
-        definitions = (tool.beside_namespaces(settings, systems) for tool in self.enabled(settings, also))
+        definitions = (tool.beside_namespaces(settings, systems) for tool in self.enabled(settings))
         return [definition for definition in definitions if definition is not None]

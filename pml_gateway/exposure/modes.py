@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import assert_never
@@ -11,14 +11,26 @@ from pml_gateway.catalog.model import CatalogTool
 from pml_gateway.catalog.ownership import Ownership
 from pml_gateway.catalog.wire import encode
 from pml_gateway.config.settings import GatewaySection
-from pml_gateway.exposure.focus import NOT_FOCUSED, FocusedTools
+from pml_gateway.exposure.history import NOTHING_FOLLOWED, Followed
 from pml_gateway.exposure.patterns import compile_grants
 from pml_gateway.exposure.token_count import count_definition_tokens
+from pml_gateway.index.selection import Cut
 from pml_gateway.types import MODES, ExposureMode
 
 ScoredTools = Sequence[tuple[CatalogTool, float]]
-SearchTools = Callable[[str, int], ScoredTools]
-"""Searches: (intent, limit) to the best tools that the client may see, best first, with calibrated scores."""
+
+
+@dataclass(frozen=True, slots=True)
+class JudgedTool:
+    """A tool that a search found for an intent, with its calibrated score, and why a list leaves it out, if it does."""
+
+    tool: CatalogTool
+    score: float
+    cut: Cut | None = None
+
+
+SelectTools = Callable[[str], Sequence[JudgedTool]]
+"""Judges the tools that the client may see for an intent: those that fit first, best first."""
 
 
 class ListReason(StrEnum):
@@ -28,7 +40,8 @@ class ListReason(StrEnum):
     HIT = "hit"
     USED = "among the most used"
     FIRST = "first in catalog order"
-    FOCUSED = "the session focused on it"
+    FOLLOWED = "fits what the session searched for"
+    JUST_USED = "the session just used it"
     EVERYTHING = "everything is listed"
 
 
@@ -46,7 +59,7 @@ class ModeExposure:
     """The list for one request: upstream tools sorted by name, with or without the meta-tools.
 
     `namespaces` replaces the meta-tools other than the search with one tool per group; `legacy` are the upstream tools
-    listed next to those, marked as such. `offers_focus` lists the meta-tool `focus` even if no setting does. With
+    listed next to those, marked as such. With
     `as_sent`, valid schemas keep what model APIs refuse: the client gets the same as from the server itself.
     """
 
@@ -55,7 +68,6 @@ class ModeExposure:
     selected_by_intent: bool = False
     namespaces: bool = False
     legacy: tuple[CatalogTool, ...] = ()
-    offers_focus: bool = False
     as_sent: bool = False
 
     def names(self) -> frozenset[str]:
@@ -67,23 +79,20 @@ class ModeExposure:
 def expose(
     mode: ExposureMode,
     visible: Sequence[CatalogTool],
-    search: SearchTools,
+    select: SelectTools,
     settings: GatewaySection,
     intent: str | None,
     most_used: Sequence[CatalogTool] = (),
     *,
     ownership: Ownership,
-    focused: FocusedTools = NOT_FOCUSED,
+    followed: Followed = NOTHING_FOLLOWED,
 ) -> ModeExposure:
     """Apply a mode to the tools that this client may see, without the blacklisted and forbidden ones.
 
     `most_used` are the visible tools that were called before, most used first; `ownership` decides which tools the
-    whitelist means. Tools in `focused` are listed as if they were whitelisted.
+    whitelist means. What a session just `followed` selects as the intent does, and before it.
     """
-    first = [ListedTool(tool, ListReason.FOCUSED) for tool in focused.tools]
-    exposure = _expose(mode, visible, search, settings, intent, most_used, ownership, first)
-    if focused.is_offered and exposure.meta_tools:
-        exposure = replace(exposure, offers_focus=True)
+    exposure = _expose(mode, visible, select, settings, intent, most_used, ownership, followed)
     if settings.style != "namespaces" or not MODES[mode].has_namespaces or not exposure.meta_tools:
         return exposure
     listed = exposure.names()
@@ -107,20 +116,22 @@ def lists_meta_tools(mode: ExposureMode, settings: GatewaySection) -> bool:
 def _expose(
     mode: ExposureMode,
     visible: Sequence[CatalogTool],
-    search: SearchTools,
+    select: SelectTools,
     settings: GatewaySection,
     intent: str | None,
     most_used: Sequence[CatalogTool],
     ownership: Ownership,
-    focused: Sequence[ListedTool],
+    followed: Followed,
 ) -> ModeExposure:
     match mode:
         case ExposureMode.META_ONLY:
-            return ModeExposure(meta_tools=True, tools=_by_name(focused))
+            return ModeExposure(meta_tools=True)
         case ExposureMode.SEMANTIC:
-            return _semantic(search, settings, intent, focused)
+            selected = _selected(visible, select, intent, followed)
+            is_selected = intent is not None or bool(followed)
+            return ModeExposure(True, _within_caps((), selected, settings), selected_by_intent=is_selected)
         case ExposureMode.HYBRID:
-            return _hybrid(visible, search, settings, intent, most_used, ownership, focused)
+            return _hybrid(visible, select, settings, intent, most_used, ownership, followed)
         case ExposureMode.FULL_PROXY:
             everything = [ListedTool(tool, ListReason.EVERYTHING) for tool in visible]
             return ModeExposure(lists_meta_tools(mode, settings), _by_name(everything), as_sent=True)
@@ -128,69 +139,66 @@ def _expose(
             assert_never(mode)
 
 
-def _semantic(
-    search: SearchTools, settings: GatewaySection, intent: str | None, focused: Sequence[ListedTool]
-) -> ModeExposure:
-    if intent is None:
-        return ModeExposure(meta_tools=True, tools=_by_name(focused))
-    listed = _within_caps(focused, _hits(search, settings, intent, len(focused)), settings)
-    return ModeExposure(meta_tools=True, tools=_by_name(listed), selected_by_intent=True)
-
-
 def _hybrid(
     visible: Sequence[CatalogTool],
-    search: SearchTools,
+    select: SelectTools,
     settings: GatewaySection,
     intent: str | None,
     most_used: Sequence[CatalogTool],
     ownership: Ownership,
-    focused: Sequence[ListedTool],
+    followed: Followed,
 ) -> ModeExposure:
     hybrid = settings.hybrid
     if not hybrid.expose_underlying_tools:
-        return ModeExposure(hybrid.expose_meta_tools, _by_name(focused))
+        return ModeExposure(hybrid.expose_meta_tools)
     whitelist = compile_grants(hybrid.whitelisted_tools, ownership)
     whitelisted = [ListedTool(tool, ListReason.WHITELISTED) for tool in visible if whitelist.admits(tool)]
-    whitelisted += focused
+    is_selected = False
+    others: Iterable[ListedTool]
     if not hybrid.apply_semantic_filter:
-        first: Iterable[ListedTool] = (ListedTool(tool, ListReason.FIRST) for tool in visible)
-        return ModeExposure(hybrid.expose_meta_tools, _by_name(_within_caps(whitelisted, first, settings)))
-    if intent is None:
-        used = [ListedTool(tool, ListReason.USED) for tool in most_used] if hybrid.fallback == "usage" else []
-        return ModeExposure(hybrid.expose_meta_tools, _by_name(_within_caps(whitelisted, used, settings)))
-    hits = _hits(search, settings, intent, len(whitelisted))
-    return ModeExposure(
-        hybrid.expose_meta_tools, _by_name(_within_caps(whitelisted, hits, settings)), selected_by_intent=True
-    )
+        others = (ListedTool(tool, ListReason.FIRST) for tool in visible)
+    elif intent is None and not followed:
+        others = (ListedTool(tool, ListReason.USED) for tool in most_used if hybrid.fallback == "usage")
+    else:
+        others, is_selected = _selected(visible, select, intent, followed), True
+    listed = _within_caps(whitelisted, others, settings)
+    return ModeExposure(hybrid.expose_meta_tools, listed, selected_by_intent=is_selected)
 
 
-def _hits(search: SearchTools, settings: GatewaySection, intent: str, whitelisted: int) -> list[ListedTool]:
-    hybrid = settings.hybrid
-    # Whitelisted tools may take any of the first places, so that many more hits are requested.
-    scored = search(intent, hybrid.max_underlying_tools + whitelisted)
-    return [ListedTool(tool, ListReason.HIT, score) for tool, score in scored if score >= hybrid.semantic_threshold]
+def _selected(
+    visible: Sequence[CatalogTool], select: SelectTools, intent: str | None, followed: Followed
+) -> Iterator[ListedTool]:
+    """Yield the tools that a session just used, then those that fit its searches, the latest first, or the intent."""
+    if followed.used:
+        by_source = {(tool.upstream_id, tool.name): tool for tool in visible}
+        used = filter(None, map(by_source.get, followed.used))
+        yield from (ListedTool(tool, ListReason.JUST_USED) for tool in used)
+    texts = [(text, ListReason.FOLLOWED) for text in followed.searches]
+    for text, reason in [*texts, *([] if intent is None else [(intent, ListReason.HIT)])]:
+        yield from (ListedTool(each.tool, reason, each.score) for each in select(text) if each.cut is None)
 
 
 def _within_caps(
     whitelisted: Sequence[ListedTool], others: Iterable[ListedTool], settings: GatewaySection
-) -> list[ListedTool]:
-    """Return whitelisted and focused tools, which count towards the caps but are never cut, and the best `others`."""
+) -> tuple[ListedTool, ...]:
+    """Return, by name, the whitelisted tools, which count towards the caps but are never cut, and the first `others`.
+
+    One that `max_tokens` has no room for is left out; smaller ones may follow.
+    """
     hybrid = settings.hybrid
-    kept = list({listed.tool.qualified_name: listed for listed in whitelisted}.values())
-    names = {listed.tool.qualified_name for listed in kept}
-    tokens = sum(_tokens(listed) for listed in kept) if hybrid.max_tokens is not None else 0
+    kept = {listed.tool.qualified_name: listed for listed in whitelisted}
+    tokens = sum(map(_tokens, kept.values())) if hybrid.max_tokens is not None else 0
     for listed in others:
         if len(kept) >= hybrid.max_underlying_tools:
             break
-        if listed.tool.qualified_name in names:
+        if listed.tool.qualified_name in kept:
             continue
         if hybrid.max_tokens is not None:
-            tokens += _tokens(listed)
-            if tokens > hybrid.max_tokens:
-                break
-        names.add(listed.tool.qualified_name)
-        kept.append(listed)
-    return kept
+            if tokens + (more := _tokens(listed)) > hybrid.max_tokens:
+                continue
+            tokens += more
+        kept[listed.tool.qualified_name] = listed
+    return _by_name(kept.values())
 
 
 def _tokens(listed: ListedTool) -> int:

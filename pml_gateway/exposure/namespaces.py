@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -100,8 +101,12 @@ def definition(namespace: Namespace) -> JsonObject:
 def call_signature(namespace: Namespace, action: str) -> str:
     """Return the signature of one action with every parameter: `files(action: "read", path, limit?: int)`."""
     tool = namespace.actions[action]
-    fields = [_field(parameter, tool) for parameter in parameters(tool)]
-    return f"{namespace.name}({', '.join([f'{ACTION}: {encode(action).decode()}', *_limited(fields)])})"
+    return action_call(namespace, action, _limited([_field(parameter, tool) for parameter in parameters(tool)]))
+
+
+def action_call(namespace: Namespace, action: str, fields: Sequence[str]) -> str:
+    """Return the call of one action with these fields as text."""
+    return f"{namespace.name}({', '.join([f'{ACTION}: {encode(action).decode()}', *fields])})"
 
 
 def _hoisted(namespace: Namespace, by_action: dict[str, list[Parameter]], compactor: Compactor) -> JsonObject:

@@ -18,6 +18,7 @@ from functools import lru_cache
 from typing import Any
 
 from pml_gateway.catalog.pointers import document_target
+from pml_gateway.storage.single_flight_cache import ById
 from pml_gateway.text import escaped_json, shortened
 from pml_gateway.types import Effect, JsonObject
 
@@ -25,6 +26,13 @@ MAX_INLINE = 120
 """Maximum characters of a type in an action's line; a longer one is declared as a schema instead."""
 
 MAX_INLINE_DEPTH = 4
+
+INLINE_OPTIONAL = (None, 4, 0)
+"""Optional fields of each object to try for a type in a line: the first text of at most `MAX_INLINE` characters is
+used; None is all of them."""
+
+MAX_LINE = 2000
+"""Maximum characters of the parameters of one line."""
 
 MAX_CHAIN = 32
 """Maximum length of a chain of references."""
@@ -43,6 +51,7 @@ is used, which is 12 tokens on average over the bundled servers."""
 
 MAX_TYPESCRIPT_DEPTH = 6
 
+MAX_BRIEF_LOOKED_AT = 100
 MAX_INLINE_LOOKED_AT = 200
 MAX_LOOKED_AT = 2000
 MAX_TYPESCRIPT_LOOKED_AT = 20_000
@@ -99,6 +108,8 @@ class _Reading:
 
     root: JsonObject
     left: int = MAX_LOOKED_AT
+    optional: int | None = None
+    """Maximum number of optional fields of each object that are written; None for all."""
     within: list[str] = field_of(default_factory=list)
     """The nested references that are being written."""
 
@@ -121,6 +132,27 @@ def inline_type(schema: object, root: JsonObject) -> str | None:
     """Return the type as text, with all names, types and choices; None if that needs a schema."""
     text = _inline(schema, _Reading(root, MAX_INLINE_LOOKED_AT), 0)
     return text if text is not None and len(text) <= MAX_INLINE else None
+
+
+def short_signature(name: str, schema: JsonObject) -> str:
+    """Return `name(owner, labels?: str[])`: required parameters first, strings not marked.
+
+    Shorter than `signature`, and it has every required parameter, up to `MAX_LINE` characters.
+    """
+    return f"{name}({_taken_in_short(ById(schema))})"
+
+
+def _short_type(schema: object, reading: _Reading, is_required: bool) -> str:
+    """Return the type with as many optional fields of its objects as fit, or else in brief."""
+    for optional in INLINE_OPTIONAL:
+        allowed = min(MAX_INLINE_LOOKED_AT, max(reading.left, 0))
+        one = _Reading(reading.root, allowed, optional)
+        text = _inline(schema, one, 0)
+        reading.left -= allowed - one.left
+        if text is not None and len(text) <= MAX_INLINE:
+            # Leaving out an optional parameter means the same as null.
+            return text if is_required else text.removesuffix(f"{UNION}null")
+    return _brief(schema, _Reading(reading.root, MAX_BRIEF_LOOKED_AT), 0)
 
 
 def field(name: str, type_text: str | None, *, required: bool) -> str:
@@ -185,9 +217,14 @@ def _inline_object(schema: JsonObject, reading: _Reading, depth: int) -> str | N
         return None
     required = required_names(schema)
     reading.names(properties, required)
-    fields = []
-    for name, inner in properties.items():
-        text = _inline(inner, reading, depth + 1)
+    fields: list[str] = []
+    left = reading.optional
+    for name in properties if left is None else sorted(properties, key=lambda name: name not in required):
+        if name not in required and left is not None:
+            if not left:
+                return f"{{{', '.join([*fields, '…'])}}}"
+            left -= 1
+        text = _inline(properties[name], reading, depth + 1)
         if text is None:
             return None
         fields.append(field(name, text, required=name in required))
@@ -208,7 +245,7 @@ def _inline_literal(value: object) -> str:
 
 def signature(name: str, schema: JsonObject) -> str:
     """Return `name(owner: str, labels?: str[])`; required parameters first, optional ones marked with `?`."""
-    return f"{name}({_taken(_Itself(schema))})"
+    return f"{name}({_taken(ById(schema))})"
 
 
 def _parameters(schema: JsonObject, reading: _Reading, depth: int) -> list[str]:
@@ -282,46 +319,54 @@ def _brief_literal(value: object) -> str:
     return text if len(text) <= MAX_LITERAL else f'{text[: MAX_LITERAL - 2]}…"'
 
 
-def outcome(effect: Effect, output: JsonObject | None, *, is_learned: bool = False) -> str:
+def outcome(effect: Effect, output: JsonObject | None, *, is_learned: bool = False, marks_unknown: bool = False) -> str:
     """Return the text after a signature: ` -> {issues: [{number, title, …}]} [read]`.
 
     Args:
-        effect: the effect of the tool's calls; an unknown one is not shown.
+        effect: the effect of the tool's calls.
         output: the schema of the result, if anything is known of it.
         is_learned: True if it was inferred from results, which `~` marks, rather than declared.
+        marks_unknown: True to show an unknown effect as well.
     """
-    returned = None if output is None else _returned(_Itself(output))
+    returned = None if output is None else _returned(ById(output))
     arrow = "" if not returned else f" -> {'~' if is_learned else ''}{returned}"
-    return arrow if effect is Effect.UNKNOWN else f"{arrow} [{effect}]"
-
-
-class _Itself:
-    """A schema as a cache key: equal only to itself, since comparing schemas takes longer than reading them."""
-
-    __slots__ = ("schema",)
-
-    def __init__(self, schema: JsonObject) -> None:
-        self.schema = schema
-
-    def __hash__(self) -> int:
-        return id(self.schema)
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Itself) and other.schema is self.schema
+    return arrow if effect is Effect.UNKNOWN and not marks_unknown else f"{arrow} [{effect}]"
 
 
 @lru_cache(maxsize=4096)
-def _taken(key: _Itself) -> str:
+def _taken(key: ById[JsonObject]) -> str:
     """Return the parameters of a signature; cached like `_returned`."""
-    return ", ".join(_parameters(key.schema, _Reading(key.schema), 0))
+    return ", ".join(_parameters(key.value, _Reading(key.value), 0))
 
 
 @lru_cache(maxsize=4096)
-def _returned(key: _Itself) -> str:
+def _taken_in_short(key: ById[JsonObject]) -> str:
+    """Return the parameters of a short signature; cached like `_returned`."""
+    schema = key.value
+    properties = schema.get("properties")
+    if not isinstance(properties, dict):
+        return ""
+    required, reading = required_names(schema), _Reading(schema)
+    fields: list[str] = []
+    written = 0
+    for name in sorted(properties, key=lambda name: name not in required):
+        is_required = name in required
+        if written > MAX_LINE or (len(fields) >= MAX_PARAMETERS and not is_required):
+            fields.append(f"… {len(properties) - len(fields)} more")
+            break
+        fields.append(
+            field(shortened(name, MAX_NAME), _short_type(properties[name], reading, is_required), required=is_required)
+        )
+        written += len(fields[-1])
+    return ", ".join(fields)
+
+
+@lru_cache(maxsize=4096)
+def _returned(key: ById[JsonObject]) -> str:
     """Return the result's fields in as much detail as the limits allow; cached, as hits show the same tools again."""
     text = ""
     for depth, fields in RETURNED:
-        text = _result(key.schema, _Reading(key.schema), depth, fields)
+        text = _result(key.value, _Reading(key.value), depth, fields)
         if len(text) <= MAX_RETURNED:
             break
     return "" if text == "any" else shortened(text, MAX_RETURNED)

@@ -35,9 +35,14 @@ def undeclared_names(schema: JsonObject, arguments: Mapping[str, Any]) -> list[s
     properties = schema.get("properties")
     if not isinstance(properties, dict) or not properties or arguments.keys() <= properties.keys():
         return []
-    if schema.get("additionalProperties") not in (None, False) or any(key in schema for key in _OPEN):
+    if schema.get("additionalProperties") not in (None, False) or is_open(schema):
         return []
     return [name for name in arguments if name not in properties]
+
+
+def is_open(schema: JsonObject) -> bool:
+    """Return True if more than its `properties` says which members an object of this schema has."""
+    return any(key in schema for key in _OPEN)
 
 
 def wrong_types(schema: JsonObject, arguments: Mapping[str, Any]) -> dict[str, str]:

@@ -28,7 +28,7 @@ PRETOKENS = "|".join(
 
 
 @cache
-def _counter() -> Callable[[str], int]:
+def counter() -> Callable[[str], int]:
     """Return the counter, loaded once: it takes time and memory that only counting commands and `max_tokens` need."""
     return rs_bpe_counter() if find_spec("rs_bpe") else tiktoken_counter()
 
@@ -54,7 +54,7 @@ def tiktoken_counter() -> Callable[[str], int]:
 
 def count_tokens(text: str) -> int:
     """Return the tokens of `text` in o200k_base, the byte-pair encoding of current OpenAI models."""
-    return _counter()(text)
+    return counter()(text)
 
 
 @lru_cache(maxsize=20_000)

@@ -3,29 +3,27 @@
 from __future__ import annotations
 
 import hashlib
-import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, partial
 from itertools import islice
 from typing import Any
 
 from pml_gateway.catalog.model import CatalogTool
-from pml_gateway.catalog.pointers import escaped, unescaped
+from pml_gateway.catalog.pointers import escaped
 from pml_gateway.catalog.schema import MAX_BYTES
 from pml_gateway.catalog.wire import encode
 from pml_gateway.errors import InvalidInputError
-from pml_gateway.exposure.coercion import coerced, respelled
+from pml_gateway.exposure.coercion import Undeclared, coerced, respelled, undeclared_in
+from pml_gateway.exposure.parameter_names import ToolSubject, subject_of
 from pml_gateway.exposure.schema_cost import SchemaCost, cost_of, parts_of
 from pml_gateway.exposure.schema_text import signature
-from pml_gateway.exposure.shallow_check import missing_names, undeclared_names, wrong_types
-from pml_gateway.exposure.vocabulary import same_parameter
+from pml_gateway.exposure.shallow_check import missing_names, wrong_types
 from pml_gateway.processes.budget import RequestBudget, current_budget
 from pml_gateway.processes.workers import Limit, WorkerLimitError
 from pml_gateway.quotas import keep_latest
-from pml_gateway.text import nearest, words_of
-from pml_gateway.types import JsonObject
+from pml_gateway.types import Effect, JsonObject
 
 MAX_ERRORS = 5
 MAX_MESSAGE = 240
@@ -63,10 +61,6 @@ MAX_UNIQUE_ITEMS = 1000
 MAX_COMPARED_ITEMS = 300
 """Maximum length of a list that is checked for unique items: if they can be sorted, or else with each other."""
 
-MAX_CHOICES = 3
-"""Maximum number of missing parameters that a hint suggests for an unknown one."""
-
-_MISSING = re.compile(r"'([^']+)' is a required property")
 _CLOSED = "Additional properties are not allowed"
 
 _REGEX_KEYWORDS = (b'"pattern"', b'"patternProperties"')
@@ -99,14 +93,22 @@ _CONTAINERS = frozenset({dict, list})
 
 @dataclass(frozen=True, slots=True)
 class ValidArguments:
-    """Valid arguments, and the changes to values that this took, by JSON pointer."""
+    """Valid arguments, and the changes to names and values that this took, by JSON pointer.
+
+    `names` has the pointers of the parameters that were sent under another name, those of nested objects left out.
+    """
 
     arguments: JsonObject
     coerced: dict[str, str] = field(default_factory=dict)
+    names: dict[str, str] = field(default_factory=dict)
 
 
-async def check_arguments(tool: CatalogTool, arguments: JsonObject) -> ValidArguments:
+async def check_arguments(
+    tool: CatalogTool, arguments: JsonObject, unfilled: Sequence[JsonObject] = ()
+) -> ValidArguments:
     """Return the arguments in a form that the tool's original schema admits; see `coerced` for the possible changes.
+
+    `unfilled` are the problems of placeholders that were found in them.
 
     Patterns are left to the upstream: Python's `re` can run for hours on a hostile one and cannot be interrupted.
     References outside the schema are never fetched; a schema that needs them is left to the upstream as well.
@@ -114,76 +116,132 @@ async def check_arguments(tool: CatalogTool, arguments: JsonObject) -> ValidArgu
     Raises:
         InvalidInputError: with a JSON pointer per problem, and the tool's signature.
     """
-    fitting, problems = await fitted(tool, arguments)
+    fitting, problems = await fitted(tool, arguments, unfilled)
     if not problems:
         return fitting
     raise refusal(problems, tool.qualified_name, signature(tool.qualified_name, tool.definition["inputSchema"]))
 
 
-async def fitted(tool: CatalogTool, arguments: JsonObject) -> tuple[ValidArguments, list[JsonObject]]:
-    """Return the arguments, respelled and coerced if necessary, and the problems that remain."""
-    given, names = respelled(tool.definition["inputSchema"], arguments)
+async def fitted(
+    tool: CatalogTool, arguments: JsonObject, unfilled: Sequence[JsonObject] = ()
+) -> tuple[ValidArguments, list[JsonObject]]:
+    """Return the arguments, respelled and coerced if necessary, and the problems that remain, `unfilled` first."""
+    given, names = respelled(tool.definition["inputSchema"], arguments, partial(_subject, tool))
     problems = await argument_problems(tool, given)
     changed, done = coerced(tool.definition["inputSchema"], given) if problems else (given, {})
     if done:
         problems = await argument_problems(tool, changed)
-    return ValidArguments(changed, _as_sent(done, names)), _with_hints(problems, undeclared(tool, changed))
+    found = _each_once(problems, undeclared(tool, changed))
+    if found and names:
+        sent = {_renamed(pointer, names): pointer for pointer in names}
+        found = [{**each, "path": _under(each["path"], sent)} for each in found]
+    own = {target: pointer for pointer, target in names.items() if not _parent(pointer)}
+    return ValidArguments(changed, _as_sent(done, names), own), with_unfilled(found, unfilled)
+
+
+def with_unfilled(problems: list[JsonObject], unfilled: Sequence[JsonObject]) -> list[JsonObject]:
+    """Return the problems of placeholders, and those of other values."""
+    places = {each["path"] for each in unfilled}
+    return [*unfilled, *(each for each in problems if each["path"] not in places)]
 
 
 def _as_sent(done: dict[str, str], names: dict[str, str]) -> dict[str, str]:
     """Return the changes to values and names, by pointers into the original request."""
-    if not names:
-        return done
-    sent = {target: name for name, target in names.items()}
-    told = {f"/{escaped(name)}": f"read as {target!r}" for name, target in names.items()}
+    told = {pointer: f"read as {target!r}" for pointer, target in names.items()}
+    sent = {_renamed(pointer, names): pointer for pointer in names}
     for pointer, what in done.items():
-        head, _, rest = pointer[1:].partition("/")
-        name = escaped(sent.get(unescaped(head), unescaped(head)))
-        place = f"/{name}/{rest}" if rest else f"/{name}"
+        place = _under(pointer, sent)
         told[place] = f"{told[place]}, {what}" if place in told else what
     return told
 
 
-def _with_hints(problems: list[JsonObject], unnamed: list[JsonObject]) -> list[JsonObject]:
-    """Return all problems, each unknown name once; suggest missing parameters for unknown names."""
-    if unnamed:
-        problems = [each for each in problems if each["path"] or not each["message"].startswith(_CLOSED)]
-    missing = [found[1] for problem in problems if (found := _MISSING.match(problem["message"])) is not None]
-    answered = {name for each in unnamed for name in each.get("closest", ())}
-    left = [name for name in missing if name not in answered]
-    if len(left) < sum("closest" not in each for each in unnamed):
-        return problems + unnamed
-    return problems + [each if "closest" in each else _one_of(left[:MAX_CHOICES], each) for each in unnamed]
+def _renamed(pointer: str, names: dict[str, str]) -> str:
+    """Return a pointer into the request, whose names were changed, as a pointer into the respelled arguments."""
+    read = at = ""
+    for part in pointer.split("/")[1:]:
+        at = f"{at}/{part}"
+        read = f"{read}/{escaped(names[at]) if at in names else part}"
+    return read
 
 
-def _one_of(missing: list[str], problem: JsonObject) -> JsonObject:
-    """Return the problem of an unknown name with a hint that it may be one of the missing parameters."""
-    name = unescaped(str(problem["path"])[1:])
-    meant = " or ".join(f'"{each}"' for each in missing)
-    return {**problem, "hint": f'write {meant} instead of "{name}"', "closest": missing}
+def _under(pointer: str, sent: dict[str, str]) -> str:
+    """Return a pointer into the respelled arguments as one into the request; `sent` has the changed names."""
+    parts = pointer.split("/")
+    for length in range(len(parts), 1, -1):
+        if (head := "/".join(parts[:length])) in sent:
+            return "/".join([sent[head], *parts[length:]])
+    return pointer
+
+
+def _each_once(problems: list[JsonObject], unnamed: list[JsonObject]) -> list[JsonObject]:
+    """Return all problems, each unknown name once."""
+    places = {_parent(each["path"]) for each in unnamed}
+    return [
+        each for each in problems if each["path"] not in places or not each["message"].startswith(_CLOSED)
+    ] + unnamed
+
+
+def _parent(path: str) -> str:
+    return path.rpartition("/")[0]
+
+
+def _subject(tool: CatalogTool) -> ToolSubject:
+    description = tool.definition.get("description")
+    is_destructive = tool.effect is Effect.DESTRUCTIVE
+    return subject_of(tool.name, str(description or ""), is_destructive=is_destructive)
 
 
 def undeclared(tool: CatalogTool, arguments: JsonObject) -> list[JsonObject]:
-    """Return a problem for each argument that the tool does not declare, and would most likely ignore."""
-    schema = tool.definition["inputSchema"]
-    named = undeclared_names(schema, arguments)
-    if named and isinstance(tool.input_schema, dict):
+    """Return a problem for each argument, nested ones too, that the tool does not declare, and would likely ignore."""
+    schema, subject = tool.definition["inputSchema"], partial(_subject, tool)
+    named = undeclared_in(schema, arguments, subject)
+    if named and isinstance(tool.input_schema, dict) and tool.input_schema is not schema:
         # The repaired schema declares less than the original.
-        named = [name for name in undeclared_names(tool.input_schema, arguments) if name in named]
-    known = [each for each in schema["properties"] if each not in arguments] if named else []
-    return [_undeclared(name, known) for name in named[:MAX_ERRORS]]
+        original = {each.pointer for each in undeclared_in(tool.input_schema, arguments, subject)}
+        named = [each for each in named if each.pointer in original]
+    return [_undeclared(each) for each in named[:MAX_ERRORS]]
 
 
-def _undeclared(name: str, known: list[str]) -> JsonObject:
-    shown = name[:MAX_NAME]
-    words = set(words_of(name))
-    near = [each for each in known if same_parameter(name, each)]
-    near = near or [each for each in known if words <= set(words_of(each)) or words >= set(words_of(each))]
-    near = near or nearest(name, known)
-    meant = " or ".join(f'"{each}"' for each in near[:MAX_ERRORS])
-    hint = f'write {meant} instead of "{shown}"' if meant else f'leave out "{shown}"'
-    message = f"{shown!r} is none of its parameters"
-    return {"path": f"/{escaped(shown)}", "message": message, "hint": hint, **({"closest": near} if near else {})}
+def _undeclared(found: Undeclared) -> JsonObject:
+    shown = found.name[:MAX_NAME]
+    place = f"{_parent(found.pointer)}/{escaped(shown)}"
+    problem = {"path": place, "message": f"{shown!r} is none of its {'keys' if _parent(place) else 'parameters'}"}
+    reading = found.reading
+    if reading is None:
+        return problem
+    if reading.units:
+        by_unit: dict[str, list[str]] = {}
+        for name, unit in reading.units.items():
+            by_unit.setdefault(_in_unit(unit), []).append(name)
+        hint = "; ".join(
+            f'{_and(names) if set(names) <= set(found.missing) else f"{_either(names)} is"} needed{unit}, not "{shown}"'
+            for unit, names in by_unit.items()
+        )
+    elif reading.near:
+        hint = f'write {_either(reading.near)} instead of "{shown}"'
+    elif found.missing:
+        hint = f'{_and(found.missing)} needed, not "{shown}"'
+    elif found.takes:
+        listed = " and ".join(f'"{each}"' for each in found.takes)
+        hint = f'it takes {listed}, not "{shown}"'
+    elif reading.must_stay:
+        hint = f'say it by one of the declared parameters, not by "{shown}"'
+    else:
+        hint = f'leave out "{shown}"'
+    return {**problem, "hint": hint, **({"closest": list(reading.near)} if reading.near else {})}
+
+
+def _and(names: Sequence[str]) -> str:
+    listed = " and ".join(f'"{each}"' for each in names[:MAX_ERRORS])
+    return f"{listed} {'is' if len(names) == 1 else 'are'}"
+
+
+def _either(names: Sequence[str]) -> str:
+    return " or ".join(f'"{each}"' for each in names)
+
+
+def _in_unit(unit: str) -> str:
+    return f", in {unit}" if unit else ""
 
 
 def refusal(problems: list[JsonObject], name: str, call: str) -> InvalidInputError:
@@ -218,21 +276,14 @@ def open_problems(tool: CatalogTool, arguments: JsonObject, unknown: frozenset[s
     Only as far as that is quick, as the call itself is checked in any case. Blocking: call it in a thread.
     """
     schema = tool.definition["inputSchema"]
-    given, names = respelled(schema, arguments)
+    given, names = respelled(schema, arguments, partial(_subject, tool), unknown)
     if names:
-        unknown = frozenset(_moved(pointer, names) for pointer in unknown)
+        unknown = frozenset(_renamed(pointer, names) for pointer in unknown)
     problems = _open_problems(tool, given, unknown)
     if problems:
         changed, done = coerced(schema, given, unknown)
         problems = _open_problems(tool, changed, unknown) if done else problems
-    return problems if "" in unknown else _with_hints(problems, undeclared(tool, given))
-
-
-def _moved(pointer: str, names: dict[str, str]) -> str:
-    """Translate a pointer to the respelled arguments."""
-    head, separator, rest = pointer[1:].partition("/")
-    name = names.get(unescaped(head))
-    return pointer if name is None else f"/{escaped(name)}{separator}{rest}"
+    return problems if "" in unknown else _each_once(problems, undeclared(tool, given))
 
 
 def _open_problems(tool: CatalogTool, arguments: JsonObject, unknown: frozenset[str]) -> list[JsonObject]:
@@ -277,7 +328,7 @@ async def _verdict(tool: CatalogTool, arguments: JsonObject) -> list[JsonObject]
     return found.problems
 
 
-async def _check_beside(schema: _Schema, arguments: JsonObject, budget: RequestBudget) -> _Found:
+async def _check_beside(schema: _Schema, arguments: JsonObject, budget: RequestBudget) -> _CheckResult:
     if budget.steps <= 0 or schema.digest in budget.exceeded:
         # Other calls of this request have used the budget meanwhile.
         return _NO_VERDICT
@@ -295,11 +346,11 @@ async def _check_beside(schema: _Schema, arguments: JsonObject, budget: RequestB
                 arguments,
                 allowed,
                 seconds=MAX_SECONDS,
-                share=budget.share,
+                quota_key=budget.quota_key,
             )
-            found = _Found(*answer)
+            found = _CheckResult(*answer)
     except WorkerLimitError as error:
-        found, limit = _Found(None, allowed), error.limit
+        found, limit = _CheckResult(None, allowed), error.limit
     budget.spend(found.steps * STEPS_OF_BUDGET)
     is_the_schema = parts <= FEW_PARTS and found.steps >= MAX_STEPS and limit is not Limit.MACHINE
     if found.problems is None and is_the_schema:
@@ -340,14 +391,14 @@ class _Meter:
 
 
 @dataclass(frozen=True, slots=True)
-class _Found:
-    """The problems that a check found, or None without a verdict, and its steps."""
+class _CheckResult:
+    """Result of a check: its problems, or None without a verdict, and its steps."""
 
     problems: list[JsonObject] | None
     steps: int
 
 
-_NO_VERDICT = _Found(None, 0)
+_NO_VERDICT = _CheckResult(None, 0)
 
 
 def _allowed(budget: RequestBudget, steps: int) -> int:
@@ -362,10 +413,12 @@ def _is_certain(error: Any, unknown: frozenset[str]) -> bool:
     return error.validator in _ABOUT_NAMES or not any(pointer.startswith(f"{at}/") for pointer in unknown)
 
 
-def _counted_check(validator: Any, arguments: JsonObject, steps: int, unknown: frozenset[str] = frozenset()) -> _Found:
+def _counted_check(
+    validator: Any, arguments: JsonObject, steps: int, unknown: frozenset[str] = frozenset()
+) -> _CheckResult:
     """Check arguments, unless it takes more than `steps`."""
     if validator is None:
-        return _Found([], 0)
+        return _CheckResult([], 0)
     meter = _Meter(steps, parts_of(arguments, LARGE_PARTS) > LARGE_PARTS)
     token = _METER.set(meter)
     try:
@@ -374,20 +427,28 @@ def _counted_check(validator: Any, arguments: JsonObject, steps: int, unknown: f
             found = (error for error in found if _is_certain(error, unknown))
         errors = list(islice(found, MAX_ERRORS))
     except _TooManyStepsError:
-        return _Found(None, steps)
+        return _CheckResult(None, steps)
     except BaseException as error:
         if not isinstance(error, _stumbles()) and not _is_panic(error):
             raise
-        return _Found([], steps - meter.left)
+        return _CheckResult([], steps - meter.left)
     finally:
         _METER.reset(token)
     if not errors:
-        return _Found([], steps - meter.left)
+        return _CheckResult([], steps - meter.left)
     problems: list[JsonObject] = [
-        {"path": _pointer(error), "message": error.message[:MAX_MESSAGE]}
+        {"path": _pointer(error), "message": _message(error)}
         for error in sorted(errors, key=lambda error: [str(part) for part in error.absolute_path])
     ]
-    return _Found(problems, steps - meter.left)
+    return _CheckResult(problems, steps - meter.left)
+
+
+def _message(error: Any) -> str:
+    """Return the message of an error, shortened within the quoted value, behind which the reason stands."""
+    message: str = error.message
+    if len(message) > MAX_MESSAGE and message.startswith(quoted := repr(error.instance)):
+        message = f"{quoted[: MAX_MESSAGE // 2]}…{message[len(quoted) :]}"
+    return message[:MAX_MESSAGE]
 
 
 @cache
@@ -403,7 +464,7 @@ def _is_panic(error: BaseException) -> bool:
     return type(error).__name__ == "PanicException"
 
 
-def _check_in_thread(schema: _Schema, arguments: JsonObject, steps: int) -> _Found:
+def _check_in_thread(schema: _Schema, arguments: JsonObject, steps: int) -> _CheckResult:
     return _counted_check(schema.validator or _compiled(schema.schema), arguments, steps)
 
 

@@ -14,6 +14,7 @@ from typing import Any
 from pml_gateway.catalog.pointers import escaped
 from pml_gateway.errors import InvalidInputError
 from pml_gateway.exposure.grouping import loosely
+from pml_gateway.exposure.parameter_names import Names, subject_of
 from pml_gateway.exposure.shallow_check import json_type, wrong_types
 from pml_gateway.text import nearest
 from pml_gateway.types import JsonObject
@@ -53,16 +54,6 @@ REMARKS = frozenset(
     {"description", "comment", "comments", "note", "notes", "reason", "reasoning", "rationale", "thought"}
 )
 """Keys with which models explain a call; ignored, unless the called tool has a parameter of that name."""
-
-PARAMETERS: tuple[frozenset[str], ...] = (
-    frozenset({"path", "file", "filename", "filepath"}),
-    frozenset({"query", "q", "search", "searchquery", "searchterm"}),
-    frozenset({"url", "uri", "href", "link"}),
-    frozenset({"content", "contents", "text", "body"}),
-    frozenset({"limit", "maxresults", "maxcount", "topk", "k", "pagesize"}),
-    frozenset({"repo", "repository", "repopath", "repositorypath"}),
-)
-"""Names that tools use for the same parameter, without case and separators."""
 
 MAX_SHOWN = 64
 MAX_CORRECTED = 2000
@@ -233,12 +224,6 @@ def meaning(key: str, known: Collection[str]) -> str | None:
     if not same:
         same = [each for each in known if any(word in group and loosely(each) in group for group in _GROUPS)]
     return same[0] if len(same) == 1 and word else None
-
-
-def same_parameter(given: str, target: str) -> bool:
-    """Return True if tools use both names for the same parameter."""
-    left, right = loosely(given), loosely(target)
-    return bool(left) and (left == right or any(left in words and right in words for words in PARAMETERS))
 
 
 def is_of_client(key: str, value: object, *, remarks: bool = False) -> bool:
@@ -534,7 +519,10 @@ class _Call:
             return KeyProblem(path, found.message, f'write "{self.name_key}" instead of "{shown}"', (self.name_key,))
         if found.closest:
             return found
-        own = [each for each in takes if same_parameter(key, each)] or nearest(key, takes)
+        inside = object_in(self.given.get(ARGUMENTS)) or {}
+        reader = Names({"properties": takes}, inside.keys(), subject_of(self._tool))
+        reading = reader.read({key: given})[key]
+        own = [each for each in (reading.target, *reading.near) if each is not None and each not in inside]
         if own:
             hint = f'put it into "{ARGUMENTS}" as "{own[0]}"'
             return KeyProblem(path, f"unknown key {shown!r}", hint, (ARGUMENTS, own[0]))

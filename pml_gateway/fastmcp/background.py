@@ -10,11 +10,11 @@ from uncalled_for import SharedContext
 
 from pml_gateway.catalog.model import Catalog
 from pml_gateway.config.settings import Settings
+from pml_gateway.example_queries.library import ExampleLibrary
+from pml_gateway.example_queries.sources import ToolExamples
 from pml_gateway.gateway.indexing import Indexer
 from pml_gateway.index.search import ToolIndex
 from pml_gateway.paths import Paths
-from pml_gateway.requests.library import RequestLibrary
-from pml_gateway.requests.sources import ToolRequests
 from pml_gateway.signal import Signal
 
 FIRST_WAIT = 5.0
@@ -30,8 +30,8 @@ class ServerBackground:
     def __init__(self, paths: Paths) -> None:
         self.loop = asyncio.get_running_loop()
         self.index: ToolIndex | None = None
-        requests = ToolRequests(RequestLibrary(paths.requests_dir))
-        self._indexer = Indexer(paths.cache_dir, requests=requests)
+        examples = ToolExamples(ExampleLibrary(paths.example_queries_dir))
+        self._indexer = Indexer(paths.cache_dir, examples=examples)
         self._wanted: Catalog | None = None
         self._indexed: frozenset[str] = frozenset()
         self._swapped = Signal()

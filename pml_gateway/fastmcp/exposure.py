@@ -37,7 +37,7 @@ from pml_gateway.meta.search_tools import SEARCH_TOOLS
 from pml_gateway.meta.tool_schema import TOOL_SCHEMA
 from pml_gateway.meta.workflows import CALL_BATCH, EXECUTE_WORKFLOW
 from pml_gateway.paths import Paths
-from pml_gateway.policy.client import ANONYMOUS, LOCAL, Client
+from pml_gateway.policy.principal import ANONYMOUS, LOCAL, Principal, PrincipalKind, anonymous_session
 from pml_gateway.policy.view import View
 from pml_gateway.types import MODES, ExposureMode, JsonObject
 
@@ -53,7 +53,7 @@ _PASSED = "pml_gateway"
 
 
 @dataclass(frozen=True, slots=True)
-class _Seen:
+class _VisibleTools:
     """Tools that one request may see, by their names here and by their names at this transform."""
 
     host: RequestHost
@@ -70,6 +70,16 @@ class _OwnTool(Tool):
 
     _exposure: Exposure = PrivateAttr()
     _meta_name: str = PrivateAttr()
+
+    def __init__(self, exposure: Exposure, definition: JsonObject) -> None:
+        hints = definition.get("annotations")
+        super().__init__(
+            name=definition["name"],
+            description=definition["description"],
+            parameters=definition["inputSchema"],
+            annotations=None if hints is None else ToolAnnotations.model_validate(hints),
+        )
+        self._exposure, self._meta_name = exposure, definition["name"]
 
     async def run(self, arguments: dict[str, Any]) -> ToolResult:
         """Answer one call of it."""
@@ -108,7 +118,8 @@ class Exposure(CatalogTransform):
         super().__init__()
         self._settings = read_settings(mode, intent, meta_tools, settings or {})
         self._kept = KeptState(self._settings)
-        self._snapshots = Snapshots(self._settings, _META_TOOLS)
+        self.snapshots = Snapshots(self._settings, _META_TOOLS)
+        """The sets of tools that were asked about. For tests and measurements."""
         self._background: ServerBackground | None = None
 
     def __repr__(self) -> str:
@@ -134,7 +145,7 @@ class Exposure(CatalogTransform):
             await seen.host.wait_for_search()
         state, view = seen.host.state, seen.view
         exposed = await expose(state, view, mode, intent)
-        own = [self._own(definition) for definition in own_definitions(state, view, exposed)]
+        own = [_OwnTool(self, definition) for definition in own_definitions(state, view, exposed)]
         listed = _listed(tools, exposed, seen.passed_as)
         if exposed.as_sent:
             # Hosts keep those of apps from models, and route the calls of apps by them.
@@ -145,11 +156,11 @@ class Exposure(CatalogTransform):
         """Return a meta-tool, or the tool that is called; also by another spelling of its name, unless it is denied."""
         own = self._enabled(name)
         if own is not None and name == own.name:
-            return self._own(own.definition(NO_SYSTEMS))
+            return _OwnTool(self, own.definition(NO_SYSTEMS))
         tool = await call_next(name, version=version)
         context = _context()
         if tool is None and own is not None:
-            return self._own({**own.definition(NO_SYSTEMS), "name": name})
+            return _OwnTool(self, {**own.definition(NO_SYSTEMS), "name": name})
         if context is None or (tool is not None and not self._settings.gateway.blacklisted_tools):
             return tool
         seen = await self._seen(context, in_list=False)
@@ -179,43 +190,32 @@ class Exposure(CatalogTransform):
         """
         return self._background is not None and await self._background.settled(timeout)
 
-    async def _seen(self, context: Context, *, in_list: bool) -> _Seen:
+    async def _seen(self, context: Context, *, in_list: bool) -> _VisibleTools:
         """Return the tools that the client of a request may see; for a list request, middleware runs afterwards."""
         server = context.fastmcp
         asks_middleware = not in_list and not all(map(inlines_references, server.middleware))
         listed = await self.get_tool_catalog(context, run_middleware=asks_middleware)
         passed_as = {tool.name: name for tool in listed if (name := self._mark_of(tool)) is not None}
         mine = [tool for tool in listed if tool.name in passed_as]
-        snapshot = await self._snapshots.of(mine, server)
+        snapshot = await self.snapshots.of(mine, server)
         background = self._background
         if background is None or background.loop is not asyncio.get_running_loop():
             background = ServerBackground(Paths.from_environ())
             self._background = background
-        background.want(self._settings, self._snapshots.catalog)
+        background.want(self._settings, self.snapshots.catalog)
         host = RequestHost(snapshot, server, background, self._kept)
-        return _Seen(host, RequestScope(_client(context), url_query=_url_query(context)), passed_as)
+        return _VisibleTools(host, RequestScope(_client(context), url_query=_url_query(context)), passed_as)
 
-    def _denies(self, tool: Tool, seen: _Seen) -> bool:
+    def _denies(self, tool: Tool, seen: _VisibleTools) -> bool:
         """Return True if the blacklist matches a tool, by its name at this transform."""
         known = [each for each in seen.view.catalog.tools if seen.passed_as[each.name] == tool.name]
         if known:
             return not any(map(seen.view.shows, known))
-        return self._snapshots.denies(tool, seen.host.server)
+        return self.snapshots.denies(tool, seen.host.server)
 
     def _enabled(self, name: str) -> MetaTool | None:
         found = _META_TOOLS.find(name)
         return found if found is not None and found.is_enabled(self._settings) else None
-
-    def _own(self, definition: JsonObject) -> Tool:
-        hints = definition.get("annotations")
-        tool = _OwnTool(
-            name=definition["name"],
-            description=definition["description"],
-            parameters=definition["inputSchema"],
-            annotations=None if hints is None else ToolAnnotations.model_validate(hints),
-        )
-        tool._exposure, tool._meta_name = self, definition["name"]
-        return tool
 
     def _marked(self, tool: Tool) -> Tool:
         meta = tool.meta or {}
@@ -261,16 +261,16 @@ def _context() -> Context | None:
         return None
 
 
-def _client(context: Context) -> Client:
+def _client(context: Context) -> Principal:
     """Return the owner of results and references: the logged-in user, the session, or the server's own user."""
     principal = current_principal()
     if principal is not None:
-        return Client(f"user:{principal}")
+        return Principal(f"user:{principal}", PrincipalKind.USER)
     request = context.request_context
     if request is None:
         return LOCAL
     if not is_modern(request.protocol_version):
-        return Client(f"session:{context.session_id}")
+        return anonymous_session(context.session_id)
     return LOCAL if request.request is None else ANONYMOUS
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -13,6 +13,7 @@ from fastmcp.tools.base import InputRequiredToolResult, ToolResult
 from mcp.shared.dispatcher import ProgressFnT
 from mcp_types import CallToolResult
 
+from pml_gateway.catalog.model import CatalogTool
 from pml_gateway.config.settings import Settings
 from pml_gateway.errors import GatewayError, ToolNotFoundError, UpstreamProtocolError, UpstreamUnavailableError
 from pml_gateway.fastmcp.background import ServerBackground
@@ -20,14 +21,15 @@ from pml_gateway.fastmcp.snapshots import Snapshot
 from pml_gateway.gateway.state import GatewayState
 from pml_gateway.mcp.elicitation import Audience
 from pml_gateway.mcp.listing import Listed
+from pml_gateway.policy.principal import Principal
 from pml_gateway.policy.view import View
 from pml_gateway.processes.budget import RequestBudget
 from pml_gateway.processes.exceeded import ExceededSchemas
 from pml_gateway.results.etags import Etags
-from pml_gateway.results.learning import LearnedShapes
+from pml_gateway.results.learning import LearnedShapes, ShapesFile
 from pml_gateway.results.store import ResultStore
-from pml_gateway.state.backend import Backend, build_backend
-from pml_gateway.state.memory import MemoryStore
+from pml_gateway.storage.backend import Backend, build_backend
+from pml_gateway.storage.memory import MemoryStore
 from pml_gateway.telemetry.events import Events
 from pml_gateway.types import JsonObject
 
@@ -36,7 +38,7 @@ class KeptState:
     """State kept in memory between requests."""
 
     def __init__(self, settings: Settings) -> None:
-        backend = build_backend(settings.references, Path())
+        backend = build_backend(settings.storage.results, Path(), settings.references.max_bytes)
 
         async def open_backend() -> Backend:
             return backend
@@ -47,7 +49,7 @@ class KeptState:
         self.results = ResultStore(settings.references, open_backend)
         self.etags = Etags(MemoryStore(), lambda: settings.references.ttl_seconds)
         # Its file is written by a task of the gateway only.
-        self.shapes = LearnedShapes(Path("shapes.json"), lambda: settings.learning.output_shapes)
+        self.shapes = LearnedShapes(ShapesFile(Path("shapes.json")), lambda: settings.learning.output_shapes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +73,7 @@ class InProcess:
         *,
         on_progress: ProgressFnT | None = None,
         audience: Audience | None = None,
+        once: bool = False,
     ) -> JsonObject:
         """Return the result of a tool; progress, logs and questions go to the client through the current request.
 
@@ -136,6 +139,12 @@ class RequestHost:
         """Nobody listens: FastMCP has middleware for that."""
         return self.kept.events
 
+    async def recorded_arguments(
+        self, client: Principal, tools: Collection[CatalogTool]
+    ) -> Mapping[CatalogTool, Sequence[JsonObject]]:
+        """None: calls are not recorded."""
+        return {}
+
     async def wait_for_tools(self) -> GatewayState:
         """Return the state; a server that answers has one."""
         return self.state
@@ -156,9 +165,9 @@ class RequestHost:
         """None, for the same reason."""
         return {}
 
-    def new_budget(self, share: str) -> RequestBudget:
+    def new_budget(self, quota_key: str) -> RequestBudget:
         """Return the limits of one request; work runs in threads, since there are no workers."""
-        return RequestBudget(self.kept.settings.limits, None, self.kept.exceeded, share)
+        return RequestBudget(self.kept.settings.limits, None, self.kept.exceeded, quota_key)
 
 
 def as_json(result: object, name: str) -> JsonObject:

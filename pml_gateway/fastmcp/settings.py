@@ -62,8 +62,6 @@ def read_settings(
     unserved = [key for key, value in _ONLY.items() if getattr(gateway, key) != value]
     if gateway.hybrid.fallback != "none":
         unserved.append("hybrid.fallback")
-    if settings.references.store != "memory":
-        raise ConfigurationError("settings: references.store is always memory here", hint=_NO_GATEWAY)
     if unserved:
         raise ConfigurationError(f"settings: gateway.{unserved[0]} is not for FastMCP servers", hint=_NO_GATEWAY)
     return settings

@@ -26,7 +26,7 @@ from pml_gateway.catalog.ownership import ILLEGAL, Ownership
 from pml_gateway.config.settings import Settings
 from pml_gateway.exposure.meta_tool import RESERVED, MetaTools
 from pml_gateway.exposure.patterns import compile_patterns
-from pml_gateway.gateway.state import GatewayState, WireCache
+from pml_gateway.gateway.state import GatewayState, ListCache
 from pml_gateway.index.search import ToolIndex
 from pml_gateway.log import get_logger
 from pml_gateway.text import escaped
@@ -88,7 +88,7 @@ class Snapshot:
     def indexed_by(self, index: ToolIndex | None) -> GatewayState:
         """Return the state, searching by the newest index."""
         if self.state.index is not index:
-            self.state = replace(self.state, index=index, selected={})
+            self.state = replace(self.state, index=index, lists=ListCache(self.state.lists.whole))
         return self.state
 
 
@@ -98,7 +98,8 @@ class Snapshots:
     def __init__(self, settings: Settings, meta_tools: MetaTools) -> None:
         self._settings = settings
         self._meta_tools = meta_tools
-        self._kept: list[Snapshot] = []
+        self.kept: list[Snapshot] = []
+        """The latest ones, in the order of their last use."""
         self._raw: dict[str, tuple[Said, JsonObject]] = {}
         self._names: dict[tuple[str, str], str] = {}
         self.catalog = Catalog()
@@ -114,9 +115,9 @@ class Snapshots:
         if (known := self._known(belong_to, told)) is not None:
             return known
         snapshot = Snapshot(belong_to, told, state)
-        self._kept = [*self._kept, snapshot][-MAX_SNAPSHOTS:]
-        self.catalog = _merged(each.state.catalog for each in reversed(self._kept))
-        tools_kept = [tool for each in self._kept for tool in each.state.catalog.tools]
+        self.kept = [*self.kept, snapshot][-MAX_SNAPSHOTS:]
+        self.catalog = _merged(each.state.catalog for each in reversed(self.kept))
+        tools_kept = [tool for each in self.kept for tool in each.state.catalog.tools]
         self._names = {(tool.upstream_id, tool.name): tool.qualified_name for tool in tools_kept}
         names = {tool.name for tool in tools_kept} | {tool.name for tool in tools}
         self._raw = {name: known for name, known in tuple(self._raw.items()) if name in names}
@@ -132,10 +133,10 @@ class Snapshots:
         return compile_patterns(self._settings.gateway.blacklisted_tools).matches(known)
 
     def _known(self, belong_to: tuple[str, ...], told: tuple[Said, ...]) -> Snapshot | None:
-        same = (each for each in reversed(self._kept) if (each.belong_to, each.told) == (belong_to, told))
+        same = (each for each in reversed(self.kept) if (each.belong_to, each.told) == (belong_to, told))
         found = next(same, None)
-        if found is not None and found is not self._kept[-1]:
-            self._kept = [*(each for each in self._kept if each is not found), found]
+        if found is not None and found is not self.kept[-1]:
+            self.kept = [*(each for each in self.kept if each is not found), found]
         return found
 
     def _built(
@@ -153,14 +154,14 @@ class Snapshots:
             max_length=self._settings.naming.max_length,
             reserved=RESERVED,
             earlier=self._names,
-            previous=self._kept[-1].state.catalog if self._kept else None,
+            previous=self.kept[-1].state.catalog if self.kept else None,
             # All of them are the author's own, who is free to name tools by their bare names in rules.
             ownership=Ownership(own=frozenset(belong_to)),
         )
         in_order = {tool.name: place for place, tool in enumerate(tools)}
         ordered = tuple(sorted(catalog.tools, key=lambda tool: in_order[tool.name]))
         catalog = replace(catalog, tools=ordered)
-        return GatewayState(self._settings, catalog, None, WireCache(catalog), meta_tools=self._meta_tools)
+        return GatewayState(self._settings, catalog, None, meta_tools=self._meta_tools)
 
     def _definition(self, tool: Tool, what: Said, *, inlines: bool) -> JsonObject:
         """Return the tool as it is listed; empty if that cannot be written, for one tool's fault is not the others'."""

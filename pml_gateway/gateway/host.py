@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Mapping
+from collections.abc import Awaitable, Collection, Mapping, Sequence
 from typing import Protocol
 
 from mcp.shared.dispatcher import ProgressFnT
 
+from pml_gateway.catalog.model import CatalogTool
 from pml_gateway.errors import GatewayError
 from pml_gateway.gateway.state import GatewayState
 from pml_gateway.mcp.elicitation import Audience
 from pml_gateway.mcp.listing import Listed
+from pml_gateway.policy.principal import Principal
 from pml_gateway.policy.view import View
 from pml_gateway.processes.budget import RequestBudget
 from pml_gateway.results.etags import Etags
@@ -42,8 +44,9 @@ class Server(Protocol):
         *,
         on_progress: ProgressFnT | None = None,
         audience: Audience | None = None,
+        once: bool = False,
     ) -> Awaitable[JsonObject]:
-        """Send one request with raw params and return the raw result."""
+        """Send one request with raw params and return the raw result; with `once`, never twice."""
 
 
 class Pool(Protocol):
@@ -55,7 +58,7 @@ class Pool(Protocol):
 
 
 class Host(Protocol):
-    """Whoever serves calls: its state, what it keeps, and the servers behind it."""
+    """A server of calls: its state, what it keeps, and the servers behind it."""
 
     @property
     def state(self) -> GatewayState:
@@ -79,7 +82,12 @@ class Host(Protocol):
 
     @property
     def events(self) -> Events:
-        """Whom what clients do is told."""
+        """The subscribers that are told what clients do."""
+
+    async def recorded_arguments(
+        self, client: Principal, tools: Collection[CatalogTool]
+    ) -> Mapping[CatalogTool, Sequence[JsonObject]]:
+        """Return arguments of recorded calls of these tools that this client made, newest first."""
 
     async def wait_for_tools(self) -> GatewayState:
         """Return the state, once there is one to answer from."""
@@ -96,5 +104,5 @@ class Host(Protocol):
     def unavailable(self, view: View) -> dict[str, str]:
         """Return the servers that may have tools for this view and show none now, each with the reason."""
 
-    def new_budget(self, share: str) -> RequestBudget:
+    def new_budget(self, quota_key: str) -> RequestBudget:
         """Return the limits of one client request."""

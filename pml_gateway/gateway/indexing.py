@@ -1,4 +1,4 @@
-"""Indexes for searches, built in the background: by words, with vectors, with those of requests."""
+"""Indexes for searches, built in the background: by words, with vectors, with those of examples."""
 
 from __future__ import annotations
 
@@ -16,16 +16,18 @@ import anyio.to_thread
 from pml_gateway.catalog.model import Catalog
 from pml_gateway.config.settings import Settings
 from pml_gateway.errors import ModelError
+from pml_gateway.example_queries.sources import ToolExamples
 from pml_gateway.gateway.state import documents
 from pml_gateway.index.cache import EmbeddingCache
 from pml_gateway.index.embedder import Embedder
 from pml_gateway.index.models import load_embedder
-from pml_gateway.index.search import ToolIndex, all_requests, requests_so_far
+from pml_gateway.index.search import ToolIndex, all_examples, examples_so_far
 from pml_gateway.index.text import ToolDocument, dense_text
 from pml_gateway.log import get_logger
-from pml_gateway.requests.sources import ToolRequests
 from pml_gateway.signal import CoalescedSignal
+from pml_gateway.storage.single_flight_cache import ById, SingleFlightCache
 from pml_gateway.types import Ranking
+from pml_gateway.usage.history import ToolKey
 
 logger = get_logger(__name__)
 
@@ -39,10 +41,13 @@ GROWTH = 1.5
 LOOK_SECONDS = 0.5
 """Seconds between checks, while waiting for another gateway's index, if a different one is wanted."""
 
+EXAMPLES_SECONDS = 1.0
+"""Seconds to collect changes of example queries, which are written a server at a time, before the index is rebuilt."""
+
 OnIndex = Callable[[ToolIndex], None]
 
-MostUsed = Callable[[Settings, Catalog], Iterable[str]]
-"""The names of tools of a catalog that were used, the most used first."""
+MostUsed = Callable[[], Iterable[ToolKey]]
+"""Returns the tools that were used, the most used first; may read a file."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +90,8 @@ class SharedIndexes:
         """Keep so many complete ones, the latest, for gateways that come later."""
         self.reading = anyio.CapacityLimiter(1)
         """One gateway after the other reads what its index is made of, as most find what the first one has read."""
+        self.texts = SingleFlightCache[Sequence[ToolDocument]](kept)
+        """Indexed texts of catalogs."""
         self._kept = kept
         self._entries: list[_Entry] = []
 
@@ -139,15 +146,15 @@ class Indexer:
     """Builds the index for the newest catalog requested; older requests are skipped.
 
     Words come first, then the vectors that are stored, then those that are computed, a part at a time: first of the
-    tools themselves, then of their requests.
+    tools themselves, then of their examples.
     """
 
     def __init__(
         self,
         cache_dir: Path,
         *,
-        requests: ToolRequests | None = None,
-        most_used: MostUsed = lambda _settings, _catalog: (),
+        examples: ToolExamples | None = None,
+        most_used: MostUsed = tuple,
         load: Callable[[str], Embedder] = load_embedder,
         indexes: SharedIndexes | None = None,
     ) -> None:
@@ -155,19 +162,20 @@ class Indexer:
 
         Args:
             cache_dir: shared with other gateway processes.
-            requests: what is asked for tools; nothing unless given.
-            most_used: names tools whose vectors are computed first; may read files.
+            examples: what is asked for tools; nothing unless given.
+            most_used: tools whose vectors are computed first.
             load: the model of a setting.
             indexes: those of other gateways of this process.
         """
         self._indexes = indexes or SharedIndexes()
         self._cache_dir = cache_dir
-        self._requests = requests
+        self._examples = examples
         self._most_used = most_used
         self._load = load
         self._requested: tuple[Settings, Catalog] | None = None
         self._since = time.monotonic()
         self._wanted = CoalescedSignal()
+        self._new_examples = CoalescedSignal(EXAMPLES_SECONDS)
         self._usable = anyio.Event()
         self._current = anyio.Event()
         self._embedders: dict[str, Embedder | None] = {}
@@ -185,9 +193,15 @@ class Indexer:
         self._wanted.ask()
 
     def renew(self) -> None:
-        """Ask for the index once more, because of what is asked for tools; meanwhile that of before is complete."""
-        if self._requested is not None:
-            self._wanted.ask()
+        """Ask soon for the index once more, because examples changed; meanwhile the previous one is complete."""
+        self._new_examples.ask()
+
+    async def follow_examples(self) -> None:
+        """Ask for the index whenever examples changed, for as long as the owner's task group lives."""
+        while True:
+            await self._new_examples.next()
+            if self._requested is not None:
+                self._wanted.ask()
 
     def prefer(self, names: Iterable[str]) -> None:
         """Compute the vectors of these tools first, where any are to be computed."""
@@ -234,11 +248,15 @@ class Indexer:
                 self._current.set()
                 self._sought.clear()
 
-    def _documents(self, settings: Settings, catalog: Catalog) -> list[ToolDocument]:
-        asked = None
-        if self._requests is not None and settings.search.requests:
-            asked = self._requests.of(catalog.tools, settings.servers)
-        return documents(catalog.tools, catalog.ownership, asked)
+    def _documents(self, settings: Settings, catalog: Catalog) -> Sequence[ToolDocument]:
+        examples = self._examples if settings.search.example_queries else None
+
+        def written() -> Sequence[ToolDocument]:
+            asked = None if examples is None else examples.of(catalog.tools, settings.servers)
+            return documents(catalog.tools, catalog.ownership, asked)
+
+        kept = None if examples is None else (ById(examples.library.all()), settings.servers)
+        return self._indexes.texts.get((ById(catalog), kept), written)
 
     async def _build(
         self, settings: Settings, catalog: Catalog, texts: Sequence[ToolDocument], bring_out: OnIndex
@@ -256,12 +274,13 @@ class Indexer:
             bring_out(words)
             return True
         cache = EmbeddingCache.of_catalog(self._cache_dir, len(texts))
-        sources = _Sources(texts, embedder, cache, partial(self._most_used, settings, catalog))
+        names = catalog.assignments
+        sources = _Sources(texts, embedder, cache, lambda: [names[tool] for tool in self._most_used() if tool in names])
         index = await self._with_own_vectors(words, sources, bring_out)
         if index is None:
             return False
         bring_out(index)
-        return await self._with_requests(index, sources, bring_out)
+        return await self._with_examples(index, sources, bring_out)
 
     async def _with_own_vectors(self, words: ToolIndex, sources: _Sources, bring_out: OnIndex) -> ToolIndex | None:
         """Return the index with the vectors of all tools; None when another catalog was requested meanwhile."""
@@ -285,35 +304,35 @@ class Indexer:
             index = await in_thread(so_far)
         if index.lacking:
             # What could not be stored is computed once more.
-            requests = await in_thread(requests_so_far, texts, embedder, cache)
-            build = partial(ToolIndex.build, pause=anyio.from_thread.check_cancelled, requests=requests)
+            examples = await in_thread(examples_so_far, texts, embedder, cache)
+            build = partial(ToolIndex.build, pause=anyio.from_thread.check_cancelled, examples=examples)
             index = await in_thread(build, texts, embedder, cache)
         return index
 
-    async def _with_requests(self, index: ToolIndex, sources: _Sources, bring_out: OnIndex) -> bool:
+    async def _with_examples(self, index: ToolIndex, sources: _Sources, bring_out: OnIndex) -> bool:
         """Bring out the index with the vectors of all requests; False when another catalog was requested meanwhile.
 
         It answers without them too, so that nothing waits for these.
         """
         in_thread = anyio.to_thread.run_sync
         texts, embedder, cache = sources.texts, sources.embedder, sources.cache
-        having = sum(bool(each.requests) for each in texts)
-        lacking = await in_thread(lambda: index.lacking_requests)
+        having = sum(bool(each.examples) for each in texts)
+        lacking = await in_thread(lambda: index.lacking_examples)
         if lacking:
             if not self._wanted.is_due:
                 self._usable.set()
             self.prefer(await in_thread(sources.most_used))
 
             def encode(chosen: Sequence[int]) -> None:
-                cache.encode_requests(embedder, [texts[at].requests for at in chosen])
+                cache.encode_examples(embedder, [texts[at].examples for at in chosen])
 
             def so_far() -> ToolIndex:
-                return index.with_requests(requests_so_far(texts, embedder, cache))
+                return index.with_examples(examples_so_far(texts, embedder, cache))
 
             if not await self._encoded(texts, lacking, having - len(lacking), encode, so_far, bring_out):
                 return False
-            requests = partial(all_requests, texts, embedder, cache, anyio.from_thread.check_cancelled)
-            bring_out(index.with_requests(await in_thread(requests)))
+            examples = partial(all_examples, texts, embedder, cache, anyio.from_thread.check_cancelled)
+            bring_out(index.with_examples(await in_thread(examples)))
         return True
 
     async def _encoded(

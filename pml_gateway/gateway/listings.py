@@ -9,23 +9,24 @@ from functools import partial
 from pathlib import Path
 from urllib.parse import quote
 
-from pml_gateway.catalog.build import build_catalog
+from pml_gateway.catalog.apps import without_apps
+from pml_gateway.catalog.build import Prefix, build_catalog
 from pml_gateway.catalog.manifest import Manifest, ManifestEntry, ManifestFile
 from pml_gateway.catalog.model import Catalog, UpstreamListing
 from pml_gateway.catalog.prompts_and_resources import OfferTable, build_offers
 from pml_gateway.catalog.public_uris import with_public_meta
 from pml_gateway.catalog.visibility import Variants, build_visibility
 from pml_gateway.config.servers import UpstreamDefinition
-from pml_gateway.config.settings import NamingSettings, Settings
+from pml_gateway.config.settings import EffectiveSettings, NamingSettings, Settings
 from pml_gateway.exposure.meta_tool import RESERVED
-from pml_gateway.gateway.single_flight_cache import Same, SingleFlightCache
 from pml_gateway.gateway.state import composites_of
-from pml_gateway.home import MANIFEST, warn_unwritable
 from pml_gateway.log import get_logger
+from pml_gateway.mcp.capabilities import APPS
 from pml_gateway.mcp.listing import Difference, Listed, Offers, RememberedListing, with_more
-from pml_gateway.mcp.negotiation import HANDSHAKE, MODERN
-from pml_gateway.policy.client import LOCAL
+from pml_gateway.policy.principal import LOCAL
 from pml_gateway.policy.view import View
+from pml_gateway.storage.places import MANIFEST, warn_unwritable
+from pml_gateway.storage.single_flight_cache import ById, SingleFlightCache
 from pml_gateway.trust.identity import is_identical
 from pml_gateway.trust.trust_gate import TrustGate
 from pml_gateway.types import JsonObject
@@ -40,7 +41,7 @@ from pml_gateway.workflow.plan import limits_of
 
 logger = get_logger(__name__)
 
-Manifests = Callable[[NamingSettings], ManifestFile]
+Manifests = Callable[[Prefix], ManifestFile]
 """The manifest of one way of naming."""
 
 MAX_DIFFERENCES = 32
@@ -55,8 +56,8 @@ class Listings:
         manifests: Manifests,
         naming: NamingSettings,
         trust_gate: TrustGate,
-        read: SingleFlightCache[Manifest] | None = None,
-        built: SingleFlightCache[Catalog] | None = None,
+        read: SingleFlightCache[Manifest],
+        built: SingleFlightCache[Catalog],
     ) -> None:
         """Read the listings on disk.
 
@@ -68,15 +69,15 @@ class Listings:
             built: catalogs that other gateways of this process have built.
         """
         self._manifests = manifests
-        self._built = built or SingleFlightCache[Catalog](0)
-        self._file = manifests(naming)
-        self._saved = (read or SingleFlightCache[Manifest](0)).get(self._file.identity, self._file.load)
+        self._built = built
+        self._file = manifests(naming.prefix)
+        self._saved = read.get(self._file.identity, self._file.load)
         manifest = self._saved
         self._entries = dict(manifest.entries)
         self._current: Mapping[str, ManifestEntry] = {}
         """Those that the last catalog was built from."""
         self.trust_gate = trust_gate
-        trust_gate.accept_existing(self._entries, were_pinned=manifest.is_pinned)
+        trust_gate.remember(self._entries)
         self.first_names = Catalog(
             assignments=manifest.names, former=manifest.former_names, offers=OfferTable(names=manifest.offer_names)
         )
@@ -89,13 +90,13 @@ class Listings:
 
     def keep_under(self, naming: NamingSettings) -> None:
         """Save into the manifest of another way of naming from now on."""
-        self._file = self._manifests(naming)
+        self._file = self._manifests(naming.prefix)
         self._saved = Manifest()
 
     def take(self, upstream_id: str, definition: UpstreamDefinition, listed: Listed) -> None:
         """Take over what an upstream listed just now."""
         before, fingerprint = self._entries.get(upstream_id), definition.fingerprint()
-        may_differ = before is not None and before.fingerprint == fingerprint and listed.era == HANDSHAKE
+        may_differ = before is not None and before.fingerprint == fingerprint and listed.era == before.era
         self._entries[upstream_id] = ManifestEntry(
             fingerprint=fingerprint,
             tools=listed.tools,
@@ -125,12 +126,12 @@ class Listings:
         is_known = entry is not None and entry.fingerprint == definition.fingerprint()
         return entry.listed_at if entry is not None and is_known else None
 
-    def differences(self, upstream_id: str, settings: Settings) -> Mapping[str, Difference] | None:
-        """Return an upstream's further listings by client capabilities, or None if they make no difference."""
+    def differences(self, upstream_id: str, settings: Settings) -> Mapping[str, Difference]:
+        """Return an upstream's further listings by client capabilities."""
         entry, definition = self._entries.get(upstream_id), settings.servers.get(upstream_id)
         if entry is None or definition is None or entry.fingerprint != definition.fingerprint():
             return {}
-        return None if entry.era == MODERN else entry.differences
+        return entry.differences
 
     def take_difference(self, upstream_id: str, client_capabilities: str, difference: Difference) -> bool:
         """Take over what an upstream lists besides for clients of these capabilities; whether that is new."""
@@ -196,7 +197,7 @@ class Listings:
         return partial(self._save, manifest, catalog.upstream_ids)
 
     def _save(self, manifest: Manifest, configured: Collection[str]) -> None:
-        if manifest.says_no_more_than(self._saved) and self._file.path.exists():
+        if manifest.is_covered_by(self._saved) and self._file.path.exists():
             return
         try:
             self._file.save(manifest, configured=configured)
@@ -231,8 +232,8 @@ def _said(offers: Offers) -> object:
 
 def _told(entry: ManifestEntry) -> tuple[object, ...]:
     """Equal for what a server has told in the very same objects."""
-    differences = [(capabilities, Same(each)) for capabilities, each in entry.differences.items()]
-    return Same(entry.tools), Same(entry.offers), differences
+    differences = [(capabilities, ById(each)) for capabilities, each in entry.differences.items()]
+    return ById(entry.tools), ById(entry.offers), differences
 
 
 def _catalog(
@@ -263,7 +264,7 @@ def _catalog(
         tools: tuple[JsonObject, ...] = ()
         offers[upstream_id] = None
         if entry is not None:
-            entry = _without(entry, definition.disabled_tools)
+            entry = _as_configured(entry, EffectiveSettings(upstream_id, definition, settings.upstreams))
             tools, offers[upstream_id] = with_more(entry.tools, entry.offers, entry.differences.values())
             variants[upstream_id] = Variants(entry.tools, entry.offers, entry.differences)
         listings.append(UpstreamListing(upstream_id, tools, stale=upstream_id in failed))
@@ -288,7 +289,7 @@ def _catalog(
 def _held(settings: Settings, held: Mapping[str, tuple[JsonObject, ...]], catalog: Catalog) -> Catalog:
     """Return a catalog of the tools that are held back, under the names that they have in the one that is served."""
     listings = [
-        UpstreamListing(upstream_id, tuple(tool for tool in tools if tool.get("name") not in definition.disabled_tools))
+        UpstreamListing(upstream_id, tuple(filter(None, map(definition.as_configured, tools))))
         for upstream_id, tools in held.items()
         if (definition := settings.servers.get(upstream_id)) is not None and definition.enabled
     ]
@@ -308,16 +309,18 @@ def _held(settings: Settings, held: Mapping[str, tuple[JsonObject, ...]], catalo
     return replace(built, tools=tuple(replace(tool, hidden=tool in hidden) for tool in built.tools))
 
 
-def _without(entry: ManifestEntry, disabled: frozenset[str]) -> ManifestEntry:
-    """Return an entry without the tools that are switched off."""
-    if not disabled:
+def _as_configured(entry: ManifestEntry, effective: EffectiveSettings) -> ManifestEntry:
+    """Return an entry with the tools as their owner wants them: without those that are switched off."""
+    definition, has_apps = effective.definition, APPS not in effective.denied_extensions
+    if has_apps and not definition.changes_tools:
         return entry
 
-    def rest(tools: tuple[JsonObject, ...]) -> tuple[JsonObject, ...]:
-        return tuple(tool for tool in tools if tool.get("name") not in disabled)
+    def wanted(tools: tuple[JsonObject, ...]) -> tuple[JsonObject, ...]:
+        given = tools if has_apps else tuple(filter(None, map(without_apps, tools)))
+        return tuple(tool for each in given if (tool := definition.as_configured(each)) is not None)
 
-    differences = {key: replace(each, tools=rest(each.tools)) for key, each in entry.differences.items()}
-    return replace(entry, tools=rest(entry.tools), differences=differences)
+    differences = {key: replace(each, tools=wanted(each.tools)) for key, each in entry.differences.items()}
+    return replace(entry, tools=wanted(entry.tools), differences=differences)
 
 
 def _warn(table: OfferTable, previous: OfferTable) -> None:
@@ -339,4 +342,11 @@ def _warn(table: OfferTable, previous: OfferTable) -> None:
 
 def shapes_catalog(settings: Settings) -> tuple[object, ...]:
     """Return the settings that decide what a catalog contains, and under which names."""
-    return settings.servers, settings.naming, settings.workflows, settings.workflow, settings.trust
+    return (
+        settings.servers,
+        settings.upstreams.extensions,
+        settings.naming,
+        settings.workflows,
+        settings.workflow,
+        settings.trust,
+    )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Mapping
 
 import mcp_types
 from mcp.shared.exceptions import MCPError
@@ -11,11 +11,19 @@ from mcp_types.jsonrpc import INVALID_PARAMS
 from pydantic import BaseModel
 
 from pml_gateway.catalog.fields import offer_for_version
-from pml_gateway.catalog.prompts_and_resources import OfferKind
+from pml_gateway.catalog.prompts_and_resources import OfferKind, Route
 from pml_gateway.catalog.public_uris import with_public_uris
 from pml_gateway.catalog.wire import LATEST_VERSION
 from pml_gateway.errors import GatewayError
-from pml_gateway.gateway.answers import (
+from pml_gateway.gateway.call import Attempt, CallContext, CallRefusal, Calls, Decision
+from pml_gateway.gateway.calling import ask_upstream
+from pml_gateway.gateway.gateway import Gateway
+from pml_gateway.gateway.request import Context, options_of, own_params
+from pml_gateway.gateway.resource_subscriptions import ResourceFollowers
+from pml_gateway.gateway.state import MAX_LISTS, GatewayState
+from pml_gateway.policy.view import View
+from pml_gateway.quotas import keep_latest
+from pml_gateway.results.answers import (
     RESOURCE_NOT_FOUND,
     as_rpc_error,
     carried,
@@ -24,13 +32,6 @@ from pml_gateway.gateway.answers import (
     prompt_not_found,
     resource_not_found,
 )
-from pml_gateway.gateway.calling import ask_upstream
-from pml_gateway.gateway.gateway import Gateway
-from pml_gateway.gateway.request import Context, options_of
-from pml_gateway.gateway.resource_subscriptions import ResourceFollowers
-from pml_gateway.gateway.state import MAX_LISTS, GatewayState
-from pml_gateway.policy.view import View
-from pml_gateway.quotas import keep_latest
 from pml_gateway.types import JsonObject
 
 MAX_TRIED = 3
@@ -65,23 +66,25 @@ _MODERN_FIELDS = ("resultType", "ttlMs", "cacheScope")
 class PromptAndResourceRequests:
     """Serves prompts, resources, completions and resource subscriptions of one gateway."""
 
-    def __init__(self, gateway: Gateway, followers: ResourceFollowers) -> None:
+    def __init__(self, gateway: Gateway, calls: Calls, followers: ResourceFollowers) -> None:
         self._gateway = gateway
+        self._calls = calls
         self._followers = followers
-        self._answers: Mapping[str, Callable[[Context, View], Awaitable[JsonObject]]] = {
-            **dict.fromkeys(_LISTS, self._list),
-            "prompts/get": self._get_prompt,
-            "resources/read": self._read_resource,
-            "completion/complete": self._complete,
-            "resources/subscribe": self._subscribe,
-            "resources/unsubscribe": self._unsubscribe,
-        }
 
     async def answer(self, ctx: Context, envelope: JsonObject) -> JsonObject:
         """Return the answer to one of `EMPTY_ANSWERS`' methods, put into its empty one as the SDK has checked it."""
         state = await self._gateway.wait_for_tools()
+        view = state.view(ctx.scope.client)
         try:
-            result = await carried(await self._answers[ctx.method](ctx, state.view(ctx.scope.client)))
+            if ctx.method in _LISTS:
+                result = self._list(ctx, view)
+            elif ctx.method == "resources/unsubscribe":
+                self._followers.unsubscribe_session(ctx, own_params(ctx)["uri"])
+                result = {}
+            else:
+                context = CallContext(self._gateway, self._calls, state, view, ctx.scope, options_of(ctx))
+                result = await OfferRequest(context, ctx, self._followers).run()
+            result = await carried(result)
         except GatewayError as error:
             raise as_rpc_error(error) from error
         return self._finished(ctx, envelope, result)
@@ -93,7 +96,7 @@ class PromptAndResourceRequests:
             envelope = {"_meta": envelope["_meta"]} if "_meta" in envelope else {}
         meta = {**envelope.get("_meta", {}), **result.get("_meta", {})}
         finished = {**envelope, **result, **({"_meta": meta} if meta else {})}
-        if "cacheScope" in finished and self._gateway.state.settings.clients:
+        if "cacheScope" in finished and self._gateway.state.settings.requires_keys:
             finished["cacheScope"] = "private"
         try:
             check_result(finished, ctx.method, ctx.method, ctx.protocol_version)
@@ -103,115 +106,124 @@ class PromptAndResourceRequests:
             return finished
         return {key: value for key, value in finished.items() if key not in _MODERN_FIELDS}
 
-    async def _list(self, ctx: Context, view: View) -> JsonObject:
+    def _list(self, ctx: Context, view: View) -> JsonObject:
         if (ctx.params or {}).get("cursor") is not None:
             raise MCPError(INVALID_PARAMS, "Invalid cursor: the list has one page")
         kind, key = _LISTS[ctx.method]
         return {key: list_offers(self._gateway.state, view, kind, ctx.protocol_version)}
 
-    async def _get_prompt(self, ctx: Context, view: View) -> JsonObject:
-        params = _own_params(ctx)
-        offer = view.offers.find(OfferKind.PROMPT, params["name"])
-        if offer is None:
-            raise prompt_not_found(params["name"])
-        return await self._ask(ctx, offer.upstream_id, {**params, "name": offer.name})
 
-    async def _read_resource(self, ctx: Context, view: View) -> JsonObject:
-        params = _own_params(ctx)
-        check_uri(params["uri"])
-        routes = view.offers.routes(params["uri"])[:MAX_TRIED]
-        for route in routes:
+class OfferRequest(Attempt):
+    """A prompt to get, a resource to read or to follow, or arguments of either to complete."""
+
+    def __init__(self, context: CallContext, ctx: Context, followers: ResourceFollowers) -> None:
+        params = own_params(ctx)
+        asked = params.get("ref", params)
+        self._ctx = ctx
+        self._followers = followers
+        is_prompt = ctx.method == "prompts/get" or asked.get("type") == "ref/prompt"
+        super().__init__(context, ctx.method, asked["name" if is_prompt else "uri"], params)
+        self._kind = OfferKind.PROMPT if is_prompt else OfferKind.RESOURCE
+        self._routes: list[Route] = []
+
+    def resolve(self) -> None:
+        """Find the upstreams that may answer for this client, the likeliest first."""
+        offers = self.context.view.offers
+        if self._kind is OfferKind.PROMPT:
+            offer = offers.find(OfferKind.PROMPT, self.name)
+            self._routes = [] if offer is None else [Route(offer.upstream_id, offer.name)]
+        else:
+            check_uri(self.name)
+            self._routes = self._of_template() if "ref" in self.arguments else offers.routes(self.name)[:MAX_TRIED]
+        if self._routes:
+            self.server = self._routes[0].upstream_id
+
+    def _of_template(self) -> list[Route]:
+        """Return the upstream of a visible template or resource, and its own URI (or template)."""
+        offers = self.context.view.offers
+        template = offers.find(OfferKind.TEMPLATE, self.name)
+        if template is not None:
+            return [Route(template.upstream_id, template.name)]
+        table = self.context.view.catalog.offers
+        return [each for each in offers.routes(self.name) if table.is_listed(each.upstream_id, each.uri)][:1]
+
+    async def authorise(self) -> Decision:
+        """Refuse what does not exist for the client; the owner is told what is hidden, and by which rule."""
+        if self._routes:
+            return None
+        offers, table = self.context.view.offers, self.context.view.catalog.offers
+        kinds = (OfferKind.PROMPT,) if self._kind is OfferKind.PROMPT else (OfferKind.RESOURCE, OfferKind.TEMPLATE)
+        hidden = next((found for kind in kinds if (found := table.find(kind, self.name)) is not None), None)
+        if hidden is None:
+            return CallRefusal(self._not_found())
+        self.server = hidden.upstream_id
+        return CallRefusal(self._not_found(), offers.hidden_by(hidden.upstream_id, hidden.name) or "")
+
+    def _not_found(self) -> MCPError:
+        if self._kind is OfferKind.PROMPT:
+            return prompt_not_found(self.name)
+        return resource_not_found(self.name, self._ctx.protocol_version)
+
+    async def send(self) -> JsonObject:
+        """Return the answer of the first upstream that knows what is asked for."""
+        view = self.context.view
+        if self.method == "resources/subscribe":
+            return await self._subscribe()
+        said = view.said.get(self.server)
+        if self.method == "completion/complete" and said is not None and not said.capabilities.offers("completions"):
+            return {"completion": {"values": []}}
+        for route in self._routes:
+            self.server = route.upstream_id
             try:
-                result = await ask_upstream(
-                    self._gateway, route.upstream_id, ctx.method, {**params, "uri": route.uri}, options_of(ctx)
-                )
+                return await self._ask(route)
             except GatewayError as error:
                 # Where something is hidden, the server's own words would tell it from what does not exist.
-                is_last_word = route is routes[-1] and not view.offers.hides_any
-                if is_last_word or not _is_unknown(error):
+                is_last_word = route is self._routes[-1] and not view.offers.hides_any
+                if self.method != "resources/read" or is_last_word or not _is_unknown(error):
                     raise
-            else:
-                table = self._gateway.state.catalog.offers
-                return with_public_uris(result, route.upstream_id, table, (params["uri"], route))
-        raise resource_not_found(params["uri"], ctx.protocol_version)
+        raise self._not_found()
 
-    async def _complete(self, ctx: Context, view: View) -> JsonObject:
-        params = _own_params(ctx)
-        ref = params["ref"]
-        if ref.get("type") == "ref/prompt":
-            offer = view.offers.find(OfferKind.PROMPT, ref["name"])
-            if offer is None:
-                raise prompt_not_found(ref["name"])
-            upstream_id, own = offer.upstream_id, {**ref, "name": offer.name}
-        else:
-            upstream_id, uri = _template_route(view, ref["uri"], ctx.protocol_version)
-            own = {**ref, "uri": uri}
-        said = view.said.get(upstream_id)
-        if said is not None and not said.completes:
-            return {"completion": {"values": []}}
-        return await self._ask(ctx, upstream_id, {**params, "ref": own})
+    async def _ask(self, route: Route) -> JsonObject:
+        gateway, key = self.context.gateway, "name" if self._kind is OfferKind.PROMPT else "uri"
+        params = {**self.arguments, key: route.uri}
+        if "ref" in self.arguments:
+            params = {**self.arguments, "ref": {**self.arguments["ref"], key: route.uri}}
+        result = await ask_upstream(gateway, route.upstream_id, self.method, params, self.context.options)
+        read = (self.name, route) if self.method == "resources/read" else None
+        return with_public_uris(result, route.upstream_id, gateway.state.catalog.offers, read)
 
-    async def _subscribe(self, ctx: Context, view: View) -> JsonObject:
-        uri = _own_params(ctx)["uri"]
-        check_uri(uri)
-        if not view.offers.routes(uri):
-            raise resource_not_found(uri, ctx.protocol_version)
+    async def _subscribe(self) -> JsonObject:
+        offers = self.context.view.offers
         try:
-            await self._followers.subscribe_session(ctx, uri)
+            await self._followers.subscribe_session(self._ctx, self.name)
         except GatewayError as error:
             # What is listed is no secret; of the rest, a server's own words would tell what is hidden.
-            is_listed = view.offers.find(OfferKind.RESOURCE, uri) is not None
-            if view.offers.hides_any and (_is_unknown(error) or ("jsonrpc_code" in error.details and not is_listed)):
-                raise resource_not_found(uri, ctx.protocol_version) from error
+            is_listed = offers.find(OfferKind.RESOURCE, self.name) is not None
+            if offers.hides_any and (_is_unknown(error) or ("jsonrpc_code" in error.details and not is_listed)):
+                raise self._not_found() from error
             raise
         return {}
-
-    async def _unsubscribe(self, ctx: Context, _view: View) -> JsonObject:
-        self._followers.unsubscribe_session(ctx, _own_params(ctx)["uri"])
-        return {}
-
-    async def _ask(self, ctx: Context, upstream_id: str, params: JsonObject) -> JsonObject:
-        result = await ask_upstream(self._gateway, upstream_id, ctx.method, params, options_of(ctx))
-        return with_public_uris(result, upstream_id, self._gateway.state.catalog.offers)
-
-
-def _own_params(ctx: Context) -> JsonObject:
-    """Return the params without what `options_of` reads of them."""
-    given = ctx.params or {}
-    return {key: value for key, value in given.items() if key not in ("_meta", "inputResponses", "requestState")}
 
 
 def _is_unknown(error: GatewayError) -> bool:
     return error.details.get("jsonrpc_code") in (RESOURCE_NOT_FOUND, INVALID_PARAMS)
 
 
-def _template_route(view: View, uri: str, version: str) -> tuple[str, str]:
-    """Return the upstream of a visible template or resource, and its own URI (or template)."""
-    check_uri(uri)
-    template = view.offers.find(OfferKind.TEMPLATE, uri)
-    if template is not None:
-        return template.upstream_id, template.name
-    for route in view.offers.routes(uri):
-        if view.catalog.offers.is_listed(route.upstream_id, route.uri):
-            return route.upstream_id, route.uri
-    raise resource_not_found(uri, version)
-
-
 def list_offers(state: GatewayState, view: View, kind: OfferKind, version: str) -> list[JsonObject]:
     """Return the definitions of one kind that a client sees, in catalog order."""
     key = (view, kind, version)
-    cached: list[JsonObject] | None = state.offer_lists.get(key)
+    cached: list[JsonObject] | None = state.cached.offers.get(key)
     if cached is None:
         cached = [offer_for_version(offer.definition, version) for offer in view.offers.listed(kind)]
-        keep_latest(state.offer_lists, key, cached, MAX_LISTS)
+        keep_latest(state.cached.offers, key, cached, MAX_LISTS)
     return cached
 
 
 def offers_json(state: GatewayState, view: View, kind: OfferKind, version: str) -> bytes:
     """As `list_offers`, to be compared."""
     key = ("json", view, kind, version)
-    cached: bytes | None = state.offer_lists.get(key)
+    cached: bytes | None = state.cached.offers.get(key)
     if cached is None:
         cached = json.dumps(list_offers(state, view, kind, version), sort_keys=True).encode()
-        keep_latest(state.offer_lists, key, cached, MAX_LISTS)
+        keep_latest(state.cached.offers, key, cached, MAX_LISTS)
     return cached

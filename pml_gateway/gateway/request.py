@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import secrets
+import time
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from contextvars import ContextVar
@@ -15,12 +16,14 @@ from mcp.shared.dispatcher import Outbound, ProgressFnT
 from mcp_types import LOG_LEVEL_META_KEY
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 
+from pml_gateway.catalog.apps import shows_apps
 from pml_gateway.config.settings import GatewaySection
 from pml_gateway.delivery import Delivery
-from pml_gateway.exposure.focus import Focus
-from pml_gateway.mcp.elicitation import ELICITATION_COMPLETE, LOG_LEVELS, Audience, Capabilities, capabilities_of
+from pml_gateway.exposure.history import NOTHING_FOLLOWED, Followed, SessionHistory, Source
+from pml_gateway.mcp.capabilities import ClientCapabilities, read_client
+from pml_gateway.mcp.elicitation import ELICITATION_COMPLETE, LOG, LOG_LEVELS, Audience
 from pml_gateway.mcp.sdk import connection_of, request_channel
-from pml_gateway.policy.client import ANONYMOUS, LOCAL, Client
+from pml_gateway.policy.principal import ANONYMOUS, LOCAL, Principal
 from pml_gateway.types import ExposureMode, JsonObject
 
 QUERY_META_KEY = "pml-gateway/query"
@@ -32,26 +35,26 @@ MAX_INTENT_LENGTH = 2000
 class RequestScope:
     """Facts from the transport: principal, mode pinned by endpoint or session, query of the URL.
 
-    `accepts_bytes` says that values can be put into the answer as finished JSON; `written` are these values, needed
-    until it is sent. `focus` is what the session of the request focused on, where it has one. `on_sent` is told that
-    the response has ended, and whether completely. `client_capabilities` are what the client can be asked, once that
-    was found out. `request_id` and the trace context `parent` are what HTTP headers say. `is_last` says that whoever
-    asks makes no other request, as a command does, and reads nothing that is kept for later. `open_request` is held
-    while the request is worked on.
+    `written` are the values that are put into the answer as finished JSON, needed until it is sent. `history` is that
+    of the request's session, where it has one. `on_sent` is told that the response has ended, and whether
+    completely. `client_capabilities` are what the client can be asked, once that was found out. `request_id` and the
+    trace context `parent` are what HTTP headers say. `is_last` says that whoever asks makes no other request, as a
+    command does, and reads nothing that is kept for later. `shows_apps` is True if the client shows user interfaces of
+    servers. `open_request` is held while the request is worked on.
     """
 
-    client: Client = LOCAL
+    client: Principal = LOCAL
     mode: ExposureMode | None = None
     url_query: str | None = None
-    accepts_bytes: bool = False
     written: list[object] = field(default_factory=list)
     on_sent: Callable[[bool], None] | None = None
-    client_capabilities: Capabilities | None = None
+    client_capabilities: ClientCapabilities | None = None
     request_id: str = ""
     parent: tuple[tuple[str, str], ...] = ()
     is_last: bool = False
-    focus: Focus | None = None
+    history: SessionHistory | None = None
     open_request: AbstractContextManager[None] = field(default_factory=nullcontext)
+    shows_apps: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,12 +77,12 @@ class CallOptions:
 class SessionMemory:
     """State of a session that outlives this process: the client's bridge keeps it and gives it back.
 
-    `focus` are the tools it focused on, by server and name; `follows`, whether its client follows notices; `digests`
-    are those of the lists that it was told of last, by kind. `keep` is called after each change.
+    `searches` and `used` are those of its history; `digests` are those of the lists that it was told of last, by kind.
+    `keep` is called after each change.
     """
 
-    focus: tuple[tuple[str, str], ...] = ()
-    follows: bool = False
+    searches: dict[str, float] = field(default_factory=dict)
+    used: dict[Source, float] = field(default_factory=dict)
     digests: Mapping[str, str] = field(default_factory=dict)
     keep: Callable[[], None] = lambda: None
 
@@ -88,7 +91,7 @@ class SessionMemory:
 class LocalConnection:
     """The connection of one local client of several: whose it is, and who is told how far its requests have come."""
 
-    client: Client
+    client: Principal
     delivery: Callable[[str | int], Delivery]
     memory: SessionMemory
 
@@ -116,7 +119,18 @@ def list_intent(params: Mapping[str, Any] | None, scope: RequestScope, settings:
 def call_intent(scope: RequestScope, settings: GatewaySection) -> str | None:
     """Return the intent of a `tools/call`, which has no query of its own."""
     sources = (scope.url_query, scope.client.intent, settings.intent)
-    return next((text for source in sources if (text := _text(source))), None)
+    return next((text for source in sources if source and (text := _text(source))), None)
+
+
+def history_of(scope: RequestScope, settings: GatewaySection) -> SessionHistory | None:
+    """Return the history that the lists of the request's session follow; None without one, or if none is followed."""
+    return None if settings.follow == "off" else scope.history
+
+
+def followed(scope: RequestScope, settings: GatewaySection) -> Followed:
+    """Return what the lists of the request's session follow now."""
+    history = history_of(scope, settings)
+    return NOTHING_FOLLOWED if history is None else history.followed(time.time())
 
 
 def _text(value: object) -> str | None:
@@ -129,7 +143,7 @@ MODES_SINCE = "2025-11-25"
 
 _CAPABILITIES_KEY = "pml_gateway.capabilities"
 LOG_LEVEL_KEY = "pml_gateway.log_level"
-_FOCUS_KEY = "pml_gateway.focus"
+_HISTORY_KEY = "pml_gateway.history"
 
 
 @dataclass(kw_only=True)
@@ -153,7 +167,7 @@ class RequestAudience:
         self._close_stream = ctx.close_sse_stream
         self._version = ctx.protocol_version
         self.client_id = client.id
-        self.share = client.share
+        self.quota_key = client.quota_key
         self.is_one_client = client.id != ANONYMOUS.id
         self.answers_later = ctx.protocol_version in MODERN_PROTOCOL_VERSIONS
         self.client_capabilities = given_capabilities(ctx) if client_capabilities is None else client_capabilities
@@ -174,13 +188,13 @@ class RequestAudience:
         if method == ELICITATION_COMPLETE:
             await self._connection.notify(method, params)
             return
-        if self.answers_later and self.log_level is None:
+        if self.answers_later and self.log_level is None and method == LOG:
             # A stateless client gets no logs unless its request asks for them.
             return
         await self._request.notify(method, params)
 
     async def let_go(self) -> None:
-        """Return True if the transport and the client's version can resume."""
+        """Close the stream of the request, if the transport and the client's version can resume."""
         if self._close_stream is not None:
             await self._close_stream()
 
@@ -200,15 +214,17 @@ def question_for(method: str, params: Mapping[str, Any], version: str) -> JsonOb
     return given
 
 
-def given_capabilities(ctx: ServerRequestContext[Any, Any]) -> Capabilities:
-    """Return the capabilities that the client announced."""
+def given_capabilities(ctx: ServerRequestContext[Any, Any]) -> ClientCapabilities:
+    """Return the capabilities that the client declares in this message, or declared at the start of its session."""
+    if ctx.method == "initialize":
+        return read_client((ctx.params or {}).get("capabilities"))
     given = ctx.session.client_capabilities
     if given is None or ctx.protocol_version in MODERN_PROTOCOL_VERSIONS:
-        return capabilities_of(given)
+        return read_client(given)
     state = connection_of(ctx).state
     if _CAPABILITIES_KEY not in state:
-        state[_CAPABILITIES_KEY] = capabilities_of(given)
-    client_capabilities: Capabilities = state[_CAPABILITIES_KEY]
+        state[_CAPABILITIES_KEY] = read_client(given)
+    client_capabilities: ClientCapabilities = state[_CAPABILITIES_KEY]
     return client_capabilities
 
 
@@ -231,12 +247,12 @@ def scoped(ctx: ServerRequestContext[Any, Any]) -> Context:
     scope = current_scope() if ctx.request is None else ctx.request.scope[SCOPE_KEY]
     if not is_modern(ctx.protocol_version):
         state = connection_of(ctx).state
-        if _FOCUS_KEY not in state:
-            connection = CONNECTION.get()
-            state[_FOCUS_KEY] = (
-                Focus() if connection is None else Focus(connection.memory.focus, connection.memory.follows)
-            )
-        scope.focus = state[_FOCUS_KEY]
+        if _HISTORY_KEY not in state:
+            memory = SessionMemory() if (connection := CONNECTION.get()) is None else connection.memory
+            state[_HISTORY_KEY] = SessionHistory(memory.searches, memory.used)
+        scope.history = state[_HISTORY_KEY]
+    given = ctx.session.client_capabilities
+    scope.shows_apps = given is not None and shows_apps(given.extensions)
     return Context(**vars(ctx), scope=scope)
 
 
@@ -254,6 +270,12 @@ def options_of(ctx: Context) -> CallOptions:
         may_ask=is_modern(ctx.protocol_version),
         audience=RequestAudience(ctx),
     )
+
+
+def own_params(ctx: Context) -> JsonObject:
+    """Return the params of a request without what `options_of` reads of them."""
+    given = ctx.params or {}
+    return {key: value for key, value in given.items() if key not in ("_meta", "inputResponses", "requestState")}
 
 
 def is_modern(version: str) -> bool:

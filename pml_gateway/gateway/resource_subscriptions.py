@@ -11,14 +11,14 @@ from mcp.shared.exceptions import MCPError
 
 from pml_gateway.catalog.prompts_and_resources import Route
 from pml_gateway.errors import GatewayError
-from pml_gateway.gateway.answers import resource_not_found
 from pml_gateway.gateway.gateway import Gateway
 from pml_gateway.gateway.request import Context, RequestAudience, RequestScope
-from pml_gateway.log import Seldom, get_logger
+from pml_gateway.log import ThrottledWarning, get_logger
 from pml_gateway.mcp.sdk import connection_of
-from pml_gateway.policy.client import ANONYMOUS, Client, current_client
+from pml_gateway.policy.principal import ANONYMOUS, Principal, current
 from pml_gateway.policy.prompts_and_resources import OfferView
 from pml_gateway.quotas import Holdings
+from pml_gateway.results.answers import resource_not_found
 from pml_gateway.signal import CoalescedSignal
 from pml_gateway.upstreams.upstream import Upstream
 
@@ -49,7 +49,7 @@ class ResourceSubscriber:
     `is_given_up` says that others needed the room.
     """
 
-    client: Client
+    client: Principal
     uri: str
     notify: Notify
     attached: tuple[Upstream, str] | None = None
@@ -68,11 +68,11 @@ class ResourceFollowers:
     def __init__(self, gateway: Gateway) -> None:
         self._gateway = gateway
         self._followers: Holdings[ResourceSubscriber] = Holdings()
-        self._too_many = Seldom(logger)
+        self._too_many = ThrottledWarning(logger)
         self._changed = CoalescedSignal(COALESCE_SECONDS)
         # One change may be told in several sessions of the same client.
         self._updated = CoalescedSignal(COALESCE_SECONDS)
-        gateway.on_swap(lambda _before, _after: self._changed.ask())
+        gateway.current.on_swap(lambda _before, _after: self._changed.ask())
 
     async def run(self) -> None:
         """Follow swaps and pass on notices, for as long as the owner's task group lives."""
@@ -111,7 +111,9 @@ class ResourceFollowers:
         upstream, route = routed
         own[uri] = follower
         try:
-            await upstream.subscribe(route.uri, follower, self._on_updated(follower, route), RequestAudience(ctx))
+            await upstream.sessions.subscribe(
+                route.uri, follower, self._on_updated(follower, route), RequestAudience(ctx)
+            )
         except BaseException:
             own.pop(uri, None)
             raise
@@ -144,7 +146,7 @@ class ResourceFollowers:
             self._detach(follower)
 
     def _add(self, follower: ResourceSubscriber) -> None:
-        self._followers.note(follower, follower.client.share)
+        self._followers.note(follower, follower.client.quota_key)
         while len(self._followers) > MAX_FOLLOWERS and (oldest := self._followers.first_to_go()) is not None:
             self._too_many.warning("over %d resources are followed; the oldest no longer are", MAX_FOLLOWERS)
             oldest.is_given_up = True
@@ -157,9 +159,9 @@ class ResourceFollowers:
                 self._detach(follower)
                 self._attach(follower)
 
-    def _view(self, client: Client) -> OfferView | None:
+    def _view(self, client: Principal) -> OfferView | None:
         state = self._gateway.state
-        now = current_client(client, state.settings.clients)
+        now = current(client, state.settings)
         return None if now is None else state.view(now).offers
 
     def _route(self, follower: ResourceSubscriber) -> tuple[Upstream, Route] | None:
@@ -175,12 +177,12 @@ class ResourceFollowers:
         if routed is not None:
             upstream, route = routed
             follower.attached = (upstream, route.uri)
-            upstream.follow(route.uri, follower, self._on_updated(follower, route), follower.client_id)
+            upstream.sessions.follow(route.uri, follower, self._on_updated(follower, route), follower.client_id)
 
     def _detach(self, follower: ResourceSubscriber) -> None:
         if follower.attached is not None:
             upstream, uri = follower.attached
-            upstream.unfollow(uri, follower, follower.client_id)
+            upstream.sessions.unfollow(uri, follower, follower.client_id)
             follower.attached = None
 
     def _on_updated(self, follower: ResourceSubscriber, route: Route) -> Callable[[str], None]:

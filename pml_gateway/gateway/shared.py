@@ -1,27 +1,32 @@
-"""Resources shared by the gateways of one process: running servers, workers, and caches of the same tools."""
+"""The resources of the process: running servers, workers, files, and caches of what several folders have alike."""
 
 from __future__ import annotations
 
-import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from pathlib import Path
 
 import anyio
+import anyio.abc
 
 from pml_gateway.catalog.manifest import Manifest
 from pml_gateway.catalog.model import Catalog
+from pml_gateway.config.file_changes import FileChanges
+from pml_gateway.example_queries.library import ExampleLibrary
+from pml_gateway.example_queries.sources import ToolExamples
 from pml_gateway.gateway.indexing import SharedIndexes
-from pml_gateway.gateway.single_flight_cache import SingleFlightCache
 from pml_gateway.mcp.transport import OpenStreams
 from pml_gateway.paths import Paths
+from pml_gateway.processes.exceeded import ExceededSchemas
 from pml_gateway.processes.workers import Workers, open_workers
-from pml_gateway.requests.library import RequestLibrary
-from pml_gateway.requests.sources import ToolRequests
-from pml_gateway.state.file_changes import FileChanges
+from pml_gateway.results.learning import ShapesFile
+from pml_gateway.storage.memory import MemoryStore
+from pml_gateway.storage.single_flight_cache import SingleFlightCache
 from pml_gateway.telemetry.observe import DecisionsLog
+from pml_gateway.trust.pins import Pins
 from pml_gateway.upstreams.dialogue.local_clients import LocalClients
 from pml_gateway.upstreams.pool import SharedUpstreams, open_shared_upstreams
+from pml_gateway.usage.recorder import Recorder, open_recorder
 
 KEPT = 2
 """Indexes that are kept for the next gateway with the same tools: most clients of a machine have the same ones."""
@@ -30,19 +35,38 @@ MADE_KEPT = 4
 """Number of catalogs and the like that are kept: the current and the previous, in two ways of naming."""
 
 
-@dataclass(frozen=True, slots=True)
 class SharedResources:
     """Opened once a process by `open_shared`, and given to each of its gateways."""
 
-    upstreams: SharedUpstreams
-    workers: Workers
-    requests: ToolRequests
-    indexes: SharedIndexes
-    manifests: SingleFlightCache[Manifest]
-    catalogs: SingleFlightCache[Catalog]
-    file_changes: FileChanges
-    decisions: DecisionsLog = field(default_factory=DecisionsLog)
-    began: float = field(default_factory=time.monotonic)
+    def __init__(
+        self, tasks: anyio.abc.TaskGroup, paths: Paths, upstreams: SharedUpstreams, workers: Workers, usage: Recorder
+    ) -> None:
+        self.upstreams = upstreams
+        self.workers = workers
+        self.usage = usage
+        kept = MADE_KEPT if upstreams.is_shared else 0
+        self.examples = ToolExamples(ExampleLibrary(paths.example_queries_dir))
+        self.indexes = SharedIndexes(KEPT if upstreams.is_shared else 0)
+        self.manifests = SingleFlightCache[Manifest](kept)
+        self.pins = SingleFlightCache[Pins](kept)
+        self.catalogs = SingleFlightCache[Catalog](kept)
+        self.etags = MemoryStore()
+        self.decisions = DecisionsLog()
+        self.file_changes = FileChanges()
+        self._tasks = tasks
+        self._of_manifests: dict[Path, tuple[ShapesFile, ExceededSchemas]] = {}
+        tasks.start_soon(self.file_changes.run)
+
+    def of_manifest(self, path: Path) -> tuple[ShapesFile, ExceededSchemas]:
+        """Return the shapes and the schemas past a limit that are kept next to a manifest."""
+        known = self._of_manifests.get(path)
+        if known is None:
+            shapes = ShapesFile(path.with_suffix(".shapes.json"))
+            exceeded = ExceededSchemas(path.with_suffix(".exceeded.json"))
+            known = self._of_manifests[path] = shapes, exceeded
+            self._tasks.start_soon(shapes.run)
+            self._tasks.start_soon(exceeded.run)
+        return known
 
 
 @asynccontextmanager
@@ -57,28 +81,10 @@ async def open_shared(
         local: the clients on this machine, which share the sessions of servers; None where there are none.
     """
     async with (
-        open_shared_upstreams(
-            logs_dir=paths.logs_dir,
-            auth_dir=paths.auth_dir,
-            installs_dir=paths.installs_dir,
-            habits_file=paths.habits_file,
-            open_streams=open_streams,
-            local=local,
-        ) as upstreams,
+        open_shared_upstreams(paths, open_streams=open_streams, local=local) as upstreams,
         open_workers() as workers,
+        open_recorder(paths.usage_file) as usage,
         anyio.create_task_group() as tasks,
     ):
-        several = local is not None and not local.is_alone
-        kept = MADE_KEPT if several else 0
-        file_changes = FileChanges()
-        tasks.start_soon(file_changes.run)
-        yield SharedResources(
-            upstreams,
-            workers,
-            ToolRequests(RequestLibrary(paths.requests_dir)),
-            SharedIndexes(KEPT if several else 0),
-            SingleFlightCache(kept),
-            SingleFlightCache(kept),
-            file_changes,
-        )
+        yield SharedResources(tasks, paths, upstreams, workers, usage)
         tasks.cancel_scope.cancel()

@@ -2,37 +2,36 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
-from typing import Any
+from functools import cached_property, partial
+from typing import Any, TypeVar
 
 import anyio
+import anyio.to_thread
 import numpy as np
 
 from pml_gateway.catalog.model import Catalog, CatalogTool
 from pml_gateway.catalog.ownership import Ownership
-from pml_gateway.catalog.schema import combines_only_at_root
-from pml_gateway.catalog.wire import decoded_items, encode, tool_for_version
 from pml_gateway.config.settings import Settings
-from pml_gateway.exposure.focus import NOT_FOCUSED, FocusedTools
+from pml_gateway.example_queries.library import ExampleQuery
+from pml_gateway.example_queries.sources import parameter_names
 from pml_gateway.exposure.grouping import Namespace, group
+from pml_gateway.exposure.history import NOTHING_FOLLOWED, Followed
 from pml_gateway.exposure.instructions import Systems, instructions
 from pml_gateway.exposure.meta_tool import RESERVED, MetaTools
-from pml_gateway.exposure.modes import ModeExposure, ScoredTools, expose
+from pml_gateway.exposure.modes import JudgedTool, ModeExposure, ScoredTools, expose, lists_meta_tools
+from pml_gateway.index.evidence import Mask
 from pml_gateway.index.search import ToolIndex
 from pml_gateway.index.text import ToolDocument
-from pml_gateway.index.vectors import Mask
-from pml_gateway.policy.client import Client
+from pml_gateway.policy.principal import Principal
 from pml_gateway.policy.view import View
 from pml_gateway.quotas import keep_latest
-from pml_gateway.requests.library import ExampleRequest
-from pml_gateway.requests.sources import parameter_names
 from pml_gateway.telemetry.observe import searching
-from pml_gateway.types import ExposureMode, JsonObject, Ranking
+from pml_gateway.types import Effect, ExposureMode, Ranking
 from pml_gateway.usage.history import ToolKey
 from pml_gateway.workflow.checks import refused_arguments
-from pml_gateway.workflow.composite import Composite, bind_composites, read_composites
+from pml_gateway.workflow.composite import COMPOSITES, Composite, bind_composites, read_composites
 from pml_gateway.workflow.plan import limits_of
 
 MAX_VIEWS = 256
@@ -64,33 +63,31 @@ class FinishedList:
     digest: bytes
     servers: frozenset[str] = frozenset()
 
-    def decoded(self) -> list[JsonObject]:
-        """Return the list as objects, for transports that write JSON themselves. Slow: call it in a thread."""
-        return list(decoded_items(self.tools_json))
-
-
-class WireCache:
-    """Finished JSON per protocol version and tool; tools that a new catalog takes over keep theirs."""
-
-    def __init__(self, catalog: Catalog, previous: WireCache | None = None) -> None:
-        self._by_version: dict[str, dict[CatalogTool, bytes]] = {}
-        if previous is not None:
-            kept = set(catalog.tools)
-            # Copied first: lists are made from the one before meanwhile.
-            for version, tools in list(previous._by_version.items()):
-                self._by_version[version] = {tool: json for tool, json in list(tools.items()) if tool in kept}
-
-    def tool_json(self, tool: CatalogTool, version: str, as_sent: bool = False) -> bytes:
-        """Return the tool's definition as this version's JSON; `as_sent` keeps the server's schema if it is sound."""
-        if as_sent and tool.repairs and combines_only_at_root(tool.input_schema):
-            return encode(tool_for_version({**tool.definition, "inputSchema": tool.input_schema}, version))
-        cached = self._by_version.setdefault(version, {})
-        if tool not in cached:
-            cached[tool] = encode(tool_for_version(tool.definition, version))
-        return cached[tool]
-
 
 NO_META_TOOLS = MetaTools()
+
+
+@dataclass(frozen=True, slots=True)
+class ListCache:
+    """Finished lists of one state by what they depend on; those that an intent selected depend on the index as well.
+
+    Lists that follow what a session did are apart, or they would put those out that everybody gets. `making` has
+    an event for each list that is being made, for others that want the same one.
+    """
+
+    whole: dict[object, FinishedList] = field(default_factory=dict)
+    selected: dict[object, FinishedList] = field(default_factory=dict)
+    followed: dict[object, FinishedList] = field(default_factory=dict)
+    making: dict[object, anyio.Event] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class ViewCache:
+    """Values derived from one catalog for each set of rights, and from a view."""
+
+    views: dict[object, View] = field(default_factory=dict)
+    meta_tools: dict[object, MetaTools] = field(default_factory=dict)
+    offers: dict[object, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, eq=False)
@@ -100,31 +97,28 @@ class GatewayState:
     settings: Settings
     catalog: Catalog
     index: ToolIndex | None
-    wire: WireCache
-    lists: dict[object, FinishedList] = field(default_factory=dict)
-    selected: dict[object, FinishedList] = field(default_factory=dict)
-    """Lists that an intent selected, which depend on the index as well."""
-    focused: dict[object, FinishedList] = field(default_factory=dict)
-    """Lists of sessions that focused on something: apart, or they would put those out that everybody gets."""
-    making: dict[object, anyio.Event] = field(default_factory=dict)
-    """Set when a list is made: others that want the same one meanwhile wait for it."""
-    offer_lists: dict[object, Any] = field(default_factory=dict)
     ranking: tuple[ToolKey, ...] = ()
     meta_tools: MetaTools = NO_META_TOOLS
     starting: tuple[str, ...] = ()
     """Servers of which nothing is known yet, and that have not failed, in the order of the configuration."""
+    lists: ListCache = field(default_factory=ListCache)
+    cached: ViewCache = field(default_factory=ViewCache)
     _instructions: dict[object, str] = field(default_factory=dict)
-    _views: dict[object, View] = field(default_factory=dict)
     _namespaces: dict[object, dict[str, Namespace]] = field(default_factory=dict)
-    _meta_tools: dict[object, MetaTools] = field(default_factory=dict)
 
-    def view(self, client: Client, *, inside: bool = False) -> View:
-        """Tools that this client may see and call, or that steps of composite tools may call for it."""
-        key = (client.rules, inside, self.catalog.visibility.group(client.client_capabilities))
-        cached = self._views.get(key)
+    @property
+    def knows_tools(self) -> bool:
+        """Return True if a tool of any upstream is known; composite tools do not count."""
+        return any(tool.upstream_id != COMPOSITES for tool in self.catalog.tools)
+
+    def view(self, client: Principal, *, inside: bool = False, for_apps: bool = False) -> View:
+        """Tools that this client may see and call, or that steps of composite tools or user interfaces may call."""
+        key = (client.rules, inside, for_apps, self.catalog.visibility.group(client.client_capabilities))
+        cached = self.cached.views.get(key)
         if cached is None:
-            cached = View(self.catalog, client, self.settings.gateway.blacklisted_tools, inside=inside)
-            keep_latest(self._views, key, cached, MAX_VIEWS)
+            hidden = self.settings.gateway.blacklisted_tools
+            cached = View(self.catalog, client, hidden, inside=inside, for_apps=for_apps)
+            keep_latest(self.cached.views, key, cached, MAX_VIEWS)
         return cached
 
     def namespaces(self, view: View) -> dict[str, Namespace]:
@@ -146,24 +140,32 @@ class GatewayState:
 
     def meta_tools_of(self, view: View) -> MetaTools:
         """Return the meta-tools that exist for a view."""
-        cached = self._meta_tools.get(view)
+        cached = self.cached.meta_tools.get(view)
         if cached is None:
             cached = MetaTools(*(tool for tool in self.meta_tools if view.has_meta_tool(tool.name)))
-            keep_latest(self._meta_tools, view, cached, MAX_VIEWS)
+            keep_latest(self.cached.meta_tools, view, cached, MAX_VIEWS)
         return cached
 
     def systems(self, view: View) -> Systems:
         """Return the servers that a view's clients may know of."""
-        return Systems([*view.servers], [each for each in self.starting if view.sees_all_of(each)])
+        starting = [each for each in self.starting if view.sees_all_of(each)]
+        # What has not listed anything yet may have tools of any effect.
+        is_complete = all(
+            name in self.catalog.listed_upstreams or not definition.enabled or not view.may_have_tools_of(name)
+            for name, definition in self.settings.servers.items()
+        )
+        return Systems([*view.servers], starting, view.effect if is_complete else Effect.UNKNOWN)
 
-    def instructions(self, view: View) -> str:
+    def instructions(self, view: View, mode: ExposureMode) -> str:
         """Return the instructions for a view's clients. Blocks the first time: call it in a thread."""
-        cached = self._instructions.get(view)
+        lists_search = lists_meta_tools(mode, self.settings.gateway)
+        cached = self._instructions.get((view, lists_search))
         if cached is None:
-            can_search = any(tool.name == "search_tools" for tool in self.meta_tools_of(view).enabled(self.settings))
+            enabled = self.meta_tools_of(view).enabled(self.settings)
+            can_search = lists_search and any(tool.name == "search_tools" for tool in enabled)
             budget = self.settings.gateway.instructions_tokens
             cached = instructions(self.systems(view), view.instructions, budget, can_search=can_search)
-            keep_latest(self._instructions, view, cached, MAX_VIEWS)
+            keep_latest(self._instructions, (view, lists_search), cached, MAX_VIEWS)
         return cached
 
     def prepare(self, view: View) -> None:
@@ -177,30 +179,32 @@ class GatewayState:
         return composites_of(self.settings, self.catalog)
 
     def search(
-        self, view: View, query: str, limit: int, *, server: str | None = None, ranking: Ranking | None = None
+        self, view: View, query: str, limit: int, *, servers: Collection[str] = (), ranking: Ranking | None = None
     ) -> SearchOutcome:
         """Return the best visible tools for a query. Blocks for milliseconds: call it in a thread."""
         if not view.searchable:
             return SearchOutcome((), Ranking.LEXICAL)
         if self.index is None:
             return SearchOutcome((), Ranking.LEXICAL, _partial(np.zeros(0, dtype=np.bool_), len(view.searchable)))
-        encoded, partial = self.index.encoded, ""
-        if server is None and self._index_is_current:
-            allowed = view.mask
-            if encoded is not None:
-                partial = _partial(allowed & encoded, len(view.searchable))
-        else:
-            # A search may meet an index that is a moment older than the catalog: names tie the two together.
-            names = {tool.qualified_name for tool in view.searchable if server is None or tool.upstream_id == server}
-            keys = (document.key in names for document in self.index.documents)
-            allowed = np.fromiter(keys, np.bool_, len(self.index.documents))
-            partial = _partial(allowed if encoded is None else allowed & encoded, len(names))
+        allowed, encoded, warning = self._allowed(view, servers), self.index.encoded, ""
+        if encoded is not None or servers or not self._index_is_current:
+            searched = sum(not servers or tool.upstream_id in servers for tool in view.searchable)
+            warning = _partial(allowed if encoded is None else allowed & encoded, searched)
         with searching():
             by = ranking or self.settings.search.ranking
             result = self.index.search(query, limit=limit, allowed=allowed, ranking=by)
         tools = ((self.catalog.by_name(hit.key), hit.score) for hit in result.hits)
         found = [(tool, score) for tool, score in tools if tool is not None]
-        return SearchOutcome(found, result.ranking, partial, result.unknown)
+        return SearchOutcome(found, result.ranking, warning, result.unknown)
+
+    def _allowed(self, view: View, servers: Collection[str] = ()) -> Mask:
+        """Return the mask (n,) of the indexed tools that a view may find, of some servers or of all."""
+        if not servers and self._index_is_current:
+            return view.mask
+        # A search may meet an index that is a moment older than the catalog: names tie the two together.
+        documents = () if self.index is None else self.index.documents
+        names = {tool.qualified_name for tool in view.searchable if not servers or tool.upstream_id in servers}
+        return np.fromiter((document.key in names for document in documents), np.bool_, len(documents))
 
     @cached_property
     def _index_is_current(self) -> bool:
@@ -208,17 +212,22 @@ class GatewayState:
         return [document.key for document in documents] == [tool.qualified_name for tool in self.catalog.tools]
 
     def expose(
-        self, view: View, mode: ExposureMode, intent: str | None, focused: FocusedTools = NOT_FOCUSED
+        self, view: View, mode: ExposureMode, intent: str | None, followed: Followed = NOTHING_FOLLOWED
     ) -> ModeExposure:
         """Return the list for this view in a mode. Blocks if an intent selects: call it in a thread then."""
+        settings, used, ownership = self.settings.gateway, self.used(view), self.catalog.ownership
+        select = partial(self.select, view)
+        return expose(mode, view.tools, select, settings, intent, used, ownership=ownership, followed=followed)
 
-        def search(query: str, limit: int) -> ScoredTools:
-            return self.search(view, query, limit).tools
-
-        used, ownership = self.used(view), self.catalog.ownership
-        return expose(
-            mode, view.tools, search, self.settings.gateway, intent, used, ownership=ownership, focused=focused
-        )
+    def select(self, view: View, intent: str) -> list[JudgedTool]:
+        """Return the visible tools found for an intent, as a list judges them. Blocks for milliseconds."""
+        if self.index is None or not view.searchable:
+            return []
+        threshold, by = self.settings.gateway.hybrid.semantic_threshold, self.settings.search.ranking
+        with searching():
+            found = self.index.select(intent, threshold=threshold, allowed=self._allowed(view), ranking=by)
+        tools = ((self.catalog.by_name(each.key), each) for each in found)
+        return [JudgedTool(tool, each.score, each.cut) for tool, each in tools if tool is not None]
 
     def used(self, view: View) -> list[CatalogTool]:
         """Return the tools of a view that were called before, most used first; `ranking` stays between refreshes."""
@@ -233,9 +242,9 @@ def _partial(indexed: Mask, tools: int) -> str:
 
 
 def documents(
-    tools: Sequence[CatalogTool], ownership: Ownership, requests: Sequence[tuple[ExampleRequest, ...]] | None = None
+    tools: Sequence[CatalogTool], ownership: Ownership, examples: Sequence[tuple[ExampleQuery, ...]] | None = None
 ) -> list[ToolDocument]:
-    """Return the indexed text of each tool with its example requests; another server's name matches none by itself."""
+    """Return the indexed text of each tool with its example queries; another server's name matches none by itself."""
     return [
         ToolDocument(
             key=tool.qualified_name,
@@ -244,9 +253,10 @@ def documents(
             title=tool.title,
             description=tool.description,
             parameters=parameter_names(tool),
-            requests=tuple(request.text for request in asked),
+            examples=tuple(example.text for example in asked),
+            is_destructive=tool.effect is Effect.DESTRUCTIVE,
         )
-        for tool, asked in zip(tools, [()] * len(tools) if requests is None else requests, strict=True)
+        for tool, asked in zip(tools, [()] * len(tools) if examples is None else examples, strict=True)
     ]
 
 
@@ -271,18 +281,13 @@ def successor(before: GatewayState, settings: Settings, catalog: Catalog) -> Gat
         after = replace(
             before,
             settings=settings,
-            lists={},
-            selected={},
+            lists=ListCache(),
             _instructions={},
-            focused={},
             _namespaces=before._namespaces if grouped_alike else {},
         )
     else:
-        wire = before.wire if catalog is before.catalog else WireCache(catalog, before.wire)
-        after = GatewayState(
-            settings, catalog, before.index, wire, ranking=before.ranking, meta_tools=before.meta_tools
-        )
-    for view in list(before._views.values())[-MAX_PREPARED:]:
+        after = GatewayState(settings, catalog, before.index, before.ranking, before.meta_tools)
+    for view in list(before.cached.views.values())[-MAX_PREPARED:]:
         after.prepare(after.view(view.client, inside=view.inside))
     _ = catalog.positions, catalog.own_names, catalog.listed_upstreams
     return after
@@ -290,3 +295,41 @@ def successor(before: GatewayState, settings: Settings, catalog: Catalog) -> Gat
 
 OnSwap = Callable[[GatewayState, GatewayState], None]
 """(before, after), called on the event loop right after a swap."""
+
+ResultT = TypeVar("ResultT")
+
+
+class CurrentState:
+    """The state that requests are answered from, which is only ever replaced as a whole."""
+
+    def __init__(self, first: GatewayState) -> None:
+        self.now = first
+        self.turn = anyio.Lock()
+        """Held by who builds the next state."""
+        # Of its own, so that new rights never wait for threads that make lists or encode.
+        self._builders = anyio.CapacityLimiter(1)
+        self._on_swap: list[OnSwap] = []
+
+    def on_swap(self, callback: OnSwap) -> Callable[[], None]:
+        """Call back after every swap of the state; returns the function that ends this."""
+        self._on_swap.append(callback)
+        return lambda: self._on_swap.remove(callback)
+
+    async def build(self, work: Callable[[], ResultT]) -> ResultT:
+        """Work on the next state in a thread; hold the turn meanwhile."""
+        return await anyio.to_thread.run_sync(work, limiter=self._builders)
+
+    def replace(self, after: GatewayState) -> None:
+        """Serve from another state."""
+        before, self.now = self.now, after
+        for callback in list(self._on_swap):
+            callback(before, after)
+
+    def swap_index(self, index: ToolIndex) -> None:
+        """Serve searches from a new index."""
+        self.replace(replace(self.now, index=index, lists=ListCache(self.now.lists.whole)))
+
+    def rank(self, ranking: tuple[ToolKey, ...]) -> None:
+        """Fill lists by another ranking."""
+        if ranking != self.now.ranking:
+            self.replace(replace(self.now, ranking=ranking, lists=ListCache()))

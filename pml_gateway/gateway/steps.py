@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 import time
 from dataclasses import replace
-from typing import Any, Protocol
+from typing import Any, cast
 
 from pml_gateway.catalog.model import CatalogTool
 from pml_gateway.errors import (
@@ -19,62 +17,25 @@ from pml_gateway.errors import (
     UpstreamUnavailableError,
     error_json,
 )
-from pml_gateway.exposure.modes import lists_meta_tools
-from pml_gateway.gateway.host import Host
-from pml_gateway.gateway.request import CallOptions, RequestScope, effective_mode
-from pml_gateway.gateway.state import GatewayState
+from pml_gateway.gateway.call import Attempt, CallContext
+from pml_gateway.gateway.tool_call import ToolCall
 from pml_gateway.log import get_logger
 from pml_gateway.policy.view import View
 from pml_gateway.results.content import Content, content_of, data_result, with_media
-from pml_gateway.results.settle import PresentedResult, Route, describe_inputs
+from pml_gateway.results.settle import PresentedResult, describe_inputs
 from pml_gateway.results.store import visible_to
 from pml_gateway.results.stored import Source, StoredResult
+from pml_gateway.storage.pending import fingerprint
 from pml_gateway.types import Effect, JsonObject
 from pml_gateway.workflow.composite import Composite, CompositeUnavailableError
 from pml_gateway.workflow.execute import Run
 from pml_gateway.workflow.outcome import StepOutcome, StepStatus
 from pml_gateway.workflow.plan import OnError, Plan, Step, expressions_of
-from pml_gateway.workflow.report import MediaApart, first_error
+from pml_gateway.workflow.report import MediaCollector, first_error
 from pml_gateway.workflow.sharing import Invocation
-from pml_gateway.workflow.suspended import SuspendedRuns
 from pml_gateway.workflow.templates import render
 
 logger = get_logger(__name__)
-
-
-READ_RESULT = "read_result"
-
-
-def may_read(state: GatewayState, scope: RequestScope) -> bool:
-    """Return True if the client can read stored results; otherwise results are returned whole."""
-    tool, settings = state.meta_tools_of(state.view(scope.client)).find(READ_RESULT), state.settings.gateway
-    if scope.is_last or tool is None or not tool.is_enabled(state.settings):
-        return False
-    return settings.direct_calls != "listed" or lists_meta_tools(effective_mode(scope, settings), settings)
-
-
-class StepCaller(Protocol):
-    """Interface that makes the calls of steps: `Caller`, which itself runs composite tools."""
-
-    suspended: SuspendedRuns
-
-    def find(self, view: View, name: str) -> CatalogTool:
-        """Return the tool of this name in a client's view."""
-
-    async def run(
-        self,
-        scope: RequestScope,
-        view: View,
-        tool: CatalogTool,
-        arguments: JsonObject,
-        options: CallOptions,
-        *,
-        route: Route,
-        if_none_match: str | None = None,
-        run: str = "",
-        refs: tuple[str, ...] | None = None,
-    ) -> PresentedResult:
-        """Make one call."""
 
 
 class StepCalls:
@@ -82,33 +43,38 @@ class StepCalls:
 
     def __init__(
         self,
-        gateway: Host,
-        calls: StepCaller,
-        scope: RequestScope,
-        options: CallOptions,
-        *,
+        context: CallContext,
         run_name: str,
         inside: Composite | None = None,
+        max_effect: Effect = Effect.DESTRUCTIVE,
     ) -> None:
-        """`inside` is the composite tool whose steps these are; one that was edited meanwhile does not go on."""
-        self._gateway = gateway
-        self._calls = calls
-        self._scope = scope
-        self._options = options
+        """Prepare the calls of one run.
+
+        Args:
+            context: the request.
+            run_name: the meta-tool or composite tool.
+            inside: the composite tool whose steps these are; one that was edited meanwhile does not go on.
+            max_effect: the strongest effect that each of them may have.
+        """
+        self._context = context
+        self._gateway = context.gateway
+        self._pending = context.calls.pending_runs
+        self._client = context.scope.client
+        self._options = context.options
         self._run_name = run_name
-        self._inside = inside is not None
-        self._composite = inside
+        self._inside = inside
+        self._max_effect = max_effect
 
     def resumed(self, arguments: JsonObject) -> Run | None:
         """Return the run that waits for the answers that came with this request; None where it is a new one.
 
         Raises:
-            RunUnknownError: the state of an earlier question is not this client's, or too old.
+            PendingNotFoundError: the state of an earlier question is not this client's, or too old.
         """
         if self._options.request_state is None:
             return None
-        request = self._fingerprint(arguments)
-        return self._calls.suspended.take(self._scope.client, request, self._options.request_state)
+        state, request = self._options.request_state, self._fingerprint(arguments)
+        return self._pending.take(state, owner=self._client.id, fingerprint=request)
 
     async def advance(self, run: Run, arguments: JsonObject) -> JsonObject | None:
         """Run what can run; the interim result where steps ask their user something, each question by its slot.
@@ -118,18 +84,19 @@ class StepCalls:
         await run.advance(self, self._options.input_responses)
         if not run.is_waiting:
             return None
-        state = self._calls.suspended.keep(self._scope.client, self._fingerprint(arguments), run)
+        client, request = self._client, self._fingerprint(arguments)
+        state = self._pending.add(run, owner=client.id, quota_key=client.quota_key, fingerprint=request)
         result: JsonObject = {"resultType": "input_required", "requestState": state}
         requests = {key: asked for key, (_, _, _, asked) in run.questions.items()}
         return {**result, "inputRequests": requests} if requests else result
 
     def _fingerprint(self, arguments: JsonObject) -> str:
-        name = self._run_name if self._composite is None else f"{self._run_name}\n{self._composite.written}"
+        name = self._run_name if self._inside is None else f"{self._run_name}\n{self._inside.written}"
         return fingerprint(name, arguments)
 
     def _view(self) -> View:
         """Return the tools that steps may call now; settings may change during a run."""
-        return self._gateway.state.view(self._scope.client, inside=self._inside)
+        return self._gateway.state.view(self._client, inside=self._inside is not None)
 
     def read_only(self, name: str) -> str | None:
         """Return the tool's qualified name, if its annotations say that it only reads."""
@@ -142,49 +109,49 @@ class StepCalls:
         Raises:
             GatewayError: nothing was sent, or what kept the upstream from answering.
         """
-        view = self._view()
-        tool = self._find(view, invocation.tool)
         options = replace(
             self._options, on_progress=None, input_responses=invocation.responses, request_state=invocation.state
         )
+        context = replace(self._context, state=self._gateway.state, view=self._view(), options=options)
+        call = ToolCall(
+            context,
+            invocation.tool,
+            invocation.arguments,
+            "workflow" if self._inside is None else "inside",
+            run_name=self._run_name,
+            if_none_match=invocation.if_none_match,
+            refs=invocation.refs,
+            max_effect=self._max_effect,
+        )
         try:
-            settled = await self._calls.run(
-                self._scope,
-                view,
-                tool,
-                invocation.arguments,
-                options,
-                route="inside" if self._inside else "workflow",
-                if_none_match=invocation.if_none_match,
-                run=self._run_name,
-                refs=invocation.refs,
-            )
-            if settled.result.get("resultType") == "input_required" and not self._options.may_ask:
+            result = await call.run()
+            if result.get("resultType") == "input_required" and not self._options.may_ask:
                 raise UpstreamProtocolError(
-                    f"{tool.qualified_name} asks its user something, which this client's protocol cannot carry here",
+                    f"{call.target} asks its user something, which this client's protocol cannot carry here",
                     hint="use a client of protocol 2026-07-28, or call the tool where its question can be answered",
                 )
         except GatewayError as error:
-            if self._inside and tool.qualified_name not in self._gateway.state.view(self._scope.client).names:
-                raise InternalToolError(error) from error
-            raise
-        return settled
+            told = self._told(call, error)
+            if told is error:
+                raise
+            raise told from error
+        return call.presented
 
-    def _find(self, view: View, name: str) -> CatalogTool:
-        try:
-            return self._calls.find(view, name)
-        except ToolNotFoundError as error:
-            if self._inside:
-                raise InternalToolError(error) from None
-            if name in self._gateway.state.meta_tools_of(view):
-                raise InvalidInputError(
-                    f"{name} is a meta-tool, and calls are of tools", hint="name the tool that it would call"
-                ) from None
-            raise
+    def _told(self, call: ToolCall, error: GatewayError) -> GatewayError:
+        """Return the error of a step as its client may see it."""
+        is_unknown = call.tool is None and isinstance(error, ToolNotFoundError)
+        if self._inside is not None:
+            is_hidden = call.tool is not None and call.target not in self._gateway.state.view(self._client).names
+            return InternalToolError(error) if is_unknown or is_hidden else error
+        if is_unknown and call.name in call.context.meta_tools:
+            return InvalidInputError(
+                f"{call.name} is a meta-tool, and calls are of tools", hint="name the tool that it would call"
+            )
+        return error
 
     async def load(self, node: JsonObject) -> tuple[Any, tuple[str, ...]]:
         """Return the value of a `{"$ref": ...}` node of this client."""
-        client = self._scope.client
+        client = self._client
         visible = visible_to(self._gateway.state.view(client))
         resolved = await self._gateway.results.resolve(client, {"value": node}, visible)
         return resolved.arguments["value"], resolved.refs
@@ -198,7 +165,7 @@ class StepCalls:
     def threshold(self) -> int | None:
         """Tokens above which a result is kept instead of answered; None for clients that could not read it."""
         state = self._gateway.state
-        return state.settings.references.threshold_tokens if may_read(state, self._scope) else None
+        return state.settings.references.threshold_tokens if self._context.may_read else None
 
     @property
     def media_bytes(self) -> int | None:
@@ -227,14 +194,14 @@ class StepCalls:
         if source.refs:
             self._gateway.results.note_use(source)
         try:
-            return await self._gateway.results.put(self._scope.client, content, source=source, over=over)
+            return await self._gateway.results.put(self._client, content, source=source, over=over)
         except (ResultStoreError, GatewayError) as error:
             logger.warning("the result of a step is cut instead of kept: %s", error)
             return None
 
 
 class InternalToolError(GatewayError):
-    """Return why a composite tool could not call a tool hidden from its client, without the tool's name."""
+    """Failed call of a tool hidden from its client; the message leaves out the tool's name."""
 
     def __init__(self, error: GatewayError) -> None:
         faults = error.details.get("errors") if isinstance(error, InvalidInputError) else None
@@ -251,41 +218,29 @@ class InternalToolError(GatewayError):
         logger.warning("a composite tool: %s", error)
 
 
-def fingerprint(name: str, arguments: JsonObject) -> str:
-    """Names one request, so that answers to its questions go on with that request only."""
-    text = json.dumps([name, arguments], sort_keys=True, default=str)
-    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
-
-
 FAILED_STEPS = "pml-gateway/failed_steps"
 """In `_meta`: the steps that failed in a workflow that goes on without them."""
 
 
-async def composite_result(
-    gateway: Host,
-    calls: StepCaller,
-    scope: RequestScope,
-    tool: CatalogTool,
-    arguments: JsonObject,
-    options: CallOptions,
-    *,
-    refs: tuple[str, ...] = (),
-) -> JsonObject:
-    """Return the result of a composite tool; `refs` are the references that its arguments were made of.
+async def composite_result(call: Attempt, arguments: JsonObject) -> JsonObject:
+    """Return the result of a composite tool.
 
     Raises:
         CompositeUnavailableError: a tool or an argument it needs does not exist (any more).
-        RunUnknownError: the state of an earlier question is not this client's, or too old.
+        PendingNotFoundError: the state of an earlier question is not this client's, or too old.
     """
-    began = time.time()
+    began, refs = time.time(), call.refs or ()
+    context, gateway, tool = call.context, call.context.gateway, cast(CatalogTool, call.tool)
     state = gateway.state
     composite = state.composites.get(tool.name)
     if composite is None or composite.plan is None:
         raise UpstreamUnavailableError(f"{tool.qualified_name}: no longer configured")
     if composite.problems:
-        may_know = scope.client.sees_everything and not state.settings.gateway.blacklisted_tools
+        may_know = state.view(context.scope.client).hides_nothing
         raise CompositeUnavailableError(tool.name, composite.problems, may_know=may_know)
-    steps = StepCalls(gateway, calls, scope, options, run_name=tool.qualified_name, inside=composite)
+    # Its own effect may have been a milder one when it was checked.
+    max_effect = call.max_effect if isinstance(call, ToolCall) else Effect.DESTRUCTIVE
+    steps = StepCalls(context, tool.qualified_name, composite, max_effect)
     run = steps.resumed(arguments) or Run(composite.plan, composite.given(arguments), given_refs=refs)
     question = await steps.advance(run, arguments)
     if question is not None:
@@ -302,7 +257,7 @@ async def composite_result(
         at=began,
         seconds=time.time() - began,
     )
-    return await _by_reference(gateway, scope, result, source)
+    return await _by_reference(context, result, source)
 
 
 async def _output_of(composite: Composite, plan: Plan, run: Run, steps: StepCalls) -> JsonObject:
@@ -330,12 +285,12 @@ async def _output_of(composite: Composite, plan: Plan, run: Run, steps: StepCall
     return {**result, "_meta": {**result.get("_meta", {}), FAILED_STEPS: failed}} if failed else result
 
 
-async def _by_reference(gateway: Host, scope: RequestScope, result: JsonObject, source: Source) -> JsonObject:
+async def _by_reference(context: CallContext, result: JsonObject, source: Source) -> JsonObject:
     """Return the result as a reference to it; whole where that would be no shorter, or cannot be kept or read."""
-    if not may_read(gateway.state, scope):
+    if not context.may_read:
         return result
     try:
-        stored = await gateway.results.put(scope.client, content_of(result), source=source, over=0)
+        stored = await context.gateway.results.put(context.scope.client, content_of(result), source=source, over=0)
     except ResultStoreError as error:
         logger.warning("a result of %s is given whole: %s", source.name, error)
         return result
@@ -347,7 +302,7 @@ async def _by_reference(gateway: Host, scope: RequestScope, result: JsonObject, 
 
 async def _as_result(run: Run, value: Any) -> JsonObject:
     media: list[JsonObject] = []
-    apart = MediaApart(run, None, None, media)
+    apart = MediaCollector(run, None, None, media)
     shown, found = await apart.set_apart(value)
     apart.give(found)
     return with_media(data_result(shown if isinstance(shown, dict) else {"result": shown}), media)

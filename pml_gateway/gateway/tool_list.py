@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -11,13 +12,13 @@ import anyio.to_thread
 
 from pml_gateway.catalog.model import CatalogTool
 from pml_gateway.catalog.wire import encode, tool_for_version
-from pml_gateway.exposure.focus import FOCUS, NOT_FOCUSED, FocusedTools, focused
+from pml_gateway.exposure.history import NOTHING_FOLLOWED, Followed
 from pml_gateway.exposure.modes import ModeExposure
 from pml_gateway.exposure.namespaces import definition
 from pml_gateway.exposure.token_count import count_tokens
 from pml_gateway.gateway.request import RequestScope, effective_mode
 from pml_gateway.gateway.state import MAX_LISTS, FinishedList, GatewayState
-from pml_gateway.policy.client import LOCAL, Client
+from pml_gateway.policy.principal import LOCAL, Principal
 from pml_gateway.policy.view import View
 from pml_gateway.quotas import keep_latest
 from pml_gateway.types import MODES, ExposureMode, JsonObject
@@ -28,16 +29,17 @@ if TYPE_CHECKING:
 COUNTED_VERSION = "2025-11-25"
 """The protocol version whose list is counted: the one most clients speak."""
 
-
 MAX_TRIES = 3
 """Maximum number of attempts at a list whose state was swapped meanwhile: earlier rights must not answer."""
 
 
-async def list_tools(gateway: Gateway, scope: RequestScope, intent: str | None, version: str) -> FinishedList:
+async def list_tools(
+    gateway: Gateway, scope: RequestScope, intent: str | None, version: str, followed: Followed = NOTHING_FOLLOWED
+) -> FinishedList:
     """Return the list for one request; equal selections give equal bytes."""
     try:
         for _ in range(MAX_TRIES):
-            finished, state = await _list_of_now(gateway, scope, intent, version)
+            finished, state = await _list_of_now(gateway, scope, intent, version, followed)
             if gateway.state.settings is state.settings and gateway.state.catalog is state.catalog:
                 break
         return finished
@@ -47,44 +49,53 @@ async def list_tools(gateway: Gateway, scope: RequestScope, intent: str | None, 
 
 
 async def _list_of_now(
-    gateway: Gateway, scope: RequestScope, intent: str | None, version: str
+    gateway: Gateway, scope: RequestScope, intent: str | None, version: str, followed: Followed
 ) -> tuple[FinishedList, GatewayState]:
     """Return the list, and the state that it was made from."""
     state = await gateway.known_tools()
     mode = effective_mode(scope, state.settings.gateway)
-    if intent is not None and MODES[mode].reads_intent:
+    if (intent is not None or followed) and MODES[mode].reads_intent:
         state = await gateway.wait_for_search()
     view = state.view(scope.client)
     who = (scope.client.rules, state.catalog.visibility.group(scope.client.client_capabilities))
-    selects = intent is not None and state.settings.gateway.selects_by_intent(mode)
-    focus = focused(scope.focus, mode, state.catalog, view.shows)
-    key = (who, mode, intent if selects else None, version, focus)
-    lists = state.focused if focus else state.selected if selects else state.lists
+    selects = state.settings.gateway.selects_by_intent(mode)
+    intent, followed = (intent, followed) if selects else (None, NOTHING_FOLLOWED)
+    key = (who, scope.shows_apps, mode, intent, version, followed)
+    lists = state.lists.followed if followed else state.lists.whole if intent is None else state.lists.selected
     while (finished := lists.get(key)) is None:
-        making = state.making.get(key)
+        making = state.lists.making.get(key)
         if making is not None:
             await making.wait()
             continue
-        made = state.making[key] = anyio.Event()
+        made = state.lists.making[key] = anyio.Event()
         try:
-            finished = await anyio.to_thread.run_sync(_finished, state, view, mode, intent, version, focus)
+            finished = await anyio.to_thread.run_sync(_finished, state, view, mode, intent, version, followed, scope)
             keep_latest(lists, key, finished, MAX_LISTS)
         finally:
-            del state.making[key]
+            del state.lists.making[key]
             made.set()
     return finished, state
 
 
 def _finished(
-    state: GatewayState, view: View, mode: ExposureMode, intent: str | None, version: str, focus: FocusedTools
+    state: GatewayState,
+    view: View,
+    mode: ExposureMode,
+    intent: str | None,
+    version: str,
+    followed: Followed,
+    scope: RequestScope,
 ) -> FinishedList:
     """Return a list that is in no cache; in a thread, for it takes long in a large catalog."""
-    exposure = state.expose(view, mode, intent, focus)
-    tools_json = render(state, view, exposure, version)
-    return FinishedList(tools_json, hashlib.sha256(tools_json).digest(), _servers(state, view, exposure))
+    exposure = state.expose(view, mode, intent, followed)
+    servers = servers_of(state, view, exposure)
+    apps = state.view(scope.client, for_apps=True).tools if scope.shows_apps else ()
+    # Clients keep them from the model, and refuse calls of a user interface that are not on the list.
+    tools_json = render(state, view, exposure, version, [each for each in apps if each.upstream_id in servers])
+    return FinishedList(tools_json, hashlib.sha256(tools_json).digest(), servers)
 
 
-def _servers(state: GatewayState, view: View, exposure: ModeExposure) -> frozenset[str]:
+def servers_of(state: GatewayState, view: View, exposure: ModeExposure) -> frozenset[str]:
     """Return the servers of which an exposure shows anything, be it as actions of a namespace."""
     shown = {listed.tool.upstream_id for listed in exposure.tools} | {tool.upstream_id for tool in exposure.legacy}
     if exposure.meta_tools and exposure.namespaces:
@@ -94,20 +105,25 @@ def _servers(state: GatewayState, view: View, exposure: ModeExposure) -> frozens
 
 
 async def expose(
-    state: GatewayState, view: View, mode: ExposureMode, intent: str | None, focus: FocusedTools = NOT_FOCUSED
+    state: GatewayState, view: View, mode: ExposureMode, intent: str | None, followed: Followed = NOTHING_FOLLOWED
 ) -> ModeExposure:
     """Return the exposure of one mode; a search runs in a thread, the rest is cheap."""
-    if intent is None or not state.settings.gateway.selects_by_intent(mode):
-        return state.expose(view, mode, intent, focus)
-    return await anyio.to_thread.run_sync(state.expose, view, mode, intent, focus)
+    if (intent is None and not followed) or not state.settings.gateway.selects_by_intent(mode):
+        return state.expose(view, mode, intent)
+    return await anyio.to_thread.run_sync(state.expose, view, mode, intent, followed)
 
 
-def render(state: GatewayState, view: View, exposure: ModeExposure, version: str) -> bytes:
-    """Return the JSON array of an exposure: the gateway's own tools in their fixed order, then tools by name."""
+def render(
+    state: GatewayState, view: View, exposure: ModeExposure, version: str, apps: Iterable[CatalogTool] = ()
+) -> bytes:
+    """Return the JSON array of an exposure: the gateway's own tools in their fixed order, then tools by name.
+
+    `apps` are the tools that are listed for user interfaces alone.
+    """
     own = own_definitions(state, view, exposure)
     parts = [encode(tool_for_version(definition, version)) for definition in own]
-    tools = [listed.tool for listed in exposure.tools]
-    named = [(tool.qualified_name, state.wire.tool_json(tool, version, exposure.as_sent)) for tool in tools]
+    tools = [*(listed.tool for listed in exposure.tools), *apps]
+    named = [(tool.qualified_name, tool.as_json(version, as_sent=exposure.as_sent)) for tool in tools]
     named += [
         (tool.qualified_name, encode(tool_for_version(legacy_definition(state, view, tool), version)))
         for tool in exposure.legacy
@@ -120,11 +136,10 @@ def own_definitions(state: GatewayState, view: View, exposure: ModeExposure) -> 
     """Return the gateway's own tools of an exposure: meta-tools, or search and namespaces, sorted by name."""
     if not exposure.meta_tools:
         return []
-    also = (FOCUS,) if exposure.offers_focus else ()
     meta_tools, systems = state.meta_tools_of(view), state.systems(view)
     if not exposure.namespaces:
-        return meta_tools.definitions(state.settings, systems, also)
-    meta = meta_tools.definitions_beside_namespaces(state.settings, systems, also)
+        return meta_tools.definitions(state.settings, systems)
+    meta = meta_tools.definitions_beside_namespaces(state.settings, systems)
     return meta + [definition(namespace) for namespace in state.namespaces(view).values()]
 
 
@@ -147,7 +162,9 @@ class ListCost:
     tokens: int
 
 
-def list_tokens(state: GatewayState, mode: ExposureMode, intent: str | None = None, client: Client = LOCAL) -> ListCost:
+def list_tokens(
+    state: GatewayState, mode: ExposureMode, intent: str | None = None, client: Principal = LOCAL
+) -> ListCost:
     """Count the `tools` array a client gets in this mode. Blocks: call it in a thread for large catalogs."""
     view = state.view(client)
     exposure = state.expose(view, mode, intent)

@@ -12,17 +12,27 @@ from cachetools import FIFOCache, LRUCache
 
 from pml_gateway.catalog.wire import decoded_items
 from pml_gateway.exposure.token_count import count_tokens
-from pml_gateway.gateway.events import CallEnded, ToolsListed, ToolsSearched
+from pml_gateway.gateway.call import Access
+from pml_gateway.gateway.events import ToolsListed, ToolsSearched
 from pml_gateway.gateway.request import call_intent, effective_mode
 from pml_gateway.gateway.state import GatewayState
+from pml_gateway.gateway.tool_call import ToolCall
 from pml_gateway.gateway.tool_list import list_tokens, render
-from pml_gateway.policy.client import Client
+from pml_gateway.policy.principal import Principal
 from pml_gateway.results.settle import Route
 from pml_gateway.signal import CoalescedSignal
 from pml_gateway.telemetry.events import INPUT_REQUIRED, Events, ListsCounted
 from pml_gateway.types import ExposureMode
-from pml_gateway.usage.recorder import CallRow, ListRow, Recorder, SearchRow, usage_name
+from pml_gateway.usage.recorder import CallRow, ListRow, Recorder, SearchRow
 from pml_gateway.usage.stages import stage_of
+
+_HOW: dict[Route, str] = {
+    "direct": "direct",
+    "meta": "call_tool",
+    "inside": "composite",
+    "workflow": "workflow",
+}
+"""Names of routes in the record; batches are told apart from workflows."""
 
 MAX_CLIENTS = 256
 SEARCHES_REMEMBERED = 8
@@ -65,14 +75,17 @@ class UsageNotes:
 
     def subscribe_to(self, events: Events) -> None:
         """Record what happens from now on."""
-        events.subscribe(CallEnded, self.call_ended)
+        events.subscribe(Access, self.accessed)
         events.subscribe(ToolsSearched, self.searched)
         events.subscribe(ToolsListed, self.listed)
 
-    def call_ended(self, event: CallEnded) -> None:
-        """Take note of a call; one that asks its user something is noted when it ends."""
-        settings, scope, tool = event.state.settings, event.scope, event.tool
-        if not settings.usage.record or scope.is_last or event.code == INPUT_REQUIRED:
+    def accessed(self, event: Access) -> None:
+        """Take note of a call of a server's tool; one that asks its user something is noted when it ends."""
+        call, scope, state = event.attempt, event.attempt.context.scope, event.attempt.context.state
+        settings, tool = state.settings, call.tool
+        if not settings.usage.record or scope.is_last or call.refusal is not None or event.code == INPUT_REQUIRED:
+            return
+        if tool is None or not isinstance(call, ToolCall):
             return
         mode = effective_mode(scope, settings.gateway)
         recent = self._recent.get(scope.client.id)
@@ -89,16 +102,16 @@ class UsageNotes:
                 event.began,
                 self._config,
                 *key,
-                usage_name(scope.client),
+                scope.client.shown,
                 event.code,
                 event.seconds,
-                _how(event.route, event.run),
+                "batch" if call.run_name == "call_batch" else _HOW[call.route],
                 mode.value,
-                self._stage(event.state, mode),
+                self._stage(state, mode),
                 intent,
                 search,
                 rank,
-                event.arguments if settings.usage.arguments else None,
+                call.arguments if settings.usage.arguments else None,
             )
         )
 
@@ -115,7 +128,7 @@ class UsageNotes:
         mode = effective_mode(scope, settings.gateway)
         key = random.getrandbits(62)
         recent.searches.append(_Search(key, now, query, ranks))
-        name = usage_name(scope.client)
+        name = scope.client.shown
         stage = self._stage(event.state, mode)
         self._recorder.add(SearchRow(now, self._config, key, name, mode.value, stage, query, tuple(ranks)))
 
@@ -134,10 +147,10 @@ class UsageNotes:
             return render(state, view, state.expose(view, ExposureMode.FULL_PROXY, None), event.version)
 
         stage = self._stage(state, mode)
-        row = ListRow(time.time(), self._config, usage_name(client), mode.value, stage, event.tools_json, full)
+        row = ListRow(time.time(), self._config, client.shown, mode.value, stage, event.tools_json, full)
         self._recorder.add(row)
 
-    def _of(self, client: Client) -> _Recent:
+    def _of(self, client: Principal) -> _Recent:
         recent = self._recent.get(client.id)
         if recent is None:
             recent = self._recent[client.id] = _Recent()
@@ -153,20 +166,8 @@ class UsageNotes:
         return stages[mode]
 
 
-def _how(route: Route, run: str) -> str:
-    match route:
-        case "direct":
-            return "direct"
-        case "meta":
-            return "call_tool"
-        case "inside":
-            return "composite"
-        case "workflow":
-            return "batch" if run == "call_batch" else "workflow"
-
-
 @dataclass(slots=True)
-class _Given:
+class _PendingList:
     event: ToolsListed
     count: int = 0
 
@@ -180,7 +181,7 @@ class ListCosts:
 
     def __init__(self, events: Events) -> None:
         self._events = events
-        self._pending: dict[tuple[ExposureMode, object, bytes], _Given] = {}
+        self._pending: dict[tuple[ExposureMode, object, bytes], _PendingList] = {}
         self._arrived = CoalescedSignal(COUNTED_SECONDS)
         self._sizes: FIFOCache[bytes, tuple[int, int]] = FIFOCache(MAX_SIZES)
         self._full: FIFOCache[object, int] = FIFOCache(MAX_SIZES)
@@ -191,7 +192,7 @@ class ListCosts:
         key = (effective_mode(event.scope, event.state.settings.gateway), client.rules, event.digest)
         if key not in self._pending and len(self._pending) >= MAX_PENDING:
             return
-        self._pending.setdefault(key, _Given(event)).count += 1
+        self._pending.setdefault(key, _PendingList(event)).count += 1
         self._arrived.ask()
 
     async def run(self) -> None:

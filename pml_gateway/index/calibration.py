@@ -18,6 +18,7 @@ import numpy.typing as npt
 
 from pml_gateway.errors import ModelError
 from pml_gateway.index.embedder import Embedder, embed_query
+from pml_gateway.index.evidence import Floats
 from pml_gateway.paths import shipped_places
 
 CALIBRATION_FILE = "calibration.json"
@@ -32,7 +33,27 @@ MIN_PROBE_SPREAD = 0.05
 """Minimum spread for mapping cosines: below it, a model hardly tells the probes apart, and stretching would only
 enlarge noise."""
 
-Floats = npt.NDArray[np.float32]
+PROBES = (
+    ("what is the temperature outside right now", "weather get current weather Returns current conditions for a city"),
+    ("open a ticket about the broken login", "tracker create issue Creates an issue in a repository"),
+    ("who is calling this function", "code find references Lists all places where a symbol is used"),
+    ("put this text into a document on disk", "filesystem write file Writes content to a file, replacing it"),
+    ("let the team know in the chat", "chat send message Posts a message to a channel"),
+    ("when am I free on Friday", "calendar list events Returns events between two dates"),
+    ("how many customers signed up last month", "database run query Executes a read-only SQL statement"),
+    ("look this up on the internet", "web search Searches the web and returns result pages"),
+    ("take a picture of this page", "browser screenshot Captures an image of the current page"),
+    ("how do I get to the station", "maps directions Calculates a route between two places"),
+    ("remember that I prefer tea", "memory add observation Stores a fact in the knowledge graph"),
+    ("move ten euros to Anna", "bank transfer money Transfers an amount between accounts"),
+    ("restart the crashed container", "docker restart Restarts a container by its id"),
+    ("make this photo smaller", "image resize Changes the size of a picture"),
+    ("reply that I will be late", "mail send email Sends an electronic message to recipients"),
+    ("what changed since yesterday", "git log Shows the commit history of a branch"),
+)
+"""Intents and dense texts of the tools that serve them, to compare the cosines of two models."""
+
+SHIPPED_MODEL = "minilm-tools-int8"
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +81,11 @@ class Curve:
         best = max(float(raw.max(initial=self.floor)), self.floor)
         evidence: Floats = raw - np.float32(self.share * best)
         return evidence
+
+    def evidence_of(self, score: float) -> float:
+        """Return the least evidence that has a score."""
+        evidence, scores = zip(*self.knots, strict=True)
+        return float(np.interp(score, scores, evidence))
 
     def scores(self, raw: Floats) -> Floats:
         """Return the scores (n,) in [0, 1) of all candidates of one query from their raw strengths (n,)."""
@@ -174,30 +200,6 @@ def _curve(content: Mapping[str, Any]) -> Curve:
         float(content["floor"]),
         float(content.get("nothing", 0.0)),
     )
-
-
-PROBES = (
-    ("what is the temperature outside right now", "weather get current weather Returns current conditions for a city"),
-    ("open a ticket about the broken login", "tracker create issue Creates an issue in a repository"),
-    ("who is calling this function", "code find references Lists all places where a symbol is used"),
-    ("put this text into a document on disk", "filesystem write file Writes content to a file, replacing it"),
-    ("let the team know in the chat", "chat send message Posts a message to a channel"),
-    ("when am I free on Friday", "calendar list events Returns events between two dates"),
-    ("how many customers signed up last month", "database run query Executes a read-only SQL statement"),
-    ("look this up on the internet", "web search Searches the web and returns result pages"),
-    ("take a picture of this page", "browser screenshot Captures an image of the current page"),
-    ("how do I get to the station", "maps directions Calculates a route between two places"),
-    ("remember that I prefer tea", "memory add observation Stores a fact in the knowledge graph"),
-    ("move ten euros to Anna", "bank transfer money Transfers an amount between accounts"),
-    ("restart the crashed container", "docker restart Restarts a container by its id"),
-    ("make this photo smaller", "image resize Changes the size of a picture"),
-    ("reply that I will be late", "mail send email Sends an electronic message to recipients"),
-    ("what changed since yesterday", "git log Shows the commit history of a branch"),
-)
-"""Intents and dense texts of the tools that serve them, to compare the cosines of two models."""
-
-
-SHIPPED_MODEL = "minilm-tools-int8"
 
 
 def shipped_directory() -> Path:

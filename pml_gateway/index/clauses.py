@@ -8,6 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
+from pml_gateway.index.evidence import Floats
 from pml_gateway.index.text import UNSPACED
 from pml_gateway.index.verbs import ALONE, VERBS, has_object, is_bare, is_question, leads
 
@@ -56,8 +57,6 @@ _JOINT = re.compile(
     rf"|plus|before|while)\s+|,\s+(?=\w+\s+\w+\s+\w+|(?:{'|'.join(sorted(VERBS))})\b))",
     re.IGNORECASE,
 )
-
-Floats = npt.NDArray[np.float32]
 
 
 def split_clauses(request: str) -> tuple[str, ...]:

@@ -9,23 +9,40 @@ from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean, median, quantiles
-from typing import Any, TypeGuard
+from typing import Any, TypedDict, TypeGuard
 
 from pml_gateway.errors import InvalidInputError
 from pml_gateway.index.names import squash
-from pml_gateway.index.text import MAX_REQUESTS, UNSPACED, ToolDocument, split_words
+from pml_gateway.index.text import MAX_EXAMPLES, UNSPACED, ToolDocument, split_words
 from pml_gateway.text import first_sentence
 from pml_gateway.types import JsonObject
 
 TOOL_LAYOUT = 'a tool is {"id", "name", "server"?, "title"?, "description"?, "input_schema"?}'
 QUERY_LAYOUT = 'a query is {"query", "gold": [tool ids], "gold_groups"?: [[alternatives], ...]}'
-REQUEST_LAYOUT = 'a row is {"id": a tool\'s id, "requests": [texts]}'
+EXAMPLES_LAYOUT = 'a row is {"id": a tool\'s id, "examples": [texts]}'
 
 SHOWN = 80
 """Maximum characters of a faulty row in an error message."""
 
 BYTE_ORDER_MARK = "\ufeff"
 """Character that some editors put at the beginning of a file."""
+
+DEPTH = 10
+"""Number of hits that ranking figures consider, whatever their scores."""
+
+RECALL_DEPTHS = (1, 3, 5, 10)
+THRESHOLDS = (0.5, 0.6, 0.7)
+
+LIST_CAP = 20
+"""Maximum length of the lists whose lengths are reported: `max_underlying_tools` of the preset `hybrid_balanced`."""
+
+FOUND_WITHIN = 5
+"""Default number of hits in a `search_tools` answer; a tool beyond them counts as missed."""
+
+FEW_WORDS = 4
+"""Words below which a description is too short: `Get the user` says no more than the name."""
+
+RIVALS_NAMED = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,37 +106,37 @@ def labelled_queries(rows: Iterable[JsonObject], source: str) -> Iterator[Labell
         yield LabelledQuery(row["query"], tuple(dict.fromkeys(frozenset(group) for group in groups)))
 
 
-def tool_requests(rows: Iterable[JsonObject], source: str, tools: Collection[str]) -> dict[str, tuple[str, ...]]:
-    """Return the example requests for each tool by its id, which must be one of `tools`.
+def tool_examples(rows: Iterable[JsonObject], source: str, tools: Collection[str]) -> dict[str, tuple[str, ...]]:
+    """Return the example queries for each tool by its id, which must be one of `tools`.
 
     Raises InvalidInputError for a row of another layout, an unknown or duplicate tool, and too many texts.
     """
-    requests: dict[str, tuple[str, ...]] = {}
+    examples: dict[str, tuple[str, ...]] = {}
     for row in rows:
-        key, texts = row.get("id"), row.get("requests")
+        key, texts = row.get("id"), row.get("examples")
         if not _is_text(key) or not isinstance(texts, list) or not all(map(_is_text, texts)):
-            raise InvalidInputError(f"a row of {source} holds no requests: {str(row)[:SHOWN]}", hint=REQUEST_LAYOUT)
+            raise InvalidInputError(f"a row of {source} holds no examples: {str(row)[:SHOWN]}", hint=EXAMPLES_LAYOUT)
         if key not in tools:
             raise InvalidInputError(
-                f"{source} has requests for {key[:SHOWN]!r}, which is none of the {len(tools)} tools",
+                f"{source} has examples for {key[:SHOWN]!r}, which is none of the {len(tools)} tools",
                 hint="the ids are those of the tools; remove the row, or add the tool",
             )
-        if key in requests:
-            raise InvalidInputError(f"{source} has requests for {key!r} twice", hint="put them in one row")
-        if len(texts) > MAX_REQUESTS:
+        if key in examples:
+            raise InvalidInputError(f"{source} has examples for {key!r} twice", hint="put them in one row")
+        if len(texts) > MAX_EXAMPLES:
             raise InvalidInputError(
-                f"{source} has {len(texts)} requests for {key!r}, and at most {MAX_REQUESTS} count",
+                f"{source} has {len(texts)} examples for {key!r}, and at most {MAX_EXAMPLES} count",
                 hint="keep those that differ most",
             )
-        requests[key] = tuple(texts)
-    return requests
+        examples[key] = tuple(texts)
+    return examples
 
 
-def drawn(requests: Mapping[str, tuple[str, ...]], share: float, seed: int) -> dict[str, tuple[str, ...]]:
-    """Return the requests of a random share of their tools: the same ones for the same seed."""
-    keys = sorted(requests)
+def drawn(examples: Mapping[str, tuple[str, ...]], share: float, seed: int) -> dict[str, tuple[str, ...]]:
+    """Return the examples of a random share of their tools: the same ones for the same seed."""
+    keys = sorted(examples)
     chosen = random.Random(seed).sample(keys, round(share * len(keys)))
-    return {key: requests[key] for key in chosen}
+    return {key: examples[key] for key in chosen}
 
 
 def input_schema(row: JsonObject) -> JsonObject:
@@ -149,16 +166,6 @@ def _object(line: str, place: str) -> JsonObject:
     if not isinstance(row, dict):
         raise InvalidInputError(f"{place} is no JSON object", hint="one JSON object on each line")
     return row
-
-
-DEPTH = 10
-"""Number of hits that ranking figures consider, whatever their scores."""
-
-RECALL_DEPTHS = (1, 3, 5, 10)
-THRESHOLDS = (0.5, 0.6, 0.7)
-
-LIST_CAP = 20
-"""Maximum length of the lists whose lengths are reported: `max_underlying_tools` of the preset `hybrid_balanced`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -249,23 +256,13 @@ def _mean(values: Iterable[float]) -> float:
     return fmean(listed) if listed else 0.0
 
 
-FOUND_WITHIN = 5
-"""Default number of hits in a `search_tools` answer; a tool beyond them counts as missed."""
-
-FEW_WORDS = 4
-"""Words below which a description is too short: `Get the user` says no more than the name."""
-
-RIVALS_NAMED = 3
-
-
-@dataclass(frozen=True, slots=True)
-class HardTool:
+class HardTool(TypedDict):
     """A tool that queries missed or are likely to miss: how often it was missed, and the reasons."""
 
-    key: str
+    name: str
     missed: int
     asked: int
-    reasons: tuple[str, ...]
+    reasons: list[str]
 
 
 def missed_none(outcome: QueryOutcome) -> bool:
@@ -307,8 +304,12 @@ def hard_tools(documents: Sequence[ToolDocument], outcomes: Sequence[QueryOutcom
         elif not twins.get(key):
             rivals = _listed([rival for rival, _ in ahead[key].most_common()])
             reasons[key] = (*reasons[key], f"found instead: {rivals}" if rivals else "nothing was found")
-    hard = [HardTool(key, missed[key], asked[key], why) for key, why in reasons.items() if why or missed[key]]
-    return sorted(hard, key=lambda tool: (-tool.missed, tool.key))
+    hard: list[HardTool] = [
+        {"name": key, "missed": missed[key], "asked": asked[key], "reasons": [*why]}
+        for key, why in reasons.items()
+        if why or missed[key]
+    ]
+    return sorted(hard, key=lambda tool: (-tool["missed"], tool["name"]))
 
 
 def _faults(document: ToolDocument, twins: Sequence[str]) -> tuple[str, ...]:

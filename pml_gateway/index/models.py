@@ -30,6 +30,15 @@ NO_REPORTS = {"ORT_DISABLE_TELEMETRY": "1", "HF_HUB_DISABLE_TELEMETRY": "1"}
 when they load. Without its variable, the first stores an identifier of the machine in the home and sends events to
 Microsoft."""
 
+BATCH_SIZE = 32
+"""Texts in a batch; on a CPU, larger batches lose more time to padding than they save."""
+
+BUILTIN = "builtin"
+_LOADED: WeakValueDictionary[tuple[str, str], OnnxEmbedder | TransformerEmbedder] = WeakValueDictionary()
+
+_LOADING = Lock()
+"""Lock for `_LOADED`, the models in use: models are large, so the gateways of one process share them."""
+
 
 def library(name: str) -> Any:
     """Import a library late, with its telemetry disabled; every library with telemetry must be loaded through here."""
@@ -91,10 +100,6 @@ def _session_options(onnxruntime: Any) -> Any:
     return options
 
 
-BATCH_SIZE = 32
-"""Texts in a batch; on a CPU, larger batches lose more time to padding than they save."""
-
-
 class TransformerEmbedder:
     """A sentence-transformers model, given by its name on the hub or the path of its directory."""
 
@@ -149,9 +154,6 @@ def _load(model_class: Any, model: str) -> Any:
         return model_class(model, device="cpu")
 
 
-BUILTIN = "builtin"
-
-
 def require_library(model: str) -> None:
     """Check, without loading anything, that the library for `model` is installed.
 
@@ -169,11 +171,6 @@ def require_library(model: str) -> None:
 
 def _is_exported(model: str) -> bool:
     return (Path(model).expanduser() / MODEL_FILE).is_file()
-
-
-_LOADED: WeakValueDictionary[tuple[str, str], OnnxEmbedder | TransformerEmbedder] = WeakValueDictionary()
-_LOADING = Lock()
-"""Lock for `_LOADED`, the models in use: models are large, so the gateways of one process share them."""
 
 
 def load_embedder(model: str) -> Embedder:

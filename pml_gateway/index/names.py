@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 import numpy as np
 import numpy.typing as npt
 
+from pml_gateway.index.evidence import Evidence, Floats, Mask, Positions, Query
 from pml_gateway.index.text import ToolDocument, split_words
 
 MAX_NAME_WORDS = 6
@@ -32,13 +33,14 @@ that several share."""
 
 _TOKEN = re.compile(r"[^\W_]+")
 
-Mask = npt.NDArray[np.bool_]
-Positions = npt.NDArray[np.int32]
+EXACT, NEAR = np.float32(2), np.float32(1)
+"""Strengths of a name as written, and in another spelling."""
+
 Known = Callable[[str], bool]
 
 
-class NameIndex:
-    """An index of the names of documents: as written, squashed to letters and digits, and by word for typos.
+class NameIndex(Evidence):
+    """Evidence by names: as written, squashed to letters and digits, and by word for typos.
 
     Every answer depends on the allowed documents only, except that beyond the limits above, all documents decide which
     words and names are candidates for corrections.
@@ -64,6 +66,24 @@ class NameIndex:
         )
         self._near_words = _Slips(heapq.nlargest(MAX_WORDS, counts, key=lambda word: (counts[word], word)))
         self._near_names = _Slips(squashed)
+
+    def candidates(self, query: Query) -> list[Positions]:
+        """Return the tools whose name is the query, in any spelling."""
+        return [np.asarray(found, dtype=np.int64) for found in self._found(query)]
+
+    def at(self, query: Query, positions: Positions) -> Floats:
+        """Return EXACT or NEAR for tools whose name is the query, 0 for others; names of steps do not count."""
+        strengths = np.zeros((1, len(positions)), dtype=np.float32)
+        for found, strength in zip(self._found(query), (EXACT, NEAR), strict=True):
+            if found:
+                strengths[:, np.isin(positions, found) & (strengths[0] == 0)] = strength
+        return strengths
+
+    def _found(self, query: Query) -> tuple[list[int], list[int]]:
+        def find() -> tuple[list[int], list[int]]:
+            return self.exact(query.asked, query.allowed), self.near(query.texts[0], query.allowed, query.known)
+
+        return query.once(self, find)
 
     def exact(self, query: str, allowed: Mask | None) -> list[int]:
         """Return the allowed documents whose qualified name, bare name or `server:name` equals the query."""
@@ -114,7 +134,7 @@ class _Table:
         self._hashes = np.asarray(hashes, dtype=np.int64)[order]
         self._positions = np.asarray(positions, dtype=np.int32)[order]
 
-    def get(self, name: str) -> Positions:
+    def get(self, name: str) -> npt.NDArray[np.int32]:
         """Return the positions with this name, ascending."""
         wanted = np.int64(hash(name))
         first, end = np.searchsorted(self._hashes, wanted), np.searchsorted(self._hashes, wanted, side="right")
@@ -167,7 +187,7 @@ def _with_one_letter_less(word: str) -> Iterator[str]:
     yield from {word[:at] + word[at + 1 :] for at in range(len(word))}
 
 
-def _allowed(positions: Positions, allowed: Mask | None) -> list[int]:
+def _allowed(positions: npt.NDArray[np.int32], allowed: Mask | None) -> list[int]:
     found: list[int] = (positions if allowed is None else positions[allowed[positions]]).tolist()
     return found
 

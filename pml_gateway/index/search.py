@@ -2,22 +2,43 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from copy import copy
-from dataclasses import dataclass, replace
-from functools import partial
-from typing import assert_never
+from dataclasses import dataclass
+from functools import cache, partial
 
 import numpy as np
 import numpy.typing as npt
 
 from pml_gateway.index.cache import EmbeddingCache
 from pml_gateway.index.calibration import LEXICAL_CURVE, CalibratedEmbedder, Calibration, Curve, shipped_calibration
-from pml_gateway.index.clauses import combine, interleaved, split_clauses, with_server_evidence
-from pml_gateway.index.embedder import Embedder, Embeddings, embed_query
-from pml_gateway.index.lexical import LexicalIndex, count_words, strongest
-from pml_gateway.index.names import NameIndex
-from pml_gateway.index.request_vectors import RequestVectors, encoded
+from pml_gateway.index.clauses import CLAUSE_SHARE, combine, interleaved, split_clauses, with_server_evidence
+from pml_gateway.index.embedder import Embedder, Embeddings
+from pml_gateway.index.evidence import Evidence, Floats, Mask, Positions, Query
+from pml_gateway.index.example_queries import ExampleQueries
+from pml_gateway.index.example_vectors import ExampleVectors, encoded
+from pml_gateway.index.lexical import LexicalIndex, Words, count_words
+from pml_gateway.index.meaning import Meaning
+from pml_gateway.index.names import EXACT, NEAR, Known, NameIndex
+from pml_gateway.index.selection import (
+    MARGIN,
+    MARGIN_SHARE,
+    MARGIN_THRESHOLD,
+    MAX_JUDGED,
+    SAME_VERB_GAIN,
+    SPECIFIC_REMOVALS,
+    Candidate,
+    Cut,
+    asked_of,
+    effect_words,
+    has_verb,
+    has_word,
+    names_effect,
+    object_of,
+    object_words,
+    undoes,
+    wanted_steps,
+)
 from pml_gateway.index.text import (
     MAX_QUERY_CHARACTERS,
     ToolDocument,
@@ -26,90 +47,22 @@ from pml_gateway.index.text import (
     query_tokens,
     well_formed,
 )
-from pml_gateway.index.vectors import Mask, Positions, VectorIndex
-from pml_gateway.index.verbs import LEXICAL_SCALE, actions_of, in_words_of_tools, losses
+from pml_gateway.index.vectors import VectorIndex
+from pml_gateway.index.verbs import READ, REMOVE, VERBS, Verbs, in_words_of_tools, telling_words
 from pml_gateway.index.wording import UNKNOWN_SHARE, in_words_of_answers, unknown_words
 from pml_gateway.types import Ranking
 
-LEXICAL_WEIGHT = 0.03
+MEANING_WEIGHT = EXAMPLES_WEIGHT = VERBS_WEIGHT = 1.0
+"""Weights of kinds whose unit is the cosine."""
+
+WORDS_WEIGHT = 0.03
 """Cosine gained per BM25 unit once the evidence is strong."""
 
-LEXICAL_DOUBT = 40.0
-"""BM25 units at which lexical evidence counts half. A common word or two (BM25 of 3) then add almost nothing (0.01),
-rare words of a name (30 and more) outweigh most cosines (0.4): paraphrases are ranked by meaning, quoted words by
-words."""
-
-REFERENCE_TOOLS = 400
-"""Size of the catalog to which the BM25 units of the two constants refer. The same word in the same tool is worth three
-times as much among 14,000 tools as among 45; unscaled, single words of a paraphrase outweighed its meaning in large
-catalogs."""
-
-UNKNOWN_COSINE, UNKNOWN_GAIN, MAX_UNKNOWN = np.float32(0.07), np.float32(1.9), np.float32(0.75)
-"""Estimate of an unknown cosine from matching words: the base, the gain by lexical share, and the maximum. Fitted to
-11,000 candidates of 490 queries over four labelled sets, in which words explain a third of the variance; the gain is a
-quarter above the mean, because among several candidates with a vector the luckiest one counts."""
-
-Floats = npt.NDArray[np.float32]
-
-
-def fuse(cosines: Floats, lexical: Floats, tools: int) -> Floats:
-    """Return raw strengths (n,) from cosines on the shipped model's scale and BM25 values (n,), among `tools` tools.
-
-    Absolute evidence, unlike ranks or z-scores: it needs no statistics of other tools except their number, so hidden
-    tools leave no trace, and a catalog of two tools is scored like one of a thousand. A cosine that is not known yet
-    (NaN) counts as much as the average of tools with the same words, so that a tool neither gains nor loses by it.
-    """
-    scaled = lexical * np.float32(np.log1p(REFERENCE_TOOLS) / np.log1p(max(tools, 1)))
-    share = scaled / (scaled + np.float32(LEXICAL_DOUBT))
-    unknown = np.isnan(cosines)
-    if unknown.any():
-        cosines = np.where(unknown, np.minimum(UNKNOWN_COSINE + UNKNOWN_GAIN * share, MAX_UNKNOWN), cosines)
-    fused: Floats = cosines + np.float32(LEXICAL_WEIGHT) * scaled * share
-    return fused
-
-
-OWN_WEIGHT, MEAN_WEIGHT, BEST_WEIGHT = np.float32(0.3), np.float32(0.3), np.float32(0.5)
-"""Weights of a tool's own text, of the mean of its requests, and of the nearest of all these. Their sum is above one,
-because more texts give more certainty. Fitted with requests for half of the tools, to the odds of the right one among
-all; with the nearest request instead of the nearest of all, a tool whose own text matches the query falls behind."""
-
-COMPARED = 50
-"""Number of tools nearest to a query by their own texts, from which the usual gain by requests is estimated. With 20,
-the right tools are too large a part."""
-
-DOUBTED = 4
-"""Number of imaginary tools with a gain of zero in that estimate: if almost no tools have requests, those that do keep
-their gain."""
-
-LUCK = np.float32(0.015)
-"""Added to the usual gain, because among several wrong tools with requests the luckiest one counts. Without it, tools
-without requests lose .04 recall@1 if others have some; with .03, requests are worth a third less."""
-
-
-def with_request_evidence(cosines: Floats, mean: Floats, best: Floats) -> Floats:
-    """Return the cosines (n,) of tools, adjusted by the mean and best cosines of their requests (n,), NaN if none.
-
-    The similarity of requests depends on the model and on the wording of the query, so only the gain above the usual
-    one for this query counts. A tool without requests counts as usual: it keeps its cosine, and neither gains nor loses
-    by the requests of others.
-    """
-    told = ~np.isnan(cosines + mean)
-    nearest_of_all = np.fmax(cosines, best)
-    more = (OWN_WEIGHT - 1) * cosines + MEAN_WEIGHT * mean + BEST_WEIGHT * nearest_of_all
-    compared = np.argsort(-cosines, kind="stable")[:COMPARED]
-    added = more[compared[told[compared]]]
-    usual = (added + LUCK).sum() / np.float32(len(added) + DOUBTED)
-    changed: Floats = np.where(told, cosines + more - usual, cosines)
-    return changed
-
-
-NEAR_COSINE = 0.2
-"""Minimum cosine of a single word and the nearest tool for the word to be known: `folder`, `photo` and `mortgage` have
-.3 and more if a tool deals with such things, `issue`, `email` and `pizza` .1 if none does. With .25, three in a hundred
-of our own requests count as unknown although a tool serves them."""
+VERBS_BY_WORDS_WEIGHT = 3.0
+"""Units of log(1 + BM25) worth a cosine of one: between scores of .3 and .9 the two curves span 1.5 and .47."""
 
 MIN_CANDIDATES = 200
-"""Minimum number of candidates from each half; a tool beyond the first 200 of both halves is never the best."""
+"""Minimum number of candidates from each kind; a tool beyond the first 200 of all kinds is never the best."""
 
 CLAUSE_CANDIDATES = 50
 """Number of candidates for each step of a request with several steps."""
@@ -120,6 +73,9 @@ ENCODED_AT_ONCE = 1_000
 EXACT_SCORE = 1.0
 NEAR_SCORE = 0.999
 """Score of a name in another spelling; also the highest score that evidence alone can reach."""
+
+Weighted = tuple[tuple[Evidence, float], ...]
+"""Kinds of evidence with their weights."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,40 +97,23 @@ class SearchResult:
     """Subject words of the query that no tool knows; they lower all scores, unless the query names a tool."""
 
 
-@dataclass(frozen=True, slots=True)
-class _DenseHalf:
-    embedder: Embedder
-    vectors: VectorIndex
-    calibration: Calibration
-    requests: RequestVectors
-
-    def cosines(self, vectors: Sequence[Floats], positions: Positions) -> list[Floats]:
-        """Return cosines (k,) of the tools at `positions` with each query (dimension,), on the scale of the curves."""
-        scaled = self.calibration.cosines
-        own = [scaled(self.vectors.similarities(vector, positions)) for vector in vectors]
-        if not self.requests:
-            return own
-        said = self.requests.evidence(np.stack(vectors), positions)
-        return [
-            with_request_evidence(near, scaled(mean), scaled(best))
-            for near, mean, best in zip(own, said.mean, said.best, strict=True)
-        ]
-
-
 class ToolIndex:
     """An immutable index over tool documents; searches may run in several threads at once."""
 
-    def __init__(self, documents: tuple[ToolDocument, ...], lexical: LexicalIndex, dense: _DenseHalf | None) -> None:
-        self.documents = documents
+    def __init__(self, documents: Sequence[ToolDocument]) -> None:
+        """Index words, names and verbs; `build` adds meaning."""
+        self.documents = tuple(documents)
         self.encoded: Mask | None = None
         """Mask (n,) of the documents that have a vector, while vectors are missing; None if none is missing."""
-        self._lexical = lexical
-        self._dense = dense
+        self._lexical = LexicalIndex(count_words(map(lexical_tokens, documents)))
+        self._words = Words(self._lexical)
         self._names = NameIndex(documents)
+        self._verbs = Verbs(documents)
+        self._meaning: Meaning | None = None
+        self._examples: ExampleQueries | None = None
         numbers: dict[str, int] = {}
         servers = [numbers.setdefault(document.server, len(numbers)) for document in documents]
         self._servers = np.asarray(servers, dtype=np.int64)
-        self._actions = np.asarray([actions_of(document) for document in documents], dtype=np.int64)
 
     @classmethod
     def build(
@@ -184,7 +123,7 @@ class ToolIndex:
         cache: EmbeddingCache | None = None,
         *,
         pause: Callable[[], None] = lambda: None,
-        requests: RequestVectors | None = None,
+        examples: ExampleVectors | None = None,
     ) -> ToolIndex:
         """Index documents.
 
@@ -193,15 +132,15 @@ class ToolIndex:
             embedder: without one, every search is lexical.
             cache: with one, only new texts are encoded.
             pause: called every few seconds while texts are encoded; what it raises stops the build.
-            requests: the vectors of the requests of tools; None encodes them.
+            examples: the vectors of the examples of tools; None encodes them.
         """
-        lexical = LexicalIndex(count_words(map(lexical_tokens, documents)))
+        index = cls(documents)
         if embedder is None:
-            return cls(tuple(documents), lexical, None)
+            return index
         vectors = VectorIndex(_encoded(documents, embedder, cache, pause))
-        if requests is None:
-            requests = all_requests(documents, embedder, cache, pause)
-        return cls(tuple(documents), lexical, _DenseHalf(embedder, vectors, _calibration(embedder), requests))
+        if examples is None:
+            examples = all_examples(documents, embedder, cache, pause)
+        return index._with_meaning(embedder, vectors, examples)
 
     @property
     def lacking(self) -> list[int]:
@@ -209,20 +148,20 @@ class ToolIndex:
         return [] if self.encoded is None else np.flatnonzero(~self.encoded).tolist()
 
     @property
-    def requests(self) -> RequestVectors | None:
-        """Return the vectors of requests so far; None without a model."""
-        return None if self._dense is None else self._dense.requests
+    def examples(self) -> ExampleVectors | None:
+        """Return the vectors of examples so far; None without a model."""
+        return None if self._examples is None else self._examples.vectors
 
     @property
-    def lacking_requests(self) -> list[int]:
-        """Return the positions of the documents whose request vectors are missing."""
-        known = [0] * len(self.documents) if self.requests is None else self.requests.counts.tolist()
-        return [at for at, each in enumerate(self.documents) if each.requests and not known[at]]
+    def lacking_examples(self) -> list[int]:
+        """Return the positions of the documents whose example vectors are missing."""
+        known = [0] * len(self.documents) if self.examples is None else self.examples.counts.tolist()
+        return [at for at, each in enumerate(self.documents) if each.examples and not known[at]]
 
-    def with_requests(self, requests: RequestVectors) -> ToolIndex:
-        """Return a copy with these vectors of requests; without a model, they are ignored."""
+    def with_examples(self, examples: ExampleVectors) -> ToolIndex:
+        """Return a copy with these vectors of examples; without a model, they are ignored."""
         after = copy(self)
-        after._dense = None if self._dense is None else replace(self._dense, requests=requests)
+        after._examples = None if self._meaning is None else ExampleQueries(examples, self._meaning)
         return after
 
     def awaiting_vectors(self) -> ToolIndex:
@@ -238,12 +177,15 @@ class ToolIndex:
             return self.awaiting_vectors()
         known = np.zeros(len(self.documents), dtype=np.bool_)
         known[positions] = True
-        after = copy(self)
-        after.encoded = None if known.all() else known
         vectors = VectorIndex(embeddings, positions, len(self.documents))
-        requests = requests_so_far(self.documents, embedder, cache)
-        after._dense = _DenseHalf(embedder, vectors, _calibration(embedder), requests)
+        after = self._with_meaning(embedder, vectors, examples_so_far(self.documents, embedder, cache))
+        after.encoded = None if known.all() else known
         return after
+
+    def _with_meaning(self, embedder: Embedder, vectors: VectorIndex, examples: ExampleVectors) -> ToolIndex:
+        after = copy(self)
+        after._meaning = Meaning(embedder, vectors, _calibration(embedder), self._words)
+        return after.with_examples(examples)
 
     def search(
         self, query: str, *, limit: int, allowed: Mask | None = None, ranking: Ranking = Ranking.FUSED
@@ -257,130 +199,244 @@ class ToolIndex:
             allowed: mask (n,) over positions; all others are treated as if they were not in the index.
             ranking: the evidence to use; without a model it is lexical whatever is asked for.
         """
-        used = Ranking.LEXICAL if self._dense is None else ranking
+        used = Ranking.LEXICAL if self._meaning is None else ranking
         if allowed is not None and allowed.all():
             allowed = None  # a mask costs time, at any size
-        text = well_formed(query[:MAX_QUERY_CHARACTERS]).strip()
+        text = _cleaned(query)
         if not text or limit <= 0 or not self.documents:
             return SearchResult((), used)
-        named = dict.fromkeys(sorted(self._names.exact(text, allowed), key=self._key), EXACT_SCORE)
 
-        def known(word: str) -> bool:
-            return self._lexical.knows(query_tokens(word), allowed)
+        asked = self._query(text, max(limit, MIN_CANDIDATES), allowed, used, in_names=True)
+        positions, raw = self._strengths(asked, used)
+        scores = self._ranking(used)[0].scores(raw)
+        names = candidates((self._names,), asked)
+        more = np.setdiff1d(names, positions) if len(names) else names
+        positions, nothing = np.concatenate((positions, more)), np.zeros(len(more), dtype=np.float32)
+        [named] = self._names.at(asked, positions)
+        unknown = () if len(names) else self._unknown(asked, used)
+        share = UNKNOWN_SHARE if unknown else 1.0
+        order: npt.NDArray[np.float64] = np.concatenate((raw, nothing)).astype(np.float64)
+        found = np.concatenate((scores, nothing)).astype(np.float64) * share
+        if len(names):
+            kinds = [named == EXACT, named == NEAR]
+            order, found = np.select(kinds, [0.0, found], order), np.select(kinds, [EXACT_SCORE, NEAR_SCORE], found)
+        keys = [self.documents[at].key for at in positions.tolist()]
+        ranked = sorted(
+            zip((-named).tolist(), (-order).tolist(), keys, positions.tolist(), found.tolist(), strict=True)
+        )
+        return SearchResult(tuple(Hit(at, key, score) for _, _, key, at, score in ranked[:limit]), used, unknown)
 
-        def has_meaning(words: Sequence[str]) -> bool:
-            return self._is_near(words, allowed, used)
+    def select(
+        self, intent: str, *, threshold: float, allowed: Mask | None = None, ranking: Ranking = Ranking.FUSED
+    ) -> tuple[Candidate, ...]:
+        """Judge the tools that a list could show for an intent: those that fit first, each best first.
 
-        spelled = self._names.spelled(text, allowed, known)
-        positions, raw = self.strengths(spelled, max(limit, MIN_CANDIDATES), allowed, used)
-        ranks = sorted(range(len(positions)), key=lambda at: (-raw[at], self._key(int(positions[at]))))
-        scores = dict(zip(positions.tolist(), self._curve(used).scores(raw).tolist(), strict=True))
-        near = self._names.near(spelled, allowed, known)
-        for at in sorted(near, key=lambda at: (-scores.get(at, 0.0), self._key(at))):
-            named.setdefault(at, NEAR_SCORE)
-        unknown = () if named else unknown_words(spelled, known, has_meaning)
-        if unknown:
-            scores = {at: UNKNOWN_SHARE * score for at, score in scores.items()}
-        ranked = named | {at: scores[at] for at in positions[ranks].tolist() if at not in named}
-        hits = [Hit(at, self.documents[at].key, score) for at, score in list(ranked.items())[:limit]]
-        return SearchResult(tuple(hits), used, unknown)
+        Every step is served: its tools end where their score falls below the threshold, or their strength far below the
+        best one's. A tool that removes something fits only if the step says so, and what.
+        """
+        used = Ranking.LEXICAL if self._meaning is None else ranking
+        if allowed is not None and allowed.all():
+            allowed = None
+        steps = wanted_steps(_cleaned(intent))
+        if not steps or not self.documents:
+            return ()
+        several = steps if len(steps) > 1 else ()
+        asked = self._query(", ".join(steps), MIN_CANDIDATES, allowed, used, in_names=True, steps=several)
+        evidence = self._ranking(used)[1]
+        positions = candidates((self._names, *(kind for kind, _ in evidence)), asked)
+        named = self._names.at(asked, positions)[0]
+        strengths = weighted_sum(evidence, asked, positions)
+        if several:
+            strengths = (1 - CLAUSE_SHARE) * strengths[1:] + CLAUSE_SHARE * strengths[0]
+        # Who is told or asked of is no subject of a tool.
+        is_idiom = in_words_of_answers(steps[0]) != steps[0]
+        names_nothing = several or is_idiom or not object_words(steps[0])
+        is_unknown = not names_nothing and bool(self._unknown(asked, used))
+        judged: dict[int, Candidate] = {}
+        for step, row in zip(steps, strengths, strict=True):
+            for candidate in self._judged(
+                step, asked.known, positions, row, used, threshold, UNKNOWN_SHARE if is_unknown else 1.0
+            ):
+                known = judged.get(candidate.position)
+                if known is None or candidate.rank > known.rank:
+                    judged[candidate.position] = candidate
+        for at, name in zip(positions.tolist(), named.tolist(), strict=True):
+            if name:
+                judged[at] = Candidate(at, self.documents[at].key, EXACT_SCORE if name == EXACT else NEAR_SCORE)
+        return tuple(sorted(judged.values(), key=lambda each: (each.cut is not None, -each.score, each.key)))
 
-    def matching_requests(self, query: str, keys: Iterable[str]) -> dict[str, str]:
-        """Return, by key, the request of each tool nearest to a query or one of its steps, for tools with requests."""
+    def _judged(
+        self,
+        step: str,
+        known: Known,
+        positions: Positions,
+        strengths: Floats,
+        ranking: Ranking,
+        threshold: float,
+        share: float,
+    ) -> Iterator[Candidate]:
+        """Judge the tools at `positions` (n,) for one step, by their strengths (n,)."""
+        curve = self._ranking(ranking)[0]
+        unit = VERBS_BY_WORDS_WEIGHT if ranking is Ranking.LEXICAL else VERBS_WEIGHT
+        documents = [self.documents[at] for at in positions.tolist()]
+        # Reading names takes time, and tells nothing of tools that are too weak in any case.
+        may_pass = curve.evidence(strengths) + unit * SAME_VERB_GAIN >= curve.evidence_of(threshold)
+        has_gain = [bool(near) and has_verb(step, each) for near, each in zip(may_pass, documents, strict=True)]
+        lost = self._verbs.list_losses(step, asked := asked_of(step), positions)
+        gains = np.where(has_gain, np.float32(SAME_VERB_GAIN), -lost)
+        strengths = (strengths + unit * gains).astype(np.float32)
+        scores = share * curve.scores(strengths)
+        margin = min(unit * MARGIN, MARGIN_SHARE * float(strengths.max(initial=0.0)))
+        margin += curve.evidence_of(MARGIN_THRESHOLD) - curve.evidence_of(threshold)
+        server, end = "", -np.inf
+        for place in np.argsort(-strengths, kind="stable")[:MAX_JUDGED].tolist():
+            at, score, cut = int(positions[place]), float(scores[place]), None
+            if score < threshold:
+                cut = Cut.THRESHOLD
+            elif strengths[place] < end:
+                cut = Cut.GAP
+            elif not self._has_asked_effect(step, asked, at, server, known):
+                cut = Cut.EFFECT
+            elif not server:
+                server, end = documents[place].server, strengths[place] - margin
+            yield Candidate(at, documents[place].key, score, cut)
+
+    def _has_asked_effect(self, step: str, asked: int, position: int, server: str, known: Known) -> bool:
+        """Return True if a tool may be listed for a step in view of what it destroys.
+
+        Args:
+            step: the step.
+            asked: the actions that it asks for.
+            position: the tool.
+            server: that of the best tool so far. If the step names no object, only its tools may remove anything.
+            known: returns True if a tool has a word.
+        """
+        document, words = self.documents[position], object_words(step)
+        effects = effect_words(document)
+        if not effects and not document.is_destructive:
+            return True
+        if effects:
+            if not names_effect(step, effects):
+                return False
+            if not words:
+                return server in ("", document.server)
+            head = next((word for word in reversed(words) if known(word)), words[-1])
+            # `cancel my appointment` may well be `cancel_registration`.
+            is_specific = not SPECIFIC_REMOVALS.isdisjoint(effects) and has_verb(step, document)
+            is_said = has_word((head,), document) or (is_specific and server in ("", document.server))
+        else:
+            verb, *others = telling_words(in_words_of_tools(step))
+            removes = bool(asked & REMOVE) and not undoes(document)
+            if asked == READ or (removes and not has_word((verb,), document)):
+                return False
+            is_first = not server and not removes
+            is_said = is_first or not words or has_word((word for word in others if word not in VERBS), document)
+        return is_said or (self._examples is not None and self._examples.acts_on(words, position, object_of(document)))
+
+    def _unknown(self, asked: Query, ranking: Ranking) -> tuple[str, ...]:
+        """Return the subject words of a query that no tool knows."""
+
+        def near(words: Sequence[str]) -> bool:
+            if self._meaning is None or self.encoded is not None or ranking is Ranking.LEXICAL:
+                return True
+            return self._meaning.is_near(words, asked.allowed)
+
+        return unknown_words(asked.texts[0], asked.known, near)
+
+    def matching_examples(self, query: str, keys: Iterable[str]) -> dict[str, str]:
+        """Return, by key, the example of each tool nearest to a query or one of its steps, for tools with examples."""
         wanted = set(keys)
-        at = np.asarray([at for at, each in enumerate(self.documents) if each.key in wanted], dtype=np.int64)
-        if self._dense is None or not self._dense.requests or not len(at):
+        at = [at for at, each in enumerate(self.documents) if each.key in wanted]
+        if not self._examples or not self._examples.vectors or not at:
             return {}
-        text = well_formed(query[:MAX_QUERY_CHARACTERS]).strip()
-        texts = [in_words_of_tools(in_words_of_answers(part)) for part in (text, *split_clauses(text))]
-        said = self._dense.requests.evidence(np.stack([embed_query(self._dense.embedder, part) for part in texts]), at)
-        nearest = np.argmax(np.nan_to_num(said.best, nan=-1.0), axis=0)
-        which = said.which[nearest, np.arange(len(at))].tolist()
-        documents = [self.documents[position] for position in at.tolist()]
-        return {each.key: each.requests[number] for each, number in zip(documents, which, strict=True) if number >= 0}
+        asked = self._query(_cleaned(query), 0, None, Ranking.FUSED)
+        numbers = self._examples.nearest(asked, np.asarray(at, dtype=np.int64))
+        documents = [self.documents[position] for position in at]
+        return {each.key: each.examples[number] for each, number in zip(documents, numbers, strict=True) if number >= 0}
 
     def strengths(self, query: str, count: int, allowed: Mask | None, ranking: Ranking) -> tuple[Positions, Floats]:
         """Return positions (n,) of at least the `count` strongest candidates, unordered, and raw strengths (n,)."""
-        clauses = () if ranking is Ranking.DENSE else split_clauses(query)
-        requests = [in_words_of_tools(in_words_of_answers(text)) for text in (query, *clauses)]
-        counts = (count, *(CLAUSE_CANDIDATES for _ in clauses))
-        words = [self._words(text, allowed, ranking) for text in requests]
-        positions = _union(strongest(found, wanted) for found, wanted in zip(words, counts, strict=True))
-        if self._dense is None or ranking is Ranking.LEXICAL:
-            evidence = np.stack([np.log1p(found[positions]) for found in words])
-            scale = LEXICAL_SCALE
-        else:
-            dense = self._dense
-            vectors = [embed_query(dense.embedder, text) for text in requests]
-            nearest = (
-                half.nearest(vector, wanted, allowed)
-                for vector, wanted in zip(vectors, counts, strict=True)
-                for half in (dense.vectors, dense.requests)
-            )
-            positions = _union((positions, *nearest))
-            # all cosines are computed in one way: bit for bit the same, no matter what else is in the index
-            cosines = dense.cosines(vectors, positions)
-            tools = len(self.documents) if allowed is None else int(np.count_nonzero(allowed))
-            evidence = np.stack(
-                [fuse(near, found[positions], tools) for near, found in zip(cosines, words, strict=True)]
-            )
-            scale = 0.0 if ranking is Ranking.DENSE else 1.0
-        if scale:
-            lost = scale * losses(clauses or (query,), self._actions[positions])
-            evidence -= np.vstack((lost.min(axis=0), lost)) if clauses else lost
-        whole, steps = evidence[0], evidence[1:]
-        if not clauses or not len(positions):
+        return self._strengths(self._query(query, count, allowed, ranking), ranking)
+
+    def _strengths(self, query: Query, ranking: Ranking) -> tuple[Positions, Floats]:
+        _, evidence = self._ranking(ranking)
+        positions = candidates((kind for kind, _ in evidence), query)
+        strengths = weighted_sum(evidence, query, positions)
+        whole: Floats = strengths[0]
+        steps: Floats = strengths[1:]
+        if not steps.size:
             return positions, whole
-        strengths = with_server_evidence(combine(whole, steps), self._servers[positions])
-        return positions, interleaved(strengths, whole, steps, clauses)
+        combined = with_server_evidence(combine(whole, steps), self._servers[positions])
+        return positions, interleaved(combined, whole, steps, query.texts[1:])
 
-    def _is_near(self, words: Sequence[str], allowed: Mask | None, ranking: Ranking) -> bool:
-        """Return True if a tool may be near to one of these words by its meaning, or while vectors are missing."""
-        if self._dense is None or self.encoded is not None or ranking is Ranking.LEXICAL:
-            return True
-        vectors, calibration = self._dense.vectors, self._dense.calibration
-        for word in words:
-            vector = embed_query(self._dense.embedder, word)
-            cosines = vectors.similarities(vector, vectors.nearest(vector, 1, allowed))
-            if calibration.cosines(cosines).max(initial=0.0) > NEAR_COSINE:
-                return True
-        return False
+    def _ranking(self, ranking: Ranking) -> tuple[Curve, Weighted]:
+        """Return the evidence that a ranking sums, and the curve of the sum."""
+        if self._meaning is None or self._examples is None or ranking is Ranking.LEXICAL:
+            return LEXICAL_CURVE, ((self._lexical, 1.0), (self._verbs, VERBS_BY_WORDS_WEIGHT))
+        dense = (self._meaning, MEANING_WEIGHT), (self._examples, EXAMPLES_WEIGHT)
+        if ranking is Ranking.DENSE:
+            return self._meaning.calibration.dense, dense
+        return self._meaning.calibration.fused, (*dense, (self._words, WORDS_WEIGHT), (self._verbs, VERBS_WEIGHT))
 
-    def _words(self, text: str, allowed: Mask | None, ranking: Ranking) -> Floats:
-        return self._lexical.scores(() if ranking is Ranking.DENSE else query_tokens(text), allowed)
+    def _query(
+        self,
+        text: str,
+        count: int,
+        allowed: Mask | None,
+        ranking: Ranking,
+        *,
+        in_names: bool = False,
+        steps: tuple[str, ...] | None = None,
+    ) -> Query:
+        @cache
+        def known(word: str) -> bool:
+            return self._lexical.knows(query_tokens(word), allowed)
 
-    def _curve(self, ranking: Ranking) -> Curve:
-        if self._dense is None:
-            return LEXICAL_CURVE
-        match ranking:
-            case Ranking.FUSED:
-                return self._dense.calibration.fused
-            case Ranking.DENSE:
-                return self._dense.calibration.dense
-            case Ranking.LEXICAL:
-                return LEXICAL_CURVE
-            case _:
-                assert_never(ranking)
+        whole = self._names.spelled(text, allowed, known) if in_names else text
+        if steps is None:
+            steps = () if ranking is Ranking.DENSE else split_clauses(whole)
+        worded = tuple(in_words_of_tools(in_words_of_answers(each)) for each in (whole, *steps))
+        return Query(
+            text,
+            (whole, *steps),
+            worded,
+            tuple(() if ranking is Ranking.DENSE else query_tokens(each) for each in worded),
+            (count, *(CLAUSE_CANDIDATES for _ in steps)),
+            allowed,
+            len(self.documents) if allowed is None else int(np.count_nonzero(allowed)),
+            known,
+        )
 
-    def _key(self, position: int) -> str:
-        return self.documents[position].key
+
+def candidates(kinds: Iterable[Evidence], query: Query) -> Positions:
+    """Return the positions (k,) of the tools that are candidates by any kind of evidence, ascending."""
+    positions: Positions = np.unique(np.concatenate([found for kind in kinds for found in kind.candidates(query)]))
+    return positions
 
 
-def all_requests(
+def weighted_sum(evidence: Weighted, query: Query, positions: Positions) -> Floats:
+    """Return the sum (t, k) of all kinds of evidence for the tools at `positions` (k,)."""
+    total = np.zeros((len(query.texts), len(positions)), dtype=np.float32)
+    for kind, weight in evidence:
+        total += np.float32(weight) * kind.at(query, positions)
+    return total
+
+
+def all_examples(
     documents: Sequence[ToolDocument],
     embedder: Embedder,
     cache: EmbeddingCache | None,
     pause: Callable[[], None] = lambda: None,
-) -> RequestVectors:
-    """Return the vectors of the requests of documents, computed if the cache lacks them."""
-    encode = partial(encoded, embedder) if cache is None else partial(cache.encode_requests, embedder)
-    return RequestVectors([document.requests for document in documents], encode, embedder.dimension, pause)
+) -> ExampleVectors:
+    """Return the vectors of the examples of documents, computed if the cache lacks them."""
+    encode = partial(encoded, embedder) if cache is None else partial(cache.encode_examples, embedder)
+    return ExampleVectors([document.examples for document in documents], encode, embedder.dimension, pause)
 
 
-def requests_so_far(documents: Sequence[ToolDocument], embedder: Embedder, cache: EmbeddingCache) -> RequestVectors:
-    """Return the vectors of requests that are in the cache; none is computed."""
-    stored = partial(cache.stored_requests, embedder)
-    return RequestVectors([document.requests for document in documents], stored, embedder.dimension)
+def examples_so_far(documents: Sequence[ToolDocument], embedder: Embedder, cache: EmbeddingCache) -> ExampleVectors:
+    """Return the vectors of examples that are in the cache; none is computed."""
+    stored = partial(cache.stored_examples, embedder)
+    return ExampleVectors([document.examples for document in documents], stored, embedder.dimension)
 
 
 def _encoded(
@@ -403,6 +459,5 @@ def _calibration(embedder: Embedder) -> Calibration:
     )
 
 
-def _union(parts: Iterable[Positions]) -> Positions:
-    positions: Positions = np.unique(np.concatenate(list(parts)))
-    return positions
+def _cleaned(query: str) -> str:
+    return well_formed(query[:MAX_QUERY_CHARACTERS]).strip()

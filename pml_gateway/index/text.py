@@ -14,8 +14,8 @@ MAX_QUERY_CHARACTERS = 4_000
 MAX_DESCRIPTION_CHARACTERS = 4_000
 """Maximum length of a description; longer ones are manuals, whose purpose is given at the beginning."""
 
-MAX_REQUESTS = 16
-"""Maximum number of requests of one tool: eight are nearly as good as more, and each costs a vector."""
+MAX_EXAMPLES = 16
+"""Maximum number of examples of one tool: eight are nearly as good as more, and each costs a vector."""
 
 NAME_WEIGHT = 2
 """Weight of a word of the name, against one in the description: names are short and chosen with care."""
@@ -46,8 +46,10 @@ class ToolDocument:
     title: str
     description: str
     parameters: tuple[str, ...]
-    requests: tuple[str, ...] = ()
-    """Example requests that this tool serves, at most MAX_REQUESTS."""
+    examples: tuple[str, ...] = ()
+    """Example queries that this tool serves, at most MAX_EXAMPLES."""
+    is_destructive: bool = False
+    """True if the tool says of itself that it may destroy something."""
 
 
 def split_words(identifier: str) -> str:

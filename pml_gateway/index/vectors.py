@@ -5,12 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from pml_gateway.index.embedder import Embeddings
-
-Positions = npt.NDArray[np.int64]
-Mask = npt.NDArray[np.bool_]
+from pml_gateway.index.evidence import Floats, Mask, Positions
 
 FULL_PRECISION_LIMIT = 50_000
 """Maximum number of vectors with 32 bits a component: 77 MB, scanned in 6 ms. More vectors have 16 bits, in half the
@@ -43,7 +40,7 @@ class VectorIndex:
         self._rows = np.full(count if documents is None else documents, -1, dtype=np.int64)
         self._rows[self._positions] = np.arange(count)
 
-    def nearest(self, query: npt.NDArray[np.float32], count: int, allowed: Mask | None = None) -> Positions:
+    def nearest(self, query: Floats, count: int, allowed: Mask | None = None) -> Positions:
         """Return the `count` allowed documents with the largest inner products with `query` (dimension,), best first.
 
         The mask (n,) is applied inside the search, before the best are cut.
@@ -56,7 +53,7 @@ class VectorIndex:
         nearest: Positions = self._positions[rows[rows >= 0]]
         return nearest
 
-    def similarities(self, query: npt.NDArray[np.float32], positions: Positions) -> npt.NDArray[np.float32]:
+    def similarities(self, query: Floats, positions: Positions) -> Floats:
         """Return the inner products of `query` (dimension,) with the documents at `positions`; NaN without a vector."""
         rows = self._rows[positions]
         known = rows >= 0

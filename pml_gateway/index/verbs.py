@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 import numpy as np
 import numpy.typing as npt
 
+from pml_gateway.index.evidence import Evidence, Floats, Positions, Query
 from pml_gateway.index.text import ToolDocument, split_words
 
 OPPOSITE_LOSS = 0.08
@@ -17,11 +18,8 @@ less than between subjects, because a verb can be misread. With .05 as many requ
 LOOKUP_LOSS = 0.02
 """Cosine lost by a tool that only reads if the request is to write: little, as it often finds what the write needs."""
 
-LEXICAL_SCALE = 3.0
-"""Units of log(1 + BM25) worth a cosine of one: between scores of .3 and .9 the two curves span 1.5 and .47."""
-
-
 READ, ADD, CHANGE, REMOVE = (1 << bit for bit in range(4))
+_KINDS = READ | ADD | CHANGE | REMOVE
 UNKNOWN = 1 << 62
 """Action of a tool without a known verb: no request rules it out."""
 
@@ -33,7 +31,7 @@ LEXICON: Mapping[int, tuple[str, str]] = {
     ),
     ADD: (
         "add append create generate insert make overwrite register remember save store write",
-        "book build buy copy draft export fork import open post publish reply reserve schedule send start submit"
+        "backup book build buy copy draft export fork import open post publish reply reserve schedule send start submit"
         " upload",
     ),
     CHANGE: (
@@ -58,14 +56,67 @@ summarize tag take tell test track translate use validate verify visit wait watc
 _ALSO_CHANGING = "overwrite save write"
 _OPPOSITES = """
 activate/deactivate approve/reject archive/unarchive assign/unassign attach/detach close/open,reopen
-compress/decompress,extract connect/disconnect decode/encode decrypt/encrypt disable/enable download/upload
+compress,zip/decompress,extract,unzip connect/disconnect decode/encode decrypt/encrypt disable/enable download/upload
 export/import follow/unfollow grant/revoke hide/show,unhide install/uninstall like/unlike lock/unlock login/logout
-mount/unmount mute/unmute pause/resume pin/unpin stage/unstage start/kill,stop subscribe/unsubscribe
+mount/unmount mute/unmute pause/resume pin/unpin protect/unprotect stage/unstage start/kill,stop subscribe/unsubscribe
 """
+
+OPPOSITE_ACTION_LOSS, OTHER_ACTION_LOSS, NEAR_ACTION_LOSS = 0.3, 0.12, 0.06
+"""Strength lost in lists by a tool of the opposite action (`zip` for `unzip`), of another one, and of another one where
+both write: `post` may well `update`."""
 
 _RULED_OUT = {READ: ADD | CHANGE | REMOVE, ADD: REMOVE, CHANGE: REMOVE, REMOVE: ADD}
 """Actions ruled out by the action that a request asks for. Removing a word changes a text, so REMOVE does not rule out
 CHANGE."""
+
+_PHRASES = {
+    "back up": "backup",
+    "come up with": "create",
+    "get rid of": "delete",
+    "jot down": "create",
+    "look for": "search",
+    "make a backup of": "backup",
+    "make a copy of": "copy",
+    "note down": "create",
+    "put down": "create",
+    "set up": "create",
+    "switch off": "disable",
+    "switch on": "enable",
+    "throw away": "delete",
+    "throw out": "delete",
+    "turn off": "disable",
+    "turn on": "enable",
+    "write down": "create",
+}
+"""Verbs of several words, with the one word that tools use."""
+
+_TEXT_LOOKED_FOR = re.compile(
+    r"\b(with|containing|contains?|having|mention(?:s|ing)?|saying|says?)\s+(?=[\"'`“«]\w|[A-Z]{3,}\b)"
+)
+"""A word before a text to search for, quoted or in capitals: `all files with TODO`."""
+
+_CALLED = {
+    "backup": "copy",
+    "bump": "upgrade",
+    "erase": "delete",
+    "forget": "delete",
+    "remember": "create",
+    "save": "write",
+    "stage": "add",
+    "unstage": "reset",
+    "wipe": "delete",
+    "zip": "compress",
+}
+"""Verbs of people with the verbs that tools use for them; the shipped model does not know these synonyms."""
+
+_FILE_NAME = re.compile(
+    r"(?<![\w/:.@])((?:[\w~.-]*/)*[\w-]+\.(?:csv|docx?|html?|jpe?g|js|json|log|md|pdf|png|py|toml|ts|txt|xlsx?|xml"
+    r"|ya?ml|zip))\b(?![@/]|\.\w|\s+files?\b)",
+    re.IGNORECASE,
+)
+
+_WORD = re.compile(r"[^\W_]+(?:['’][^\W_]+)?")
+Bits = npt.NDArray[np.int64]
 
 
 def _actions() -> tuple[dict[str, int], dict[str, int]]:
@@ -88,73 +139,58 @@ def _actions() -> tuple[dict[str, int], dict[str, int]]:
     return actions, ruled_out
 
 
-def _set(words: str) -> frozenset[str]:
+def word_set(words: str) -> frozenset[str]:
+    """Return the words of a text."""
     return frozenset(words.split())
 
 
 _ACTIONS, _RULES_OUT = _actions()
-VERBS = _set(" ".join(words for row in LEXICON.values() for words in row) + OTHER_VERBS) | frozenset(_ACTIONS)
+VERBS = word_set(" ".join(words for row in LEXICON.values() for words in row) + OTHER_VERBS) | frozenset(_ACTIONS)
 """Verbs that begin a request."""
 
-ALONE = VERBS - _set(OTHER_VERBS)
+ALONE = VERBS - word_set(OTHER_VERBS)
 """Verbs that can be a step without an object after another step; the others are as often nouns."""
 
-_FILLERS = _set(
+_FILLERS = word_set(
     "a able ahead also and am can could do finally first go help hey hi how i i'd id just kindly let let's lets like me"
     " need next now please then to try want wanna we will would you"
 )
 """Words before the verb of a request: `could you please`, `how do I`."""
 
-_QUESTIONS = _set("many what what's whats when where which who who's whose why")
-_DETERMINERS = _set("a all an each every it its my the their them these this those")
-_PHRASES = {
-    "come up with": "create",
-    "get rid of": "delete",
-    "jot down": "create",
-    "look for": "search",
-    "note down": "create",
-    "put down": "create",
-    "set up": "create",
-    "switch off": "disable",
-    "switch on": "enable",
-    "throw away": "delete",
-    "throw out": "delete",
-    "turn off": "disable",
-    "turn on": "enable",
-    "write down": "create",
-}
-"""Verbs of several words, with the one word that tools use."""
+_READING = word_set("answer compare download explain review summarise summarize track verify watch")
+"""Verbs of people that tools serve by reading."""
+
+_QUESTIONS = word_set("many what what's whats when where which who who's whose why")
+_DETERMINERS = word_set("a all an each every it its my the their them these this those")
 
 _PHRASE = re.compile(rf"^\W*(?:(?:{'|'.join(sorted(_FILLERS))})\b\W*)*?\b({'|'.join(_PHRASES)})\b", re.IGNORECASE)
-_TEXT_LOOKED_FOR = re.compile(
-    r"\b(with|containing|contains?|having|mention(?:s|ing)?|saying|says?)\s+(?=[\"'`“«]\w|[A-Z]{3,}\b)"
-)
-"""A word before a text to search for, quoted or in capitals: `all files with TODO`."""
 
-_NO_ACTION = _set("and history log logs notes of off or out rid")
+_NO_ACTION = word_set("and history log logs notes of off or out rid")
 """Words after a verb that change its action, add another one, or make it a noun: `get rid of`, `update history`."""
 
-_CALLED = {
-    "bump": "upgrade",
-    "erase": "delete",
-    "forget": "delete",
-    "remember": "create",
-    "save": "write",
-    "stage": "add",
-    "unstage": "reset",
-    "wipe": "delete",
-}
-"""Verbs of people with the verbs that tools use for them; the shipped model does not know these synonyms."""
 
-_FILE_NAME = re.compile(
-    r"(?<![\w/:.@])((?:[\w~.-]*/)*[\w-]+\.(?:csv|docx?|html?|jpe?g|js|json|log|md|pdf|png|py|toml|ts|txt|xlsx?|xml"
-    r"|ya?ml|zip))\b(?![@/]|\.\w|\s+files?\b)",
-    re.IGNORECASE,
-)
-_WORD = re.compile(r"[^\W_]+(?:['’][^\W_]+)?")
+class Verbs(Evidence):
+    """Evidence by verbs: the cosine that a tool loses if its actions differ from those that a query asks for."""
 
-Bits = npt.NDArray[np.int64]
-Floats = npt.NDArray[np.float32]
+    def __init__(self, documents: Sequence[ToolDocument]) -> None:
+        self._actions = np.asarray([actions_of(document) for document in documents], dtype=np.int64)
+
+    def at(self, query: Query, positions: Positions) -> Floats:
+        """Return negative losses; the whole of several steps loses as little as one of them."""
+        whole, *steps = query.texts
+        lost = -losses(steps or (whole,), self._actions[positions])
+        return np.vstack((lost.max(axis=0), lost)) if steps else lost
+
+    def list_losses(self, step: str, asked: int, positions: Positions) -> Floats:
+        """Return what tools (n,) lose in the list of a step that asks for other actions than theirs."""
+        if not asked:
+            return np.zeros(len(positions), dtype=np.float32)
+        actions, writes = self._actions[positions], ADD | CHANGE
+        is_near = (actions & writes).astype(bool) & bool(asked & writes)
+        loss = np.where(is_near, np.float32(NEAR_ACTION_LOSS), np.float32(OTHER_ACTION_LOSS))
+        lost: Floats = np.where(actions & (asked | UNKNOWN), np.float32(0), loss)
+        opposite = (actions & _RULES_OUT.get(_asked(step), 0) & ~_KINDS).astype(bool)
+        return np.where(opposite, np.float32(OPPOSITE_ACTION_LOSS), lost)
 
 
 def actions_of(document: ToolDocument) -> int:
@@ -177,7 +213,7 @@ def losses(requests: Sequence[str], actions: Bits) -> Floats:
 
 def in_words_of_tools(request: str) -> str:
     """Return a request with tools' words for verbs and files added: `save write it to a.md file` finds `write_file`."""
-    request = _in_one_word(request)
+    request = in_one_word(request)
     verb = leads(request)
     if verb in _CALLED:
         request = re.sub(rf"\b{verb}\b", rf"\g<0> {_CALLED[verb]}", request, count=1, flags=re.IGNORECASE)
@@ -187,7 +223,7 @@ def in_words_of_tools(request: str) -> str:
 
 def leads(text: str) -> str:
     """Return the verb that a request begins with, after fillers; empty if it does not begin with a verb."""
-    first = next(telling_words(_in_one_word(text)), "")
+    first = next(telling_words(in_one_word(text)), "")
     return first if first in VERBS else ""
 
 
@@ -221,9 +257,15 @@ def _asked(request: str) -> str:
     """Return the verb of the lexicon that the request asks for; empty if that is uncertain."""
     if next(telling_words(request), "") in _QUESTIONS:
         return "get"
-    told = telling_words(_in_one_word(request))
+    told = telling_words(in_one_word(request))
     verb, follower = next(told, ""), next(told, "")
     return verb if verb in _ACTIONS and follower not in _NO_ACTION else ""
+
+
+def asked_actions(step: str) -> int:
+    """Return the actions that a step asks for, as bits; 0 if that is uncertain."""
+    asked = _asked(step)
+    return (_ACTIONS[asked] if asked else 0) | (READ if leads(step) in _READING else 0)
 
 
 def _losses(asked: str, actions: Bits) -> Floats:
@@ -237,7 +279,7 @@ def _losses(asked: str, actions: Bits) -> Floats:
     return np.maximum(lost, lookup)
 
 
-def _in_one_word(request: str) -> str:
+def in_one_word(request: str) -> str:
     """Return the request with a verb of several words replaced by one word: `get rid of` becomes `delete`."""
     found = _PHRASE.match(request)
     return request if found is None else f"{_PHRASES[found[1].casefold()]}{request[found.end() :]}"

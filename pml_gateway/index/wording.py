@@ -30,7 +30,7 @@ about after and as at before between by called containing for from if in into li
 then through to under until using via when where which while who with within without is are was were be been has have
 had will would can could should
 """
-_AFTER_OBJECT = frozenset(_AFTER_OBJECT_TEXT.split())
+AFTER_OBJECT = frozenset(_AFTER_OBJECT_TEXT.split())
 _SYSTEM_TEXT = """
 airtable algolia amplitude asana atlassian auth0 aws azure basecamp bigquery bitbucket bitwarden calendly canva
 circleci clickhouse clickup cloudflare cloudinary cloudwatch codeberg confluence contentful couchbase databricks
@@ -53,6 +53,27 @@ _VALUE = re.compile(r"\"[^\"]*\"|'[^']*'(?!\w)|`[^`]*`|«[^»]*»|“[^”]*”|
 
 _WORD = re.compile(r"(?<![\w/#.-])\w+(?![\w/#-])")
 """A separate word; `slack-bot` is not one, as it names a branch or a file."""
+
+_QUESTION = r"\A\W*(?:(?:please|so|and|hey|tell me|find(?: out)?|show(?: me)?|list|can you tell me)\s+)*"
+
+_IDENTIFIER = r"(?:[A-Za-z]+_\w+|_\w+|[a-z]+[A-Z]\w*|(?:[A-Z][a-z0-9]+){2,}|\w+\(\))"
+"""An identifier in code: `parse_config`, `handleClick`, `UserService`, `main()`."""
+
+_KIND = "(?:function|class|method|variable|constant|macro|symbol)"
+
+_USED = (
+    r"(?:used|called|defined|declared|imported|referenced|invoked|implemented|mentioned|set|uses?|usages?|calls?"
+    r"|callers?|defines?|declares?|imports?|references?|occurs?|occurrences?|appears?)"
+)
+
+_NUMBER = (
+    r"(?:\d+|an?|one|two|three|four|five|six|seven|eight|nine|ten|eleven|twelve|a few|a couple of|several|half an)"
+)
+
+_UNIT = r"(?:second|minute|hour|day|week|fortnight|month|year)s?"
+_SPAN = rf"{_NUMBER}(?:\s+more)?\s+{_UNIT}"
+_FILES = r"(?:files?|documents?|reports?|pages?|texts?|modules?|sources?|scripts?)"
+_SAYS = r"(?:mention|contain|include|say|talk about|refer to|quote)s?"
 
 
 def unknown_words(request: str, known: Callable[[str], bool], near: Callable[[Sequence[str]], bool]) -> tuple[str, ...]:
@@ -81,7 +102,7 @@ def _object(request: str) -> Iterator[str]:
     told = telling_words(request)
     next(told)
     for word in told:
-        if word in _AFTER_OBJECT or UNSPACED.search(word):
+        if word in AFTER_OBJECT or UNSPACED.search(word):
             return
         if query_tokens(word) and word.isalpha():
             yield word
@@ -96,24 +117,6 @@ class Idiom:
     drops: re.Pattern[str] | None = None
     """Words that only name a value, and whose parts would match unrelated tools."""
 
-
-_QUESTION = r"\A\W*(?:(?:please|so|and|hey|tell me|find(?: out)?|show(?: me)?|list|can you tell me)\s+)*"
-_IDENTIFIER = r"(?:[A-Za-z]+_\w+|_\w+|[a-z]+[A-Z]\w*|(?:[A-Z][a-z0-9]+){2,}|\w+\(\))"
-"""An identifier in code: `parse_config`, `handleClick`, `UserService`, `main()`."""
-
-_KIND = "(?:function|class|method|variable|constant|macro|symbol)"
-
-_USED = (
-    r"(?:used|called|defined|declared|imported|referenced|invoked|implemented|mentioned|set|uses?|usages?|calls?"
-    r"|callers?|defines?|declares?|imports?|references?|occurs?|occurrences?|appears?)"
-)
-_NUMBER = (
-    r"(?:\d+|an?|one|two|three|four|five|six|seven|eight|nine|ten|eleven|twelve|a few|a couple of|several|half an)"
-)
-_UNIT = r"(?:second|minute|hour|day|week|fortnight|month|year)s?"
-_SPAN = rf"{_NUMBER}(?:\s+more)?\s+{_UNIT}"
-_FILES = r"(?:files?|documents?|reports?|pages?|texts?|modules?|sources?|scripts?)"
-_SAYS = r"(?:mention|contain|include|say|talk about|refer to|quote)s?"
 
 IDIOMS = (
     Idiom(
@@ -140,6 +143,29 @@ IDIOMS = (
             re.IGNORECASE,
         ),
         "add a duration to a date",
+    ),
+    Idiom(
+        re.compile(
+            rf"{_QUESTION}(?:how (?:long|many {_UNIT}|much time)\b.*\b(?:until|till|til|before|since|to go|left)\b"
+            r"|(?:count ?down|time (?:left|remaining)|days (?:left|remaining))\b|how (?:soon|long ago) (?:is|was)\b)",
+            re.IGNORECASE,
+        ),
+        "the current date and time, and the days between two dates",
+    ),
+    Idiom(
+        re.compile(
+            r"\A\W*(?:please\s+)?(?:tell|inform|notify|let)\s+(?!me\b|us\b)(?:\S+\s+){1,3}?"
+            r"(?:know|that|about|when|the|we|i|it|is|our|my)\b",
+            re.IGNORECASE,
+        ),
+        "send a message",
+    ),
+    Idiom(
+        re.compile(
+            r"\A\W*(?:please\s+)?(?:remember|memori[sz]e|keep in mind)\s+(?:that\s+)?(?:my|our|i|i['’]m|we)\b",
+            re.IGNORECASE,
+        ),
+        "add a fact to what is remembered",
     ),
     Idiom(
         re.compile(

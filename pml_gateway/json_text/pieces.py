@@ -19,7 +19,6 @@ LARGE = 256 * 1024
 PIECE = 256 * 1024
 """Length of one piece that is only copied or decoded."""
 
-
 _ENCODER = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"))
 
 

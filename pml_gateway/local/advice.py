@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 import anyio
 import anyio.to_thread
 
@@ -11,7 +13,7 @@ from pml_gateway.gateway.gateway import Gateway
 from pml_gateway.gateway.state import GatewayState
 from pml_gateway.gateway.tool_list import list_tokens
 from pml_gateway.log import get_logger
-from pml_gateway.reports.doctor.tools import idle_entries, kept_away
+from pml_gateway.policy.idle_entries import idle_entries
 from pml_gateway.secrets.known import KNOWN_SECRETS
 from pml_gateway.telemetry import logs
 from pml_gateway.text import counted
@@ -31,7 +33,7 @@ def set_up_logs(settings: Settings, owner: Settings | None = None) -> None:
 
 def follow_logs(gateway: Gateway) -> None:
     """Reconfigure the log after each change of the settings; for a gateway that is the only one of its process."""
-    gateway.on_swap(_follow_logs)
+    gateway.current.on_swap(_follow_logs)
 
 
 def _follow_logs(before: GatewayState, after: GatewayState) -> None:
@@ -44,30 +46,30 @@ async def advise(gateway: Gateway, whose: str = "") -> None:
 
     In a process with several gateways, `whose` names the client of this one.
     """
-    state = await gateway.known_tools()
+    await gateway.known_tools()
     await gateway.first_asked()
-    waiting = sum(len(pins.held) for pins in gateway.trust_gate.servers.values())
-    if waiting:
-        held = f"{counted(waiting, 'definition')} of servers held back, awaiting your review"
-        logger.warning("%s: pml trust list", held)
-    for key, entry, named in idle_entries(
-        state.settings, state.catalog, kept_away(gateway.trust_gate.servers, state.settings)
-    ):
-        if named:
-            remedy = f"gives no tool, as it names none's server; write {named[0]}"
-            logger.warning("%s: %r %s", key, entry, remedy)
+    if waiting := gateway.trust_gate.held_count:
+        logger.warning("%s of servers held back, awaiting your review: pml trust list", counted(waiting, "definition"))
+    told = _warn_of_rules(gateway, set())
     with anyio.move_on_after(LISTED_SECONDS):
         await _whole(gateway)
     state = gateway.state
     # The cost of an empty list is meaningless: servers have yet to fill it.
     if state.settings.gateway.tools_exposure is ExposureMode.FULL_PROXY and state.catalog.tools:
         await _warn_of_cost(state, whose)
-    state = await _whole(gateway)
-    for key, entry, named in idle_entries(
-        state.settings, state.catalog, kept_away(gateway.trust_gate.servers, state.settings)
-    ):
-        if not named and state.catalog.tools:
-            logger.warning("%s: %r matches no tool; `pml tools` lists the names", key, entry)
+    await _whole(gateway)
+    _warn_of_rules(gateway, told)
+
+
+def _warn_of_rules(gateway: Gateway, told: Collection[str]) -> set[str]:
+    """Log rules that certainly match no tool and have not been `told`, and return all that have been."""
+    state = gateway.state
+    found = idle_entries(state.settings, state.catalog, gateway.trust_gate.servers, gateway.silent)
+    warnings = [str(finding) for finding in found if finding.is_fault]
+    for warning in warnings:
+        if warning not in told:
+            logger.warning("%s", warning)
+    return {*told, *warnings}
 
 
 async def _whole(gateway: Gateway) -> GatewayState:
@@ -78,7 +80,7 @@ async def _whole(gateway: Gateway) -> GatewayState:
         if all(said is not None for said in after.catalog.offers.upstreams.values()):
             whole.set()
 
-    stop = gateway.on_swap(look)
+    stop = gateway.current.on_swap(look)
     try:
         look(gateway.state, gateway.state)
         await whole.wait()

@@ -12,8 +12,9 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from pml_gateway.config.load import LoadedSettings, load_settings, with_servers
+from pml_gateway.owner.answering import AskedOperation
 from pml_gateway.paths import PROJECT_NAME, Paths
-from pml_gateway.policy.client import Client, local_client
+from pml_gateway.policy.principal import Principal, local_client
 from pml_gateway.secrets.references import references
 from pml_gateway.upstreams.sharing import WantedUpstream
 from pml_gateway.working_directory import WorkingDirectory
@@ -34,15 +35,6 @@ class Options(BaseModel):
     preset: str | None = None
     log_level: str | None = None
     log_format: str | None = None
-
-
-class AskedOperation(BaseModel):
-    """An operation that a command requests instead of a session."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    name: str
-    arguments: dict[str, Any] = Field(repr=False)
 
 
 class Hello(BaseModel):
@@ -71,7 +63,7 @@ class Attachment:
 
     version: str
     pid: int
-    client: Client
+    client: Principal
     working_directory: WorkingDirectory = field(repr=False)
     options: Options
     state: dict[str, Any] | None
@@ -167,7 +159,7 @@ class Attachment:
         depends = (
             any(file.name == PROJECT_NAME for file in loaded.files)
             or any(each.kind == "file" for each in named)
-            or settings.references.store.startswith("disk:")
+            or settings.storage.results.startswith("disk:")
         )
         folder = self.working_directory.folder_identity if depends else None
         return self.identity, folder, settings.model_dump_json(), servers, variables

@@ -59,7 +59,6 @@ LOST_AT_ONCE = 3
 NOT_YET = frozenset({"down", "idle"})
 """Reasons for a deliberate end after which only the client's next message starts another gateway."""
 
-
 LASTING = frozenset({2, 78})
 """Exit codes of errors that last until the options or the configuration are fixed."""
 
@@ -90,7 +89,7 @@ class LostError(Exception):
     """A lost connection to the gateway."""
 
 
-class Link:
+class GatewayConnection:
     """A connection of this client to a gateway."""
 
     def __init__(self, connection: socket.socket) -> None:
@@ -173,7 +172,7 @@ class Link:
             return
 
 
-class Door:
+class GatewayDialer:
     """The way to the gateway of this machine; it is started if none runs.
 
     Args:
@@ -189,7 +188,7 @@ class Door:
         self._has_replaced = False
         """True once a gateway was replaced for this client; to avoid a loop, the next one is accepted as it is."""
 
-    def attach(self, hello: Mapping[str, Any]) -> Link:
+    def attach(self, hello: Mapping[str, Any]) -> GatewayConnection:
         """Return a connection to a gateway that has accepted this first line.
 
         Raises:
@@ -202,7 +201,7 @@ class Door:
             tell(closed)
         while True:
             try:
-                link = Link(reach(self._endpoint, self._command, until))
+                link = GatewayConnection(reach(self._endpoint, self._command, until))
             except FailedStartError as error:
                 raise RefusedError(error.message, error.hint, error.exit_code) from None
             except OSError as error:
@@ -249,15 +248,15 @@ class Bridge:
     def __init__(
         self, endpoint: Endpoint, command: Sequence[str], hello: Mapping[str, Any], stdin: int = 0, stdout: int = 1
     ) -> None:
-        self._door = Door(endpoint, command)
+        self._dialer = GatewayDialer(endpoint, command)
         self._hello = hello
         self._stdin = stdin
         self._stdout = stdout
-        self._write, self._most = _writer(stdout)
+        self._write, self._most = writer(stdout)
         self._client_lines = LineBuffer()
         self._to_client = Outbox()
         self._session = BridgedSession()
-        self._link: Link | None = None
+        self._link: GatewayConnection | None = None
         self._client_left = False
         self._short_lives = 0
         self._reason: RefusedError | None = None
@@ -358,13 +357,13 @@ class Bridge:
                 # If the gateway is leaving or not ready, the request is remembered until a gateway can take it.
                 link.out.put(passed or b"")
 
-    def _read_gateway(self, link: Link) -> None:
+    def _read_gateway(self, link: GatewayConnection) -> None:
         try:
             self._take(link, link.read())
         except LostError:
             self._lose("")
 
-    def _take(self, link: Link, lines: Iterable[bytes]) -> None:
+    def _take(self, link: GatewayConnection, lines: Iterable[bytes]) -> None:
         for line in lines:
             if line.startswith(b"!"):
                 notice = _notice(line)
@@ -379,14 +378,14 @@ class Bridge:
 
     # Gateways that come and go
 
-    def _attach(self) -> Link:
+    def _attach(self) -> GatewayConnection:
         """Attach with the known session state, and handle the lines that came with the answer.
 
         Raises:
             RefusedError: there is no gateway, or it does not accept this client.
             ServeAloneError: the client needs a gateway of its own.
         """
-        link = self._link = self._door.attach({**self._hello, "state": self._session.state})
+        link = self._link = self._dialer.attach({**self._hello, "state": self._session.state})
         self._take(link, link.early)
         return link
 
@@ -487,7 +486,7 @@ def _notice(line: bytes) -> dict[str, Any]:
     return said if isinstance(said, dict) else {}
 
 
-def _writer(descriptor: int) -> tuple[Callable[[memoryview], int], int]:
+def writer(descriptor: int) -> tuple[Callable[[memoryview], int], int]:
     """Return a function that writes to a ready file without blocking, and the maximum number of bytes for one write.
 
     The flags of the descriptor stay unchanged: other processes may have the file open as well.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import time
@@ -15,11 +14,12 @@ from pml_gateway.local.endpoint import (
     POLL_SECONDS,
     Endpoint,
     GatewayWatch,
-    NobodyListensError,
+    NoListenerError,
     UnsafeEndpointError,
     remove,
 )
-from pml_gateway.types import JsonObject
+from pml_gateway.owner.operations import OfProcess, ResultT
+from pml_gateway.owner.sockets import MAX_LINE, request, result_of
 
 CONNECT_SECONDS = 2.0
 START_SECONDS = 20.0
@@ -28,8 +28,6 @@ login."""
 
 PROGRESS_INTERVAL = 1.0
 """Seconds between progress reports to a waiting caller."""
-
-MAX_ANSWER = 16 * 1024 * 1024
 
 KILL_SECONDS = 5.0
 """Seconds that a hanging gateway gets to end after SIGTERM, which it may still handle, and then after SIGKILL."""
@@ -49,22 +47,22 @@ class StuckGatewayError(GatewayError):
 
 def ask(
     endpoint: Endpoint,
-    command: str,
+    operation: OfProcess[ResultT],
     seconds: float,
     arguments: Mapping[str, object] = MappingProxyType({}),
     waiting: Callable[[float], None] = lambda _: None,
     *,
     awaits_start: bool = True,
-) -> JsonObject | None:
-    """Return the answer of the gateway, or None if no gateway runs.
+) -> ResultT | None:
+    """Return the result of an operation of the gateway, or None if no gateway runs.
 
     If the gateway ends instead of answering, its successor is asked; without a successor, the answer is None.
 
     Args:
         endpoint: where the gateway listens.
-        command: name of the command.
+        operation: the operation.
         seconds: time limit for the answer.
-        arguments: arguments of the command.
+        arguments: arguments of the operation.
         waiting: called every second with the number of seconds left.
         awaits_start: True to wait longer for a gateway that has just started, until it should be able to answer.
 
@@ -75,13 +73,13 @@ def ask(
     began = time.monotonic()
     asked = endpoint.living()
     try:
-        answer = _asked(endpoint, json.dumps({"command": command, **arguments}), seconds, waiting, awaits_start)
-    except NobodyListensError:
+        return _asked(endpoint, operation, arguments, seconds, waiting, awaits_start)
+    except NoListenerError:
         return None
     except OSError as error:
         if isinstance(error, ConnectionError) and asked is not None and endpoint.living() != asked:
             left = seconds - (time.monotonic() - began)
-            return ask(endpoint, command, max(left, 0), arguments, waiting, awaits_start=awaits_start)
+            return ask(endpoint, operation, max(left, 0), arguments, waiting, awaits_start=awaits_start)
         # The system's text for a timeout is not helpful.
         waited = max(seconds, round(time.monotonic() - began))
         what = f"no answer in {waited:g} s" if isinstance(error, TimeoutError) else error.strerror or str(error)
@@ -93,20 +91,24 @@ def ask(
         if living is not None:
             raise StuckGatewayError(endpoint, living, f"does not answer: {what}") from error
         raise GatewayError(f"the gateway of this machine: {what}", hint=endpoint.where_logged) from error
-    if "error" in answer:
-        raise GatewayError(f"the gateway of this machine: {answer['error']}")
-    return answer
+    except GatewayError as error:
+        raise GatewayError(f"the gateway of this machine: {error}") from None
 
 
 def _asked(
-    endpoint: Endpoint, line: str, seconds: float, waiting: Callable[[float], None], awaits_start: bool
-) -> JsonObject:
+    endpoint: Endpoint,
+    operation: OfProcess[ResultT],
+    arguments: Mapping[str, object],
+    seconds: float,
+    waiting: Callable[[float], None],
+    awaits_start: bool,
+) -> ResultT:
     until = time.monotonic() + seconds
     with endpoint.connect(min(seconds, CONNECT_SECONDS)) as connection:
         connection.settimeout(min(seconds, PROGRESS_INTERVAL))
-        connection.sendall(f"{line}\n".encode())
+        connection.sendall(request(operation, arguments))
         said = b""
-        while not said.endswith(b"\n") and len(said) < MAX_ANSWER:
+        while not said.endswith(b"\n") and len(said) < MAX_LINE:
             try:
                 part = connection.recv(65_536)
             except TimeoutError:
@@ -119,10 +121,9 @@ def _asked(
                 raise ConnectionResetError("it left without an answer")
             said += part
     try:
-        answer = json.loads(said)
-    except ValueError:
-        raise ConnectionError("its answer is no JSON") from None
-    return answer if isinstance(answer, dict) else {"error": "its answer is no object"}
+        return result_of(operation, said)
+    except ValueError as error:
+        raise ConnectionError(f"its answer is none: {error}") from None
 
 
 def _is_starting(endpoint: Endpoint) -> bool:

@@ -13,7 +13,8 @@ import stat
 import sys
 import time
 
-from pml_gateway.serve.peer import stranger
+from pml_gateway.files import is_named, lock_file, try_lock
+from pml_gateway.serve.unix_sockets import SocketAddress, listening_at, stranger
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -24,12 +25,6 @@ if TYPE_CHECKING:
 
 if sys.platform != "win32":
     import fcntl
-
-MAX_ADDRESS = 100
-"""Maximum bytes of a socket address on every system; longer paths are reached through their open folder."""
-
-BACKLOG = 128
-"""Maximum number of bridges waiting to be accepted: more than the clients of any user."""
 
 LISTENER_SECONDS = 5.0
 """Time limit in seconds for finding out if another gateway listens on a socket."""
@@ -43,7 +38,7 @@ NOBODY = frozenset({errno.ENOENT, errno.ECONNREFUSED, errno.ECONNRESET, errno.EN
 """Error numbers that mean that no process listens."""
 
 
-class NobodyListensError(ConnectionError):
+class NoListenerError(ConnectionError):
     """A failed connection, as no gateway currently listens."""
 
 
@@ -78,6 +73,7 @@ class Endpoint:
         self.log = os.path.join(home, "logs", f"{name}.log")
         """Path of the file with the output of the detached gateway."""
         self._bound: tuple[int, int] | None = None
+        self._bound_to = self.socket
 
     @classmethod
     def of(cls, home: StrPath, config_file: StrPath) -> Endpoint:
@@ -127,7 +123,7 @@ class Endpoint:
         """Return a blocking connection without a timeout to the gateway, once the other end is known to be this user's.
 
         Raises:
-            NobodyListensError: there is no gateway.
+            NoListenerError: there is no gateway.
             UnsafeEndpointError: the listening process, the socket or its folder is not this user's alone.
             OSError: there is a gateway, but it cannot be reached within `timeout` seconds.
         """
@@ -137,7 +133,7 @@ class Endpoint:
             connection = self._connect(self.socket, timeout)
         except OSError as error:
             if error.errno in NOBODY:
-                raise NobodyListensError(error.errno, "no gateway listens", self.socket) from error
+                raise NoListenerError(error.errno, "no gateway listens", self.socket) from error
             raise
         connection.settimeout(None)
         return connection
@@ -162,36 +158,33 @@ class Endpoint:
         else:
             raise OSError(errno.EADDRINUSE, "another gateway listens", self.socket)
         self._clear_unready()
-        unready = f"{self._base}.{os.getpid()}.new"
-        listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        try:
-            # Only the owner can enter the folder, so no other user can connect before the mode is set.
-            with _Address(unready) as address:
-                listener.bind(address)
-            os.chmod(unready, 0o600)
-            listener.listen(BACKLOG)
-            # The socket listens before it gets its final name, so every process that finds it can connect.
-            os.replace(unready, self.socket)
-        except BaseException:
-            listener.close()
-            remove(unready)
-            raise
-        self._bound = _identity(self.socket)
+        listener = listening_at(self.socket, f"{self._base}.{os.getpid()}.new")
+        self._bound, self._bound_to = _identity(self.socket), self.socket
         return listener
+
+    def make_room(self) -> None:
+        """Rename the socket file of this process, so that only commands to every gateway find it until it ends."""
+        try:
+            if self._bound == _identity(self.socket):
+                ending = os.path.join(self.folder, f"{os.getpid()}-{os.urandom(4).hex()}.sock")
+                os.rename(self.socket, ending)
+                self._bound_to = ending
+        except OSError:
+            return
 
     def withdraw(self) -> None:
         """Remove the socket file of this process, unless it belongs to another gateway by now."""
         bound, self._bound = self._bound, None
         try:
-            if bound is not None and bound == _identity(self.socket):
-                os.unlink(self.socket)
+            if bound is not None and bound == _identity(self._bound_to):
+                os.unlink(self._bound_to)
         except OSError:
             return
 
     def take_life(self, timeout: float = LIFE_SECONDS) -> int | None:
         """Take the life lock and return its descriptor, which holds it until closed; None if another gateway runs."""
         until = time.monotonic() + timeout
-        while (held := take_lock(self.life_lock)) is None and time.monotonic() < until:
+        while (held := lock_file(self.life_lock)) is None and time.monotonic() < until:
             time.sleep(POLL_SECONDS)
         if held is not None:
             os.ftruncate(held, 0)
@@ -203,10 +196,10 @@ class Endpoint:
 
         Until `life` is closed, a GatewayWatch still reports this gateway as running.
         """
-        if _is_named(life, self.life_lock):
+        if is_named(life, self.life_lock):
             remove(self.life_lock)
         remove(self.failure)
-        starting = take_lock(self.start_lock)
+        starting = lock_file(self.start_lock)
         if starting is not None:
             drop_lock(self.start_lock, starting)
 
@@ -217,7 +210,7 @@ class Endpoint:
         """
         if not os.path.exists(self.life_lock):
             return None
-        held = take_lock(self.life_lock)
+        held = lock_file(self.life_lock)
         if held is not None:
             drop_lock(self.life_lock, held)
             return None
@@ -226,6 +219,11 @@ class Endpoint:
                 return _process_in(file.fileno())
         except OSError:
             return 0
+
+    @property
+    def was_killed(self) -> bool:
+        """Return True if `pml up` asked for a gateway that has gone without `pml down`, and none is in its place."""
+        return os.path.exists(self.up_request) and self.living() is None
 
     def watch(self) -> GatewayWatch:
         """Return a watch on the gateway that currently runs here."""
@@ -245,7 +243,7 @@ class Endpoint:
         connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
             connection.settimeout(timeout)
-            with _Address(path) as address:
+            with SocketAddress(path) as address:
                 connection.connect(address)
             check_peer(connection)
         except BaseException:
@@ -299,7 +297,7 @@ class GatewayWatch:
         """Return True if the gateway and all that it started have ended."""
         if self._lock is None:
             return True
-        if _locked(self._lock):
+        if try_lock(self._lock):
             fcntl.flock(self._lock, fcntl.LOCK_UN)
             return True
         # The successor of a killed gateway takes the same file.
@@ -356,75 +354,11 @@ def check_peer(connection: socket.socket) -> None:
         raise UnsafeEndpointError(errno.EPERM, f"the other end is a process of user {user}")
 
 
-class _Address:
-    """The address of a socket file; if its path is too long, the address goes through its open folder (Linux)."""
-
-    def __init__(self, path: str) -> None:
-        self._path = path
-        self._descriptor: int | None = None
-
-    def __enter__(self) -> str:
-        if len(os.fsencode(self._path)) <= MAX_ADDRESS or not os.path.isdir("/proc/self/fd"):
-            return self._path
-        folder, name = os.path.split(self._path)
-        self._descriptor = os.open(folder, os.O_RDONLY)
-        return f"/proc/self/fd/{self._descriptor}/{name}"
-
-    def __exit__(self, *_: object) -> None:
-        if self._descriptor is not None:
-            os.close(self._descriptor)
-
-
-def take_lock(path: str) -> int | None:
-    """Return a descriptor that holds the lock until it is closed or the process ends; None if another process holds it.
-
-    Programs that this process starts do not inherit the lock.
-    """
-    while True:
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
-        if not _locked(descriptor):
-            os.close(descriptor)
-            return None
-        if _is_named(descriptor, path):
-            return descriptor
-        # The previous holder has removed the file: only the file that currently has the name counts.
-        os.close(descriptor)
-
-
 def drop_lock(path: str, descriptor: int) -> None:
     """Release a lock and remove its file."""
-    if _is_named(descriptor, path):
+    if is_named(descriptor, path):
         remove(path)
     os.close(descriptor)
-
-
-def _locked(descriptor: int) -> bool:
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        return False
-    return True
-
-
-def _is_named(descriptor: int, path: str) -> bool:
-    """Return True if an open file is still the one at `path`."""
-    try:
-        return os.path.samestat(os.fstat(descriptor), os.stat(path))
-    except FileNotFoundError:
-        return False
-
-
-def write_owned(path: str, content: bytes) -> None:
-    """Replace a file atomically by one that only its owner can read."""
-    temporary = f"{path}.{os.getpid()}"
-    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o600)
-    try:
-        with os.fdopen(descriptor, "wb") as file:
-            file.write(content)
-        os.replace(temporary, path)
-    except OSError:
-        remove(temporary)
-        raise
 
 
 def remove(path: str) -> None:

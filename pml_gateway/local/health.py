@@ -12,20 +12,23 @@ from pathlib import Path
 
 from pml_gateway import __version__
 from pml_gateway.clients.own import pml_command
+from pml_gateway.config.findings import Area, Finding, Severity, from_error
 from pml_gateway.config.settings import Settings
 from pml_gateway.errors import GatewayError
-from pml_gateway.home import obstacle
+from pml_gateway.files import lock_file
 from pml_gateway.installation import is_newer
 from pml_gateway.local.commands import ask
-from pml_gateway.local.endpoint import Endpoint, UnsafeEndpointError, drop_lock, take_lock
+from pml_gateway.local.endpoint import Endpoint, UnsafeEndpointError, drop_lock
 from pml_gateway.local.machine import STARTS
-from pml_gateway.reports.doctor.finding import Area, Finding, Severity, from_error
-from pml_gateway.reports.status import clients_in_words
+from pml_gateway.owner.operations import STATUS
+from pml_gateway.reports.status import ProcessStatus, clients_in_words
 from pml_gateway.serve.reload import APPLIED
+from pml_gateway.storage.places import obstacle
 from pml_gateway.text import counted, shortened, span
 from pml_gateway.types import JsonObject
 
 ANSWER_SECONDS = 5.0
+"""Time limit in seconds for the gateway to answer a check."""
 
 LOG_BYTES = 64 * 1024
 """Bytes at the end of the log that are searched for current errors."""
@@ -41,15 +44,15 @@ _NAME = re.compile(r"(gateway-[0-9a-f]{12})\.(?:attach|start|life|failure|\d+\.n
 _ERROR = re.compile(r'^\S+ ERROR |"level": ?"error"')
 
 
-def health(endpoint: Endpoint, settings: Settings | None) -> Iterator[Finding]:
+def health(endpoint: Endpoint, settings: Settings) -> Iterator[Finding]:
     """Yield findings on the gateway's state, its servers with several processes, and its obstacles. Blocking."""
     try:
-        machine = ask(endpoint, "status", ANSWER_SECONDS)
+        machine = ask(endpoint, STATUS, ANSWER_SECONDS)
     except GatewayError as error:
         yield _unreachable(error)
         machine = None
     else:
-        yield _state(endpoint, machine, is_wanted=settings is None or settings.local.attach)
+        yield _state(endpoint, machine, is_wanted=settings.local.attach)
     for server in machine["servers"] if machine is not None else ():
         if len(server["processes"]) > 1:
             yield _several(server)
@@ -58,7 +61,7 @@ def health(endpoint: Endpoint, settings: Settings | None) -> Iterator[Finding]:
     yield from _logged(Path(endpoint.log))
 
 
-def _state(endpoint: Endpoint, machine: JsonObject | None, *, is_wanted: bool) -> Finding:
+def _state(endpoint: Endpoint, machine: ProcessStatus | None, *, is_wanted: bool) -> Finding:
     if machine is None and is_wanted:
         for folder in (Path(endpoint.folder), Path(endpoint.log).parent):
             if reason := obstacle(folder):
@@ -69,7 +72,7 @@ def _state(endpoint: Endpoint, machine: JsonObject | None, *, is_wanted: bool) -
         what = f"local.attach is false: {OF_THEIR_OWN}, with servers of its own"
         return Finding(Area.MACHINE, Severity.NOTE, "", what, "remove local.attach, and they share one")
     subject = f"gateway {machine['pid']}"
-    size = [f"{machine['memory_bytes'] / 1e6:,.0f} MB"] if machine.get("memory_bytes") else []
+    size = [f"{machine['memory_bytes'] / 1e6:,.0f} MB"] if machine["memory_bytes"] else []
     runs = ["runs", f"for {span(machine['age_seconds'])}", *size, clients_in_words(machine)]
     what = ", ".join(runs)
     if is_newer(machine["version"], __version__):
@@ -84,7 +87,7 @@ def _state(endpoint: Endpoint, machine: JsonObject | None, *, is_wanted: bool) -
     return Finding(Area.MACHINE, Severity.OK, subject, "; ".join(filter(None, (what, _saved(machine)))))
 
 
-def _saved(machine: JsonObject) -> str:
+def _saved(machine: ProcessStatus) -> str:
     """Return what sharing saves compared with a gateway for each client; "" for a single client."""
     clients = machine["clients"]
     if len(clients) < 2:
@@ -93,14 +96,14 @@ def _saved(machine: JsonObject) -> str:
     shared = [(each.get("clients", 0) - 1, each) for server in machine["servers"] for each in server["processes"]]
     shared = [(spared, each) for spared, each in shared if spared > 0]
     spared_memory = [
-        gateways * (machine.get("memory_bytes") or 0),
+        gateways * (machine["memory_bytes"] or 0),
         *(spared * (each.get("memory_bytes") or 0) for spared, each in shared),
         # The bridges that clients start instead.
         *(-(client.get("memory_bytes") or 0) for client in clients),
     ]
     processes = sum(spared for spared, _ in shared)
     saved = f"sharing saves {counted(gateways, 'gateway')} and {counted(processes, 'process of a server', PROCESSES)}"
-    return f"{saved}, about {sum(spared_memory) / 1e6:,.0f} MB" if machine.get("memory_bytes") else saved
+    return f"{saved}, about {sum(spared_memory) / 1e6:,.0f} MB" if machine["memory_bytes"] else saved
 
 
 def _unreachable(error: GatewayError) -> Finding:
@@ -149,7 +152,7 @@ def _left(endpoint: Endpoint) -> Iterator[Finding]:
 
 
 def _is_starting(endpoint: Endpoint) -> bool:
-    lock = take_lock(endpoint.start_lock)
+    lock = lock_file(endpoint.start_lock)
     if lock is not None:
         drop_lock(endpoint.start_lock, lock)
     return lock is None

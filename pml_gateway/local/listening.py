@@ -17,7 +17,6 @@ from pml_gateway.gateway.shared import SharedResources
 from pml_gateway.local.advice import advise
 from pml_gateway.local.attachment import Attachment
 from pml_gateway.log import get_logger
-from pml_gateway.serve.presence import Presence
 from pml_gateway.serve.runtime import Runtime, open_runtime
 
 logger = get_logger(__name__)
@@ -36,12 +35,12 @@ class HttpListener:
         self._shared = shared
         self._stop = stop
         self._turns = anyio.Lock()
-        self._presences: list[Presence] = []
+        self.runtimes: list[Runtime] = []
 
     @property
     def clients(self) -> int | None:
         """Return the number of open sessions and recent clients without one; None if nothing listens."""
-        return None if self.url is None else sum(presence.count_clients() for presence in self._presences)
+        return None if self.url is None else sum(each.presence.count_clients() for each in self.runtimes)
 
     async def begin(self, owner: Attachment, host: str | None, port: int | None) -> str:
         """Listen and return the URL; if this process listens already, return that URL.
@@ -62,7 +61,7 @@ class HttpListener:
 
     async def _begun(self, owner: Attachment, given: dict[str, str | int | None]) -> str:
         # This import takes 70 ms, and most gateways never need it.
-        from pml_gateway.serve.http import check_http, serve_http
+        from pml_gateway.serve.http.server import check_http, serve_http
 
         overrides = {key: value for key, value in given.items() if value is not None}
 
@@ -94,8 +93,11 @@ class HttpListener:
                 shared=self._shared,
                 working_directory=owner.working_directory,
             ) as runtime:
-                self._presences[:] = [runtime.presence]
-                yield runtime
+                self.runtimes[:] = [runtime]
+                try:
+                    yield runtime
+                finally:
+                    self.runtimes.clear()
 
         async def serve() -> None:
             try:

@@ -9,7 +9,6 @@ import socket
 import sys
 import time
 from collections.abc import AsyncIterator, Mapping
-from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -21,33 +20,30 @@ import anyio.to_thread
 
 from pml_gateway import __version__
 from pml_gateway.config.load import user_settings_or_defaults
-from pml_gateway.errors import GatewayError, innermost
+from pml_gateway.errors import GatewayError, UsageError, innermost
 from pml_gateway.gateway.shared import SharedResources, open_shared
-from pml_gateway.home import close_to_others, warn_unwritable_places
 from pml_gateway.installation import is_newer
 from pml_gateway.local.attachment import Attachment
-from pml_gateway.local.endpoint import Endpoint, UnsafeEndpointError, check_peer, remove
+from pml_gateway.local.endpoint import Endpoint, remove
+from pml_gateway.local.lines import MAX_LINE
 from pml_gateway.local.listening import HttpListener
 from pml_gateway.local.profiles import Profiles
-from pml_gateway.local.session import (
-    BROKEN,
-    MAX_HELLO,
-    LineStream,
-    Member,
-    open_lines,
-    restored,
-    serve_operation,
-    serve_session,
-)
+from pml_gateway.local.session import Member, restored, serve_operation, serve_session
 from pml_gateway.local.status import client_rows, memory_of, server_rows
 from pml_gateway.local.up_request import UpRequest
-from pml_gateway.log import Seldom, get_logger
+from pml_gateway.log import get_logger
+from pml_gateway.owner.connection import LineStream, accept, serve_connection
+from pml_gateway.owner.process import DRAIN_SECONDS, ServingProcess
+from pml_gateway.owner.results import Ended, Listening
 from pml_gateway.paths import Paths
 from pml_gateway.processes.framing import OversizedLine
+from pml_gateway.reports.status import ProcessStatus, process_status
 from pml_gateway.serve.clients import end_local_client
 from pml_gateway.serve.limits.descriptors import raise_limit
-from pml_gateway.serve.runtime import TURN_SECONDS, refresh_on_hangup
+from pml_gateway.serve.runtime import TURN_SECONDS, Runtime, refresh_on_hangup
+from pml_gateway.serve.sampling import ClientModel
 from pml_gateway.serve.signals import first_signal
+from pml_gateway.storage.places import close_to_others, warn_unwritable_places
 from pml_gateway.telemetry import logs
 from pml_gateway.text import span
 from pml_gateway.types import JsonObject
@@ -55,28 +51,18 @@ from pml_gateway.upstreams.dialogue.local_clients import LocalClients
 
 logger = get_logger(__name__)
 
-HELLO_TIMEOUT = 10.0
-"""Seconds that a new connection gets to send its first line."""
-
-DRAIN_SECONDS = 60.0
-"""Maximum seconds that requests in flight get when the gateway ends on purpose."""
-
 STARTS = "the gateway of this machine starts"
 """Log message at which the log of one gateway begins, after those of earlier gateways in the same file."""
-
-EXHAUSTED_SECONDS = 0.1
-"""Seconds between retries of `accept` while the system has no more file descriptors."""
 
 LOOK_SECONDS = 5.0
 """Seconds between checks for idleness."""
 
 UNUSED_SECONDS = 10.0
-"""Seconds that a gateway started by a client stays if it has served none, for example with a wrong configuration, so
-that an early retry need not start another gateway."""
+"""Seconds that a gateway started by a client waits for the first one."""
 
 
 @dataclass(slots=True)
-class Life:
+class ProcessLifetime:
     """The lifetime of the process: until told to end or, if a client started it, until it has been unused for a while.
 
     The file `up_request` tells the next gateway how to run if this one is killed.
@@ -113,39 +99,39 @@ class Life:
             logger.warning("%s: %s; after a kill, a client starts a gateway as if for itself", self.up_request, error)
 
 
-class Machine:
-    """The handler of all connections to this process: clients and commands."""
+class Machine(ServingProcess):
+    """The process that serves all clients of a configuration file, as its connections see it."""
 
     def __init__(
-        self, profiles: Profiles, shared: SharedResources, listening: HttpListener, paths: Paths, life: Life
+        self,
+        profiles: Profiles,
+        shared: SharedResources,
+        listening: HttpListener,
+        paths: Paths,
+        life: ProcessLifetime,
+        identity: str,
     ) -> None:
+        super().__init__(ClientModel(shared.upstreams.local))
+        self._identity = identity
         self._profiles = profiles
         self._shared = shared
         self._listening = listening
         self._paths = paths
         self._life = life
+        self._attaching = 0
+
+    @property
+    def runtimes(self) -> list[Runtime]:
+        """Return the open gateways, those of bridges and the one over HTTP."""
+        profiles = [each.runtime for each in self._profiles.all if each.runtime is not None]
+        return [*profiles, *self._listening.runtimes]
 
     async def serve(self, connection: socket.socket) -> None:
-        """Serve a connection: answer a command, or serve a client until it leaves."""
-        async with open_lines(connection) as lines:
-            each = aiter(lines)
-            first: bytes | OversizedLine = b""
-            with anyio.move_on_after(HELLO_TIMEOUT), suppress(StopAsyncIteration):
-                first = await anext(each)
-            if not first:
-                return
-            with suppress(*BROKEN):
-                if isinstance(first, OversizedLine):
-                    # The line was read to its end, as a bridge that still writes would not read the reason.
-                    message = f"a first line of {first.size} bytes: at most {MAX_HELLO} are read"
-                    lines.tell({"refused": {"message": message, "hint": "set fewer variables", "exit": 1}})
-                elif b'"command"' in first[:40]:
-                    lines.write(json.dumps(await self._execute(first)).encode())
-                else:
-                    lines.allow_messages()
-                    await self._attach(first, lines, each)
+        """Serve a connection: perform an operation, or serve a client until it leaves."""
+        await serve_connection(self, self._attach, connection)
 
     async def _attach(self, hello: bytes, lines: LineStream, rest: AsyncIterator[bytes | OversizedLine]) -> None:
+        lines.allow_messages(MAX_LINE)
         try:
             attachment = await anyio.to_thread.run_sync(Attachment.read, hello)
         except ValueError as error:
@@ -161,6 +147,7 @@ class Machine:
             self._life.end("replaced")
             return
         asked = attachment.operation
+        self._attaching += 1
         try:
             member = Member(attachment, lines, memory=restored(attachment.state))
             member.name = f"pml {asked.name}" if asked is not None else ""
@@ -170,7 +157,8 @@ class Machine:
                     return
                 self._life.has_served = True
                 # The answer of an operation includes the warnings.
-                runtime, notes = entered.runtime, [] if asked else [*entered.notes, *attachment.without_effect]
+                runtime, said = entered.runtime, map(str, entered.notes)
+                notes = [] if asked else [*said, *attachment.without_effect]
                 if is_older:
                     # The client has replaced a gateway, but got an older version again: pml was downgraded since.
                     older = f"the gateway is of an older version, {__version__}, than its client, {attachment.version}"
@@ -192,82 +180,67 @@ class Machine:
             lines.tell({"refused": _refusal(innermost(raised))})
         finally:
             self._life.used = time.monotonic()
+            self._attaching -= 1
+            if not (self._attaching or self._life.has_served or self._life.started_by != "client"):
+                # Refused, or served alone: there is nothing here to keep for another client.
+                self._life.end("idle")
 
-    async def _execute(self, line: bytes) -> JsonObject:
-        try:
-            request = json.loads(line)
-        except (ValueError, RecursionError):
-            request = None
-        if not isinstance(request, dict):
-            return {"error": "one line with a JSON object is expected"}
-        match request.get("command"):
-            case "status":
-                return self.status()
-            case "expect":
-                # The same state as after a client has left.
-                self._life.has_served, self._life.used = True, time.monotonic()
-                return {"expected": True}
-            case "keep":
-                self._keep()
-                return {"kept": True}
-            case "http":
-                return await self._listen(request)
-            case "down" | "restart" as reason:
-                seconds = request.get("seconds", DRAIN_SECONDS)
-                if not isinstance(seconds, int | float):
-                    return {"error": f"seconds: {seconds!r} is no number"}
-                # The command that restarts the gateway passes this to the next one.
-                left = {"http": self._life.http} if reason == "restart" else {}
-                self._life.end(reason)
-                return {"ended": True, "unfinished": await self._send_away(reason, seconds), **left}
-            case command:
-                return {"error": f"unknown command {command!r}; known are status, expect, keep, http, down and restart"}
+    async def expect(self) -> ProcessStatus:
+        """Wait for a client as long as after one has left."""
+        self._life.has_served, self._life.used = True, time.monotonic()
+        return self.snapshot()
 
-    async def listen(self, wanted: Mapping[str, Any]) -> str:
-        """Serve over HTTP as well, at the wanted address, and return the URL.
-
-        Raises:
-            ValueError: the owner is malformed.
-            GatewayError: the configuration cannot be served there.
-        """
-        owner = Attachment.read(json.dumps(wanted.get("owner")).encode())
-        url = await self._listening.begin(owner, wanted.get("host"), wanted.get("port"))
-        # A port that the system chose is kept: clients have the URL.
-        self._life.http = {"owner": wanted["owner"], "host": wanted.get("host"), "port": urlsplit(url).port}
-        return url
-
-    async def _listen(self, request: JsonObject) -> JsonObject:
-        try:
-            url = await self.listen(request)
-        except ValueError as error:
-            return {"error": str(error)}
-        except GatewayError as error:
-            return {"error": str(error)}
-        self._keep()
-        return {"url": url}
-
-    def _keep(self) -> None:
+    async def keep(self) -> ProcessStatus:
         """Stay until told to end."""
         if self._life.started_by == "client":
             self._life.started_by = "up"
         self._life.write_request()
+        return self.snapshot()
 
-    def status(self) -> JsonObject:
-        """Return the state of the process, its clients and its servers; times in seconds, memory in bytes."""
+    async def http(self, owner: JsonObject, host: str | None = None, port: int | None = None) -> Listening:
+        """Serve over HTTP as well, at this address, and stay; return the `url`.
+
+        Raises:
+            GatewayError: the owner is malformed, or the configuration cannot be served there.
+        """
+        try:
+            attachment = Attachment.read(json.dumps(owner).encode())
+        except ValueError as error:
+            raise UsageError(str(error)) from None
+        url = await self._listening.begin(attachment, host, port)
+        # A port that the system chose is kept: clients have the URL.
+        self._life.http = {"owner": owner, "host": host, "port": urlsplit(url).port}
+        await self.keep()
+        return {"url": url}
+
+    def snapshot(self) -> ProcessStatus:
+        """Return the state of the process, its clients and its servers."""
+        life, listening = self._life, self._listening
+        told = process_status(self._identity, self.runtimes, life.started, "machine")
         return {
-            "pid": os.getpid(),
-            "version": __version__,
-            "age_seconds": round(time.monotonic() - self._life.started, 3),
-            "started_by": self._life.started_by,
-            "url": self._listening.url,
-            "http_clients": self._listening.clients,
-            "not_listening": self._life.not_listening if self._listening.url is None else None,
+            **told,
+            "is_ending": life.ending.is_set(),
+            "started_by": life.started_by,
+            "http_clients": listening.clients,
+            "not_listening": life.not_listening if listening.url is None else None,
             "memory_bytes": memory_of(os.getpid()),
             "clients": client_rows(self._profiles.all),
             "servers": server_rows(self._shared.upstreams, self._profiles.all),
         }
 
-    async def end(self) -> None:
+    async def down(self, seconds: float = DRAIN_SECONDS) -> Ended:
+        """End, with time for the calls in flight."""
+        return await self._ended("down", seconds)
+
+    async def restart(self, seconds: float = DRAIN_SECONDS) -> Ended:
+        """End as by `down`, for another gateway in its place."""
+        return await self._ended("restart", seconds)
+
+    async def _ended(self, reason: str, seconds: float) -> Ended:
+        self._life.end(reason)
+        return {"unfinished": await self._send_away(reason, seconds), "http": self._life.http}
+
+    async def finish(self) -> None:
         """Send every client away, and wait until requests in flight are answered."""
         await self._send_away(self._life.reason, DRAIN_SECONDS)
         if self._listening.url is not None:
@@ -281,9 +254,6 @@ class Machine:
         async def send(member: Member) -> None:
             outcomes.append(await member.send_away(reason, seconds))
 
-        for profile in self._profiles.all:
-            if profile.runtime is not None:
-                profile.runtime.presence.is_ending = True
         async with anyio.create_task_group() as tasks:
             for member in self._profiles.members:
                 tasks.start_soon(send, member)
@@ -324,6 +294,7 @@ async def run(
     listener: socket.socket,
     life_lock: int,
     paths: Paths,
+    identity: str,
     started_by: str,
     http: Mapping[str, Any] | None,
     is_replacement: bool,
@@ -335,6 +306,7 @@ async def run(
         listener: the listening socket.
         life_lock: descriptor that holds the life lock.
         paths: locations of configuration and state.
+        identity: the configuration file.
         started_by: `client` if the gateway is to end once it is idle.
         http: the command `http`, if the gateway is to listen on HTTP as well.
         is_replacement: True if the gateway takes the place of a killed one, as `pml up` asked for.
@@ -352,7 +324,7 @@ async def run(
         logger.warning("in the place of one that has gone, as `pml up` asked for it")
     close_to_others(paths.home)
     warn_unwritable_places(paths)
-    life = Life(started_by, endpoint.up_request, http)
+    life = ProcessLifetime(started_by, endpoint.up_request, http)
     try:
         async with (
             first_signal() as signalled,
@@ -360,9 +332,9 @@ async def run(
             anyio.create_task_group() as tasks,
         ):
             profiles = Profiles(tasks, shared, paths)
-            machine = Machine(profiles, shared, HttpListener(tasks, shared, life.ending), paths, life)
+            machine = Machine(profiles, shared, HttpListener(tasks, shared, life.ending), paths, life, identity)
             gc.freeze()
-            tasks.start_soon(accept, listener, machine, tasks)
+            tasks.start_soon(accept, listener, machine.serve, tasks)
             tasks.start_soon(refresh_on_hangup, lambda: profiles.gateways)
             tasks.start_soon(machine.end_when_idle)
 
@@ -375,10 +347,10 @@ async def run(
                 life.not_listening = await _listen(machine, http, is_replacement=is_replacement)
             life.write_request()
             await life.ending.wait()
-            endpoint.withdraw()
+            endpoint.make_room()
             # Clients of the next gateway need not wait for requests in flight here.
             endpoint.leave(life_lock)
-            await machine.end()
+            await machine.finish()
             tasks.cancel_scope.cancel()
     finally:
         listener.close()
@@ -392,44 +364,11 @@ async def run(
 async def _listen(machine: Machine, http: Mapping[str, Any], *, is_replacement: bool) -> str | None:
     """Serve over HTTP as well; if this is a replacement and it fails, return the reason instead of raising."""
     try:
-        await machine.listen(http)
-    except (GatewayError, ValueError) as error:
+        await machine.http(**http)
+    except GatewayError as error:
         if not is_replacement:
             raise
         # The clients of bridges are still served.
         logger.error("nothing is served over HTTP any more: %s", error)
         return str(error)
     return None
-
-
-async def accept(listener: socket.socket, machine: Machine, tasks: anyio.abc.TaskGroup) -> None:
-    """Accept and serve connections until cancelled; a failure of one connection does not affect the others."""
-    listener.setblocking(False)
-    exhausted = Seldom(logger)
-    while True:
-        await anyio.wait_readable(listener)
-        try:
-            connection, _ = listener.accept()
-        except (BlockingIOError, ConnectionError):
-            continue
-        except OSError as error:
-            # Waiting connections are accepted once others have left.
-            exhausted.warning("no further client can be served now: %s", error)
-            await anyio.sleep(EXHAUSTED_SECONDS)
-            continue
-        tasks.start_soon(_serve, connection, machine)
-
-
-async def _serve(connection: socket.socket, machine: Machine) -> None:
-    try:
-        check_peer(connection)
-    except OSError as error:
-        if isinstance(error, UnsafeEndpointError):
-            logger.warning("refused: %s", error)
-        connection.close()
-        return
-    try:
-        await machine.serve(connection)
-    # A failure of one connection must not end the others.
-    except Exception:
-        logger.exception("a connection could not be served")

@@ -12,6 +12,7 @@ import anyio
 import anyio.abc
 import anyio.to_thread
 
+from pml_gateway.config.findings import Finding
 from pml_gateway.config.load import LoadedSettings, user_settings_or_defaults
 from pml_gateway.config.settings import Settings
 from pml_gateway.errors import ConfigurationError, innermost
@@ -23,8 +24,8 @@ from pml_gateway.local.attachment import Attachment
 from pml_gateway.local.session import Member
 from pml_gateway.log import get_logger
 from pml_gateway.paths import Paths
+from pml_gateway.serve.reload import changed_since
 from pml_gateway.serve.runtime import Runtime, open_runtime
-from pml_gateway.upstreams.pool import UpstreamPool
 from pml_gateway.upstreams.sharing import WantedUpstream, wanted_upstreams
 
 logger = get_logger(__name__)
@@ -60,11 +61,6 @@ class Profile:
         self._upstreams = upstreams
         self._opened = anyio.Event()
         self._outcome: list[Outcome] = []
-
-    @property
-    def pool(self) -> UpstreamPool | None:
-        """Return the pool of its servers; None unless it is open."""
-        return None if self.runtime is None else self.runtime.gateway.pool
 
     @property
     def runtime(self) -> Runtime | None:
@@ -127,7 +123,7 @@ async def _begin(gateway: Gateway, whose: str, on_swap: Callable[[], None]) -> N
         if before.settings is not after.settings:
             on_swap()
 
-    gateway.on_swap(look)
+    gateway.current.on_swap(look)
     await advise(gateway, whose)
 
 
@@ -141,7 +137,7 @@ class Profiles:
         self._shared = shared
         self._profiles: list[Profile] = []
         self._logged: tuple[object, ...] = ()
-        self._logged_warnings: tuple[str, ...] = ()
+        self._logged_warnings: tuple[Finding, ...] = ()
         self._readers = anyio.CapacityLimiter(READ_AT_ONCE)
 
     @property
@@ -187,7 +183,7 @@ class Profiles:
         profile.members.append(member)
         watching = anyio.CancelScope()
         if attachment.project_file != profile.first.project_file:
-            self._tasks.start_soon(self._follow_project, profile, member, watching)
+            self._tasks.start_soon(self._follow_project, profile, member, watching, loaded.read_at)
         try:
             yield ClientGateway(profile, await profile.opened(), loaded.warnings)
         finally:
@@ -197,16 +193,21 @@ class Profiles:
                 profile.warm_until = time.monotonic() + loaded.settings.local.idle_minutes * 60
             self.close_unused()
 
-    async def _follow_project(self, profile: Profile, member: Member, watching: anyio.CancelScope) -> None:
+    async def _follow_project(
+        self, profile: Profile, member: Member, watching: anyio.CancelScope, read_at: float
+    ) -> None:
         """Send a client away if its project file changes its settings: the gateway watches only the first client's."""
+        files = {member.attachment.project_file}
         with watching:
-            async with self._shared.file_changes.of({member.attachment.project_file}) as changes:
-                async for _ in changes:
-                    own = await self._read_or_none(member.attachment)
+            async with self._shared.file_changes.of(files) as changes:
+                is_changed = await anyio.to_thread.run_sync(changed_since, files, read_at)
+                while True:
+                    own = await self._read_or_none(member.attachment) if is_changed else None
                     if own is not None and own.key != profile.key:
                         await member.send_away("restart", MOVING_SECONDS)
+                    is_changed = bool(await changes.receive())
 
-    def _log(self, warnings: Sequence[str]) -> None:
+    def _log(self, warnings: Sequence[Finding]) -> None:
         """Log warnings, except those just logged for the client before, as most clients share the same settings."""
         for warning in warnings:
             if warning not in self._logged_warnings:
@@ -293,7 +294,7 @@ class ClientGateway:
 
     profile: Profile
     runtime: Runtime
-    notes: tuple[str, ...]
+    notes: tuple[Finding, ...]
 
 
 @dataclass(frozen=True, slots=True)

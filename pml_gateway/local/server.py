@@ -50,7 +50,8 @@ def serve(paths: Paths, config_file: Path | None, started_by: str, http: Mapping
         gc.freeze()
         gc.set_threshold(*COLLECTED_AFTER)
         gc.enable()
-        serving = (endpoint, listener, life_lock, paths, started_by, http, request is not None)
+        identity = paths.identity(config_file)
+        serving = (endpoint, listener, life_lock, paths, identity, started_by, http, request is not None)
         anyio.run(run, *serving, backend_options={"use_uvloop": True})
     except Exception as error:
         # Waiting bridges have no other way to learn the reason.

@@ -2,32 +2,28 @@
 
 from __future__ import annotations
 
-import asyncio
-import errno
-import json
-import os
-import socket
 import time
 from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager, suppress
+from contextlib import suppress
 from dataclasses import dataclass, field
-from importlib import import_module
 
 import anyio
-import anyio.to_thread
 from mcp.shared.message import SessionMessage
 from mcp_types.jsonrpc import JSONRPCError, JSONRPCNotification, JSONRPCRequest
 
-from pml_gateway.errors import GatewayError
+from pml_gateway.config.findings import Finding
 from pml_gateway.gateway.request import CONNECTION, LocalConnection, SessionMemory
-from pml_gateway.local.attachment import AskedOperation, Attachment
+from pml_gateway.local.attachment import Attachment
 from pml_gateway.local.lines import FINISHING, MAX_LINE
 from pml_gateway.log import get_logger
 from pml_gateway.mcp.sdk import create_context_streams
-from pml_gateway.processes.framing import Lines, OversizedLine
+from pml_gateway.owner.answering import AskedOperation, answer_of
+from pml_gateway.owner.connection import BROKEN, LineStream, write_answer
+from pml_gateway.owner.context import OperationContext
+from pml_gateway.processes.framing import OversizedLine
 from pml_gateway.serve.clients import client_name
 from pml_gateway.serve.messages.incoming import as_bytes, incoming
-from pml_gateway.serve.messages.written import over_stdio, pieces_of_message
+from pml_gateway.serve.messages.written import pieces_of_message
 from pml_gateway.serve.runtime import Runtime
 from pml_gateway.serve.stdio import UnansweredRequests, is_momentary
 from pml_gateway.signal import CoalescedSignal, Signal
@@ -35,16 +31,8 @@ from pml_gateway.types import JsonObject
 
 logger = get_logger(__name__)
 
-MAX_HELLO = 16 * 1024 * 1024
-"""Maximum bytes of the first line of a connection: several times the largest environment that a process can have."""
-
-CHUNK = 65_536
-
 FINISHING_SECONDS = 60.0
 """Seconds that the last requests of a client may take after its end of input."""
-
-LAST_SECONDS = 2.0
-"""Seconds that a client gets to read the last lines before the connection is closed."""
 
 MAX_HELD = 100
 """Maximum number of held requests; then nothing more is read until they are released."""
@@ -56,98 +44,27 @@ leaves, except of large answers."""
 MAX_UNREAD = MAX_LINE
 """Unread bytes after which a client is cut off: no single message is larger."""
 
-BROKEN = (OSError, anyio.BrokenResourceError, anyio.ClosedResourceError)
-
-
-class LineStream:
-    """A connection as a stream of lines, created by `open_lines`."""
-
-    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, descriptor: int) -> None:
-        self._reader = reader
-        self._writer = writer
-        self._descriptor = descriptor
-        self._lines = Lines(MAX_HELLO)
-
-    def allow_messages(self) -> None:
-        """Raise the size limit from that of the first line to that of messages."""
-        self._lines.max_bytes = MAX_LINE
-
-    async def __aiter__(self) -> AsyncIterator[bytes | OversizedLine]:
-        with suppress(OSError):
-            while chunk := await self._reader.read(CHUNK):
-                for line in self._lines.feed(chunk):
-                    yield line
-
-    @property
-    def unread(self) -> int:
-        """Return the number of bytes that the other side has not read yet."""
-        return self._writer.transport.get_write_buffer_size()
-
-    async def taken(self) -> None:
-        """Wait until the other side has read nearly everything, or left."""
-        with suppress(OSError):
-            await self._writer.drain()
-
-    def write(self, *pieces: bytes) -> None:
-        """Write one line, given in pieces and without its end.
-
-        Bytes that the other side does not read yet are buffered; this never waits.
-
-        Raises:
-            OSError: the other side has left.
-        """
-        if self._writer.is_closing():
-            raise BrokenPipeError(errno.EPIPE, "the connection is closed")
-        last = len(pieces) - 1
-        for number, piece in enumerate(pieces):
-            part = piece + b"\n" if number == last else piece
-            # Write at once instead of through the event loop: the other side must know this before the next step.
-            written = 0 if self.unread else self._written(part)
-            if written < len(part):
-                self._writer.write(part[written:])
-
-    def _written(self, line: bytes) -> int:
-        with suppress(BlockingIOError):
-            return os.write(self._descriptor, line)
-        return 0
-
-    def tell(self, notice: JsonObject) -> None:
-        """Write a notice for the bridge itself; ignore a bridge that has left."""
-        with suppress(OSError):
-            self.write(b"!" + json.dumps(notice).encode())
-
-
-@asynccontextmanager
-async def open_lines(connection: socket.socket) -> AsyncIterator[LineStream]:
-    """Yield the lines of a connection, and close the connection at the end."""
-    connection.setblocking(False)
-    unix = connection.family == getattr(socket, "AF_UNIX", None)
-    reader, writer = await (asyncio.open_unix_connection if unix else asyncio.open_connection)(sock=connection)
-    try:
-        yield LineStream(reader, writer, connection.fileno())
-    finally:
-        # Flush the last lines, with a time limit in case the other side does not read.
-        with anyio.move_on_after(LAST_SECONDS, shield=True), suppress(OSError):
-            writer.close()
-            await writer.wait_closed()
-        writer.transport.abort()
-
 
 def as_state(memory: SessionMemory) -> JsonObject:
     """Return the session state for the bridge to keep."""
-    return {"focus": [*map(list, memory.focus)], "follows": memory.follows, "digests": dict(memory.digests)}
+    return {
+        "searches": [[text, at] for text, at in memory.searches.items()],
+        "used": [[*source, at] for source, at in memory.used.items()],
+        "digests": dict(memory.digests),
+    }
 
 
 def restored(state: JsonObject | None) -> SessionMemory:
     """Return the session memory from the state that a bridge gives back, with defaults for missing parts."""
     given = state or {}
     try:
-        focus = tuple((str(server), str(tool)) for server, tool in given.get("focus") or ())
+        searches = {str(text): float(at) for text, at in given.get("searches") or ()}
+        used = {(str(server), str(tool)): float(at) for server, tool, at in given.get("used") or ()}
         digests = {str(kind): str(digest) for kind, digest in (given.get("digests") or {}).items()}
     except (TypeError, ValueError, AttributeError):
         # The state is from a gateway with another format.
         return SessionMemory()
-    return SessionMemory(focus, bool(given.get("follows")), digests)
+    return SessionMemory(searches, used, digests)
 
 
 class _Progress:
@@ -244,7 +161,6 @@ class Member:
 
 async def serve_session(runtime: Runtime, member: Member, lines: AsyncIterator[bytes | OversizedLine]) -> None:
     """Serve a client until its bridge leaves or it is sent away."""
-    over_stdio.set(True)
     changed = CoalescedSignal(0.05)
     member.memory.keep = changed.ask
     connection = LocalConnection(
@@ -345,48 +261,23 @@ async def serve_operation(
     member: Member,
     operation: AskedOperation,
     lines: AsyncIterator[bytes | OversizedLine],
-    warnings: Sequence[str],
+    warnings: Sequence[Finding],
 ) -> None:
     """Perform an operation and write its answer as one line, unless the command leaves or is sent away first."""
-    async with anyio.create_task_group() as tasks:
+    attachment = member.attachment
+    context = OperationContext(runtime.gateway, attachment.paths, attachment.identity, member.lines.tell)
 
-        async def end_when_left() -> None:
-            async for _ in lines:
-                pass
-            tasks.cancel_scope.cancel()
+    async def work() -> JsonObject:
+        await member.until_released()
+        return await answer_of(operation, context, warnings)
+
+    async with anyio.create_task_group() as tasks:
 
         async def end_when_sent_away() -> None:
             await member.leaving.wait()
             tasks.cancel_scope.cancel()
 
-        tasks.start_soon(end_when_left)
         tasks.start_soon(end_when_sent_away)
         with member.unanswered.noted(operation.name):
-            await member.until_released()
-            # Importing the reports takes as long as starting a gateway, and most gateways never need them.
-            await anyio.to_thread.run_sync(import_module, "pml_gateway.owner.operations")
-            answer = await _answer(operation, runtime, member, warnings)
-            try:
-                member.lines.write(json.dumps(answer).encode())
-                await member.lines.taken()
-            except BROKEN:
-                logger.debug("%s left before its answer", member.shown)
+            await write_answer(member.lines, work, lines)
         tasks.cancel_scope.cancel()
-
-
-async def _answer(operation: AskedOperation, runtime: Runtime, member: Member, warnings: Sequence[str]) -> JsonObject:
-    from pml_gateway.owner.context import OperationContext
-    from pml_gateway.owner.operations import OPERATIONS, perform
-
-    attachment = member.attachment
-    context = OperationContext(runtime.gateway, attachment.paths, attachment.identity, member.lines.tell)
-    if operation.name not in OPERATIONS:
-        unknown = GatewayError(f"unknown operation {operation.name!r}", hint="pml restart, if pml was changed since")
-        return {"error": unknown.as_json(), "exit": unknown.exit_code}
-    try:
-        return await perform(operation.name, operation.arguments, context, warnings)
-    # A bug in one operation must not end the gateway.
-    except Exception as raised:
-        logger.exception("%s failed", operation.name)
-        error = GatewayError(f"{operation.name} failed ({type(raised).__name__})", hint="the gateway's log says more")
-        return {"error": error.as_json(), "exit": error.exit_code}

@@ -11,7 +11,9 @@ import os
 import signal
 import time
 
-from pml_gateway.local.endpoint import Endpoint, NobodyListensError, remove, take_lock, write_owned
+from pml_gateway.environment import gateway_environment
+from pml_gateway.files import lock_file, write_atomically
+from pml_gateway.local.endpoint import Endpoint, NoListenerError, remove
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -22,7 +24,7 @@ POLL_SECONDS = 0.03
 CONNECT_SECONDS = 2.0
 """Time limit in seconds for connecting: the system accepts at once unless the backlog is full."""
 
-MIDWIFE_SECONDS = 60
+SUPERVISION_SECONDS = 60
 """Seconds after which the supervisor of a start ends itself: its bridge must have been killed by then."""
 
 GRACE_SECONDS = 0.5
@@ -36,22 +38,6 @@ LAST_WORDS = 2000
 
 LOOKED_AT = 4096
 """Number of file descriptors to close if the system does not list the open ones."""
-
-# fmt: off
-NAMES = frozenset((
-    "HOME", "PATH", "USER", "LOGNAME", "SHELL", "LANG", "LANGUAGE", "TZ", "TMPDIR", "TEMP", "TMP", "PML_HOME",
-    "VIRTUAL_ENV", "CONDA_PREFIX", "DBUS_SESSION_BUS_ADDRESS", "LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH",
-    "DYLD_FALLBACK_LIBRARY_PATH", "SSL_CERT_FILE", "SSL_CERT_DIR", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE",
-    "HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "NO_PROXY",
-))
-# fmt: on
-PREFIXES = ("LC_", "XDG_", "PYTHON", "HF_", "OMP_", "MKL_", "OPENBLAS_", "ORT_", "TOKENIZERS_", "MALLOC_")
-"""The environment variables that a gateway process gets: places and technical settings, nothing that belongs to one
-client.
-
-Proxies and certificates are for the gateway's own requests, such as models and telemetry; requests to servers use
-those of the client that they are made for.
-"""
 
 
 class FailedStartError(Exception):
@@ -86,7 +72,7 @@ def reach(
         connection = _connect(endpoint)
         if connection is not None:
             return connection
-        lock = take_lock(endpoint.start_lock)
+        lock = lock_file(endpoint.start_lock)
         if lock is not None:
             try:
                 # The previous holder may have succeeded or failed since the last check.
@@ -106,19 +92,10 @@ def reach(
         time.sleep(POLL_SECONDS)
 
 
-def own_environ(environ: Mapping[str, str]) -> dict[str, str]:
-    """Return the part of an environment that a gateway itself needs, without variables of clients such as tokens."""
-    return {
-        name: value
-        for name, value in environ.items()
-        if name.upper() in NAMES or (name.startswith(PREFIXES) and "TOKEN" not in name)
-    }
-
-
 def _connect(endpoint: Endpoint) -> socket.socket | None:
     try:
         return endpoint.connect(CONNECT_SECONDS)
-    except (NobodyListensError, BlockingIOError, TimeoutError):
+    except (NoListenerError, BlockingIOError, TimeoutError):
         # The last two mean that the backlog is full.
         return None
 
@@ -139,7 +116,7 @@ def _start(
         FailedStartError: the gateway ended, or does not listen in time.
     """
     said_before = _begin_log(endpoint.log)
-    started = _Detached(command, own_environ(environ), endpoint)
+    started = _Detached(command, gateway_environment(environ), endpoint)
     try:
         while True:
             ended = started.exit_code()
@@ -180,8 +157,8 @@ class _Detached:
         # A client may ignore SIGCHLD; this process inherits that, and `waitpid` would fail.
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         reading, writing = os.pipe()
-        self._midwife = os.fork()
-        if not self._midwife:
+        self._supervisor = os.fork()
+        if not self._supervisor:
             try:
                 supervise_start(command, environ, os.path.dirname(endpoint.folder), log, writing)
             finally:
@@ -213,8 +190,8 @@ class _Detached:
     def leave(self) -> None:
         """End the supervisor; the gateway runs on."""
         os.close(self._reading)
-        os.kill(self._midwife, signal.SIGKILL)
-        os.waitpid(self._midwife, 0)
+        os.kill(self._supervisor, signal.SIGKILL)
+        os.waitpid(self._supervisor, 0)
 
     def _signal(self, number: signal.Signals) -> None:
         if self._pid:
@@ -232,7 +209,7 @@ def supervise_start(command: Sequence[str], environ: Mapping[str, str], home: st
         signal.signal(each, signal.SIG_DFL)
     # The gateway and its children must not inherit the signals that one client has blocked.
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
-    signal.alarm(MIDWIFE_SECONDS)
+    signal.alarm(SUPERVISION_SECONDS)
     # Not the folder of one client: modules could be imported from there.
     os.chdir(home)
     nothing = os.open(os.devnull, os.O_RDONLY)
@@ -311,7 +288,7 @@ def _failed(endpoint: Endpoint, message: str, words: str, exit_code: int) -> Fai
     if exit_code > 0:
         told = {"message": error.message, "hint": error.hint, "exit": error.exit_code}
         try:
-            write_owned(endpoint.failure, json.dumps(told).encode())
+            write_atomically(endpoint.failure, json.dumps(told))
         except OSError:
             # Without the file, the other bridges try for themselves.
             return error

@@ -11,13 +11,13 @@ from pathlib import Path
 
 from pml_gateway.local.profiles import Profile
 from pml_gateway.local.session import Member
-from pml_gateway.policy.client import OWNER
+from pml_gateway.policy.principal import OWNER
 from pml_gateway.text import some_of
 from pml_gateway.types import JsonObject
-from pml_gateway.upstreams.lifecycle import UpstreamState
-from pml_gateway.upstreams.pool import Follower, Running, SharedUpstreams
+from pml_gateway.upstreams.connector import UpstreamState
+from pml_gateway.upstreams.pool import Running, SharedUpstreams
 from pml_gateway.upstreams.sharing import SharedBy
-from pml_gateway.upstreams.upstream import Upstream
+from pml_gateway.upstreams.upstream import Follower, Upstream
 
 COMMANDS = "commands such as pml call"
 """The owner shown for a process that keeps state from one command to the next."""
@@ -34,13 +34,17 @@ def client_rows(profiles: Iterable[Profile]) -> list[JsonObject]:
 
 def server_rows(upstreams: SharedUpstreams, profiles: Iterable[Profile]) -> list[JsonObject]:
     """Return a row for each server in use, with its processes and the clients of each; memory in bytes."""
-    members: dict[Follower | None, list[Member]] = {profile.pool: profile.members for profile in profiles}
+    members: dict[Follower, list[Member]] = {
+        profile.runtime.gateway.updates: profile.members for profile in profiles if profile.runtime is not None
+    }
     by_server: dict[str, list[Running]] = {}
-    for each in upstreams.running:
+    for each in upstreams.running.values():
         by_server.setdefault(each.upstream.upstream_id, []).append(each)
     rows, children = [], children_by_process()
     for server, found in sorted(by_server.items()):
-        whose = [[member for pool in each.followers for member in members.get(pool, ())] for each in found]
+        whose = [
+            [member for follower in each.upstream.followers for member in members.get(follower, ())] for each in found
+        ]
         rows.append(
             {
                 "server": server,
@@ -48,7 +52,7 @@ def server_rows(upstreams: SharedUpstreams, profiles: Iterable[Profile]) -> list
                 "failed_clients": sum(
                     len(clients)
                     for each, clients in zip(found, whose, strict=True)
-                    if each.upstream.state is UpstreamState.FAILED
+                    if each.upstream.connector.state is UpstreamState.FAILED
                 ),
                 "calls": upstreams.calls(server),
                 "clients": sum(map(len, whose)),
@@ -106,9 +110,9 @@ def _client(profile: Profile, member: Member) -> JsonObject:
 
 def _state(upstreams: Sequence[Upstream]) -> UpstreamState:
     """Return the state of the most used working process; idle counts as ready if it has sessions of single clients."""
-    working = [each for each in upstreams if each.state is not UpstreamState.FAILED]
-    state = max(working or upstreams, key=lambda each: each.calls).state
-    if state is UpstreamState.IDLE and any(each.sessions() for each in upstreams):
+    working = [each for each in upstreams if each.connector.state is not UpstreamState.FAILED]
+    state = max(working or upstreams, key=lambda each: each.activity.sent_calls).connector.state
+    if state is UpstreamState.IDLE and any([*each.sessions] for each in upstreams):
         return UpstreamState.READY
     return state
 
@@ -123,7 +127,7 @@ def _is_split(running: Running, found: Sequence[Running]) -> bool:
 def _processes(
     running: Running, clients: Sequence[Member], children: Mapping[int, Sequence[int]], *, is_split: bool
 ) -> Iterator[JsonObject]:
-    sessions = running.upstream.sessions()
+    sessions = [*running.upstream.sessions]
     own = {session.client_id for session in sessions if not session.is_shared}
     for session in sessions:
         if session.pid is None:

@@ -8,8 +8,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from pml_gateway.local.endpoint import write_owned
-from pml_gateway.local.starting import own_environ
+from pml_gateway.environment import gateway_environment
+from pml_gateway.files import write_atomically
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +32,7 @@ class UpRequest:
         Raises:
             OSError: it cannot be written.
         """
-        write_owned(path, json.dumps(asdict(self.without_secrets)).encode())
+        write_atomically(path, json.dumps(asdict(self.without_secrets)).encode())
 
     @property
     def without_secrets(self) -> UpRequest:
@@ -41,5 +41,5 @@ class UpRequest:
             return self
         owner = self.http["owner"]
         # The address of a proxy may hold a password.
-        environ = {name: value for name, value in own_environ(owner["environ"]).items() if "@" not in value}
+        environ = {name: value for name, value in gateway_environment(owner["environ"]).items() if "@" not in value}
         return UpRequest({**self.http, "owner": {**owner, "environ": environ}})

@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import anyio
 import mcp_types
@@ -18,6 +19,7 @@ from pml_gateway.config.servers import Transport, UpstreamDefinition
 from pml_gateway.log import get_logger
 from pml_gateway.mcp.elicitation import OpenCall, Questions
 from pml_gateway.mcp.http import ConnectionFacts
+from pml_gateway.mcp.listing import ListKind
 from pml_gateway.mcp.negotiation import HANDSHAKE, MODERN, NegotiatedProtocol, negotiate
 from pml_gateway.mcp.network import Network
 from pml_gateway.mcp.session import (
@@ -25,7 +27,6 @@ from pml_gateway.mcp.session import (
     HeaderMaps,
     OnNotice,
     PassthroughSession,
-    RateLimiter,
     WatchedDispatcher,
 )
 from pml_gateway.mcp.transport import OpenStreams, resolved_headers
@@ -41,7 +42,6 @@ LOG_LEVEL_SECONDS = 5.0
 PING_SECONDS = 2.0
 """Time limit in seconds for `ping`; some servers never answer."""
 
-
 CallTool = Callable[..., Awaitable[JsonObject]]
 """(params, on_progress=, call=) -> the raw result of `tools/call`."""
 
@@ -55,6 +55,8 @@ class Connection:
     ended: anyio.Event
     send_call: CallTool | None = None
     http: ConnectionFacts | None = None
+    is_surely_old: bool = False
+    """True if the server was offered the modern protocol and does not speak it."""
 
     @property
     def pid(self) -> int | None:
@@ -87,8 +89,8 @@ class Connection:
 
     async def set_log_level(self, level: str | None) -> None:
         """Set the log level that the client of this session wants at a handshake upstream, unless it is set already."""
-        questions, capabilities = self.session.questions, self.session.server_capabilities
-        if level is None or level == questions.log_level or capabilities is None or capabilities.logging is None:
+        questions = self.session.questions
+        if level is None or level == questions.log_level or not self.session.peer_capabilities.offers("logging"):
             return
         questions.log_level = level
         if self.era == MODERN:
@@ -151,7 +153,8 @@ async def open_connection(
         ) as (read, write),
         _session(read, write, header_maps, on_message, questions, http) as connection,
     ):
-        await negotiate(connection.session, definition.resolved_transport, spoken, connect_timeout)
+        is_surely_old = await negotiate(connection.session, definition.resolved_transport, spoken, connect_timeout)
+        connection = replace(connection, is_surely_old=is_surely_old)
         http.look_after = connection.session.look_after
         async with anyio.create_task_group() as tasks:
             if connection.era == MODERN:
@@ -198,9 +201,7 @@ async def _session(
     questions: Questions,
     http: ConnectionFacts,
 ) -> AsyncIterator[Connection]:
-    dispatcher = WatchedDispatcher(read, write)  # type: ignore[arg-type]  # the SDK's stream protocols are private
-    dispatcher.lost = anyio.Event()
-    dispatcher.pace = RateLimiter()
+    dispatcher = WatchedDispatcher(read, write)
     session = PassthroughSession(
         dispatcher,
         header_maps,
@@ -215,20 +216,12 @@ async def _session(
 
 async def _listen(connection: Connection, on_notice: OnNotice) -> None:
     """Listen to the upstream's change events for as long as it has a stream for them."""
-    capabilities = connection.session.server_capabilities or mcp_types.ServerCapabilities()
-    tools, prompts, resources = (
-        bool(given and given.list_changed)
-        for given in (capabilities.tools, capabilities.prompts, capabilities.resources)
-    )
-    if not (tools or prompts or resources):
+    offers = connection.session.peer_capabilities.offers
+    wanted: dict[str, Any] = {f"{kind}_list_changed": offers(kind, "listChanged") for kind in ListKind}
+    if not any(wanted.values()):
         return
     try:
-        async with listen(
-            connection.session,
-            tools_list_changed=tools,
-            prompts_list_changed=prompts,
-            resources_list_changed=resources,
-        ) as subscription:
+        async with listen(connection.session, **wanted) as subscription:
             async for _ in subscription:
                 # Each event also reaches `on_notice` as a separate notification.
                 pass

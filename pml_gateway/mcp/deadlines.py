@@ -10,6 +10,8 @@ from typing import Any, Self
 
 import anyio
 
+_RUNNING: ContextVar[tuple[Deadline, ...]] = ContextVar("pml_gateway_deadlines", default=())
+
 
 class Deadline:
     """A time limit (`anyio.current_time`) that cancels its context; renewals cannot extend it past its end.
@@ -72,9 +74,6 @@ class Deadline:
                 now = anyio.current_time()
                 self._end += now - self._paused_at
                 self._scope.deadline = now + self._left
-
-
-_RUNNING: ContextVar[tuple[Deadline, ...]] = ContextVar("pml_gateway_deadlines", default=())
 
 
 def within(seconds: float | None) -> Deadline:

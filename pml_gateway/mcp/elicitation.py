@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractAsyncContextManager, AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeAlias
 
 import anyio
-import mcp_types
 from cachetools import FIFOCache
 from mcp.shared.dispatcher import ProgressFnT
 from mcp.shared.exceptions import MCPError
-from mcp_types.jsonrpc import INVALID_PARAMS, INVALID_REQUEST, METHOD_NOT_FOUND, REQUEST_TIMEOUT
+from mcp_types.jsonrpc import INVALID_REQUEST, METHOD_NOT_FOUND, REQUEST_TIMEOUT
 
 from pml_gateway.errors import GatewayError
+from pml_gateway.mcp.capabilities import NO_CAPABILITIES, REQUIRED_BY, ClientCapabilities, is_of_protocol
 from pml_gateway.mcp.deadlines import Deadline, paused, running
 from pml_gateway.signal import Signal
 from pml_gateway.types import JsonObject
@@ -36,56 +34,13 @@ TOLD = frozenset({LOG, ELICITATION_COMPLETE})
 ROOTS = "roots/list"
 """The question about the client's roots: servers ask it at the start of a session or after changes, and cache it."""
 
-_ANNOUNCED = {"roots": ("listChanged",), "sampling": ("context", "tools"), "elicitation": ("form", "url")}
-_ASKED = {ROOTS: "roots", "sampling/createMessage": "sampling", "elicitation/create": "elicitation"}
-
 OnAsked = Callable[[str], None]
 """Called for each question of a server, with the client capability that it requires."""
 
+Lend = Callable[[], AbstractAsyncContextManager[None]]
 
-@dataclass(frozen=True, slots=True)
-class Capabilities:
-    """The questions a client can be asked, as client capabilities; clients with equal ones share upstream sessions."""
-
-    key: str = "{}"
-    announced: JsonObject = field(default_factory=dict, compare=False)
-
-    def __bool__(self) -> bool:
-        return bool(self.announced)
-
-    def refusal(self, method: str, params: Mapping[str, Any]) -> tuple[int, str] | None:
-        """Return code and message for a question that this client does not support; None if it does."""
-        name = _ASKED.get(method)
-        if name is None or name not in self.announced:
-            return METHOD_NOT_FOUND, f"{method} is not supported by the client of this call"
-        detail = self.announced[name]
-        if name == "elicitation":
-            mode = params.get("mode") or "form"
-            # Clients that declare no mode predate the modes, and show forms.
-            if mode not in (detail or {"form": {}}):
-                return (
-                    INVALID_PARAMS,
-                    f"elicitation mode {str(mode)[:20]!r} is not supported by the client of this call",
-                )
-        if name == "sampling" and ("tools" in params or "toolChoice" in params) and "tools" not in detail:
-            return INVALID_PARAMS, "sampling with tools is not supported by the client of this call"
-        return None
-
-
-NO_CAPABILITIES = Capabilities()
-
-
-def capabilities_of(capabilities: mcp_types.ClientCapabilities | None) -> Capabilities:
-    """Return those of a client's capabilities that are relayed to upstreams."""
-    if capabilities is None or not (capabilities.roots or capabilities.sampling or capabilities.elicitation):
-        return NO_CAPABILITIES
-    given = capabilities.model_dump(by_alias=True, mode="json", exclude_none=True)
-    announced: JsonObject = {
-        name: {detail: given[name][detail] for detail in details if detail in given[name]}
-        for name, details in _ANNOUNCED.items()
-        if name in given
-    }
-    return Capabilities(json.dumps(announced, sort_keys=True), announced)
+Party: TypeAlias = "str | OpenCall"
+"""The addressee of questions on a session shared by several clients: a client id, or a call."""
 
 
 class Audience(Protocol):
@@ -96,15 +51,15 @@ class Audience(Protocol):
         """Return the client's id; session data of one client is never used for another."""
 
     @property
-    def share(self) -> str:
-        """Return the share that the resources of its calls are counted for."""
+    def quota_key(self) -> str:
+        """Return the key that the resources of its calls are counted for."""
 
     @property
     def is_one_client(self) -> bool:
         """Return True if everyone with this id is the same client; anonymous clients are not."""
 
     @property
-    def client_capabilities(self) -> Capabilities:
+    def client_capabilities(self) -> ClientCapabilities:
         """Return the questions it supports."""
 
     @property
@@ -127,13 +82,6 @@ class Audience(Protocol):
 
     async def let_go(self) -> None:
         """End the stream of its request, as the upstream did with ours; the client reconnects for the answer."""
-
-
-Lend = Callable[[], AbstractAsyncContextManager[None]]
-
-
-Party: TypeAlias = "str | OpenCall"
-"""The addressee of questions on a session shared by several clients: a client id, or a call."""
 
 
 class OpenCall:
@@ -220,6 +168,8 @@ class OpenCall:
         """Pass on a notification that the upstream sends during the call."""
         if self.has_ended or (method == LOG and not wants_log(self.audience.log_level, params)):
             return
+        if method not in TOLD and not is_extended(self.audience.client_capabilities, method):
+            return
         await self.audience.tell(method, params)
 
     async def end(self) -> None:
@@ -237,7 +187,7 @@ class Questions:
     """The open calls of one session, to which its peer's questions and notifications are assigned."""
 
     def __init__(
-        self, client_capabilities: Capabilities = NO_CAPABILITIES, on_asked: OnAsked = lambda _name: None
+        self, client_capabilities: ClientCapabilities = NO_CAPABILITIES, on_asked: OnAsked = lambda _name: None
     ) -> None:
         self.client_capabilities = client_capabilities
         self._tell_asked = on_asked
@@ -267,7 +217,7 @@ class Questions:
 
     def note_asked(self, method: str) -> None:
         """Report a question of the peer to `on_asked`."""
-        if (name := _ASKED.get(method)) is not None:
+        if (name := REQUIRED_BY.get(method)) is not None:
             self._tell_asked(name)
 
     def remember_url(self, params: Mapping[str, Any], audience: Audience) -> None:
@@ -290,13 +240,14 @@ class Questions:
                     raise
         if self._latest is not None and self._outlives_calls(method):
             return await self._latest.ask(method, params, on_progress)
-        if _ASKED.get(method) in self.client_capabilities.announced:
+        if self.client_capabilities.announces(REQUIRED_BY.get(method)):
             raise too_late()
         raise MCPError(METHOD_NOT_FOUND, f"{method} is not supported")
 
     def _outlives_calls(self, method: str) -> bool:
         """Return True if the client can be asked this between its calls; a stateless one cannot."""
-        can_be_asked = method == ROOTS and "roots" in self.client_capabilities.announced
+        announced = self.client_capabilities
+        can_be_asked = announced.announces("roots") if method == ROOTS else is_extended(announced, method)
         return can_be_asked and self._latest is not None and not self._latest.audience.answers_later
 
     async def tell(self, method: str, params: JsonObject, call: OpenCall | None = None) -> None:
@@ -309,6 +260,13 @@ class Questions:
         told = call or (self._calls[-1] if self._calls else None)
         if told is not None:
             await told.tell(method, params)
+        elif self._latest is not None and self._outlives_calls(method):
+            await self._latest.audience.tell(method, params)
+
+
+def is_extended(client_capabilities: ClientCapabilities, method: str) -> bool:
+    """Return True if a method may belong to an extension of this client."""
+    return bool(client_capabilities.extended) and not is_of_protocol(method)
 
 
 def wants_log(level: str | None, params: Mapping[str, Any]) -> bool:

@@ -35,6 +35,12 @@ from pml_gateway.text import escaped, shortened
 _REDIRECTED = "Redirect to "
 """The beginning of the SDK's error for a redirect to another origin."""
 
+MAX_WORDS = 150
+"""Maximum number of characters quoted of an error."""
+
+_HOST = re.compile(r"[\w.:-]+")
+"""A host that may be shown; in a malformed URL, the host may contain a secret from another part."""
+
 
 def translate(error: BaseException, upstream_id: str) -> GatewayError:
     """Return the gateway's error for a fault at the boundary to `upstream_id`."""
@@ -87,6 +93,22 @@ def translate(error: BaseException, upstream_id: str) -> GatewayError:
             return UpstreamProtocolError(f"{upstream_id}: {_text(cause)}")
 
 
+def reconfigured(upstream_id: str) -> UpstreamUnavailableError:
+    """Return the error for a call that waited for a connection of an upstream that is no longer wanted."""
+    return UpstreamUnavailableError(
+        f"{upstream_id}: its configuration changed while the call waited",
+        hint="call again",
+        details={"executed": "no"},
+    )
+
+
+def ended_at_start(upstream_id: str, hint: str = "") -> UpstreamUnavailableError:
+    """Return the error for a server that ended before it answered anything."""
+    return UpstreamUnavailableError(
+        f"{upstream_id}: the server ended or closed the connection while starting", hint=hint
+    )
+
+
 def _closed(upstream_id: str) -> UpstreamUnavailableError:
     return UpstreamUnavailableError(
         f"{upstream_id}: the connection ended before the answer",
@@ -101,10 +123,6 @@ def _text(error: BaseException) -> str:
         return f"{type(error).__name__}: {error.strerror}"
     text = str(error).splitlines()[0] if str(error) else ""
     return f"{type(error).__name__}: {text}"[:300] if text else type(error).__name__
-
-
-MAX_WORDS = 150
-"""Maximum number of characters quoted of an error."""
 
 
 def unreachable(error: BaseException) -> UpstreamUnavailableError:
@@ -147,10 +165,6 @@ def _causes(error: BaseException) -> Iterator[BaseException]:
         yield innermost(cause)
         cause = innermost(cause)
         cause = cause.__cause__ or cause.__context__
-
-
-_HOST = re.compile(r"[\w.:-]+")
-"""A host that may be shown; in a malformed URL, the host may contain a secret from another part."""
 
 
 def _host(error: BaseException) -> str:

@@ -15,11 +15,21 @@ import httpx2
 from pml_gateway.errors import GatewayError, UpstreamUnavailableError
 from pml_gateway.mcp.bodies import bound
 from pml_gateway.mcp.refusals import MAX_READ, HttpRefusal, shown
+from pml_gateway.processes.installs import Install
 
 SESSION_HEADER = "mcp-session-id"
 
 CREDENTIALS_ENDED = 401
 CREDENTIALS_REFUSED = (401, 403)
+
+OK = 200
+FIRST_REFUSAL = 400
+JSON = "application/json"
+EVENTS = "text/event-stream"
+_answered: ContextVar[RequestOutcome | None] = ContextVar("answered", default=None)
+_PARAMETER = r'(?:^|[\s,]){name}\s*=\s*(?:"([^"]*)"|([^\s,]+))'
+MAX_SCOPE = 500
+MAX_TEXT = 200
 
 
 class Credentials(Protocol):
@@ -59,19 +69,22 @@ class SessionUnknownError(UpstreamUnavailableError):
 class ConnectionFacts:
     """State shared with a transport next to the message streams, including HTTP details that the SDK does not expose.
 
-    `max_bytes` is the maximum size of a message; `pid` the process that was started, and `was_read` is False if it
-    ended without reading anything. `has_stream` is True if the server offers a notification stream; once that has ended
-    and cannot be reopened, `look_after` checks if the session is still alive.
+    `max_bytes` is the maximum size of a message; `install` the first start of a package; `pid` the process that was
+    started, and `was_read` is False if it ended without reading anything. `has_stream` is True if the server offers a
+    notification stream; once that has ended and cannot be reopened, `look_after` checks if the session is still alive.
+    Neither side is told of `denied_extensions`.
     """
 
     max_bytes: int = 64 * 1024**2
     authorization: Credentials | None = None
     session_id: str | None = None
+    install: Install | None = None
     pid: int | None = None
     was_read: bool = True
     cookies: dict[str, str] = field(default_factory=dict)
     has_stream: bool = False
     look_after: Callable[[], Awaitable[bool]] | None = None
+    denied_extensions: frozenset[str] = frozenset()
 
     async def headers(self) -> dict[str, str]:
         """Return the authorization headers of a request made outside the SDK's client."""
@@ -108,12 +121,6 @@ class ConnectionFacts:
         request.refusal = await read_refusal(response) if is_refusal or is_foreign else None
 
 
-OK = 200
-FIRST_REFUSAL = 400
-JSON = "application/json"
-EVENTS = "text/event-stream"
-
-
 async def read_refusal(response: httpx2.Response) -> HttpRefusal:
     """Read a response that is an error or not a message; its body is bounded, and may be missing."""
     try:
@@ -141,9 +148,6 @@ class RequestOutcome:
         self.has_begun = False
 
 
-_answered: ContextVar[RequestOutcome | None] = ContextVar("answered", default=None)
-
-
 @contextmanager
 def noting_answer() -> Iterator[RequestOutcome]:
     """Yield the outcome of the request sent in this block.
@@ -161,12 +165,6 @@ def noting_answer() -> Iterator[RequestOutcome]:
 def answer_in_context() -> RequestOutcome | None:
     """Return the outcome so far of the request of this context."""
     return _answered.get()
-
-
-_PARAMETER = r'(?:^|[\s,]){name}\s*=\s*(?:"([^"]*)"|([^\s,]+))'
-MAX_SCOPE = 500
-
-MAX_TEXT = 200
 
 
 def plain(text: str) -> str:

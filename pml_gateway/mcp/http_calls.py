@@ -24,9 +24,8 @@ from pml_gateway.errors import UpstreamProtocolError, UpstreamUnavailableError
 from pml_gateway.foreign_json import sound_error
 from pml_gateway.json_text.reading import TooDeepError
 from pml_gateway.log import get_logger
-from pml_gateway.mcp.bodies import ACCEPTED_ENCODING, BodyError, unpacked
+from pml_gateway.mcp.bodies import ACCEPTED_ENCODING, BodyError, events, unpacked
 from pml_gateway.mcp.elicitation import TOLD, OpenCall, Questions
-from pml_gateway.mcp.events import events
 from pml_gateway.mcp.failures import unreachable
 from pml_gateway.mcp.http import CREDENTIALS_ENDED, EVENTS, FIRST_REFUSAL, SESSION_HEADER, ConnectionFacts
 from pml_gateway.mcp.network import Network
@@ -38,6 +37,14 @@ from pml_gateway.types import JsonObject
 logger = get_logger(__name__)
 
 Respond = Callable[[JsonObject], Awaitable[None]]
+
+MAX_RESUMPTIONS = 20
+CANCEL_SECONDS = 2.0
+
+_REDIRECTS = (307, 308)
+"""The redirects that imply that nothing was executed; after any other, the request must not be repeated."""
+
+_ids = itertools.count(1)
 
 
 class CallStream:
@@ -126,14 +133,6 @@ class CallStream:
                 logger.warning("an answer did not reach its server: %s", type(error).__name__)
             finally:
                 del self._asked[scope]
-
-
-MAX_RESUMPTIONS = 20
-CANCEL_SECONDS = 2.0
-_REDIRECTS = (307, 308)
-"""The redirects that imply that nothing was executed; after any other, the request must not be repeated."""
-
-_ids = itertools.count(1)
 
 
 class HttpCalls:

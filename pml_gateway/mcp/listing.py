@@ -7,15 +7,20 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from typing import Any
 
 import anyio
 import anyio.lowlevel
 
+from pml_gateway.mcp.capabilities import ServerCapabilities
 from pml_gateway.types import JsonObject
 
 COMPARED_AT_ONCE = 10
 """Tools compared with the previous listing before other tasks get a turn, about 0.2 ms."""
+
+TOOLS = "tools"
+
+NAMED_BY: Mapping[str, str] = {TOOLS: "name", "prompts": "name", "resources": "uri", "templates": "uriTemplate"}
+"""The field that identifies a definition of each kind."""
 
 
 class ListKind(StrEnum):
@@ -42,10 +47,7 @@ class Offers:
     resources: tuple[JsonObject, ...] = ()
     templates: tuple[JsonObject, ...] = ()
     instructions: str = ""
-    has_prompts: bool = False
-    has_resources: bool = False
-    completes: bool = False
-    subscribes: bool = False
+    capabilities: ServerCapabilities = field(default_factory=ServerCapabilities)
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +108,7 @@ def _same(tool: JsonObject, before: JsonObject | None) -> JsonObject:
     return before if before is not None and is_same else tool
 
 
-class Due:
+class DueLists:
     """The lists to request again; a burst of announcements is answered by one listing.
 
     A list that was malformed is paused: it would be just as faulty a moment later, however often it is announced.
@@ -168,13 +170,6 @@ class Due:
         return self._rests_until.get(kind, 0.0) <= anyio.current_time()
 
 
-TOOLS = "tools"
-NAMED_BY: Mapping[str, str] = {TOOLS: "name", "prompts": "name", "resources": "uri", "templates": "uriTemplate"}
-"""The field that identifies a definition of each kind."""
-
-_FLAGS = ("has_prompts", "has_resources", "completes", "subscribes")
-
-
 @dataclass(frozen=True, slots=True)
 class Difference:
     """The difference between an upstream's lists for clients with certain capabilities and those for all clients.
@@ -190,23 +185,22 @@ class Difference:
     def __bool__(self) -> bool:
         return self != Difference()
 
-    def more(self) -> Iterable[tuple[str, str]]:
-        """Yield kind and name of the additional entries."""
-        for kind in NAMED_BY:
-            yield from ((kind, name) for name in _named(kind, self.tools, self.offers))
+    def more(self) -> frozenset[tuple[str, str]]:
+        """Return kind and name of the additional entries."""
+        return names(self.tools, self.offers)
 
 
 def difference(tools: Sequence[JsonObject], offers: Offers, *, base: tuple[Sequence[JsonObject], Offers]) -> Difference:
     """Return the entries added to and missing from these lists, compared with those for all clients."""
-    everybody = {kind: _named(kind, *base) for kind in NAMED_BY}
+    base_names = {kind: _named(kind, *base) for kind in NAMED_BY}
     given = {kind: _named(kind, tools, offers) for kind in NAMED_BY}
     added = {
-        kind: tuple(item for name, item in items.items() if name not in everybody[kind])
+        kind: tuple(item for name, item in items.items() if name not in base_names[kind])
         for kind, items in given.items()
     }
-    gained: dict[str, Any] = {flag: getattr(offers, flag) and not getattr(base[1], flag) for flag in _FLAGS}
-    more = Offers(prompts=added["prompts"], resources=added["resources"], templates=added["templates"], **gained)
-    missing = ((kind, name) for kind, names in everybody.items() for name in names if name not in given[kind])
+    gained = offers.capabilities.beyond(base[1].capabilities)
+    more = Offers(added["prompts"], added["resources"], added["templates"], capabilities=gained)
+    missing = ((kind, name) for kind, names in base_names.items() for name in names if name not in given[kind])
     return Difference(added[TOOLS], more, tuple(missing))
 
 
@@ -228,16 +222,6 @@ def with_more(
         resources=(*offers.resources, *added["resources"]),
         templates=(*offers.templates, *added["templates"]),
     )
-
-
-def with_gained(offers: Offers, more: Offers) -> Offers:
-    """Return a server's capabilities, extended by those it has only for clients with certain capabilities."""
-    return replace(offers, **{flag: getattr(offers, flag) or getattr(more, flag) for flag in _FLAGS})
-
-
-def gains(more: Offers) -> bool:
-    """Return True if a server can do more for some clients than for all."""
-    return any(getattr(more, flag) for flag in _FLAGS)
 
 
 def names(tools: Sequence[JsonObject], offers: Offers) -> frozenset[tuple[str, str]]:

@@ -9,7 +9,14 @@ from dataclasses import dataclass
 import anyio
 import httpx2
 from mcp.shared.exceptions import MCPError
-from mcp_types.jsonrpc import INVALID_REQUEST, METHOD_NOT_FOUND, PARSE_ERROR, UNSUPPORTED_PROTOCOL_VERSION
+from mcp_types import DiscoverResult
+from mcp_types.jsonrpc import (
+    INVALID_REQUEST,
+    METHOD_NOT_FOUND,
+    PARSE_ERROR,
+    REQUEST_TIMEOUT,
+    UNSUPPORTED_PROTOCOL_VERSION,
+)
 from mcp_types.version import (
     HANDSHAKE_PROTOCOL_VERSIONS,
     KNOWN_PROTOCOL_VERSIONS,
@@ -34,6 +41,15 @@ DISCOVER_SHARE = 0.3
 DISCOVER_SECONDS = 10.0
 """Time limit for `server/discover`: this share of the connect timeout, but at most this many seconds; some old servers
 never answer unknown requests."""
+
+LATE_SECONDS = 1.0
+"""Time that a process has to answer `server/discover` after it has answered the handshake that was sent later."""
+
+FIRST_FAULT = 500
+"""The first HTTP status that says nothing about the request."""
+
+_NOT_DISCOVERED = (MCPError, ValidationError, RuntimeError, UpstreamError, httpx2.TransportError)
+"""The ways in which a server fails to answer `server/discover`."""
 
 _NOT_ABOUT_VERSIONS = frozenset({401, 402, 403, 404, 405, 407, 408, 410, 429, 502, 503, 504})
 """Statuses unrelated to the version: they concern credentials, the address, the proxy or the load."""
@@ -60,34 +76,97 @@ class NegotiatedProtocol:
 
 async def negotiate(
     session: PassthroughSession, transport: Transport, spoken: NegotiatedProtocol, connect_timeout: float
-) -> None:
+) -> bool:
     """Negotiate the era and the version.
 
     The SDK's probe is not used: some stdio servers exit on it, and others never answer it.
+
+    Returns:
+        True if the modern protocol was offered and the server is sure not to speak it: it refused it, or answered a
+        later request and not this one.
 
     Raises:
         WrongEraError: the process supports only the modern protocol.
         ClosedAtVersionError: the server closed the connection.
         GatewayError, MCPError: the server refused every version, or the connection failed.
     """
-    if transport is Transport.STDIO and spoken.era != MODERN:
+    is_one_stream = transport is not Transport.HTTP
+    if transport is Transport.SSE or spoken.era == HANDSHAKE or (transport is Transport.STDIO and spoken.era != MODERN):
         try:
-            await _initialize(session, spoken.version, is_one_stream=True)
+            await _initialize(session, spoken.version, is_one_stream=is_one_stream)
         except MCPError as error:
             is_wrong_era = error.code in (UNSUPPORTED_PROTOCOL_VERSION, METHOD_NOT_FOUND, INVALID_REQUEST)
-            if is_wrong_era or versions_in("", error.error.data) & set(MODERN_PROTOCOL_VERSIONS):
+            named = versions_in("", error.error.data) & set(MODERN_PROTOCOL_VERSIONS)
+            if transport is Transport.STDIO and (is_wrong_era or named):
                 raise WrongEraError from error
             raise
-        return
-    if transport is Transport.SSE or spoken.era == HANDSHAKE:
-        await _initialize(session, spoken.version, is_one_stream=transport is not Transport.HTTP)
-        return
+        return False
+    seconds = min(connect_timeout * DISCOVER_SHARE, DISCOVER_SECONDS)
+    if is_one_stream:
+        return await _discover_or_initialize(session, spoken.version, seconds)
     try:
-        await session.discover_within(min(connect_timeout * DISCOVER_SHARE, DISCOVER_SECONDS))
+        await session.discover_within(seconds)
     except httpx2.ConnectError:
         raise
-    except (MCPError, ValidationError, RuntimeError, UpstreamError, httpx2.TransportError):
-        await _initialize(session, spoken.version, is_one_stream=transport is not Transport.HTTP)
+    except _NOT_DISCOVERED as error:
+        await _initialize(session, spoken.version, is_one_stream=False)
+        return _is_refusal(error)
+    return False
+
+
+async def _discover_or_initialize(session: PassthroughSession, version: str, seconds: float) -> bool:
+    """Negotiate with a process; return True if it is sure not to speak the modern protocol.
+
+    A process that is slow to start reads both requests at once, so a late answer to the first one counts.
+    """
+    answers: list[DiscoverResult | Exception] = []
+    answered = anyio.Event()
+    handshake = anyio.CancelScope()
+
+    async def discover() -> None:
+        try:
+            answers.append(await session.discover_within(None))
+            handshake.cancel()
+        except _NOT_DISCOVERED as error:
+            answers.append(error)
+        answered.set()
+
+    def discovered() -> DiscoverResult | None:
+        return next((each for each in answers if isinstance(each, DiscoverResult)), None)
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(discover)
+        with anyio.move_on_after(seconds):
+            await answered.wait()
+        if discovered() is None:
+            refusal = None
+            try:
+                with handshake:
+                    await _initialize(session, version, is_one_stream=True)
+            except MCPError as error:
+                # The first request alone may decide how the process reads the others.
+                refusal = error
+            with anyio.move_on_after(LATE_SECONDS):
+                await answered.wait()
+            if refusal is not None and discovered() is None:
+                raise refusal
+        tasks.cancel_scope.cancel()
+    if (result := discovered()) is not None:
+        session.adopt(result)
+        return False
+    return all(isinstance(each, Exception) and _is_refusal(each) for each in answers)
+
+
+def _is_refusal(error: Exception) -> bool:
+    """Return True if a server that failed to answer `server/discover` has read it and does not know it."""
+    match error:
+        case MCPError():
+            return error.code != REQUEST_TIMEOUT and (error.code, error.message) != CLOSED
+        case UpstreamError():
+            status = error.details.get("http_status", FIRST_REFUSAL)
+            return status < FIRST_FAULT and status not in _NOT_ABOUT_VERSIONS
+        case _:
+            return isinstance(error, ValidationError | RuntimeError)
 
 
 async def _initialize(session: PassthroughSession, version: str, *, is_one_stream: bool) -> None:

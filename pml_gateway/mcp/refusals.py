@@ -31,6 +31,16 @@ _OK = 200
 _EXECUTION_UNKNOWN_FROM = 500
 _TAGS = re.compile(r"<(script|style)\b.*?</\1\s*>|<!--.*?-->|<[^>]*>", re.IGNORECASE | re.DOTALL)
 
+_HINTS = {
+    404: "check the path of the url",
+    405: "check the url, or the transport: an SSE endpoint takes no requests of streamable HTTP",
+    407: "the proxy wants credentials; check HTTP_PROXY and HTTPS_PROXY",
+    429: "the server limits requests; try again later",
+    502: "a proxy before the server cannot reach it",
+    503: "the server, or a proxy before it, is not available now",
+    504: "a proxy before the server got no answer from it",
+}
+
 
 @dataclass(frozen=True, slots=True)
 class HttpRefusal:
@@ -123,17 +133,6 @@ class HttpRefusal:
             hint=_HINTS.get(self.status, ""),
             details=details,
         )
-
-
-_HINTS = {
-    404: "check the path of the url",
-    405: "check the url, or the transport: an SSE endpoint takes no requests of streamable HTTP",
-    407: "the proxy wants credentials; check HTTP_PROXY and HTTPS_PROXY",
-    429: "the server limits requests; try again later",
-    502: "a proxy before the server cannot reach it",
-    503: "the server, or a proxy before it, is not available now",
-    504: "a proxy before the server got no answer from it",
-}
 
 
 def shown(body: str, content_type: str = "") -> str:

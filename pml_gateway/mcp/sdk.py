@@ -63,6 +63,14 @@ __all__ = [
 """Re-exported unchanged: the type of a transport's streams, those of stdio and their constructor, the middleware that
 opens a request's span, and requests that follow redirects within one origin only."""
 
+NEGOTIATION = ("initialize", "server/discover")
+
+REOPEN_SECONDS = 5.0
+"""Pause in seconds before the session is checked and its notification stream reopened."""
+
+UNREADABLE = "Failed to parse JSON response: "
+"""The beginning of the SDK's error for a body that is not a message; the reason follows."""
+
 
 def connection_of(ctx: ServerRequestContext[Any, Any]) -> Connection:
     """Return the connection of a handshake session, which outlives the request; there is no public access to it."""
@@ -191,7 +199,8 @@ class OpenSession(ClientSession):
         self.adopt(result)
         self._stamp = _make_handshake_stamp(said)
 
-    def capabilities(self) -> ClientCapabilities:
+    @property
+    def announced(self) -> JsonObject:
         """Return the client capabilities that the session announces."""
         raise NotImplementedError
 
@@ -208,7 +217,7 @@ class OpenSession(ClientSession):
         raise NotImplementedError
 
     def _build_capabilities(self, version: str) -> ClientCapabilities:
-        return self.capabilities()
+        return ClientCapabilities.model_validate(self.announced)
 
     async def _on_request(
         self, dctx: DispatchContext[TransportContext], method: str, params: Mapping[str, Any] | None
@@ -257,12 +266,6 @@ class OpenOAuthFlow:
 async def refresh_request(provider: OAuthClientProvider) -> httpx2.Request:
     """Return the request for new tokens, which the SDK makes only within its own flow."""
     return await provider._refresh_token()
-
-
-NEGOTIATION = ("initialize", "server/discover")
-
-REOPEN_SECONDS = 5.0
-"""Pause in seconds before the session is checked and its notification stream reopened."""
 
 
 @asynccontextmanager
@@ -374,10 +377,6 @@ def _name_request(message: JSONRPCResponse | JSONRPCError, request_id: RequestId
     if (answered := answer_in_context()) is not None:
         answered.names_request = message.id == request_id
     message.id = request_id
-
-
-UNREADABLE = "Failed to parse JSON response: "
-"""The beginning of the SDK's error for a body that is not a message; the reason follows."""
 
 
 def _error_in(content: bytes | str) -> JsonObject | None:

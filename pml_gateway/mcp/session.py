@@ -28,7 +28,6 @@ from mcp_types import (
     INTERNAL_ERROR,
     LOG_LEVEL_META_KEY,
     PROTOCOL_VERSION_META_KEY,
-    ClientCapabilities,
     DiscoverResult,
     ErrorData,
     Implementation,
@@ -47,6 +46,13 @@ from pydantic import ValidationError
 from pml_gateway import __version__
 from pml_gateway.errors import UpstreamProtocolError
 from pml_gateway.log import get_logger
+from pml_gateway.mcp.capabilities import (
+    ClientCapabilities,
+    ServerCapabilities,
+    is_of_protocol,
+    read_server,
+    without_extensions,
+)
 from pml_gateway.mcp.elicitation import TOLD, OpenCall, Questions
 from pml_gateway.mcp.http import ConnectionFacts, RequestOutcome, SessionUnknownError, noting_answer
 from pml_gateway.mcp.lost_sessions import CHECK_SECONDS, SessionCheck
@@ -68,6 +74,17 @@ MAX_OPEN_REQUESTS = 100
 PROGRESS = "notifications/progress"
 
 _TENTH = 0.1
+
+CLOSED = (CONNECTION_CLOSED, "Connection closed")
+"""The error that the SDK raises when a connection ends; servers use the same code for their own errors."""
+
+OnNotice = Callable[[str, JsonObject], None]
+"""Called for a notification of the upstream, with its method and params."""
+
+HeaderMaps = Callable[[str], Mapping[tuple[str, ...], str]]
+"""Maps an upstream tool name to its `x-mcp-header` annotations (property path to header token)."""
+
+_DATE = re.compile(r"\d{4}-\d{2}-\d{2}")
 
 
 class RateLimiter:
@@ -95,10 +112,6 @@ def too_many() -> ErrorData:
     )
 
 
-CLOSED = (CONNECTION_CLOSED, "Connection closed")
-"""The error that the SDK raises when a connection ends; servers use the same code for their own errors."""
-
-
 async def report_progress(progress: JsonObject, on_progress: ProgressFnT) -> None:
     """Pass on the params of a progress notification, if they contain the progress."""
     done, total, text = progress.get("progress"), progress.get("total"), progress.get("message")
@@ -107,26 +120,21 @@ async def report_progress(progress: JsonObject, on_progress: ProgressFnT) -> Non
         await on_progress(done, known, text if isinstance(text, str) else None)
 
 
-OnNotice = Callable[[str, JsonObject], None]
-"""Called for a notification of the upstream, with its method and params."""
-
-HeaderMaps = Callable[[str], Mapping[tuple[str, ...], str]]
-"""Maps an upstream tool name to its `x-mcp-header` annotations (property path to header token)."""
-
-
 class WatchedDispatcher(OpenDispatcher):
     """A dispatcher that sets an event when its connection has ended, which the SDK's session does not expose.
 
     Unsolicited messages of the peer are limited in rate, and its requests in number: the SDK starts a task for each.
     """
 
-    lost: anyio.Event
-    pace: RateLimiter
+    def __init__(self, read: Any, write: Any, pace: RateLimiter | None = None) -> None:
+        super().__init__(read, write)
+        self.lost = anyio.Event()
+        self._pace = pace or RateLimiter()
 
     async def arrived(self, item: SessionMessage | Exception) -> None:
         """Wait if the peer sends too fast."""
         if isinstance(item, SessionMessage) and isinstance(item.message, JSONRPCNotification | JSONRPCRequest):
-            await self.pace.keep()
+            await self._pace.keep()
 
     def refusal(self) -> ErrorData | None:
         """Return an error if the peer has too many open requests."""
@@ -252,8 +260,7 @@ class PassthroughSession(OpenSession):
         Raises:
             TimeoutError: the connection failed before an answer.
         """
-        capabilities = self.server_capabilities
-        lists_tools = capabilities is None or capabilities.tools is not None
+        lists_tools = self.peer_capabilities.offers("tools")
         method = "tools/list" if lists_tools and refused != "tools/list" else "ping"
         options: CallOptions = {}
         data = self._stamped(method, None, options)
@@ -277,7 +284,7 @@ class PassthroughSession(OpenSession):
         """
         params = {
             "protocolVersion": version,
-            "capabilities": self.capabilities().model_dump(by_alias=True, mode="json", exclude_none=True),
+            "capabilities": self.announced,
             "clientInfo": IMPLEMENTATION.model_dump(by_alias=True, mode="json", exclude_none=True),
         }
         raw = await self._negotiate("initialize", params, {"cancel_on_abandon": False})
@@ -290,8 +297,8 @@ class PassthroughSession(OpenSession):
         await self.notify_raw("notifications/initialized", None)
         self.offered = "" if version == LATEST_HANDSHAKE_VERSION else version
 
-    async def discover_within(self, seconds: float) -> None:
-        """Ask the peer for its modern protocol versions, and adopt one.
+    async def discover_within(self, seconds: float | None) -> DiscoverResult:
+        """Ask the peer for its modern protocol versions, and adopt one; return its answer.
 
         Raises:
             MCPError, UpstreamError: the peer refused, or did not answer in time.
@@ -302,15 +309,17 @@ class PassthroughSession(OpenSession):
         meta = {
             PROTOCOL_VERSION_META_KEY: version,
             CLIENT_INFO_META_KEY: IMPLEMENTATION.model_dump(by_alias=True, mode="json", exclude_none=True),
-            CLIENT_CAPABILITIES_META_KEY: self.capabilities().model_dump(by_alias=True, mode="json", exclude_none=True),
+            CLIENT_CAPABILITIES_META_KEY: self.announced,
         }
         headers = {MCP_PROTOCOL_VERSION_HEADER: version, MCP_METHOD_HEADER: "server/discover"}
         # On timeout, the request is closed: a server that hangs on it may accept only one connection at a time.
-        options: CallOptions = {"timeout": seconds, "headers": headers}
+        options: CallOptions = {"headers": headers} if seconds is None else {"timeout": seconds, "headers": headers}
         raw = await self._negotiate("server/discover", {"_meta": meta}, options)
         if isinstance(ttl := raw.get("ttlMs"), int | float) and ttl < 0:
             raw["ttlMs"] = 0
-        self.adopt(DiscoverResult.model_validate(raw))
+        result = DiscoverResult.model_validate(raw)
+        self.adopt(result)
+        return result
 
     async def _negotiate(self, method: str, params: JsonObject, options: CallOptions) -> JsonObject:
         with noting_answer() as answered:
@@ -356,15 +365,26 @@ class PassthroughSession(OpenSession):
         self.stamp(data, options)
         if call is not None and self.protocol_version in MODERN_PROTOCOL_VERSIONS:
             meta = data["params"]["_meta"]
-            meta[CLIENT_CAPABILITIES_META_KEY] = call.audience.client_capabilities.announced
+            meta[CLIENT_CAPABILITIES_META_KEY] = self._announced_of(call.audience.client_capabilities)
             if call.audience.log_level is not None:
                 meta[LOG_LEVEL_META_KEY] = call.audience.log_level
         stamp_request(data["params"], options.setdefault("headers", {}))
         return data
 
-    def capabilities(self) -> ClientCapabilities:
-        """Return the capabilities of the clients of this session."""
-        return ClientCapabilities.model_validate(self.questions.client_capabilities.announced)
+    @property
+    def announced(self) -> JsonObject:
+        """Return the announced capabilities of the clients of this session."""
+        return self._announced_of(self.questions.client_capabilities)
+
+    def _announced_of(self, client_capabilities: ClientCapabilities) -> JsonObject:
+        return without_extensions(client_capabilities.announced, self._http.denied_extensions)
+
+    @property
+    def peer_capabilities(self) -> ServerCapabilities:
+        """Return the capabilities of the server, without extensions that are switched off."""
+        return ServerCapabilities(
+            without_extensions(read_server(self.server_capabilities).declared, self._http.denied_extensions)
+        )
 
     async def asked(self, ctx: DispatchContext[TransportContext], method: str, params: JsonObject) -> JsonObject:
         """Return the client's answer to a question of the peer."""
@@ -378,7 +398,7 @@ class PassthroughSession(OpenSession):
         if method == PROGRESS and (on_progress := self._reported.get(str(params.get("progressToken")))) is not None:
             await report_progress(params, on_progress)
             return True
-        if method not in TOLD:
+        if method not in TOLD and is_of_protocol(method):
             return False
         await self.questions.tell(method, params)
         return True
@@ -393,9 +413,6 @@ def _refusal(error: MCPError, answered: RequestOutcome) -> HttpRefusal:
     if answered.refusal is not None:
         return answered.refusal
     return HttpRefusal.of_error(error, names_request=answered.names_request, has_begun=answered.has_begun)
-
-
-_DATE = re.compile(r"\d{4}-\d{2}-\d{2}")
 
 
 def _initialized(raw: JsonObject, offered: str) -> tuple[InitializeResult, str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import shutil
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 from dataclasses import replace
 from functools import partial
@@ -18,6 +18,7 @@ from mcp.client.stdio import StdioServerParameters
 from pml_gateway.config.commands.packages import package_run
 from pml_gateway.config.document import is_there
 from pml_gateway.config.servers import Transport, UpstreamDefinition
+from pml_gateway.environment import child_environment
 from pml_gateway.errors import GatewayError, SecretError, UpstreamUnusableError
 from pml_gateway.log import get_logger
 from pml_gateway.mcp.bodies import ACCEPTED_ENCODING
@@ -31,6 +32,7 @@ from pml_gateway.processes.children import Children, open_children
 from pml_gateway.processes.confinement.loader_variables import is_loader_variable
 from pml_gateway.processes.confinement.start import ConfinedClient, confinement, found_command, is_foreign, search_path
 from pml_gateway.processes.stdio import open_child
+from pml_gateway.processes.unknown_packages import unknown_package
 from pml_gateway.secrets.env_file import read_env_file
 from pml_gateway.secrets.masking import without_defaults
 from pml_gateway.secrets.references import resolve_in
@@ -38,52 +40,6 @@ from pml_gateway.text import escaped
 from pml_gateway.working_directory import WorkingDirectory
 
 logger = get_logger(__name__)
-
-ALLOWED = frozenset(
-    {
-        "PATH",
-        "HOME",
-        "USER",
-        "LOGNAME",
-        "SHELL",
-        "TERM",
-        "LANG",
-        "LANGUAGE",
-        "TZ",
-        "TMPDIR",
-        "TEMP",
-        "TMP",
-        # proxies and certificate authorities, in both spellings that programs read
-        "HTTP_PROXY",
-        "HTTPS_PROXY",
-        "NO_PROXY",
-        "ALL_PROXY",
-        "http_proxy",
-        "https_proxy",
-        "no_proxy",
-        "all_proxy",
-        "SSL_CERT_FILE",
-        "SSL_CERT_DIR",
-        "REQUESTS_CA_BUNDLE",
-        "CURL_CA_BUNDLE",
-        "NODE_EXTRA_CA_CERTS",
-        # without these, processes do not start on Windows
-        "SYSTEMROOT",
-        "SYSTEMDRIVE",
-        "APPDATA",
-        "LOCALAPPDATA",
-        "USERPROFILE",
-        "PATHEXT",
-        "COMSPEC",
-    }
-)
-
-
-def child_environment(environ: Mapping[str, str], configured: Mapping[str, str]) -> dict[str, str]:
-    """Return the environment of a child process; it inherits nothing else from the gateway."""
-    inherited = {key: value for key, value in environ.items() if key in ALLOWED or key.startswith("LC_")}
-    return inherited | dict(configured)
-
 
 _NOTIFICATION = b'"method":"notifications/'
 NOTIFICATION_STARTS = 200
@@ -156,6 +112,14 @@ async def _open_stdio(
     log_file = log_path(logs_dir, upstream_id)
     begun = log_size(log_file)
     run = package_run(parameters.command, parameters.args)
+    # A package runner may fetch a new version at any start.
+    install_until = http.install.until if http.install is not None else None if run is None else 0.0
+
+    def on_start(pid: int) -> None:
+        http.pid = pid
+        if http.install is not None:
+            http.install.began(pid)
+
     try:
         with nullcontext(given) if given is not None else open_children() as children:
             async with open_child(
@@ -164,8 +128,8 @@ async def _open_stdio(
                 log_file=log_file,
                 max_bytes=http.max_bytes,
                 children=children,
-                may_install=run is not None,
-                on_start=partial(setattr, http, "pid"),
+                install_until=install_until,
+                on_start=on_start,
                 on_unread=partial(setattr, http, "was_read", False),
             ) as streams:
                 yield streams
@@ -176,10 +140,15 @@ async def _open_stdio(
         ) from exc
     # However the connection ended, the server's last output may explain it better.
     except Exception as exc:
-        broken = npx_cache.broken(upstream_id, last_words(log_file, begun), run)
-        if broken is None:
+        if run is None:
             raise
-        raise broken from exc
+        said = last_words(log_file, begun)
+        fault = npx_cache.broken(upstream_id, said, run)
+        if fault is None and http.install is not None and not http.install.is_over:
+            fault = unknown_package(upstream_id, said, run)
+        if fault is None:
+            raise
+        raise fault from exc
 
 
 def process_parameters(

@@ -6,33 +6,32 @@ from typing import TYPE_CHECKING, cast
 
 import anyio.to_thread
 
-from pml_gateway.config.advice import intent_sources, literal_secrets, unresolved_references, without_effect
-from pml_gateway.config.settings import Settings
+from pml_gateway.config.advice import LOAD_CHECKS, SETTINGS_CHECKS
+from pml_gateway.config.findings import SettingsCase, run_checks
 from pml_gateway.errors import InvalidInputError, ReferenceNotFoundError
 from pml_gateway.exposure.instructions import NO_SYSTEMS, Systems
 from pml_gateway.exposure.meta_tool import MetaTool
-from pml_gateway.exposure.patterns import without_grants
 from pml_gateway.exposure.token_count import TOKENIZER, count_tokens
-from pml_gateway.gateway.calling import CallContext
+from pml_gateway.gateway.call import CallContext
 from pml_gateway.gateway.request import call_intent, effective_mode
 from pml_gateway.gateway.state import GatewayState
 from pml_gateway.gateway.tool_list import COUNTED_VERSION, list_tokens
 from pml_gateway.meta.arguments import choice, string
+from pml_gateway.policy.idle_entries import idle_entries
 from pml_gateway.results.content import data_result
 from pml_gateway.results.lineage import lineage
 from pml_gateway.results.store import visible_to
 from pml_gateway.results.stored import StoredResult
+from pml_gateway.secrets.known import without_secrets
 from pml_gateway.text import counted
 from pml_gateway.types import Effect, ExposureMode, JsonObject
 from pml_gateway.upstreams.breaker import BreakerState
-from pml_gateway.working_directory import WorkingDirectory
 
 if TYPE_CHECKING:
     from pml_gateway.gateway.gateway import Gateway
 
 SECTIONS = ("overview", "upstreams", "tokens", "problems", "lineage")
 """Sections that a client can ask for."""
-
 
 AWAITS_REVIEW = "held back; the owner sees why with: pml trust"
 """Names no definition: those held back do not exist for clients, even for those that see everything else."""
@@ -100,11 +99,11 @@ def _upstreams(context: CallContext) -> list[JsonObject]:
         tools = context.view.servers.get(upstream_id, 0)
         if not tools and not unrestricted:
             continue
-        row: JsonObject = {"server": upstream_id, "state": upstream.state.value, "tools": tools}
+        row: JsonObject = {"server": upstream_id, "state": upstream.connector.state.value, "tools": tools}
         if upstream.breaker.state is not BreakerState.CLOSED:
             row["breaker"] = upstream.breaker.report()
-        if unrestricted and upstream.last_error is not None:
-            row["error"] = str(upstream.last_error)
+        if unrestricted and upstream.connector.last_error is not None:
+            row["error"] = without_secrets(str(upstream.connector.last_error))
         rows.append(row)
     return rows
 
@@ -113,8 +112,8 @@ async def _problems(context: CallContext) -> list[str]:
     """Return problems for the owner; empty unless the client sees all servers and clients, which they name."""
     if not _sees_all(context):
         return []
-    found = await anyio.to_thread.run_sync(_misconfigurations, context.state, _gateway(context).pool.working_directory)
-    held = sum(len(pins.held) for pins in _gateway(context).trust_gate.servers.values())
+    found = await anyio.to_thread.run_sync(_misconfigurations, context.state, _gateway(context))
+    held = _gateway(context).trust_gate.held_count
     return [f"{counted(held, 'definition')} {AWAITS_REVIEW}", *found] if held else found
 
 
@@ -136,15 +135,16 @@ async def _lineage(context: CallContext, ref: str) -> JsonObject:
 
 
 def _sees_all(context: CallContext) -> bool:
-    return context.scope.client.sees_everything and not context.state.settings.gateway.blacklisted_tools
+    return context.view.hides_nothing
 
 
 async def _tokens(context: CallContext) -> JsonObject:
     state, client = context.state, context.scope.client
-    intent = call_intent(context.scope, state.settings.gateway)
+    settings = state.settings.gateway
+    intent, mode = call_intent(context.scope, settings), effective_mode(context.scope, settings)
     costs = [await anyio.to_thread.run_sync(list_tokens, state, mode, intent, client) for mode in ExposureMode]
     return {
-        "instructions": await anyio.to_thread.run_sync(lambda: count_tokens(state.instructions(context.view))),
+        "instructions": await anyio.to_thread.run_sync(lambda: count_tokens(state.instructions(context.view, mode))),
         "tokenizer": TOKENIZER,
         "protocol_version": COUNTED_VERSION,
         "intent": intent,
@@ -152,17 +152,14 @@ async def _tokens(context: CallContext) -> JsonObject:
     }
 
 
-def _misconfigurations(state: GatewayState, working_directory: WorkingDirectory) -> list[str]:
-    settings: Settings = state.settings
-    hybrid = settings.gateway.hybrid
-    unknown = without_grants(hybrid.whitelisted_tools, state.catalog.tools, state.catalog.ownership)
+def _misconfigurations(state: GatewayState, gateway: Gateway) -> list[str]:
+    settings, catalog = state.settings, state.catalog
+    case = SettingsCase(settings, gateway.pool.working_directory.environ)
+    found = run_checks((*LOAD_CHECKS, *SETTINGS_CHECKS), case)
+    found += idle_entries(settings, catalog, gateway.trust_gate.servers, gateway.silent)
     return [
-        *without_effect(settings),
-        *intent_sources(settings),
-        *unresolved_references(settings, working_directory.environ),
-        *literal_secrets(settings),
-        *(f"gateway.hybrid.whitelisted_tools: {entry!r} names no tool" for entry in unknown),
-        *(f"{tool.qualified_name}: repaired: {repair}" for tool in state.catalog.tools for repair in tool.repairs),
+        *(str(finding) for finding in found if finding.is_fault),
+        *(f"{tool.qualified_name}: repaired: {repair}" for tool in catalog.tools for repair in tool.repairs),
     ]
 
 

@@ -9,7 +9,7 @@ import anyio.to_thread
 
 from pml_gateway.errors import InvalidInputError
 from pml_gateway.exposure.modes import ScoredTools
-from pml_gateway.gateway.calling import CallContext, search_hint
+from pml_gateway.gateway.call import CallContext, search_hint
 from pml_gateway.gateway.request import MAX_INTENT_LENGTH
 from pml_gateway.gateway.state import GatewayState
 from pml_gateway.index.clauses import split_clauses
@@ -46,7 +46,7 @@ async def tools_for_intent(context: CallContext, intent: Any) -> JsonObject:
     if any(found.values()):
         after = "nothing ran; send steps with these tools, dry_run checks them"
     else:
-        after = f"no tool fits; {search_hint(view, state)}"
+        after = f"no tool fits; {search_hint(view, context.scope.client, state)}"
     return data_result({"parts": parts, "next": after})
 
 

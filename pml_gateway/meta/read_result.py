@@ -6,7 +6,7 @@ from pml_gateway.config.settings import Settings
 from pml_gateway.errors import InvalidInputError
 from pml_gateway.exposure.instructions import NO_SYSTEMS, Systems
 from pml_gateway.exposure.meta_tool import MetaTool
-from pml_gateway.gateway.calling import CallContext
+from pml_gateway.gateway.call import CallContext
 from pml_gateway.meta.arguments import boolean, integer, string
 from pml_gateway.results.content import (
     Content,

@@ -8,7 +8,7 @@ from pml_gateway.catalog.model import CatalogTool
 from pml_gateway.errors import ErrorCode
 from pml_gateway.exposure.schema_text import outcome, plain_name, required_names, signature, typescript_type
 from pml_gateway.results.learning import Output
-from pml_gateway.text import counted
+from pml_gateway.text import counted, escaped_json
 from pml_gateway.types import JsonObject
 
 _CALL_ERRORS = (
@@ -21,7 +21,7 @@ _CALL_ERRORS = (
 )
 
 
-def render_json(tool: CatalogTool, output: Output | None = None) -> JsonObject:
+def render_json(tool: CatalogTool, output: Output | None = None, example: JsonObject | None = None) -> JsonObject:
     """Return the whole specification; an inferred output schema is separate from a declared one."""
     kept = ("title", "description", "inputSchema", "outputSchema", "annotations")
     specification: JsonObject = {key: tool.definition[key] for key in kept if key in tool.definition}
@@ -31,11 +31,12 @@ def render_json(tool: CatalogTool, output: Output | None = None) -> JsonObject:
         "name": tool.qualified_name,
         "server": tool.upstream_id,
         **specification,
+        **({} if example is None else {"example": example}),
         "errors": [code.value for code in _CALL_ERRORS],
     }
 
 
-def render_typescript(tool: CatalogTool, output: Output | None = None) -> JsonObject:
+def render_typescript(tool: CatalogTool, output: Output | None = None, example: JsonObject | None = None) -> JsonObject:
     """Return the tool as a TypeScript declaration with its documentation."""
     identifier = tool.qualified_name.replace("-", "_")
     result = "unknown" if output is None else typescript_type(output.schema)
@@ -43,12 +44,15 @@ def render_typescript(tool: CatalogTool, output: Output | None = None) -> JsonOb
         result = f"/* inferred from {counted(output.observed, 'result')} */ {result}"
     arguments = typescript_type(tool.definition["inputSchema"])
     lines = tool.description.replace("*/", "* /").splitlines() or [""]
+    if example is not None:
+        # Only strings of JSON can have this pair, and a slash in them may be escaped.
+        lines.append("@example " + escaped_json(example).replace("*/", "*\\/"))
     comment = "\n".join(["/**", *(f" * {line}".rstrip() for line in lines), " */"])
     code = f"{comment}\ndeclare function {identifier}(args: {arguments}): Promise<{result}>;"
     return {"name": tool.qualified_name, "server": tool.upstream_id, "typescript": code}
 
 
-def render_markdown(tool: CatalogTool, output: Output | None = None) -> JsonObject:
+def render_markdown(tool: CatalogTool, output: Output | None = None, example: JsonObject | None = None) -> JsonObject:
     """Return the tool as a short Markdown page."""
     schema = tool.definition["inputSchema"]
     properties = schema.get("properties") if isinstance(schema.get("properties"), dict) else {}
@@ -65,6 +69,8 @@ def render_markdown(tool: CatalogTool, output: Output | None = None) -> JsonObje
         lines.append(
             f"- `{plain_name(name)}` ({typescript_type(details, 1, schema)}, {needed}): {text}{default}".rstrip(": ")
         )
+    if example is not None:
+        lines += ["", "Example of arguments:", "", f"    {escaped_json(example)}"]
     if output is not None:
         source = "" if output.observed is None else f" (inferred from {counted(output.observed, 'result')})"
         lines += ["", f"Returns{source}: `{typescript_type(output.schema, 1, output.schema)}`"]

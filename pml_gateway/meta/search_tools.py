@@ -1,34 +1,44 @@
-"""`search_tools`: finds the tools for a task, ranked."""
+"""`search_tools`: finds the tools for a task, ranked, or shows the menus of servers."""
 
 from __future__ import annotations
 
 import fnmatch
 import json
-from collections.abc import Sequence
-from dataclasses import replace
+import time
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
 
 import anyio.to_thread
 
 from pml_gateway.catalog.model import CatalogTool
 from pml_gateway.config.settings import Settings
 from pml_gateway.errors import GatewayError, InvalidInputError
+from pml_gateway.exposure.grouping import Namespace
 from pml_gateway.exposure.instructions import Systems
+from pml_gateway.exposure.menu import by_use, grouped, menu_line
 from pml_gateway.exposure.meta_tool import MetaTool
-from pml_gateway.exposure.namespaces import call_signature
-from pml_gateway.exposure.schema_text import signature
+from pml_gateway.exposure.namespaces import action_call, call_signature
+from pml_gateway.exposure.schema_text import short_signature, signature
 from pml_gateway.exposure.token_count import count_tokens
-from pml_gateway.gateway.calling import CallContext
+from pml_gateway.gateway.call import CallContext
 from pml_gateway.gateway.events import ToolsSearched
+from pml_gateway.gateway.request import history_of
 from pml_gateway.gateway.state import GatewayState
-from pml_gateway.meta.arguments import choice, integer, string
+from pml_gateway.meta.arguments import choice, integer, string, strings
 from pml_gateway.policy.view import View
 from pml_gateway.results.content import data_result
-from pml_gateway.text import first_sentence, folded, shortened
+from pml_gateway.text import counted, first_sentence, folded, shortened
 from pml_gateway.types import Effect, JsonObject, Ranking
 
 MAX_LIMIT = 50
 MAX_QUERY = 4000
 MAX_UNAVAILABLE = 12
+MAX_ABOUT = 100
+TELLING = 4
+"""Tools that say what a server is for, if it does not say so itself."""
+
 _GLOB_CHARACTERS = frozenset("*?[")
 
 
@@ -56,8 +66,8 @@ def _described(description: str) -> JsonObject:
             "properties": {
                 "query": {"type": "string", "description": "the task in a few words, or a tool's name"},
                 "limit": {"type": "integer", "minimum": 1, "maximum": MAX_LIMIT, "default": 5},
-                "offset": {"type": "integer", "minimum": 0},
-                "server": {"type": "string"},
+                "offset": {"type": "integer"},
+                "server": {"type": ["string", "array"]},
                 "detail": {"enum": ["signature", "name", "schema"], "default": "signature"},
                 "max_tokens": {"type": "integer", "minimum": 1},
             },
@@ -67,69 +77,127 @@ def _described(description: str) -> JsonObject:
     }
 
 
+@dataclass(frozen=True, slots=True)
+class _Found:
+    """Tools that a query matches, best first; without scores if they are not ranked."""
+
+    tools: Sequence[CatalogTool]
+    scores: Sequence[float | None]
+    ranking: Ranking | None = None
+    partial: str = ""
+    unknown: tuple[str, ...] = ()
+    groups: Sequence[JsonObject] = ()
+    is_menu: bool = False
+
+
 async def search_tools(context: CallContext, arguments: JsonObject) -> JsonObject:
-    """Return ranked hits for a query, tools for a name pattern, or the servers for `*`."""
+    """Return ranked hits for a query, the menus of some servers, the tools of a pattern, or the servers for `*`."""
     await context.gateway.first_lists(context.view)
     state = await context.gateway.wait_for_search()
     view = state.view(context.scope.client)
     context = replace(context, state=state, view=view)
     query = string(arguments, "query", default="")[:MAX_QUERY].strip()
-    if query in ("", "*") and not arguments.get("server"):
-        servers = [{"server": server, "tools": count} for server, count in view.servers.items()]
-        unavailable = _unavailable(context, enough=False, query="")
-        answer: JsonObject = {"servers": servers, "total_tools": len(view.tools), **unavailable}
-        return data_result(answer | ({"note": wait} if (wait := state.systems(view).wait) else {}))
-    limit = integer(arguments, "limit", default=state.settings.search.limit, minimum=1, maximum=MAX_LIMIT)
+    servers = strings(arguments, "server", '["<server>"]') if arguments.get("server") else []
+    is_menu = query in ("", "*")
+    if is_menu and not servers:
+        return data_result(_overview(context))
+    is_pattern = not is_menu and bool(_GLOB_CHARACTERS & set(query)) and " " not in query
+    usual = MAX_LIMIT if is_menu or is_pattern else state.settings.search.limit
+    limit = integer(arguments, "limit", default=usual, minimum=1, maximum=MAX_LIMIT)
     offset = integer(arguments, "offset", default=0, minimum=0, maximum=10_000)
-    detail = choice(arguments, "detail", ("signature", "name", "schema"))
-    server = string(arguments, "server", default="") or None
-    if server is not None and server not in view.servers:
-        raise _no_server(context, server)
-    unknown: tuple[str, ...] = ()
-    if not query or (_GLOB_CHARACTERS & set(query) and " " not in query):
-        matching = [(tool, 1.0) for tool in _matching(view, query or "*") if server in (None, tool.upstream_id)]
-        ranking, partial = None, ""
+    if missing := [server for server in servers if server not in view.servers]:
+        raise _no_server(context, missing[0])
+    if is_menu:
+        found = await anyio.to_thread.run_sync(_menu, state, view, servers)
+    elif is_pattern:
+        tools = [tool for tool in _matching(view, query) if not servers or tool.upstream_id in servers]
+        found = _Found(tools, [1.0] * len(tools))
     else:
-        found = await anyio.to_thread.run_sync(
-            lambda: state.search(view, query, min(offset + limit + 1, 1000), server=server)
-        )
-        matching = [(tool, score) for tool, score in found.tools if score >= state.settings.search.min_score]
-        ranking = found.ranking if found.ranking is not Ranking.FUSED else None
-        partial, waiting = found.partial, " ".join(context.gateway.unavailable(view)).casefold()
-        unknown = tuple(word for word in found.unknown if word not in waiting)
-    page = matching[offset : offset + limit]
-    exact = [tool for tool, score in page if score >= 1.0 and query in _names(view, tool)]
-    hits: Sequence[JsonObject] = [
-        hit_of(context, tool, score, "schema" if len(exact) == 1 and tool is exact[0] else detail)
-        for tool, score in page
-    ]
-    answer = {"hits": _within_tokens(hits, arguments)}
-    shown = [tool for tool, _ in page[: len(answer["hits"])]]
+        found = await _ranked(context, query, servers, offset + limit + 1)
+    answer, shown = _page(context, found, arguments, query, slice(offset, offset + limit))
     context.gateway.events.publish(ToolsSearched(state, context.scope, query, shown, offset))
-    if len(answer["hits"]) < len(hits):
-        answer["omitted_by_max_tokens"] = len(hits) - len(answer["hits"])
-    if len(matching) > offset + limit:
-        answer["next_offset"] = offset + limit
-    if ranking is not None:
-        answer["ranking"] = ranking.value
-    if partial:
-        answer["partial"] = partial
-    if unknown:
-        answer["unknown_words"] = list(unknown)
-    if not hits:
-        answer["reason"] = _nothing_found(query, state, view, unknown)
-    return data_result(answer | _unavailable(context, enough=len(matching) >= limit, query=query))
+    history = history_of(context.scope, state.settings.gateway)
+    if history is not None and not (is_menu or is_pattern):
+        history.note_search(query, time.time())
+    if not found.tools:
+        answer["reason"] = _nothing_found(query, state, view, found.unknown)
+    elif offset >= len(found.tools):
+        answer["reason"] = f"offset {offset} is past the last of {counted(len(found.tools), 'tool')}"
+    return data_result(answer | _unavailable(context, enough=len(found.tools) >= limit, query=query))
 
 
-def hit_of(context: CallContext, tool: CatalogTool, score: float, detail: str = "signature") -> JsonObject:
-    """Return the description of a hit for this client."""
-    described: JsonObject = {"name": tool.qualified_name, "score": round(score, 3)}
-    if detail != "name":
-        described["signature"] = _call(context, tool) + context.outcome_of(tool)
-        described["description"] = first_sentence(tool.description or tool.title)
-    if detail == "schema":
-        described["description"] = tool.description
-        described["inputSchema"] = tool.definition["inputSchema"]
+async def _ranked(context: CallContext, query: str, servers: Collection[str], count: int) -> _Found:
+    """Return the best tools for a query; those below `search.min_score` are left out."""
+    state, view = context.state, context.view
+    found = await anyio.to_thread.run_sync(lambda: state.search(view, query, min(count, 1000), servers=servers))
+    kept = [(tool, score) for tool, score in found.tools if score >= state.settings.search.min_score]
+    waiting = " ".join(context.gateway.unavailable(view)).casefold()
+    return _Found(
+        [tool for tool, _ in kept],
+        [score for _, score in kept],
+        found.ranking if found.ranking is not Ranking.FUSED else None,
+        found.partial,
+        tuple(word for word in found.unknown if word not in waiting),
+    )
+
+
+def _page(
+    context: CallContext, found: _Found, arguments: JsonObject, query: str, page: slice
+) -> tuple[JsonObject, list[CatalogTool]]:
+    """Return the answer for one page of what was found, and the tools on it."""
+    tools, scores = found.tools[page], found.scores[page]
+    detail = choice(arguments, "detail", ("signature", "name", "schema"))
+    answer: JsonObject = {"groups": found.groups} if found.groups and not page.start else {}
+    described: Sequence[Any]
+    if found.is_menu and arguments.get("detail") is None:
+        key, described = (
+            "menu",
+            [menu_line(tool, _call(context, tool, short_signature), context.outcome_of(tool)) for tool in tools],
+        )
+    else:
+        exact = [
+            tool
+            for tool, score in zip(tools, scores, strict=True)
+            if score == 1 and query in _names(context.view, tool)
+        ]
+        # A schema says nothing of actions, by which tools are called next to namespaces.
+        has_schema = len(exact) == 1 and arguments.get("detail") is None and _action(context, exact[0]) is None
+        details = ["schema" if has_schema and tool is exact[0] else detail for tool in tools]
+        key, described = "hits", list(map(partial(hit_of, context), tools, scores, details))
+    fitting = _within_tokens(described, arguments, answer)
+    if described and not fitting and answer:
+        answer, fitting = {}, _within_tokens(described, arguments, {})
+    answer[key] = fitting
+    shown = [*tools[: len(answer[key])]]
+    if len(shown) < len(tools):
+        answer["omitted_by_max_tokens"] = len(tools) - len(shown)
+    if shown and len(found.tools) > page.start + len(shown):
+        answer["next_offset"] = page.start + len(shown)
+    if found.ranking is not None:
+        answer["ranking"] = found.ranking.value
+    if found.partial:
+        answer["partial"] = found.partial
+    if found.unknown:
+        answer["unknown_words"] = list(found.unknown)
+    return answer, shown
+
+
+def hit_of(context: CallContext, tool: CatalogTool, score: float | None, detail: str = "signature") -> JsonObject:
+    """Return the description of a hit for this client; without a score, of a tool that was not searched for."""
+    described: JsonObject = {"name": tool.qualified_name}
+    if score is not None:
+        described["score"] = round(score, 3)
+    match detail:
+        case "signature":
+            described["signature"] = _call(context, tool, signature) + context.outcome_of(tool)
+            described["description"] = first_sentence(tool.description or tool.title)
+        case "schema":
+            if (found := _action(context, tool)) is not None:
+                described["call"] = action_call(*found, ["…"])
+            if outcome := context.outcome_of(tool).strip():
+                described["outcome"] = outcome
+            described["description"] = tool.description
+            described["inputSchema"] = tool.definition["inputSchema"]
     if tool.stale:
         described["unavailable"] = True
     return described
@@ -158,12 +226,66 @@ def _no_server(context: CallContext, server: str) -> GatewayError:
     return InvalidInputError(f"server {server!r} has no tools here", hint=f"servers: {names}")
 
 
-def _call(context: CallContext, tool: CatalogTool) -> str:
-    """Return the signature for calling a hit: by its name, or as an action if namespaces are listed."""
+def _call(context: CallContext, tool: CatalogTool, written: Callable[[str, JsonObject], str]) -> str:
+    """Return the call of a tool as `written`, by its name, or as an action if namespaces are listed."""
+    if (found := _action(context, tool)) is not None:
+        return call_signature(*found)
+    return written(tool.qualified_name, tool.definition["inputSchema"])
+
+
+def _action(context: CallContext, tool: CatalogTool) -> tuple[Namespace, str] | None:
+    """Return the namespace of a tool, with its action there; None if no namespaces are listed."""
     for namespace in context.state.namespaces(context.view).values():
         if (action := namespace.by_tool.get(tool.qualified_name)) is not None:
-            return call_signature(namespace, action)
-    return signature(tool.qualified_name, tool.definition["inputSchema"])
+            return namespace, action
+    return None
+
+
+def _overview(context: CallContext) -> JsonObject:
+    """Return all servers: the number of tools of each, and what it is for."""
+    state, view = context.state, context.view
+    used = _used(state, view)
+    servers = [
+        {"server": server, "tools": count, "about": _about(view, server, used)}
+        for server, count in view.servers.items()
+    ]
+    answer = {"servers": servers, "total_tools": len(view.tools), **_unavailable(context, enough=False, query="")}
+    return answer | ({"note": wait} if (wait := state.systems(view).wait) else {})
+
+
+def _about(view: View, server: str, used: Mapping[CatalogTool, int]) -> str:
+    """Return what a server is for: the first sentence of its instructions, or the names of some of its tools."""
+    if said := first_sentence(view.instructions.get(server, ""), MAX_ABOUT):
+        return said
+    names = [tool.name for tool in by_use(_tools_of(view, server), used)]
+    more = len(names) - TELLING
+    return shortened(", ".join(names[:TELLING]), MAX_ABOUT) + (f" and {more} more" if more > 0 else "")
+
+
+def _tools_of(view: View, server: str) -> list[CatalogTool]:
+    return [tool for tool in view.searchable if tool.upstream_id == server]
+
+
+def _used(state: GatewayState, view: View) -> dict[CatalogTool, int]:
+    """Return the place of each tool that was called before, the most used first; none if calls are not recorded."""
+    return {tool: place for place, tool in enumerate(state.used(view))} if state.settings.usage.record else {}
+
+
+def _menu(state: GatewayState, view: View, servers: Sequence[str]) -> _Found:
+    """Return the tools of these servers, in groups if they are many, with the place where each group begins."""
+    used, tools = _used(state, view), list[CatalogTool]()
+    groups: list[JsonObject] = []
+    for server in dict.fromkeys(servers):
+        named = grouped(_tools_of(view, server), used)
+        for name, members in named.items():
+            if name or len(servers) > 1:
+                within = {"server": server} if len(servers) > 1 else {}
+                groups.append(
+                    {**within, **({"group": name} if name else {}), "tools": len(members), "offset": len(tools)}
+                )
+            tools += members
+    has_groups = any("group" in each for each in groups)
+    return _Found(tools, [None] * len(tools), groups=groups if has_groups else (), is_menu=True)
 
 
 def _matching(view: View, pattern: str) -> list[CatalogTool]:
@@ -179,17 +301,18 @@ def _names(view: View, tool: CatalogTool) -> tuple[str, ...]:
     return (tool.qualified_name, tool.source, *((tool.name,) if is_its_own else ()))
 
 
-def _within_tokens(hits: Sequence[JsonObject], arguments: JsonObject) -> Sequence[JsonObject]:
+def _within_tokens(described: Sequence[Any], arguments: JsonObject, answer: JsonObject) -> Sequence[Any]:
+    """Return the first of these that fit into `max_tokens`, together with what the answer has already."""
     if arguments.get("max_tokens") is None:
-        return hits
+        return described
     budget = integer(arguments, "max_tokens", default=1, minimum=1, maximum=10**9)
-    kept: list[JsonObject] = []
-    for hit in hits:
-        budget -= count_tokens(json.dumps(hit, ensure_ascii=False, separators=(",", ":")))
+    kept: list[Any] = []
+    for each in (answer, *described):
+        budget -= count_tokens(json.dumps(each, ensure_ascii=False, separators=(",", ":")))
         if budget < 0:
             break
-        kept.append(hit)
-    return kept
+        kept.append(each)
+    return kept[1:]
 
 
 def _nothing_found(query: str, state: GatewayState, view: View, unknown: Sequence[str]) -> str:
@@ -198,8 +321,8 @@ def _nothing_found(query: str, state: GatewayState, view: View, unknown: Sequenc
         return f"no tool that is known yet fits {shown!r}. {wait}"
     minimum = state.settings.search.min_score
     if unknown:
-        return f"no tool knows {' or '.join(map(repr, unknown))}, of {shown!r}; '*' lists the systems"
-    return f"no tool reaches search.min_score {minimum:g} for {shown!r}; use other words, or '*' for the systems"
+        return f"no tool knows {' or '.join(map(repr, unknown))}, of {shown!r}; '*' lists the servers"
+    return f"no tool reaches search.min_score {minimum:g} for {shown!r}; use other words, or '*' for the servers"
 
 
 SEARCH_TOOLS = MetaTool(

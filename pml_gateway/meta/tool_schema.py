@@ -5,7 +5,8 @@ from __future__ import annotations
 from pml_gateway.errors import GatewayError, InvalidInputError
 from pml_gateway.exposure.instructions import Systems
 from pml_gateway.exposure.meta_tool import MetaTool
-from pml_gateway.gateway.calling import CallContext
+from pml_gateway.gateway.call import CallContext
+from pml_gateway.meta.argument_examples import example_of
 from pml_gateway.meta.arguments import choice, strings
 from pml_gateway.meta.schemas import render_json, render_markdown, render_typescript
 from pml_gateway.results.content import data_result
@@ -38,13 +39,17 @@ async def tool_schema(context: CallContext, arguments: JsonObject) -> JsonObject
         raise InvalidInputError(f"names: {len(names)} names; at most {MAX_NAMES} in one call")
     chosen = choice(arguments, "format", ("json", "typescript", "markdown"))
     render = {"json": render_json, "typescript": render_typescript, "markdown": render_markdown}[chosen]
-    specifications, unknown = [], []
+    tools, unknown = [], []
     for name in dict.fromkeys(names):
         try:
-            tool = context.find(name)
-            specifications.append(render(tool, context.gateway.shapes.output_of(context.scope.client, tool)))
+            tools.append(context.find(name))
         except GatewayError as error:
             unknown.append(error)
+    client, specifications = context.scope.client, []
+    recorded = await context.gateway.recorded_arguments(client, tools)
+    for tool in tools:
+        example = await example_of(tool, recorded.get(tool, ()))
+        specifications.append(render(tool, context.gateway.shapes.output_of(client, tool), example))
     if unknown and not specifications:
         raise unknown[0]
     errors = [error.as_json(without=("retryable", "details")) for error in unknown]

@@ -5,14 +5,15 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import partial
 
-from pml_gateway.exposure.instructions import NO_SYSTEMS, Systems
+from pml_gateway.exposure.instructions import Systems
 from pml_gateway.exposure.meta_tool import MetaTool
-from pml_gateway.gateway.calling import CallContext
-from pml_gateway.meta.arguments import boolean
+from pml_gateway.gateway.call import CallContext
+from pml_gateway.gateway.steps import StepCalls
+from pml_gateway.meta.arguments import boolean, choice
 from pml_gateway.meta.intents import tools_for_intent
 from pml_gateway.processes.budget import current_budget
 from pml_gateway.results.content import data_result, noted, with_media
-from pml_gateway.types import JsonObject
+from pml_gateway.types import Effect, JsonObject
 from pml_gateway.workflow.checks import PlanCheck, check_plan, dry_run_answer
 from pml_gateway.workflow.execute import Run
 from pml_gateway.workflow.outcome import RunStatus
@@ -20,12 +21,17 @@ from pml_gateway.workflow.parse import parse_batch, parse_workflow
 from pml_gateway.workflow.plan import Plan, PlanError, StepProblem, limits_of
 from pml_gateway.workflow.report import batch_answer, workflow_answer
 
+EFFECTS = ("read", "write", "destructive")
+MAX_EFFECT: JsonObject = {"enum": ["read", "write"]}
+"""The schema of the strongest effect that the calls of a batch or workflow may have."""
 
-def batch_definition(_: Systems) -> JsonObject:
+
+def batch_definition(systems: Systems) -> JsonObject:
     """Return the definition of `call_batch`."""
     return {
         "name": "call_batch",
-        "description": "Several independent calls at once; each answers ok or error in its own slot.",
+        "description": "Several independent calls at once; each answers in its own slot.",
+        "annotations": systems.effect.promise,
         "inputSchema": {
             "type": "object",
             "properties": {
@@ -42,16 +48,18 @@ def batch_definition(_: Systems) -> JsonObject:
                     },
                 },
                 "max_parallel": {"type": "integer"},
+                "max_effect": MAX_EFFECT,
             },
             "required": ["calls"],
         },
     }
 
 
-def workflow_definition(_: Systems) -> JsonObject:
+def workflow_definition(systems: Systems) -> JsonObject:
     """Return the definition of `execute_workflow`."""
     return {
         "name": "execute_workflow",
+        "annotations": systems.effect.promise,
         "description": (
             "Run dependent calls in one request: results flow from step to step without passing through you. "
             '"$id.path" or "$0.items[*].id" (JMESPath) in arguments is an earlier result, and orders the steps; others '
@@ -81,6 +89,7 @@ def workflow_definition(_: Systems) -> JsonObject:
                 "budget": {"type": "object", "description": "max_steps, max_tokens, max_seconds"},
                 "dry_run": {"type": "boolean"},
                 "return": {"description": "all, final or [ids]"},
+                "max_effect": MAX_EFFECT,
             },
         },
     }
@@ -88,7 +97,7 @@ def workflow_definition(_: Systems) -> JsonObject:
 
 async def call_batch(context: CallContext, arguments: JsonObject) -> JsonObject:
     """Run independent calls concurrently; return their results or errors in the same order."""
-    calls = context.steps("call_batch")
+    calls = StepCalls(context, "call_batch", max_effect=_max_effect(arguments))
     run = calls.resumed(arguments)
     if run is None:
         plan, refused = parse_batch(arguments, limits_of(context.state.settings.workflow), context.callees)
@@ -106,7 +115,7 @@ async def execute_workflow(context: CallContext, arguments: JsonObject) -> JsonO
     if not arguments.get("steps") and arguments.get("intent") is not None:
         others = (f"/{key}" for key in arguments if key != "intent")
         return noted(await tools_for_intent(context, arguments["intent"]), ignored=others)
-    calls = context.steps("execute_workflow")
+    calls = StepCalls(context, "execute_workflow", max_effect=_max_effect(arguments))
     run = calls.resumed(arguments)
     if run is None:
         plan, problems, checked = await _checked(context, arguments)
@@ -117,7 +126,7 @@ async def execute_workflow(context: CallContext, arguments: JsonObject) -> JsonO
             raise PlanError(problems)
         run = Run(plan)
     else:
-        await _check_rest(context, run)
+        await _check_rest(context, run, _max_effect(arguments))
     question = await calls.advance(run, arguments)
     if question is not None:
         return question
@@ -126,6 +135,11 @@ async def execute_workflow(context: CallContext, arguments: JsonObject) -> JsonO
     result = _told(context, run, data_result(answer, is_error=answer["status"] == RunStatus.FAILED), "/steps")
     ignored = ["/intent"] if arguments.get("intent") is not None else ()
     return with_media(noted(result, ignored=ignored), media)
+
+
+def _max_effect(arguments: JsonObject) -> Effect:
+    given = arguments.get("max_effect")
+    return Effect.DESTRUCTIVE if given is None else Effect(choice(arguments, "max_effect", EFFECTS))
 
 
 def _told(context: CallContext, run: Run, result: JsonObject, entries: str) -> JsonObject:
@@ -139,14 +153,15 @@ def _told(context: CallContext, run: Run, result: JsonObject, entries: str) -> J
     return noted(result, ignored=run.plan.ignored, coerced=coerced)
 
 
-async def _check_rest(context: CallContext, run: Run) -> None:
+async def _check_rest(context: CallContext, run: Run, max_effect: Effect) -> None:
     """Refuse to resume a run if this client may no longer make its remaining steps.
 
     Raises:
         PlanError: with the steps and the reasons.
     """
     rest = replace(run.plan, steps=tuple(step for step in run.plan.steps if not run.is_done(step)))
-    check = partial(check_plan, rest, context.find, context.state.meta_tools, now=True)
+    find = partial(context.find, max_effect=max_effect)
+    check = partial(check_plan, rest, find, context.state.meta_tools, now=True)
     checked = await current_budget().in_thread(check)
     if checked.problems:
         raise PlanError(checked.problems, subject="the rest of the workflow")
@@ -168,7 +183,8 @@ async def _checked(context: CallContext, arguments: JsonObject) -> tuple[Plan, l
     plan, problems = parse_workflow(arguments, limits, callees=context.callees)
     # Arguments that cannot be read get only that error: values that their tool would miss are unknown.
     unreadable = {problem.step for problem in problems if "/arguments" in problem.path}
-    check = partial(check_plan, plan, context.find, context.meta_tools, now=not dry_run)
+    find = partial(context.find, max_effect=_max_effect(arguments))
+    check = partial(check_plan, plan, find, context.meta_tools, now=not dry_run)
     # There may be many steps, and large schemas.
     checked = await current_budget().in_thread(check)
     kept = (each for each in checked.problems if each.step not in unreadable or each.path.endswith("/tool"))
@@ -186,14 +202,14 @@ CALL_BATCH = MetaTool(
     batch_definition,
     call_batch,
     aliases=("batch",),
-    beside_namespaces=lambda *_: _beside_namespaces(batch_definition(NO_SYSTEMS)),
+    beside_namespaces=lambda _, systems: _beside_namespaces(batch_definition(systems)),
     calls_in="calls",
 )
 EXECUTE_WORKFLOW = MetaTool(
     "execute_workflow",
     workflow_definition,
     execute_workflow,
-    beside_namespaces=lambda *_: _beside_namespaces(workflow_definition(NO_SYSTEMS)),
+    beside_namespaces=lambda _, systems: _beside_namespaces(workflow_definition(systems)),
     unlisted=("trace", "max_parallel"),
     calls_in="steps",
 )

@@ -1,1 +1,1 @@
-"""Owner: what commands ask of a gateway, one that runs or one of their own."""
+"""Owner: one table of operations that commands ask, of a process that serves or in a gateway of their own."""

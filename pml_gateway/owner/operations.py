@@ -1,112 +1,152 @@
-"""The operations of the owner: one table, asked by commands over the attach socket or in a gateway of their own."""
+"""The operations of the owner: one table of what answers each, and of its result.
+
+A request is one line, `{"operation": {"name", "arguments"}}`; for the gateway of a folder, with the keys of a bridge's
+first line. Notices may follow, then the answer in one line: a `result` or an `error`, and warnings.
+
+Commands ask the gateway that runs, and start the shared one if none does. They open one in their own process only where
+`local.attach` is false. `pml add` also does, for the new server alone, if no gateway runs that could look at it: its
+other servers need not start for that. `pml serve --alone` and `pml demo` are gateways themselves.
+
+No operation is for what lies in files that gateways watch or read anew: the configuration, accepted definitions (`pml
+trust`), examples of the library and the journal of migrations; a command edits them, and `reload` has them served at
+once.
+"""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, field, is_dataclass
+from importlib import import_module
+from typing import Any, Generic, TypeVar, cast
 
-import anyio
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+    from typing import Never
 
-from pml_gateway.config.advice import intent_sources
-from pml_gateway.errors import GatewayError
-from pml_gateway.gateway.gateway import Gateway
-from pml_gateway.owner.calls import call, describe
-from pml_gateway.owner.context import OperationContext
-from pml_gateway.owner.listings import explain, tools
-from pml_gateway.owner.searches import schema, search
-from pml_gateway.owner.starts import start
-from pml_gateway.owner.tokens import tokens, watch_tokens
-from pml_gateway.policy.client import LOCAL
-from pml_gateway.reports.status import PROGRESS_SECONDS, tell_waiting
-from pml_gateway.secrets.known import without_known_secrets
-from pml_gateway.types import JsonObject
+    from pml_gateway.example_queries.enrichment import SendableTools
+    from pml_gateway.owner import results
+    from pml_gateway.reports.doctor.cases import Examined
+    from pml_gateway.reports.replay import PlannedMigration
+    from pml_gateway.reports.search_quality import SearchQuality
+    from pml_gateway.reports.status import ProcessStatus
+    from pml_gateway.reports.token_costs import CatalogCosts, TokenReport
+    from pml_gateway.types import JsonObject
+    from pml_gateway.usage.statistics import Figures
+
+ResultT = TypeVar("ResultT")
 
 
 @dataclass(frozen=True, slots=True)
-class Operation:
-    """One operation.
+class Operation(Generic[ResultT]):
+    """An operation. The function that answers it has its name, its parameters and the type of its result.
 
     Args:
-        run: what it does with the arguments of a command.
-        is_of_all: whether its answer is about every server, so that those without known tools are named.
-        lists: whether its answer depends on an intent, so that it is said where none is configured.
+        name: name of the operation.
+        dataclass: `module.Class` of a result that is a dataclass; others are JSON, as a TypedDict describes it.
     """
 
-    run: Callable[[OperationContext, JsonObject], Awaitable[JsonObject]]
+    name: str
+    dataclass: str = field(default="", kw_only=True)
+
+    def decoded(self, result: object) -> ResultT:
+        """Return the result of an answer that was read as JSON."""
+        if not self.dataclass:
+            return cast("ResultT", result)
+        # Imported late: most commands need no more than the JSON.
+        from pydantic import TypeAdapter
+
+        read: ResultT = TypeAdapter(_named(self.dataclass)).validate_python(result)
+        return read
+
+
+def encoded(result: object) -> JsonObject:
+    """Return a result as JSON."""
+    return asdict(result) if is_dataclass(result) and not isinstance(result, type) else cast("JsonObject", result)
+
+
+def _named(path: str) -> Any:
+    module, _, name = path.rpartition(".")
+    return getattr(import_module(f"pml_gateway.{module}"), name)
+
+
+@dataclass(frozen=True, slots=True)
+class OfProcess(Operation[ResultT]):
+    """An operation of a process that serves, with all of its gateways, answered by a method of the process.
+
+    Args:
+        name: name of the operation and the method.
+        is_shared: True if only the process that clients share answers it.
+        is_given_up: True if it ends once the command leaves.
+    """
+
+    is_shared: bool = False
+    is_given_up: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class OfGateway(Operation[ResultT]):
+    """An operation of one gateway, the one for the folder and the options of the command.
+
+    Args:
+        name: name of the operation and the function.
+        module: module of the function in `owner/answers/`; its first parameter is the context.
+        is_of_all: True if its answer is about every server, so that those without known tools are named.
+        lists: True if its answer may depend on an intent, so that warnings that none is configured are passed on.
+        waits: False if it answers before the tools of any server are known.
+    """
+
+    module: str
     is_of_all: bool = False
     lists: bool = False
+    waits: bool = True
+
+    @property
+    def run(self) -> Callable[..., Awaitable[Any]]:
+        """Return the function."""
+        run: Callable[..., Awaitable[Any]] = _named(f"owner.answers.{self.module}.{self.name}")
+        return run
 
 
-OPERATIONS = {
-    "call": Operation(call),
-    "describe": Operation(describe),
-    "search": Operation(search, is_of_all=True),
-    "schema": Operation(schema, is_of_all=True),
-    "tools": Operation(tools, is_of_all=True, lists=True),
-    "explain": Operation(explain, lists=True),
-    "tokens": Operation(tokens, is_of_all=True),
-    "watch_tokens": Operation(watch_tokens),
-    "start": Operation(start),
+STATUS: OfProcess[ProcessStatus] = OfProcess("status")
+REFRESH: OfProcess[ProcessStatus] = OfProcess("refresh")
+RELOAD: OfProcess[ProcessStatus] = OfProcess("reload")
+RECONNECT: OfProcess[results.Reconnecting] = OfProcess("reconnect")
+CLIENT: OfProcess[results.ModelOfClient] = OfProcess("client")
+SAMPLE: OfProcess[results.WrittenText] = OfProcess("sample", is_given_up=True)
+EXPECT: OfProcess[ProcessStatus] = OfProcess("expect", is_shared=True)
+KEEP: OfProcess[ProcessStatus] = OfProcess("keep", is_shared=True)
+HTTP: OfProcess[results.Listening] = OfProcess("http", is_shared=True)
+DOWN: OfProcess[results.Ended] = OfProcess("down", is_shared=True)
+RESTART: OfProcess[results.Ended] = OfProcess("restart", is_shared=True)
+
+CALL: OfGateway[results.CalledTool] = OfGateway("call", "calls")
+DESCRIBE: OfGateway[results.ToolDescription] = OfGateway("describe", "calls")
+SEARCH: OfGateway[results.ToolResult] = OfGateway("search", "searches", is_of_all=True)
+SCHEMA: OfGateway[results.ToolResult] = OfGateway("schema", "searches", is_of_all=True)
+TOOLS: OfGateway[results.ListedTools] = OfGateway("tools", "listings", is_of_all=True, lists=True)
+EXPLAIN: OfGateway[results.ExplainedTools] = OfGateway("explain", "listings", lists=True)
+TOKENS: OfGateway[TokenReport] = OfGateway("tokens", "tokens", is_of_all=True)
+WATCH_TOKENS: OfGateway[Never] = OfGateway("watch_tokens", "tokens")
+PRESET_COSTS: OfGateway[CatalogCosts] = OfGateway("preset_costs", "tokens")
+STATS: OfGateway[Figures] = OfGateway("stats", "activity")
+OFFERS: OfGateway[results.ListedOffers] = OfGateway("offers", "prompts_and_resources")
+PROMPT: OfGateway[results.GotPrompt] = OfGateway("prompt", "prompts_and_resources")
+RESOURCE: OfGateway[results.ReadResource] = OfGateway("resource", "prompts_and_resources")
+WORKFLOWS: OfGateway[results.Workflows] = OfGateway("workflows", "workflows")
+RUN_WORKFLOW: OfGateway[results.ToolResult] = OfGateway("run_workflow", "workflows")
+EXECUTE_WORKFLOW: OfGateway[results.ToolResult] = OfGateway("execute_workflow", "workflows")
+START: OfGateway[results.Started] = OfGateway("start", "starts")
+PROBE: OfGateway[ProcessStatus] = OfGateway("probe", "starts", waits=False)
+EXAMINE: OfGateway[Examined] = OfGateway("examine", "starts", waits=False, dataclass="reports.doctor.cases.Examined")
+EVALUATE: OfGateway[SearchQuality] = OfGateway("evaluate", "evaluations")
+STARTER_QUERIES: OfGateway[results.StarterQueries] = OfGateway("starter_queries", "evaluations")
+PLAN_MIGRATION: OfGateway[PlannedMigration] = OfGateway("plan_migration", "migrations")
+EXAMPLES: OfGateway[results.KnownExamples] = OfGateway("examples", "example_queries", is_of_all=True)
+LEARN_EXAMPLES: OfGateway[results.LearnedExamples] = OfGateway("learn_examples", "example_queries", is_of_all=True)
+SENDABLE_TOOLS: OfGateway[SendableTools] = OfGateway(
+    "sendable_tools", "enrichment", is_of_all=True, dataclass="example_queries.enrichment.SendableTools"
+)
+
+OPERATIONS: dict[str, OfProcess[Any] | OfGateway[Any]] = {
+    each.name: each for each in [*globals().values()] if isinstance(each, OfProcess | OfGateway)
 }
-
-
-async def perform(
-    name: str, arguments: JsonObject, context: OperationContext, warnings: Sequence[str] = ()
-) -> JsonObject:
-    """Run an operation; its `result` or `error`, and what to warn of.
-
-    Args:
-        name: that of the operation.
-        arguments: what it is given.
-        context: what it works with.
-        warnings: those of the configuration; servers without tools are added.
-    """
-    operation, gateway = OPERATIONS[name], context.gateway
-    lists_by_intent = operation.lists and bool(arguments.get("lists_by_intent"))
-    unsaid = () if lists_by_intent else intent_sources(gateway.state.settings)
-    said = [warning for warning in warnings if warning not in unsaid]
-    if not gateway.knows_tools:
-        async with telling(context):
-            slowest = max((upstream.longest_start for upstream in gateway.pool.upstreams.values()), default=0.0)
-            await gateway.refresh(slowest + 1)
-    if operation.is_of_all:
-        await gateway.first_lists(gateway.state.view(LOCAL))
-        said += _without_tools(gateway)
-    told = {"warnings": without_known_secrets(said)}
-    try:
-        return {"result": await operation.run(context, arguments), **told}
-    except GatewayError as error:
-        # The command knows none of the secrets.
-        return {"error": without_known_secrets(error.as_json()), "exit": error.exit_code, **told}
-
-
-def _without_tools(gateway: Gateway) -> list[str]:
-    """Name the servers whose tools are missing in an answer."""
-    unlisted, starting = gateway.unlisted(), gateway.state.starting
-    unknown = [each for each in unlisted if each not in starting]
-    said = [f"{', '.join(starting)}: still starting, ask again in a few seconds"] if starting else []
-    if unknown:
-        said.append(f"nothing is known of the tools of {', '.join(unknown)}; pml upstreams --probe says why")
-    return said
-
-
-@asynccontextmanager
-async def telling(context: OperationContext) -> AsyncIterator[None]:
-    """Tell meanwhile which servers are waited for, and once of each that it is installed first."""
-    async with anyio.create_task_group() as tasks:
-        tasks.start_soon(tell_waiting, context.gateway, lambda text: context.tell({"progress": text}))
-        tasks.start_soon(_tell_of_installations, context)
-        yield
-        tasks.cancel_scope.cancel()
-
-
-async def _tell_of_installations(context: OperationContext) -> None:
-    """Report installations, which take longer than people expect."""
-    told: set[str] = set()
-    while True:
-        for name, upstream in context.gateway.pool.upstreams.items():
-            if name not in told and (progress := upstream.installing) is not None:
-                told.add(name)
-                context.tell({"note": f"{progress.message}; it goes on if you interrupt this"})
-        await anyio.sleep(PROGRESS_SECONDS)

@@ -12,6 +12,7 @@ from typing import Protocol
 from pml_gateway.catalog.prompts_and_resources import Offer, OfferKind, OfferTable, Route, split_public_uri
 from pml_gateway.catalog.uris import canonical, readings, unusable, without_user
 from pml_gateway.exposure.patterns import ToolGrants, ToolPatterns
+from pml_gateway.policy.rules import HidingRule
 
 _ADDRESS = r"\[[0-9a-f.]*:[0-9a-f.]*:[0-9a-f:.]*\](?=[:/?#]|$)"
 _GLOB = re.compile(rf"\*|\?|(?!{_ADDRESS})\[!?\]?[^\]]*\]", re.IGNORECASE)
@@ -53,15 +54,18 @@ class OfferView:
 
     def permits(self, upstream_id: str, name: str) -> bool:
         """Return True if the client may use an upstream's `name`, listed or not."""
-        if not self.hides_any:
-            return True
+        return not self.hides_any or self.hidden_by(upstream_id, name) is None
+
+    def hidden_by(self, upstream_id: str, name: str) -> HidingRule | None:
+        """Return the rule that keeps an upstream's `name` from the client, if one does; for the owner."""
         taken_for = readings(name)
         if self._is_absent(upstream_id, name, taken_for):
-            return False
+            return HidingRule.CAPABILITIES
+        if not self._allowed_uris.cover(upstream_id, name):
+            return HidingRule.NOT_ALLOWED
         refused = {name, canonical(name), *taken_for, *map(without_user, taken_for), *_addressed({name, *taken_for})}
-        return self._allowed_uris.cover(upstream_id, name) and not any(
-            rules.fits(upstream_id, each) for rules in self._denied_uris for each in refused
-        )
+        denied = zip(self._denied_uris, (HidingRule.DENIED, HidingRule.BLACKLISTED), strict=False)
+        return next((cause for rules, cause in denied if any(rules.fits(upstream_id, each) for each in refused)), None)
 
     def may_permit(self, upstream_id: str) -> bool:
         """Return True if the client may see anything of an upstream whose listing is not known yet."""
@@ -127,7 +131,7 @@ MAX_GATEWAYS = 8
 """Maximum number of chained gateways; a URI that leads through more is requested as it is."""
 
 
-class Rules(Protocol):
+class Entries(Protocol):
     """Entries that allow or deny."""
 
     def about(self, upstream_id: str, /) -> Iterator[str]:
@@ -145,7 +149,7 @@ class UriRules:
     A rule that matches one of several lookalikes exactly as its server lists it applies only to that one.
     """
 
-    def __init__(self, rules: Rules, lookalikes: frozenset[tuple[str, str]], *, takes_bare: bool = False) -> None:
+    def __init__(self, rules: Entries, lookalikes: frozenset[tuple[str, str]], *, takes_bare: bool = False) -> None:
         self._rules = rules
         self._lookalikes = lookalikes
         self._takes_bare = takes_bare
@@ -187,7 +191,7 @@ class UriRules:
                     yield entry[separator.end(1) :]
 
 
-def is_about_offers(entry: str, rules: Rules, table: OfferTable, upstream_ids: Iterable[str]) -> bool:
+def is_about_offers(entry: str, rules: Entries, table: OfferTable, upstream_ids: Iterable[str]) -> bool:
     """Return True if an entry, compiled as `rules`, is about a listed offer or any server's URIs.
 
     A server may have resources that it does not list.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ipaddress
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from importlib.util import find_spec
@@ -10,9 +11,8 @@ from pml_gateway.config.environment import otlp_target
 from pml_gateway.config.settings import Settings
 from pml_gateway.errors import ConfigurationError
 from pml_gateway.installation import EXTRAS, adding
-from pml_gateway.policy.client import MIN_KEY_LENGTH, ClientKeys, check_exposure
-from pml_gateway.secrets.references import resolve
-from pml_gateway.state.backend import check_store
+from pml_gateway.policy.authentication import Authenticator, checked_key
+from pml_gateway.storage.backend import check_store
 
 
 def refusals(settings: Settings, environ: Mapping[str, str], *hosts: str) -> Iterator[tuple[str, ConfigurationError]]:
@@ -24,10 +24,11 @@ def refusals(settings: Settings, environ: Mapping[str, str], *hosts: str) -> Ite
         hosts: addresses to listen on in addition to the one in the settings.
     """
     checks: dict[str, Callable[[], object]] = {
-        f"clients.{name}.key": partial(ClientKeys, {name: entry}, environ) for name, entry in settings.clients.items()
+        f"clients.{name}.key": partial(checked_key, f"clients.{name}.key", entry.key, environ)
+        for name, entry in settings.clients.items()
     }
     checks["http.metrics_key"] = partial(metrics_key, settings, environ)
-    checks["references.store"] = partial(check_store, settings.references)
+    checks["storage.results"] = partial(check_store, settings.storage.results)
     checks["telemetry.otlp_endpoint"] = partial(_check_telemetry, settings, environ)
     are_keys_good = True
     for key, check in checks.items():
@@ -35,9 +36,9 @@ def refusals(settings: Settings, environ: Mapping[str, str], *hosts: str) -> Ite
             are_keys_good = are_keys_good and not key.startswith("clients.")
             yield key, error
     for host in dict.fromkeys((settings.http.host, *hosts)):
-        if (error := _failure(partial(check_exposure, host, settings.clients))) is not None:
+        if (error := _failure(partial(check_exposure, host, settings))) is not None:
             yield "http.host", error
-    if are_keys_good and (error := _failure(partial(ClientKeys, settings.clients, environ))) is not None:
+    if are_keys_good and (error := _failure(partial(Authenticator, settings, environ))) is not None:
         yield "clients", error
 
 
@@ -47,6 +48,27 @@ def _failure(check: Callable[[], object]) -> ConfigurationError | None:
     except ConfigurationError as error:
         return error
     return None
+
+
+def check_exposure(host: str, settings: Settings) -> None:
+    """Refuse a public address without keys, since anyone could call every tool.
+
+    Raises:
+        ConfigurationError: the address is not loopback and `clients:` is empty.
+    """
+    if not _is_loopback(host) and not settings.requires_keys:
+        raise ConfigurationError(
+            f"http.host {host!r} is reachable from other machines, and no client key is configured",
+            hint="add a key under `clients:`, or serve on 127.0.0.1",
+        )
+
+
+def _is_loopback(host: str) -> bool:
+    """Return True if the address is reachable only from this machine."""
+    try:
+        return ipaddress.ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return host == "localhost"
 
 
 def metrics_key(settings: Settings, environ: Mapping[str, str]) -> str | None:
@@ -59,19 +81,13 @@ def metrics_key(settings: Settings, environ: Mapping[str, str]) -> str | None:
     if not http.metrics:
         return None
     if http.metrics_key is None:
-        if settings.clients:
+        if settings.requires_keys:
             raise ConfigurationError(
                 "http.metrics is on and clients need keys, but http.metrics_key is not set",
                 hint='metrics name tools that clients may not see; give them a key: metrics_key: "${env:NAME}"',
             )
         return None
-    key = resolve(http.metrics_key, environ)
-    if len(key) < MIN_KEY_LENGTH:
-        raise ConfigurationError(
-            f"http.metrics_key has {len(key)} characters; at least {MIN_KEY_LENGTH} are needed",
-            hint="create one with: openssl rand -hex 24",
-        )
-    return key
+    return checked_key("http.metrics_key", http.metrics_key, environ)
 
 
 def _check_telemetry(settings: Settings, environ: Mapping[str, str]) -> None:

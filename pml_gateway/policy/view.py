@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
@@ -13,33 +14,56 @@ from pml_gateway.catalog.model import Catalog, CatalogTool
 from pml_gateway.catalog.ownership import CLIENT_PREFIX
 from pml_gateway.catalog.prompts_and_resources import OfferKind
 from pml_gateway.catalog.visibility import absent_offers, absent_tools
+from pml_gateway.config.settings import CALLS_BY_EFFECT
 from pml_gateway.exposure.meta_tool import RESERVED
-from pml_gateway.exposure.patterns import about_meta_tools, compile_grants, compile_patterns
+from pml_gateway.exposure.patterns import compile_patterns
+from pml_gateway.exposure.vocabulary import CALL_TOOL
 from pml_gateway.mcp.listing import TOOLS
-from pml_gateway.policy.client import Client
+from pml_gateway.policy.principal import Principal
 from pml_gateway.policy.prompts_and_resources import OfferView
+from pml_gateway.policy.rules import HidingRule
 from pml_gateway.text import LIKENESS, folded, likenesses, words_of
+from pml_gateway.types import Effect, strongest
 
 BARE_LIKENESS = 0.75
 """Minimum likeness of names without their server, which are shorter, and more alike by chance."""
+
+
+@dataclass(frozen=True, slots=True)
+class Exclusion:
+    """A tool outside a client's view, the rule, and the entry of it that matched."""
+
+    tool: CatalogTool
+    rule: HidingRule
+    pattern: str | None = None
 
 
 class View:
     """The tools that one client may see and call.
 
     Listing, search, schema, call, closest names and counts all use this object, so that a hidden tool cannot be
-    distinguished from one that does not exist. `inside` a composite tool, its hidden tools exist as well. Offers of a
+    distinguished from one that does not exist. `inside` a composite tool, its hidden tools exist as well, and those of
+    user interfaces exist `for_apps` alone. Offers of a
     server that require other client capabilities do not exist for this client, and neither do composite tools that
     could reach a step which it may not call.
     """
 
-    def __init__(self, catalog: Catalog, client: Client, blacklist: Sequence[str], *, inside: bool = False) -> None:
-        allow = compile_grants(client.allow, catalog.ownership)
-        deny, denied = compile_patterns(client.deny), compile_patterns(blacklist)
+    def __init__(
+        self,
+        catalog: Catalog,
+        client: Principal,
+        blacklist: Sequence[str],
+        *,
+        inside: bool = False,
+        for_apps: bool = False,
+    ) -> None:
+        allow = client.rules.grants(catalog.ownership)
+        deny, denied = client.rules.denials, compile_patterns(blacklist)
         absent = catalog.visibility.absent_for(client.client_capabilities)
         self.catalog = catalog
         self.client = client
         self.inside = inside
+        self.for_apps = for_apps
         self._held = None if catalog.held is None else View(catalog.held, client, blacklist)
         self.absent = absent
         self.offers = OfferView(catalog.offers, allow, (deny, denied), absent_offers(absent))
@@ -47,13 +71,16 @@ class View:
         self._unlisted = absent_tools(absent)
         self._allow = allow
         self._deny, self._blacklist = deny, denied
-        self._denied_meta_tools = about_meta_tools(client.deny)
+        self._blacklisted = blacklist
+        self._denied_meta_tools = client.rules.denied_meta_tools
         self._shown: dict[CatalogTool, bool] = {}
-        self._is_whole = allow.matches_all and not (deny.names_any or denied.names_any or self._unlisted)
+        self.hides_nothing = allow.matches_all and not (deny.names_any or denied.names_any)
+        """True if no rule hides anything, so that its client may know the names of what is missing."""
+        self._is_whole = self.hides_nothing and not self._unlisted
 
     def shows(self, tool: CatalogTool) -> bool:
         """Return True if a tool of the catalog exists for this client."""
-        if tool.hidden and not self.inside:
+        if (tool.hidden and not self.inside) or tool.app_only is not self.for_apps:
             return False
         if self._is_whole:
             return True
@@ -64,6 +91,25 @@ class View:
 
     def _permits(self, tool: CatalogTool) -> bool:
         return next(self.withheld(tool), None) is None if tool.reach else self._admits(tool)
+
+    def exclusion(self, tool: CatalogTool) -> Exclusion | None:
+        """Return why a tool of the catalog does not exist for this client. For the owner, never the client."""
+        for rule, entries in (
+            (HidingRule.BLACKLISTED, self._blacklisted),
+            (HidingRule.DENIED, self.client.rules.deny),
+        ):
+            pattern = next((entry for entry in entries if compile_patterns([entry]).matches(tool)), None)
+            if pattern is not None:
+                return Exclusion(tool, rule, pattern)
+        if not self._allow.admits(tool):
+            return Exclusion(tool, HidingRule.NOT_ALLOWED)
+        if tool.hidden and not self.inside:
+            return Exclusion(tool, HidingRule.HIDDEN)
+        if tool.app_only is not self.for_apps:
+            return Exclusion(tool, HidingRule.APPS)
+        if (tool.upstream_id, tool.name) in self._unlisted:
+            return Exclusion(tool, HidingRule.CAPABILITIES)
+        return None if self.shows(tool) else Exclusion(tool, HidingRule.REACH)
 
     def withheld(self, tool: CatalogTool) -> Iterator[CatalogTool]:
         """Yield the tools that this client may not use, among a tool and those that it could reach."""
@@ -77,8 +123,16 @@ class View:
         return (tool for name in sorted(names) if (tool := self.catalog.by_name(name)) is not None)
 
     def has_meta_tool(self, name: str) -> bool:
-        """Return True if this client may use the meta-tool of this name and its aliases, if there is one."""
-        return not self._denied_meta_tools.matches_any((name,))
+        """Return True if this client may use the meta-tool of this name and its aliases, if there is one.
+
+        A client without `call_tool` has none of those that call tools up to an effect.
+        """
+        return not self._denied_meta_tools.matches_any((name, *((CALL_TOOL,) if name in CALLS_BY_EFFECT else ())))
+
+    @cached_property
+    def effect(self) -> Effect:
+        """Return the strongest effect of the visible tools; an unknown one may be any."""
+        return strongest(tool.effect for tool in self.tools)
 
     @cached_property
     def tools(self) -> tuple[CatalogTool, ...]:
@@ -116,6 +170,10 @@ class View:
             return False
         rules = (self._deny, self._blacklist)
         return not any(patterns.may_be_about(upstream_id, self.catalog.ownership) for patterns in rules)
+
+    def may_have_tools_of(self, upstream_id: str) -> bool:
+        """Return True if the client may see tools of an upstream whose lists are not known."""
+        return self._allow.may_admit(upstream_id) or self._allow.matches_all
 
     def sees_any_of(self, upstream_id: str) -> bool:
         """Return True if the client sees anything of an upstream, or would if the upstream had anything."""

@@ -22,6 +22,8 @@ Result = TypeVar("Result")
 CHARACTERS_PER_PART = 64
 """Characters of a built text that count as one part, since they take as much memory."""
 
+_CURRENT: ContextVar[RequestBudget | None] = ContextVar("pml_gateway_request_budget", default=None)
+
 
 @dataclass(slots=True)
 class RequestBudget:
@@ -31,7 +33,7 @@ class RequestBudget:
         limits: the initial budget.
         workers: where slow work runs; None to use a thread.
         exceeded: the schemas that exceeded a limit before.
-        share: the share of the client; worker places are shared fairly.
+        quota_key: the client that it counts for; worker places are shared fairly.
         steps: remaining evaluations of expression nodes; a keyword of a schema counts as five.
         parts: remaining items, members and values to build.
         turn: lock for work outside the event loop, so that a request with many calls takes only one place.
@@ -40,7 +42,7 @@ class RequestBudget:
     limits: LimitSettings = field(default_factory=LimitSettings)
     workers: Workers | None = None
     exceeded: ExceededSchemas = field(default_factory=ExceededSchemas)
-    share: str = OWN
+    quota_key: str = OWN
     turn: anyio.Lock = field(default_factory=anyio.Lock)
     steps: int = field(init=False)
     parts: int = field(init=False)
@@ -52,7 +54,7 @@ class RequestBudget:
         """Run a function that is certain to end soon in a thread, and return its result."""
         if self.workers is None:
             return await anyio.to_thread.run_sync(function, *arguments)
-        return await self.workers.in_thread(function, *arguments, share=self.share)
+        return await self.workers.in_thread(function, *arguments, quota_key=self.quota_key)
 
     def spend(self, steps: int, parts: int = 0) -> None:
         """Deduct what was used."""
@@ -77,9 +79,6 @@ def _used_up(limit: str, value: int, unit: str) -> BudgetExceededError:
         hint=f"do less in one request, or raise limits.{limit}",
         details={"limit": limit, "value": value, "setting": f"limits.{limit}"},
     )
-
-
-_CURRENT: ContextVar[RequestBudget | None] = ContextVar("pml_gateway_request_budget", default=None)
 
 
 def current_budget() -> RequestBudget:

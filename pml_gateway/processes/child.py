@@ -28,7 +28,7 @@ CHUNK = 64 * 1024
 """Bytes read at once: the capacity of a Linux pipe."""
 
 POLL_SECONDS = 0.01
-"""Seconds between checks if a child has ended; no notification is available on all systems."""
+"""Seconds between checks if a child has ended: no notification exists that works on all systems."""
 
 
 async def start_child(

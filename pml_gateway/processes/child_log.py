@@ -13,17 +13,26 @@ from pml_gateway.config.document import is_there
 from pml_gateway.config.servers import UpstreamDefinition
 from pml_gateway.errors import SecretError
 from pml_gateway.files import OWNER_ONLY, make_private
-from pml_gateway.home import LOGS, warn_unwritable
 from pml_gateway.secrets.env_file import read_env_file
 from pml_gateway.secrets.forms import SecretForms
 from pml_gateway.secrets.judgement import MASK
 from pml_gateway.secrets.masking import mask_text
 from pml_gateway.secrets.names import is_secret_name
 from pml_gateway.secrets.references import references, resolve, resolve_in
+from pml_gateway.storage.places import LOGS, warn_unwritable
+from pml_gateway.telemetry.log_file import old_log
 from pml_gateway.working_directory import WorkingDirectory
 
 MAX_LOG_BYTES = 1024 * 1024
 """Size at which a log is rotated: between one and two times this size is kept."""
+
+MAX_LAST = 8192
+"""Maximum bytes from the end of a log that may show why a child ended."""
+
+MIN_SECRET = 4
+"""Minimum length of a text that is masked everywhere; shorter ones would mask half of the log."""
+
+MAX_LINE = 4000
 
 
 class ChildLog:
@@ -98,15 +107,6 @@ def log_path(logs_dir: Path, upstream_id: str) -> Path:
     return logs_dir / f"{name}.log"
 
 
-def old_log(path: Path) -> Path:
-    """Return the path of the rotated log of `path`."""
-    return path.with_name(f"{path.name}.1")
-
-
-MAX_LAST = 8192
-"""Maximum bytes from the end of a log that may show why a child ended."""
-
-
 def log_size(path: Path) -> int:
     """Return the current size of the log at `path`."""
     return path.stat().st_size if is_there(path) else 0
@@ -120,12 +120,6 @@ def last_words(path: Path, since: int) -> bytes:
 
 def _open(path: Path) -> int:
     return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, OWNER_ONLY)
-
-
-MIN_SECRET = 4
-"""Minimum length of a text that is masked everywhere; shorter ones would mask half of the log."""
-
-MAX_LINE = 4000
 
 
 class LogReader:

@@ -29,30 +29,31 @@ class Children:
     """The children of one gateway. Created by `open_children`; the reaper is started with the first child."""
 
     def __init__(self) -> None:
-        self._reaper: subprocess.Popen[bytes] | None = None
-        self._signs: dict[int, str] = {}
+        self.reaper: subprocess.Popen[bytes] | None = None
+        """The process that ends the children of a gateway that is killed."""
+        self._lines: dict[int, str] = {}
         self._turns = threading.Lock()
 
-    def began(self, pid: int, *, may_install: bool = False) -> None:
+    def began(self, pid: int, install_until: float | None = None) -> None:
         """Register the process group of the child `pid`, to be ended with the gateway.
 
-        A child that may be installing something is given the time for a rollback first.
+        A child that may be installing something has until then to finish that, and then the time for a rollback.
         """
-        self._tell("~" if may_install else "+", pid)
+        self._tell(f"+{pid}" if install_until is None else f"~{pid} {install_until}", pid)
 
     def answered(self, pid: int) -> None:
         """Record that the child is no longer installing anything."""
-        self._tell("+", pid)
+        self._tell(f"+{pid}", pid)
 
     def ended(self, pid: int) -> None:
         """Unregister a child whose group has ended, or is left to another process."""
-        self._tell("-", pid)
+        self._tell(f"-{pid}", pid)
 
-    def leave(self, pid: int, pipes: Sequence[int]) -> None:
+    def leave(self, pid: int, pipes: Sequence[int], install_until: float) -> None:
         """Leave a child that may be installing something to a separate process, which reads these pipes and ends it."""
         subprocess.run(
             [*COMMAND, "background", *map(str, pipes)],
-            input=f"~{pid}\n".encode(),
+            input=f"~{pid} {install_until}\n".encode(),
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
             env={},
@@ -65,36 +66,36 @@ class Children:
     def close(self) -> None:
         """Close the reaper's stdin, which ends it; wait for it if it has no children left."""
         with self._turns:
-            reaper, self._reaper = self._reaper, None
+            reaper, self.reaper = self.reaper, None
         if reaper is not None:
             with suppress(OSError):
                 _stdin(reaper).close()
-            if not self._signs:
+            if not self._lines:
                 with suppress(subprocess.TimeoutExpired):
                     reaper.wait(CLOSING_SECONDS)
 
-    def _tell(self, sign: str, pid: int) -> None:
-        if sign == "-":
-            self._signs.pop(pid, None)
+    def _tell(self, line: str, pid: int) -> None:
+        if line.startswith("-"):
+            self._lines.pop(pid, None)
         else:
-            self._signs[pid] = sign
+            self._lines[pid] = line
         if os.name != "posix":
             # Without process groups, children end with the gateway's console or job.
             return
         with self._turns:
-            if self._reaper is not None:
+            if self.reaper is not None:
                 with suppress(OSError):
-                    _stdin(self._reaper).write(f"{sign}{pid}\n".encode())
+                    _stdin(self.reaper).write(f"{line}\n".encode())
                     return
             self._begin()
 
     def _begin(self) -> None:
         """Start a reaper and tell it all groups: the first one, or a replacement for one that was killed."""
-        if self._reaper is not None:
-            _stdin(self._reaper).close()
+        if self.reaper is not None:
+            _stdin(self.reaper).close()
         try:
-            self._reaper = reaper = _start()
-            _stdin(reaper).write("".join(f"{sign}{pid}\n" for pid, sign in self._signs.items()).encode())
+            self.reaper = reaper = _start()
+            _stdin(reaper).write("".join(f"{line}\n" for line in self._lines.values()).encode())
         except OSError as error:
             logger.warning("children may outlive a gateway that is killed: %s", error)
             return
@@ -107,7 +108,7 @@ class Children:
         """
         was_killed = reaper.wait() == -signal.SIGKILL
         with self._turns:
-            if was_killed and self._reaper is reaper and self._signs:
+            if was_killed and self.reaper is reaper and self._lines:
                 logger.warning("what ends children of a gateway that is killed has ended: started again")
                 self._begin()
 

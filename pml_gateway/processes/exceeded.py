@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 
 import anyio
 import anyio.to_thread
 
-from pml_gateway.files import locked, write_atomically
 from pml_gateway.log import get_logger
 from pml_gateway.signal import CoalescedSignal
+from pml_gateway.storage import kinds
+from pml_gateway.storage.documents import Document, compact, parsed
 
 logger = get_logger(__name__)
 
@@ -25,7 +25,7 @@ class ExceededSchemas:
     """Hashes of schemas that exceeded a limit, each with the limit; saved to a file if one is given."""
 
     def __init__(self, path: Path | None = None) -> None:
-        self._path = path
+        self._document = None if path is None else _document(path)
         self._found: dict[str, str] = {}
         self._unsaved = CoalescedSignal(SAVE_SECONDS)
 
@@ -55,16 +55,7 @@ class ExceededSchemas:
 
     def on_disk(self) -> dict[str, str]:
         """Return each hash in the file with the limit that was exceeded."""
-        if self._path is None:
-            return {}
-        try:
-            raw = json.loads(self._path.read_bytes())
-            return {str(digest): str(why) for digest, why in raw["exceeded"].items()} if raw["format"] == FORMAT else {}
-        except FileNotFoundError:
-            return {}
-        except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
-            logger.warning("%s is unreadable (%s); starting without", self._path, type(error).__name__)
-            return {}
+        return {} if self._document is None else self._document.read()
 
     async def _save(self) -> None:
         try:
@@ -73,8 +64,15 @@ class ExceededSchemas:
             logger.warning("what took too much is not remembered beyond this process (%s)", error)
 
     def _write(self, found: dict[str, str]) -> None:
-        if self._path is None:
-            return
-        with locked(self._path):
-            whole = list({**self.on_disk(), **found}.items())[-MAX_REMEMBERED:]
-            write_atomically(self._path, json.dumps({"format": FORMAT, "exceeded": dict(whole)}))
+        if self._document is not None:
+            self._document.change(lambda before: dict([*{**before, **found}.items()][-MAX_REMEMBERED:]))
+
+
+def _document(path: Path) -> Document[dict[str, str]]:
+    return Document(
+        kinds.EXCEEDED_SCHEMAS,
+        path,
+        decode=lambda content: {str(key): str(why) for key, why in parsed(content, FORMAT)["exceeded"].items()},
+        encode=lambda exceeded: compact({"format": FORMAT, "exceeded": exceeded}),
+        empty=dict,
+    )

@@ -1,14 +1,11 @@
-"""First starts of package runners: each runs in a separate process, one at a time for each package."""
+"""Packages that runners install at their first start: one start at a time for each, recorded in a shared folder."""
 
 from __future__ import annotations
 
-import json
 import os
-import subprocess
-import sys
 import time
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from enum import StrEnum
 from pathlib import Path
 
@@ -17,54 +14,89 @@ import anyio.to_thread
 from mcp.client.stdio import StdioServerParameters
 
 from pml_gateway.config.commands.packages import PackageRun
-from pml_gateway.files import take_lock, write_atomically
-from pml_gateway.home import INSTALLS, warn_unwritable
+from pml_gateway.files import take_lock
 from pml_gateway.processes.npx_cache import has_whole
-
-FIRST_START = Path(__file__).with_name("first_start.py")
+from pml_gateway.processes.orphan_reaper import KILL_SECONDS, LEAVE_SECONDS, ROLLBACK_SECONDS
+from pml_gateway.storage import kinds
+from pml_gateway.storage.documents import Document, compact, parsed
+from pml_gateway.storage.places import INSTALLS, warn_unwritable
 
 POLL_SECONDS = 0.1
 """Seconds between checks if an installation, perhaps of another gateway, is over."""
 
-SPAWN_SECONDS = 10.0
-GRACE_SECONDS = 20.0
-"""Seconds that the process may take beyond its limit to end the server it started."""
-
-LEFT_SECONDS = 16.0
-"""Maximum seconds that an abandoned start may still take for its rollback (orphan_reaper.py)."""
+LEFT_SECONDS = LEAVE_SECONDS + ROLLBACK_SECONDS + KILL_SECONDS
+"""Maximum seconds that a start lives on after its time limit."""
 
 AT_ONCE = max(4, os.cpu_count() or 1)
 """Maximum concurrent installations of one gateway: twenty at once on a small machine would all time out."""
 
 
 class Outcome(StrEnum):
-    """The outcome of a first start."""
+    """The outcome of the latest start that had something to install."""
 
+    BEGUN = "begun"
     INSTALLED = "installed"
-    ENDED = "ended"
+    UNKNOWN = "unknown"  # the registry has no such package
     LATE = "late"
 
 
 @dataclass(frozen=True, slots=True)
-class FirstStartResult:
-    """The result and time of a first start; `said` is the end of its stderr.
-
-    Until `free_at`, another process may still be working on it.
-    """
+class InstallRecord:
+    """The latest start of a package; its process group may still be at work until the time `until`."""
 
     outcome: Outcome
-    at: float = 0.0
-    exit_code: int | None = None
-    said: bytes = b""
-    free_at: float = 0.0
+    group: int = 0
+    until: float = 0.0
 
     @property
-    def has_run(self) -> bool:
-        """Return True if a process was started: one that ended by itself has an exit code."""
-        return self.outcome is not Outcome.ENDED or self.exit_code is not None
+    def is_at_work(self) -> bool:
+        """Return True if the process group may still be installing something."""
+        if not self.group or time.time() >= self.until:
+            return False
+        try:
+            os.killpg(self.group, 0)
+        except ProcessLookupError:
+            return False
+        except PermissionError:
+            pass  # on macOS an unreaped member
+        return True
 
 
-INSTALLED = FirstStartResult(Outcome.INSTALLED)
+_Document = Document[InstallRecord | None]
+
+
+class Install:
+    """One start that may install a package; no other start of the package begins until this one is over."""
+
+    def __init__(self, record: _Document, lock: int, places: anyio.Semaphore, seconds: float) -> None:
+        self.until = time.time() + seconds
+        self._record = record
+        self._places = places
+        self._lock = lock
+        self._group = 0
+        self.is_over = False
+
+    def began(self, group: int) -> None:
+        """Record the process group of the start, which may outlive this process."""
+        self._group = group
+        self.note(Outcome.BEGUN)
+
+    def note(self, outcome: Outcome) -> None:
+        """Record the outcome so far."""
+        _write(self._record, InstallRecord(outcome, self._group, self.until + LEFT_SECONDS))
+
+    def answered(self) -> None:
+        """Record that the package is installed, and let other starts of it begin."""
+        if not self.is_over:
+            _write(self._record, InstallRecord(Outcome.INSTALLED))
+            self.end()
+
+    def end(self) -> None:
+        """Let other starts of the package begin, once the process group of this one is gone."""
+        if not self.is_over:
+            self.is_over = True
+            os.close(self._lock)
+            self._places.release()
 
 
 class Installs:
@@ -78,120 +110,74 @@ class Installs:
         """Return True if a start has nothing to install, as far as is known."""
         return await anyio.to_thread.run_sync(self._is_installed, run, parameters)
 
-    async def see_through(
-        self,
-        run: PackageRun,
-        parameters: StdioServerParameters,
-        *,
-        log_file: Path,
-        seconds: float,
-    ) -> FirstStartResult:
-        """Wait until the package is installed by any process, or that failed; a cancellation does not stop it.
+    async def last(self, run: PackageRun, parameters: StdioServerParameters) -> Outcome | None:
+        """Return the recorded outcome of the latest start."""
+        record = await anyio.to_thread.run_sync(self._record(run, parameters).read)
+        return None if record is None else record.outcome
 
-        Args:
-            run: the package to install.
-            parameters: how to start the server.
-            log_file: the log for its stderr.
-            seconds: time limit, not counting the wait for a place.
+    async def begin(self, run: PackageRun, parameters: StdioServerParameters, seconds: float) -> Install | None:
+        """Wait until no other start installs the package; return None if there is nothing left to install.
+
+        Raises:
+            TimeoutError: another one still does after its time limit of `seconds`.
         """
-        request = {
-            "command": parameters.command,
-            "args": parameters.args,
-            "env": parameters.env,
-            "cwd": None if parameters.cwd is None else str(parameters.cwd),
-            "seconds": seconds,
-            "log_file": str(log_file),
-            "outcome_file": str(self._file(run, parameters)),
-        }
-        async with self._places:
-            began = time.time()
-            with anyio.move_on_after(seconds + GRACE_SECONDS):
-                while True:
-                    found = await anyio.to_thread.run_sync(self._step, run, parameters, json.dumps(request), began)
-                    if found is not None:
-                        return found
-                    await anyio.sleep(POLL_SECONDS)
-        return FirstStartResult(Outcome.LATE)
+        with anyio.fail_after(seconds + 2 * LEFT_SECONDS):
+            while isinstance(lock := await anyio.to_thread.run_sync(self._take, run, parameters), bool):
+                if lock:
+                    return None
+                await anyio.sleep(POLL_SECONDS)
+        try:
+            await self._places.acquire()
+        except BaseException:
+            os.close(lock)
+            raise
+        return Install(self._record(run, parameters), lock, self._places, seconds)
 
-    async def said_last(self, run: PackageRun, parameters: StdioServerParameters) -> bytes:
-        """Return the end of stderr of the previous start, if it failed."""
-        last = await anyio.to_thread.run_sync(_read, self._file(run, parameters))
-        return b"" if last is None or last.outcome is not Outcome.ENDED else last.said
-
-    async def doubt(self, run: PackageRun, parameters: StdioServerParameters) -> None:
+    async def doubt(self, run: PackageRun, parameters: StdioServerParameters, group: int) -> None:
         """Treat the next start as a first one, because this start took too long for an installed server."""
-        now = time.time()
-        late = json.dumps({"outcome": Outcome.LATE, "at": now, "free_at": now + LEFT_SECONDS})
-        with suppress(OSError):
-            await anyio.to_thread.run_sync(write_atomically, self._file(run, parameters), late)
+        late = InstallRecord(Outcome.LATE, group, time.time() + LEFT_SECONDS)
+        await anyio.to_thread.run_sync(_write, self._record(run, parameters), late)
 
     def _is_installed(self, run: PackageRun, parameters: StdioServerParameters) -> bool:
-        last = _read(self._file(run, parameters))
-        return has_whole(run, parameters.env or {}) if last is None else last.outcome is Outcome.INSTALLED
+        record = self._record(run, parameters).read()
+        if record is not None and record.outcome in (Outcome.INSTALLED, Outcome.LATE) and run.family != "npm":
+            return record.outcome is Outcome.INSTALLED
+        # npx's cache is authoritative, except after a start that may have fetched a new version.
+        is_late = record is not None and record.outcome is Outcome.LATE
+        return not is_late and has_whole(run, parameters.env or {})
 
-    def _step(
-        self, run: PackageRun, parameters: StdioServerParameters, request: str, began: float
-    ) -> FirstStartResult | None:
-        """Check the progress, and start the installation if no process does; return None while it continues."""
-        file = self._file(run, parameters)
+    def _take(self, run: PackageRun, parameters: StdioServerParameters) -> int | bool:
+        """Return the lock of the package, True if there is nothing to install, or False while another start does."""
+        document = self._record(run, parameters)
         try:
-            lock = take_lock(file)
+            lock = take_lock(document.path)
         except OSError as error:
             warn_unwritable(INSTALLS, self._folder, error)
-            return INSTALLED
+            return True
         if lock is None:
-            return None
-        try:
-            last = _read(file)
-            if last is not None and 0 < last.free_at - time.time() <= LEFT_SECONDS:
-                return None
-            is_new = last is not None and last.at >= began
-            if last is not None and (is_new or last.outcome is Outcome.INSTALLED):
-                return self._settled(last, file, has_whole(run, parameters.env or {}))
-            if last is None and has_whole(run, parameters.env or {}):
-                return INSTALLED
-            _spawn(request, lock)
-        finally:
-            os.close(lock)
-        return None
+            return False
+        record = document.read()
+        is_at_work = record is not None and record.is_at_work
+        if not is_at_work and not self._is_installed(run, parameters):
+            return lock
+        os.close(lock)
+        return not is_at_work
 
-    def _settled(self, last: FirstStartResult, file: Path, is_whole: bool) -> FirstStartResult:
-        """Return the outcome; if npx's cache has the package, drop the record, since the cache is authoritative."""
-        if not is_whole or last.outcome is Outcome.LATE:
-            return last
-        file.unlink(missing_ok=True)
-        # A server may end at once because of a missing key even if installed: the next start reports that.
-        return INSTALLED
-
-    def _file(self, run: PackageRun, parameters: StdioServerParameters) -> Path:
-        return self._folder / f"{run.key(parameters.env or {})}.json"
-
-
-def _spawn(request: str, lock: int) -> None:
-    """Start a first start in a detached process that keeps the lock."""
-    subprocess.run(
-        # Isolated and without site-packages, since it needs neither; it forks once it has read the request.
-        [sys.executable, "-I", "-S", str(FIRST_START)],
-        input=request.encode(),
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-        env={},
-        pass_fds=(lock,),
-        start_new_session=True,
-        timeout=SPAWN_SECONDS,
-        check=False,
-    )
-
-
-def _read(file: Path) -> FirstStartResult | None:
-    try:
-        raw = json.loads(file.read_bytes())
-        return FirstStartResult(
-            Outcome(raw["outcome"]),
-            float(raw["at"]),
-            raw.get("exit_code"),
-            str(raw.get("said", "")).encode(),
-            float(raw.get("free_at", 0)),
+    def _record(self, run: PackageRun, parameters: StdioServerParameters) -> _Document:
+        return Document(
+            kinds.INSTALLS,
+            self._folder / f"{run.key(parameters.env or {})}.json",
+            decode=_decode,
+            encode=lambda record: compact(record and asdict(record)),
+            empty=lambda: None,
         )
-    except (OSError, ValueError, LookupError, TypeError, RecursionError):
-        return None
+
+
+def _write(document: _Document, record: InstallRecord) -> None:
+    with suppress(OSError):
+        document.write(record)
+
+
+def _decode(content: bytes) -> InstallRecord:
+    raw = parsed(content)
+    return InstallRecord(Outcome(raw["outcome"]), int(raw["group"]), float(raw["until"]))

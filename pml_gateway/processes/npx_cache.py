@@ -24,6 +24,9 @@ BELONGS = ("node_modules", "package.json", "package-lock.json", "concurrency.loc
 LOCK_SECONDS = 60.0
 """Age in seconds at which npx itself considers its lock on a folder stale."""
 
+BROKEN_FOLDER = "npx_folder"
+"""The key of an error's details for the folder to remove."""
+
 
 def folder_name(run: PackageRun) -> str:
     """Return npx's name for the folder of these packages."""
@@ -43,11 +46,7 @@ def has_whole(run: PackageRun, environ: Mapping[str, str]) -> bool:
         return False
 
 
-BROKEN_FOLDER = "npx_folder"
-"""The key of an error's details for the folder to remove."""
-
-
-def broken(upstream_id: str, said: bytes, run: PackageRun | None) -> UpstreamUnusableError | None:
+def broken(upstream_id: str, said: bytes, run: PackageRun) -> UpstreamUnusableError | None:
     """Return the error for a server whose stderr shows that npx's folder of its packages is incomplete, else None."""
     folder = _broken_folder(said, run)
     if folder is None:
@@ -59,9 +58,9 @@ def broken(upstream_id: str, said: bytes, run: PackageRun | None) -> UpstreamUnu
     )
 
 
-def _broken_folder(said: bytes, run: PackageRun | None) -> Path | None:
+def _broken_folder(said: bytes, run: PackageRun) -> Path | None:
     """Return the folder of these packages that the output reports as incomplete; other folders in it are ignored."""
-    if run is None or run.family != "npm" or not _BROKEN.search(said):
+    if run.family != "npm" or not _BROKEN.search(said):
         return None
     wanted = folder_name(run)
     for found in _FOLDER.finditer(said):

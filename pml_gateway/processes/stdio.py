@@ -49,7 +49,7 @@ async def open_child(
     log_file: Path,
     max_bytes: int,
     children: Children,
-    may_install: bool = False,
+    install_until: float | None = None,
     on_start: Callable[[int], None] = lambda _pid: None,
     on_unread: Callable[[], None] = lambda: None,
 ) -> AsyncIterator[
@@ -57,9 +57,9 @@ async def open_child(
 ]:
     """Start the process and exchange messages with it; it and its descendants end with this context.
 
-    A process that may be installing something is not killed before it has answered: it is left to another process that
-    gives it time for a rollback. `on_start` is called with its process id; `on_unread` is called if the process ends
-    its output, or closes its input, without having read anything.
+    A process that may be installing something is not killed before it has answered: it is left to another process,
+    which gives it until `install_until` to finish, and then time for a rollback. `on_start` is called with its process
+    id; `on_unread` is called if the process ends its output, or closes its input, without having read anything.
 
     Raises:
         OSError: the command cannot be started.
@@ -76,10 +76,10 @@ async def open_child(
 
         def on_answer() -> None:
             answered.set()
-            if may_install:
+            if install_until is not None:
                 children.answered(process.pid)
 
-        children.began(process.pid, may_install=may_install)
+        children.began(process.pid, install_until)
         on_start(process.pid)
         async with anyio.create_task_group() as tasks:
             known = SentMessages()
@@ -94,7 +94,8 @@ async def open_child(
                     received.close()
                     sent.close()
                     await _within(FLUSH_SECONDS, written)
-                    if not may_install or answered.is_set() or not await _left(process, children):
+                    may_install = install_until is not None and not answered.is_set()
+                    if not (may_install and await _left(process, children, install_until or 0.0)):
                         await _stop(upstream_id, process)
                         await _within(FLUSH_SECONDS, logged)
                         for pipe in (process.stdin, process.stdout, process.stderr):
@@ -194,13 +195,14 @@ async def _keep_log(
     logged.set()
 
 
-async def _left(process: anyio.abc.Process, children: Children) -> bool:
+async def _left(process: anyio.abc.Process, children: Children, install_until: float) -> bool:
     """Leave a child that may be installing to a process that gives it more time; return True if that succeeded."""
     if not isinstance(process, Child) or process.returncode is not None:
         return False
     process.stdin.close()
     try:
-        await anyio.to_thread.run_sync(children.leave, process.pid, [process.stdout.fileno(), process.stderr.fileno()])
+        pipes = [process.stdout.fileno(), process.stderr.fileno()]
+        await anyio.to_thread.run_sync(children.leave, process.pid, pipes, install_until)
     except (OSError, ValueError, subprocess.SubprocessError):
         return False
     process.leave()

@@ -74,16 +74,16 @@ class Workers:
         """Return the ids of the current processes."""
         return sorted(process.pid for process in (*self._idle, *self._running) if process.poll() is None)
 
-    async def in_thread(self, function: Callable[..., Result], *arguments: Any, share: str = OWN) -> Result:
-        """Run a function that is certain to end soon in a thread, for this share, and return its result."""
-        await self._threads.wait(share)
+    async def in_thread(self, function: Callable[..., Result], *arguments: Any, quota_key: str = OWN) -> Result:
+        """Run a function that is certain to end soon in a thread, counted for this key, and return its result."""
+        await self._threads.wait(quota_key)
         try:
             return await anyio.to_thread.run_sync(function, *arguments)
         finally:
-            self._threads.give_back(share)
+            self._threads.give_back(quota_key)
 
     async def in_process(
-        self, function: Callable[..., Result], *arguments: Any, seconds: float, share: str = OWN
+        self, function: Callable[..., Result], *arguments: Any, seconds: float, quota_key: str = OWN
     ) -> Result:
         """Run a module-level function in another process and return its result; arguments and result are plain values.
 
@@ -91,13 +91,13 @@ class Workers:
             function: the function to call; its module is imported in the process.
             arguments: for the function.
             seconds: limit of processor time.
-            share: the share of the client; the client with the fewest running tasks is served next.
+            quota_key: the client that it counts for; the one with the fewest running tasks is served next.
 
         Raises:
             WorkerLimitError: a limit was exceeded, and the process was terminated.
         """
         question = (function.__module__, function.__name__, arguments, seconds)
-        async with self._place(share):
+        async with self._place(quota_key):
             while True:
                 process = self._idle.pop() if self._idle else None
                 is_fresh = process is None
@@ -129,16 +129,16 @@ class Workers:
         self._idle.clear()
 
     @asynccontextmanager
-    async def _place(self, share: str) -> AsyncIterator[None]:
+    async def _place(self, quota_key: str) -> AsyncIterator[None]:
         try:
             with anyio.fail_after(WAIT_SECONDS):
-                await self._places.wait(share)
+                await self._places.wait(quota_key)
         except TimeoutError:
             raise WorkerLimitError(Limit.MACHINE) from None
         try:
             yield
         finally:
-            self._places.give_back(share)
+            self._places.give_back(quota_key)
 
     async def _ask(self, process: subprocess.Popen[bytes], question: tuple[Any, ...]) -> Any:
         with anyio.move_on_after(WAIT_SECONDS):

@@ -5,6 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import TYPE_CHECKING
+
+from pml_gateway.clients.known import CLIENTS
+
+if TYPE_CHECKING:
+    from pml_gateway.reports.token_costs import CatalogCosts
 
 CONTEXT_WINDOW = 200_000
 """Tokens that the models of most coding clients read."""
@@ -42,6 +48,22 @@ class Situation:
     priority: Priority
     deferring: Sequence[str] = ()
     others: Sequence[str] = ()
+
+    @classmethod
+    def of(cls, costs: CatalogCosts, servers: int, clients: Sequence[str], priority: Priority) -> Situation:
+        """Return the situation of a catalog; servers that it lacks are taken to be as large as those it knows."""
+        deferring = {client.name for client in CLIENTS if client.defers}
+        tokens = {each["preset"]: each["tokens"] for each in costs["presets"]}
+        return cls(
+            servers=servers,
+            full_tokens=round(tokens["full_proxy"] * servers / max(costs["known"], 1)),
+            meta_tokens=tokens["meta_only"],
+            search_tokens=costs["search_tokens"],
+            context_window=CONTEXT_WINDOW,
+            priority=priority,
+            deferring=[name for name in clients if name in deferring],
+            others=[name for name in clients if name not in deferring],
+        )
 
     @property
     def full_share(self) -> float:

@@ -6,8 +6,8 @@ import math
 import re
 from collections import Counter, defaultdict
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, TypedDict
 
 import numpy as np
 
@@ -18,7 +18,7 @@ from pml_gateway.exposure.patterns import compile_grants
 from pml_gateway.exposure.token_count import count_definition_tokens
 from pml_gateway.gateway.state import GatewayState
 from pml_gateway.gateway.tool_list import list_tokens
-from pml_gateway.policy.client import ANONYMOUS, LOCAL, Client, configured_client
+from pml_gateway.policy.principal import ANONYMOUS, LOCAL, Principal, configured
 from pml_gateway.policy.view import View
 from pml_gateway.types import ExposureMode
 from pml_gateway.usage.history import RecordedCall, ToolKey
@@ -26,6 +26,14 @@ from pml_gateway.usage.stages import Stage, stage_in, values_of, with_values
 
 _ROUNDING = 1e-9
 """A share of calls is a decimal fraction, which a float meets only nearly: 0.95 * 600 must ask for 570 calls."""
+
+MAX_LISTINGS = 20
+"""Pairs of a client and an intent whose lists are counted, those with the most calls; lists take a while to count."""
+
+_WORDS = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])|\d+")
+
+Words = str
+"""Origin of a query: `search`, `intent`, `another call` of the same tool, or the tool's own `name`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,15 +90,6 @@ def cheapest_whitelist(used: Sequence[UsedTool], keep: float, fixed: Collection[
     )
 
 
-MAX_LISTINGS = 20
-"""Pairs of a client and an intent whose lists are counted, those with the most calls; lists take a while to count."""
-
-_WORDS = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])|\d+")
-
-Words = str
-"""Origin of a query: `search`, `intent`, `another call` of the same tool, or the tool's own `name`."""
-
-
 @dataclass(frozen=True, slots=True)
 class ReplayedCalls:
     """Calls of one tool by one client with the same words, and where they find it now and then."""
@@ -104,43 +103,45 @@ class ReplayedCalls:
     words: Words = ""
     rank: int | None = None
 
-    @property
-    def changes_path(self) -> bool:
-        """Return True if the tool is listed now and would have to be searched for then."""
-        return self.listed_now and not self.listed_then
 
-    @property
-    def is_lost(self) -> bool:
-        """Return True if the tool would be neither listed nor among the first hits of the search."""
-        return not self.listed_then and self.rank is None
+class SearchedCalls(TypedDict):
+    """Calls of one tool by one client that would have to search for it: the words, their origin, and its place."""
+
+    name: str
+    client: str
+    calls: int
+    listed_now: bool
+    query: str
+    words_from: str
+    rank: int | None
 
 
-@dataclass(frozen=True, slots=True)
-class MigrationPlan:
-    """Effect of one step. `gone` are calls of tools or clients that no longer exist, which prove nothing."""
+class ProposedWhitelist(TypedDict):
+    """Tools to be whitelisted, the calls and the share of calls that find them listed, and tokens of lists."""
 
-    stage: Stage | None
-    target: Stage
-    values: dict[str, Any]
-    replayed: tuple[ReplayedCalls, ...]
-    gone: int
+    tools: list[str]
+    calls: int
+    share: float
+    tokens: int
+    full_tokens: int
+
+
+class PlannedMigration(TypedDict):
+    """Effect of one step, in calls and in tokens of a list; `changes` are the calls whose tool is not listed then."""
+
+    stage: str | None
+    target: str
+    calls: int
+    calls_of_gone_tools: int
+    listed_calls: int
+    changed_calls: int
+    found_calls: int
+    lost_calls: int
     first_hits: int
     tokens_now: int
     tokens_then: int
-    full_tokens: int
-    whitelist: Whitelist
-    whitelisted: tuple[str, ...]
-    names: dict[ToolKey, str] = field(default_factory=dict)
-
-    @property
-    def calls(self) -> int:
-        """Calls that could be replayed."""
-        return sum(each.calls for each in self.replayed)
-
-    @property
-    def lost(self) -> int:
-        """Calls whose tool would be neither listed nor found."""
-        return sum(each.calls for each in self.replayed if each.is_lost)
+    changes: list[SearchedCalls]
+    whitelist: ProposedWhitelist
 
 
 def plan_migration(
@@ -151,7 +152,7 @@ def plan_migration(
     client: str | None = None,
     keep: float = 1.0,
     ranking: tuple[ToolKey, ...] = (),
-) -> MigrationPlan:
+) -> PlannedMigration:
     """Replay calls against a stage with the gateway's own lists and search. Blocks: call it in a thread.
 
     `ranking` fills lists that no intent selects, where the stage wants that.
@@ -159,14 +160,13 @@ def plan_migration(
     Raises:
         ConfigurationError: no such client, or its stage cannot be had alone.
     """
-    values = values_of(target, state.settings, client)
-    settings = with_values(state.settings, values)
+    settings = with_values(state.settings, values_of(target, state.settings, client))
     then = replace(state, settings=settings, ranking=ranking)
     now_side, then_side = _Side(state), _Side(then)
     known = _tools(state)
     groups = Counter((call.client, call.tool, call.intent, call.query) for call in calls)
     spoken = {call.tool: call.query for call in calls if call.query}
-    replayed = []
+    replayed: list[ReplayedCalls] = []
     gone = 0
     for (name, key, intent, query), count in groups.items():
         principal = _client(state, name)
@@ -186,20 +186,42 @@ def plan_migration(
     fixed = compile_grants(settings.gateway.hybrid.whitelisted_tools, ownership)
     whitelist = cheapest_whitelist(used, keep, {tool.key for tool in used if fixed.admits(known[tool.key])})
     tokens_now, tokens_then = _tokens(state, then, groups)
-    return MigrationPlan(
-        stage=stage_in(state.settings, client),
-        target=target,
-        values=values,
-        replayed=tuple(sorted(replayed, key=lambda each: (-each.calls, each.tool.qualified_name, each.client))),
-        gone=gone,
-        first_hits=settings.search.limit,
-        tokens_now=tokens_now,
-        tokens_then=tokens_then,
-        full_tokens=sum(_definition_tokens(tool) for tool in state.view(LOCAL).tools),
-        whitelist=whitelist,
-        whitelisted=settings.gateway.hybrid.whitelisted_tools,
-        names={key: ownership.rule_name(*key, tool.qualified_name) for key, tool in known.items()},
-    )
+    replayed.sort(key=lambda each: (-each.calls, each.tool.qualified_name, each.client))
+    searched = [each for each in replayed if not each.listed_then]
+    count = sum(each.calls for each in replayed)
+    stage = stage_in(state.settings, client)
+    return {
+        "stage": stage.value if stage else None,
+        "target": target.value,
+        "calls": count,
+        "calls_of_gone_tools": gone,
+        "listed_calls": count - sum(each.calls for each in searched),
+        "changed_calls": sum(each.calls for each in searched if each.listed_now),
+        "found_calls": sum(each.calls for each in searched if each.rank is not None),
+        "lost_calls": sum(each.calls for each in searched if each.rank is None),
+        "first_hits": settings.search.limit,
+        "tokens_now": tokens_now,
+        "tokens_then": tokens_then,
+        "changes": [
+            {
+                "name": each.tool.qualified_name,
+                "client": each.client,
+                "calls": each.calls,
+                "listed_now": each.listed_now,
+                "query": each.query,
+                "words_from": each.words,
+                "rank": each.rank,
+            }
+            for each in searched
+        ],
+        "whitelist": {
+            "tools": [ownership.rule_name(*key, known[key].qualified_name) for key in whitelist.tools],
+            "calls": whitelist.calls,
+            "share": whitelist.calls / count if count else 1.0,
+            "tokens": whitelist.tokens,
+            "full_tokens": sum(_definition_tokens(tool) for tool in state.view(LOCAL).tools),
+        },
+    }
 
 
 class _Side:
@@ -207,15 +229,15 @@ class _Side:
 
     def __init__(self, state: GatewayState) -> None:
         self._state = state
-        self._exposures: dict[tuple[Client, str | None], tuple[ModeExposure, frozenset[str]]] = {}
-        self._ranks: dict[tuple[Client, str], dict[str, int]] = {}
+        self._exposures: dict[tuple[Principal, str | None], tuple[ModeExposure, frozenset[str]]] = {}
+        self._ranks: dict[tuple[Principal, str], dict[str, int]] = {}
 
-    def lists(self, client: Client, intent: str | None, tool: CatalogTool) -> bool:
+    def lists(self, client: Principal, intent: str | None, tool: CatalogTool) -> bool:
         """Return True if the tool is on the client's list, or an action of a namespace there."""
         _, names = self._exposed(client, intent)
         return tool.qualified_name in names
 
-    def rank(self, client: Client, query: str, tool: CatalogTool) -> int | None:
+    def rank(self, client: Principal, query: str, tool: CatalogTool) -> int | None:
         """Return the tool's place among the first hits of `search_tools`, if it is there."""
         own = self._own(client)
         search_tools = self._state.meta_tools_of(self._state.view(own)).find("search_tools")
@@ -229,7 +251,7 @@ class _Side:
             self._ranks[own, query] = {name: place for place, name in enumerate(hits, 1)}
         return self._ranks[own, query].get(tool.qualified_name)
 
-    def _exposed(self, client: Client, intent: str | None) -> tuple[ModeExposure, frozenset[str]]:
+    def _exposed(self, client: Principal, intent: str | None) -> tuple[ModeExposure, frozenset[str]]:
         own = self._own(client)
         key = (own, intent)
         if key not in self._exposures:
@@ -243,18 +265,16 @@ class _Side:
     def _actions(self, view: View) -> frozenset[str]:
         return frozenset(name for each in self._state.namespaces(view).values() for name in each.by_tool)
 
-    def _own(self, client: Client) -> Client:
+    def _own(self, client: Principal) -> Principal:
         """Return the client by the settings of this side."""
-        name = client.id.removeprefix("client:")
-        return _client(self._state, name) or client
+        return _client(self._state, client.shown) or client
 
 
-def _client(state: GatewayState, name: str) -> Client | None:
+def _client(state: GatewayState, name: str) -> Principal | None:
     """Return the principal that usage was recorded for; None if it is no longer configured."""
     if name in (LOCAL.id, ANONYMOUS.id):
         return LOCAL if name == LOCAL.id else ANONYMOUS
-    entry = state.settings.clients.get(name)
-    return None if entry is None else configured_client(name, entry)
+    return configured(state.settings).get(name)
 
 
 def _tools(state: GatewayState) -> dict[ToolKey, CatalogTool]:

@@ -6,16 +6,26 @@ import json
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import TypedDict
 
 from pml_gateway.config.settings import SearchSettings
 from pml_gateway.errors import GatewayError
 from pml_gateway.exposure.schema_text import signature
 from pml_gateway.exposure.token_count import count_tokens
 from pml_gateway.gateway.state import GatewayState
-from pml_gateway.index.evaluation import LabelledQuery, QueryOutcome, input_schema
+from pml_gateway.index.evaluation import (
+    HardTool,
+    LabelledQuery,
+    QueryOutcome,
+    descriptions,
+    figures,
+    hard_tools,
+    input_schema,
+    missed_none,
+)
 from pml_gateway.index.search import ToolIndex
 from pml_gateway.index.text import ToolDocument, well_formed
-from pml_gateway.policy.client import LOCAL
+from pml_gateway.policy.principal import LOCAL
 from pml_gateway.text import first_sentence
 from pml_gateway.types import JsonObject, Ranking
 
@@ -107,3 +117,38 @@ def _deepened(first: Scored, listed: Scored) -> tuple[tuple[str, float], ...]:
 def _hit_text(key: str, description: str, schema: JsonObject) -> str:
     hit = {"name": key, "score": 0.999, "signature": signature(key, schema), "description": first_sentence(description)}
     return well_formed(json.dumps(hit, ensure_ascii=False, separators=(",", ":")))
+
+
+class SearchQuality(TypedDict):
+    """Result of a measurement: `found` queries find all of their tools among the first five hits.
+
+    `easy` ones are a tool's own description. `impossible` has a missing tool of each query that needs one.
+    """
+
+    figures: dict[str, float | str]
+    queries: int
+    found: int
+    easy: int
+    impossible: list[str]
+    hard_tools: list[HardTool]
+
+
+def evaluate(subject: MeasuredIndex, labelled: Sequence[LabelledQuery], *, of_examples: bool = False) -> SearchQuality:
+    """Measure, and sum up the outcomes; `of_examples` counts tools with examples also if there are none. Blocking."""
+    known = {document.key for document in subject.documents}
+    lacking = [[group for group in query.groups if group.isdisjoint(known)] for query in labelled]
+    outcomes, ranking = measure(subject, labelled)
+    with_examples = sum(bool(document.examples) for document in subject.documents)
+    return {
+        "figures": {
+            **figures(outcomes, min_score=subject.min_score),
+            **({"with_examples": with_examples} if with_examples or of_examples else {}),
+            "model": "none" if ranking is Ranking.LEXICAL else subject.model,
+            "ranking": ranking.value,
+        },
+        "queries": len(outcomes),
+        "found": sum(missed_none(outcome) for outcome in outcomes),
+        "easy": descriptions(subject.documents, outcomes),
+        "impossible": [min(groups[0]) for groups in lacking if groups],
+        "hard_tools": hard_tools(subject.documents, outcomes),
+    }

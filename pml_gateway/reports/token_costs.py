@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import median
-from typing import Any
+from typing import Any, TypedDict
 
 import anyio.to_thread
 
@@ -19,28 +19,37 @@ from pml_gateway.gateway.gateway import Gateway
 from pml_gateway.gateway.request import CallOptions, RequestScope
 from pml_gateway.gateway.state import GatewayState
 from pml_gateway.gateway.tool_list import COUNTED_VERSION, ListCost, list_tokens
-from pml_gateway.policy.client import LOCAL
+from pml_gateway.policy.principal import LOCAL
 from pml_gateway.text import first_sentence
 from pml_gateway.types import ExposureMode, JsonObject
 
 SAMPLED_INTENTS = 9
 """Enough for a median, and counted in a third of a second."""
 
+DEAREST = 10
+
+SAMPLED_SEARCHES = 25
+"""Tools that are searched for to learn what a search costs: enough for a median, and done in a tenth of a second."""
+
+
+class SampleSize(TypedDict):
+    """Number of sample intents; `source` is `searches` or `tools`."""
+
+    intents: int
+    source: str
+
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """Intents that stand in for one that nobody gave: what was searched for, else what tools say of themselves."""
+    """Sample intents if none is given: recorded searches, else descriptions of tools."""
 
     intents: tuple[str, ...]
     are_searches: bool
 
-    def as_json(self) -> JsonObject:
-        """Return the sample for programs."""
+    @property
+    def size(self) -> SampleSize:
+        """Return the number and source of the intents."""
         return {"intents": len(self.intents), "source": "searches" if self.are_searches else "tools"}
-
-    def __str__(self) -> str:
-        what = "recorded searches" if self.are_searches else "tools' own descriptions"
-        return f"the median of a sample of {len(self.intents)} intents ({what})"
 
 
 def sample_intents(state: GatewayState, searches: Sequence[str]) -> Sample | None:
@@ -63,20 +72,13 @@ def _typical(state: GatewayState, mode: ExposureMode, intent: str | None, sample
     return costs[len(costs) // 2]
 
 
-@dataclass(frozen=True, slots=True)
-class PresetCost:
-    """Return the cost of one preset with the current servers and lists."""
+class PresetCost(TypedDict):
+    """Cost of one preset with the current servers and lists."""
 
     preset: str
     tools: int
     tokens: int
-    is_sampled: bool = False
-
-
-async def preset_costs(gateway: Gateway, intent: str | None, sample: Sample | None) -> tuple[PresetCost, ...]:
-    """Every preset, from the fewest listed tools to all of them; without an intent, by the sample."""
-    state = await gateway.wait_for_search(60)
-    return tuple([await anyio.to_thread.run_sync(_cost, state, name, intent, sample) for name in PRESET_NAMES])
+    is_sampled: bool
 
 
 def _cost(state: GatewayState, name: str, intent: str | None, sample: Sample | None) -> PresetCost:
@@ -86,7 +88,7 @@ def _cost(state: GatewayState, name: str, intent: str | None, sample: Sample | N
     mode = section.tools_exposure
     cost = _typical(replace(state, settings=settings), mode, intent, sample)
     is_sampled = intent is None and sample is not None and section.selects_by_intent(mode)
-    return PresetCost(name, cost.tools, cost.tokens, is_sampled)
+    return {"preset": name, "tools": cost.tools, "tokens": cost.tokens, "is_sampled": is_sampled}
 
 
 def _overlaid(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
@@ -96,13 +98,7 @@ def _overlaid(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, A
     return merged
 
 
-DEAREST = 10
-SAMPLED_SEARCHES = 25
-"""Tools that are searched for to learn what a search costs: enough for a median, and done in a tenth of a second."""
-
-
-@dataclass(frozen=True, slots=True)
-class ServerCost:
+class ServerCost(TypedDict):
     """Cost of one server's tools when all are listed."""
 
     server: str
@@ -110,8 +106,7 @@ class ServerCost:
     tokens: int
 
 
-@dataclass(frozen=True, slots=True)
-class ToolCost:
+class ToolCost(TypedDict):
     """Cost of one tool when it is listed."""
 
     name: str
@@ -119,8 +114,19 @@ class ToolCost:
     tokens: int
 
 
-@dataclass(frozen=True, slots=True)
-class BreakEven:
+class ModeCost(TypedDict):
+    """Cost of the list in one mode, and the share of the full list that it saves; negative where it costs more."""
+
+    mode: str
+    configured: bool
+    tools: int
+    bytes: int
+    tokens: int
+    saved: float
+    of_context_window: float
+
+
+class BreakEven(TypedDict):
     """Number of searches after which listing everything would have been cheaper.
 
     `search_tokens` is what one search costs, request and answer, as the median of `samples` searches, each for a tool
@@ -132,83 +138,36 @@ class BreakEven:
     samples: int
 
 
-@dataclass(frozen=True, slots=True)
-class InstructionsCost:
+class InstructionsCost(TypedDict):
     """Cost of the instructions that clients get when they connect, and its limit."""
 
     tokens: int
     budget: int
 
 
-@dataclass(frozen=True, slots=True)
-class TokenReport:
+class TokenReport(TypedDict):
     """Report of `pml tokens`; lists are measured against `context_window`.
 
     Where an intent matters and none is given, the costs of `modes` are those of a `sample`.
     """
 
+    tokenizer: str
+    protocol_version: str
     intent: str | None
-    sample: Sample | None
-    configured: ExposureMode
+    sample: SampleSize | None
     context_window: int
-    modes: tuple[ListCost, ...]
-    servers: tuple[ServerCost, ...]
-    dearest: tuple[ToolCost, ...]
-    break_even: BreakEven
     catalog_tools: int
+    modes: list[ModeCost]
     instructions: InstructionsCost
-
-    def cost(self, mode: ExposureMode) -> ListCost:
-        """Return the cost of the list in one mode."""
-        return next(cost for cost in self.modes if cost.mode is mode)
-
-    def saved(self, cost: ListCost) -> float:
-        """Return the share of the full list that a mode saves; negative where it costs more."""
-        full = self.cost(ExposureMode.FULL_PROXY).tokens
-        return 1 - cost.tokens / full if full and self.catalog_tools else 0.0
-
-    def of_window(self, tokens: int) -> float:
-        """Return the share of the context window that these tokens take."""
-        return tokens / self.context_window
-
-    def as_json(self) -> JsonObject:
-        """Return the report for programs."""
-        return {
-            "tokenizer": TOKENIZER,
-            "protocol_version": COUNTED_VERSION,
-            "intent": self.intent,
-            "sample": None if self.sample is None else self.sample.as_json(),
-            "context_window": self.context_window,
-            "catalog_tools": self.catalog_tools,
-            "modes": [
-                {
-                    "mode": cost.mode.value,
-                    "configured": cost.mode is self.configured,
-                    "tools": cost.tools,
-                    "bytes": cost.bytes,
-                    "tokens": cost.tokens,
-                    "saved": round(self.saved(cost), 4),
-                    "of_context_window": round(self.of_window(cost.tokens), 4),
-                }
-                for cost in self.modes
-            ],
-            "instructions": {"tokens": self.instructions.tokens, "budget": self.instructions.budget},
-            "servers": [{"server": each.server, "tools": each.tools, "tokens": each.tokens} for each in self.servers],
-            "dearest_tools": [
-                {"name": each.name, "server": each.server, "tokens": each.tokens} for each in self.dearest
-            ],
-            "break_even": {
-                "searches": self.break_even.searches,
-                "search_tokens": self.break_even.search_tokens,
-                "samples": self.break_even.samples,
-            },
-        }
+    servers: list[ServerCost]
+    dearest_tools: list[ToolCost]
+    break_even: BreakEven
 
 
 async def token_report(
     gateway: Gateway, intent: str | None, context_window: int, searches: Sequence[str] = ()
 ) -> TokenReport:
-    """Count everything for whoever runs the command; an index is waited for, since semantic and hybrid need one."""
+    """Count all token costs; wait for the index, which the modes semantic and hybrid need."""
     state = await gateway.wait_for_search(60)
     intent = intent or state.settings.gateway.intent
     sample = None if intent is not None else sample_intents(state, searches)
@@ -218,51 +177,64 @@ async def token_report(
         next(cost.tokens for cost in costs if cost.mode is mode)
         for mode in (ExposureMode.FULL_PROXY, ExposureMode.META_ONLY)
     )
-    return TokenReport(
-        intent,
-        sample,
-        state.settings.gateway.tools_exposure,
-        context_window,
-        tuple(costs),
-        _by_server(state, tools),
-        tuple(sorted(tools, key=lambda tool: (-tool.tokens, tool.name))[:DEAREST]),
-        await _break_even(gateway, full - meta),
-        len(state.catalog.tools),
-        await anyio.to_thread.run_sync(_instructions_cost, state),
-    )
+    return {
+        "tokenizer": TOKENIZER,
+        "protocol_version": COUNTED_VERSION,
+        "intent": intent,
+        "sample": None if sample is None else sample.size,
+        "context_window": context_window,
+        "catalog_tools": len(state.catalog.tools),
+        "modes": [
+            {
+                "mode": cost.mode.value,
+                "configured": cost.mode is state.settings.gateway.tools_exposure,
+                "tools": cost.tools,
+                "bytes": cost.bytes,
+                "tokens": cost.tokens,
+                "saved": round(1 - cost.tokens / full, 4) if full and state.catalog.tools else 0.0,
+                "of_context_window": round(cost.tokens / context_window, 4),
+            }
+            for cost in costs
+        ],
+        "instructions": await anyio.to_thread.run_sync(_instructions_cost, state),
+        "servers": _by_server(state, tools),
+        "dearest_tools": sorted(tools, key=lambda tool: (-tool["tokens"], tool["name"]))[:DEAREST],
+        "break_even": await _break_even(gateway, full - meta),
+    }
 
 
 def _instructions_cost(state: GatewayState) -> InstructionsCost:
-    told = state.instructions(state.view(LOCAL))
-    return InstructionsCost(count_tokens(told), state.settings.gateway.instructions_tokens)
+    told = state.instructions(state.view(LOCAL), state.settings.gateway.tools_exposure)
+    return {"tokens": count_tokens(told), "budget": state.settings.gateway.instructions_tokens}
 
 
 def _tool_costs(state: GatewayState) -> list[ToolCost]:
     return [
-        ToolCost(
-            tool.qualified_name,
-            tool.upstream_id,
-            count_definition_tokens(state.wire.tool_json(tool, COUNTED_VERSION, as_sent=True)),
-        )
+        {
+            "name": tool.qualified_name,
+            "server": tool.upstream_id,
+            "tokens": count_definition_tokens(tool.as_json(COUNTED_VERSION, as_sent=True)),
+        }
         for tool in state.view(LOCAL).tools
     ]
 
 
-def _by_server(state: GatewayState, tools: Sequence[ToolCost]) -> tuple[ServerCost, ...]:
+def _by_server(state: GatewayState, tools: Sequence[ToolCost]) -> list[ServerCost]:
     """Every server, also those of which no tool is known, the dearest first."""
-    rows = []
+    rows: list[ServerCost] = []
     for server in state.catalog.upstream_ids:
-        own = [tool.tokens for tool in tools if tool.server == server]
-        rows.append(ServerCost(server, len(own), sum(own)))
-    return tuple(sorted(rows, key=lambda row: (-row.tokens, row.server)))
+        own = [tool["tokens"] for tool in tools if tool["server"] == server]
+        rows.append({"server": server, "tools": len(own), "tokens": sum(own)})
+    return sorted(rows, key=lambda row: (-row["tokens"], row["server"]))
 
 
 async def _break_even(gateway: Gateway, saved: int) -> BreakEven:
     costs = await search_costs(gateway)
     if not costs:
-        return BreakEven(None, None, 0)
+        return {"searches": None, "search_tokens": None, "samples": 0}
     search = round(median(costs))
-    return BreakEven(saved // search + 1 if saved >= 0 else 0, search, len(costs))
+    searches = saved // search + 1 if saved >= 0 else 0
+    return {"searches": searches, "search_tokens": search, "samples": len(costs)}
 
 
 async def search_costs(gateway: Gateway) -> list[int]:
@@ -283,3 +255,37 @@ async def search_costs(gateway: Gateway) -> list[int]:
 def _words(tool: CatalogTool) -> str:
     """Return a query that a person who wants this tool might search for."""
     return first_sentence(tool.description, 100) or tool.name.replace("_", " ")
+
+
+class CatalogCosts(TypedDict):
+    """Costs of a catalog by preset, from the fewest tools to all; of the `servers`, `known` have listed their tools."""
+
+    servers: int
+    known: int
+    intent: str | None
+    search_tokens: int | None
+    sample: SampleSize | None
+    presets: list[PresetCost]
+
+
+async def catalog_costs(gateway: Gateway, intent: str | None, searches: Sequence[str]) -> CatalogCosts:
+    """Count what the catalog costs.
+
+    Args:
+        gateway: the gateway of the catalog.
+        intent: the intent to count with instead of the configured one.
+        searches: recorded searches, oldest first, of which a sample stands in for an intent.
+    """
+    state = await gateway.wait_for_search(60)
+    wanted = intent or state.settings.gateway.intent
+    found = await search_costs(gateway)
+    sample = None if wanted else sample_intents(state, searches)
+    enabled = {name for name, definition in state.settings.servers.items() if definition.enabled}
+    return {
+        "servers": len(enabled),
+        "known": len(enabled & state.catalog.listed_upstreams),
+        "intent": wanted,
+        "search_tokens": round(median(found)) if found else None,
+        "sample": None if sample is None else sample.size,
+        "presets": [await anyio.to_thread.run_sync(_cost, state, name, wanted, sample) for name in PRESET_NAMES],
+    }

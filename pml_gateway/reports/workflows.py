@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from typing import TypedDict
+
 from pml_gateway.catalog.build import build_catalog
 from pml_gateway.catalog.manifest import ManifestFile
 from pml_gateway.catalog.model import Catalog, UpstreamListing
+from pml_gateway.config.findings import Area, Finding, Severity
 from pml_gateway.config.settings import Settings
 from pml_gateway.errors import ErrorCode
 from pml_gateway.exposure.meta_tool import RESERVED
 from pml_gateway.gateway.state import GatewayState, composites_of
 from pml_gateway.paths import Paths
-from pml_gateway.policy.client import LOCAL, configured_client
+from pml_gateway.policy.principal import LOCAL, configured
 from pml_gateway.policy.view import View
 from pml_gateway.text import first_sentence
 from pml_gateway.types import JsonObject
@@ -28,9 +32,21 @@ MAX_NAMED = 4
 """Clients in a warning, and tools that each of them lacks."""
 
 
-def composite_status(state: GatewayState) -> list[JsonObject]:
+class CheckedWorkflow(TypedDict):
+    """Workflow of the configuration, checked with the current tools."""
+
+    name: str
+    tool: str | None
+    description: str
+    steps: int
+    hidden: bool
+    problems: list[JsonObject]
+    warnings: list[str]
+
+
+def composite_status(state: GatewayState) -> list[CheckedWorkflow]:
     """Return every workflow of the configuration, checked with the current tools."""
-    rows: list[JsonObject] = []
+    rows: list[CheckedWorkflow] = []
     for name, composite in state.composites.items():
         definition = composite.definition
         rows.append(
@@ -55,7 +71,7 @@ def out_of_reach(settings: Settings, catalog: Catalog, name: str, composite: Com
     tool = catalog.owned(COMPOSITES, name)
     if tool is None or composite.problems or composite.definition is None or composite.definition.hidden:
         return []
-    clients = [configured_client(client, entry) for client, entry in settings.clients.items()] or [LOCAL]
+    clients = [*configured(settings).values()] or [LOCAL]
     lacking = []
     for client in clients:
         withheld = list(View(catalog, client, settings.gateway.blacklisted_tools).withheld(tool))
@@ -63,22 +79,20 @@ def out_of_reach(settings: Settings, catalog: Catalog, name: str, composite: Com
             return []
         if tool not in withheld:
             named = ", ".join(each.source for each in withheld[:MAX_NAMED])
-            lacking.append(f"{named} for {client.id.removeprefix('client:')}" if settings.clients else named)
+            lacking.append(f"{named} for {client.shown}" if settings.requires_keys else named)
     if not lacking:
         return []
-    remedy = "allow these tools" if settings.clients else "see gateway.blacklisted_tools"
+    remedy = "allow these tools" if settings.requires_keys else "see gateway.blacklisted_tools"
     return [f"no client can call it, for want of {'; '.join(lacking[:MAX_NAMED])} ({remedy})"]
 
 
-def workflow_warnings(settings: Settings, paths: Paths, identity: str) -> list[str]:
-    """Return what prevents workflows from being served, by the tools last seen; connects to no server.
+def workflow_findings(settings: Settings, paths: Paths, identity: str) -> Iterator[Finding]:
+    """Find what prevents workflows from being served, by the tools last seen; connects to no server.
 
     A tool of a server that never listed anything is not missing, only unknown yet.
     """
-    if not settings.workflows:
-        return []
     naming = settings.naming
-    manifest = ManifestFile.of(paths.manifest_dir, identity, naming.prefix, naming.max_length).load()
+    manifest = ManifestFile(paths.manifest_dir, identity, naming.prefix).load()
     known = {
         upstream_id: entry.tools
         for upstream_id, entry in manifest.entries.items()
@@ -96,15 +110,12 @@ def workflow_warnings(settings: Settings, paths: Paths, identity: str) -> list[s
         ownership=ownership_of(settings.servers),
     )
     is_complete = all(upstream_id in known for upstream_id, entry in settings.servers.items() if entry.enabled)
-    warnings = []
     bound = composites_of(settings, catalog)
     catalog = with_composites(catalog, bound)
     for name, composite in bound.items():
-        warnings += [f"workflows.{name}: {warning}" for warning in out_of_reach(settings, catalog, name, composite)]
+        for warning in out_of_reach(settings, catalog, name, composite):
+            yield Finding(Area.CONFIGURATION, Severity.WARNING, f"workflows.{name}", warning)
         for problem in composite.problems:
-            if problem.code is ErrorCode.NOT_FOUND and not is_complete:
-                continue
-            where = f"workflows.{name}{problem.path.replace('/', '.')}"
-            hint = f" ({problem.hint})" if problem.hint else ""
-            warnings.append(f"{where}: {problem.message}{hint}; this workflow is unavailable")
-    return warnings
+            if problem.code is not ErrorCode.NOT_FOUND or is_complete:
+                where = f"workflows.{name}{problem.path.replace('/', '.')}"
+                yield Finding(Area.CONFIGURATION, Severity.ERROR, where, problem.message, problem.hint)

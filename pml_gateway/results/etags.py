@@ -9,8 +9,8 @@ from collections.abc import Callable
 
 from pml_gateway.catalog.model import CatalogTool
 from pml_gateway.json_text.pieces import SourcedList, SourcedObject
-from pml_gateway.policy.client import Client
-from pml_gateway.state.store import Store
+from pml_gateway.policy.principal import Principal
+from pml_gateway.storage.values import Store
 from pml_gateway.types import JsonObject
 
 META_KEY = "pml-gateway/etag"
@@ -19,7 +19,7 @@ ETAG_CHARACTERS = 22
 """Number of hexadecimal characters, 88 bits: enough that two results of one tool never share an etag by chance."""
 
 
-def etag_of(client: Client, tool: CatalogTool, result: JsonObject) -> str | None:
+def etag_of(client: Principal, tool: CatalogTool, result: JsonObject) -> str | None:
     """Return a hash of the result's content, different for every client and tool; None if the result is not JSON.
 
     Takes time proportional to the size of the result.
@@ -48,7 +48,7 @@ class Etags:
         self._given = given
         self._ttl = ttl
 
-    async def is_unchanged(self, client: Client, etag: str, if_none_match: str | None) -> bool:
+    async def is_unchanged(self, client: Principal, etag: str, if_none_match: str | None) -> bool:
         """Return True if the client already holds the result with this etag; record that it does from now on."""
         now, ttl = time.time(), self._ttl()
         if if_none_match == etag:
@@ -57,5 +57,5 @@ class Etags:
             # applies at once.
             if given is not None and now - given["at"] < ttl:
                 return True
-        await self._given.put(etag, {"at": now}, collection=COLLECTION, ttl=ttl, share=client.share)
+        await self._given.put(etag, {"at": now}, collection=COLLECTION, ttl=ttl, quota_key=client.quota_key)
         return False

@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from io import StringIO
 from types import MappingProxyType
@@ -13,16 +13,34 @@ from typing import Any, TypeVar
 
 from jmespath.functions import Functions
 
+from pml_gateway.results.numbers import MAX_EXACT, Number, checked_number, is_number, operated, read_number
+
 MAX_PATTERN = 1000
 """Maximum number of characters of a regular expression."""
 
 _SEPARATORS = (",", ";", "\t")
+
+MAX_DIGITS = 15
+"""Most digits of a fraction that every reader of JSON keeps as it is written."""
+
+_WORDS: Mapping[str, bool | None] = MappingProxyType(
+    {
+        **{"true": True, "True": True, "TRUE": True, "false": False, "False": False, "FALSE": False},
+        **{"null": None, "NULL": None, "": None},
+    }
+)
+"""Cells that are a boolean or null; nobody is called null, and `Null` may be a name."""
+
+_PLAIN_NUMBER = re.compile(r"-?(?:0|[1-9]\d*)(?:\.\d+)?", re.ASCII)
+_DIGIT = re.compile(r"\d")
 
 ENDLESS = frozenset({"match"})
 """Functions that may run forever on some inputs; they are only called in a process that can be terminated."""
 
 Check = Callable[[int], None]
 """A check that raises if building this many parts would exceed the limit."""
+
+Cell = str | int | float | bool | None
 
 Method = TypeVar("Method", bound=Callable[..., Any])
 
@@ -48,7 +66,8 @@ FUNCTIONS: Mapping[str, Function] = MappingProxyType(
         "to_json": Function("to_json(value)", "the value as JSON text; a text in quotes"),
         "from_csv": Function(
             "from_csv(text)",
-            "the rows of a table whose first line names the columns (`,`, `;` or tab), as objects of texts",
+            "the rows of a table whose first line names the columns (`,`, `;` or tab), as objects; "
+            "[which cells are numbers](#tables)",
         ),
         "to_string": Function("to_string(value)", "a text as it is, anything else as JSON text"),
         "to_number": Function("to_number(value)", "the number that a text holds; null where it holds none"),
@@ -98,6 +117,15 @@ class LanguageFunctions(Functions):  # type: ignore[misc]  # the library has no 
         """Call `check_length` before anything long is built."""
         self._check_length = check_length
 
+    def call_function(self, name: str, arguments: list[Any]) -> Any:
+        """Return the value of a call.
+
+        Raises:
+            ValueError: it would be a number that is too large.
+        """
+        value = super().call_function(name, arguments)
+        return checked_number(value, f"{name}()") if is_number(value) else value
+
     @_takes("string")
     def _func_lines(self, text: str) -> list[str]:
         plain = text.replace("\r\n", "\n").replace("\r", "\n").removesuffix("\n")
@@ -120,16 +148,31 @@ class LanguageFunctions(Functions):  # type: ignore[misc]  # the library has no 
         if not isinstance(text, str):
             return text
         try:
-            return json.loads(text, parse_constant=_no_constant)
+            return json.loads(text, parse_constant=_no_constant, parse_float=_float)
         except ValueError as error:
             raise ValueError(f"from_json() got a text that is no JSON: {error}") from None
+
+    @_takes("any")
+    def _func_to_number(self, value: Any) -> Number | None:
+        if not isinstance(value, str):
+            return value if is_number(value) else None
+        return read_number(value)
+
+    @_takes("array-number")
+    def _func_sum(self, numbers: list[Number]) -> Number:
+        whole = sum(each for each in numbers if isinstance(each, int))
+        return operated("+", whole, sum(each for each in numbers if isinstance(each, float)))
+
+    @_takes("array-number")
+    def _func_avg(self, numbers: list[Number]) -> Number | None:
+        return operated("/", self._func_sum(numbers), len(numbers)) if numbers else None
 
     @_takes("any")
     def _func_to_json(self, value: Any) -> str:
         return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
 
     @_takes("string")
-    def _func_from_csv(self, text: str) -> list[dict[str, str | None]]:
+    def _func_from_csv(self, text: str) -> list[dict[str, Cell]]:
         plain = text.removeprefix("\ufeff").lstrip("\r\n")
         first = plain.split("\n", 1)[0]
         separator = max(_SEPARATORS, key=first.count)
@@ -157,17 +200,55 @@ def arity_of(name: str) -> tuple[int, bool]:
     return len(taken), bool(taken and taken[-1].get("variadic"))
 
 
-def _table(rows: list[list[str]]) -> list[dict[str, str | None]]:
+def _table(rows: list[list[str]]) -> list[dict[str, Cell]]:
     columns = [name.strip() for name in rows[0]]
     twice = next((name for at, name in enumerate(columns) if name in columns[:at]), None)
     if twice is not None:
         raise ValueError(f"from_csv() got two columns that are called {twice[:60]!r}")
-    objects = []
     for number, row in enumerate(rows[1:], start=2):
         if len(row) > len(columns):
             raise ValueError(f"from_csv() got {len(row)} cells in row {number}, and {len(columns)} columns")
-        objects.append(dict(zip(columns, [*row, *[None] * (len(columns) - len(row))], strict=True)))
-    return objects
+    # One code such as 007 makes its whole column text: `zip == '80331'` holds beside 01067 as well.
+    codes = {at for row in rows[1:] for at, cell in enumerate(row) if _DIGIT.search(cell) and not _is_number(cell)}
+    codes |= {
+        at for at in range(len(columns)) if at not in codes and _are_codes(row[at] for row in rows[1:] if at < len(row))
+    }
+    filled = ([*row, *[""] * (len(columns) - len(row))] for row in rows[1:])
+    return [
+        {
+            name: _cell(cell, may_be_number=at not in codes)
+            for at, (name, cell) in enumerate(zip(columns, row, strict=True))
+        }
+        for row in filled
+    ]
+
+
+def _is_number(text: str) -> bool:
+    cell = text.strip()
+    if _PLAIN_NUMBER.fullmatch(cell) is None:
+        return False
+    return len(cell.lstrip("-")) - 1 <= MAX_DIGITS if "." in cell else len(cell) <= 17 and abs(int(cell)) <= MAX_EXACT
+
+
+def _are_codes(cells: Iterator[str]) -> bool:
+    """Return True if numbers differ as texts alone, or seem to be counted on behind the point as in 1.9 and 1.10."""
+    numbers = {plain for cell in cells if _DIGIT.search(plain := cell.strip())}
+    fractions = [each.partition(".")[2] for each in numbers if "." in each]
+    is_counted = any(each.endswith("0") for each in fractions) and len(set(map(len, fractions))) > 1
+    return is_counted or len(set(map(float, numbers))) < len(numbers)
+
+
+def _cell(text: str, *, may_be_number: bool) -> Cell:
+    plain = text.strip()
+    if plain in _WORDS:
+        return _WORDS[plain]
+    if not may_be_number or not _is_number(text):
+        return text
+    return float(plain) if "." in plain else int(plain)
+
+
+def _float(text: str) -> float:
+    return float(checked_number(float(text), text[:40]))
 
 
 def _no_constant(name: str) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
@@ -16,17 +15,15 @@ from cachetools import FIFOCache
 
 from pml_gateway.catalog.model import CatalogTool
 from pml_gateway.catalog.wire import encode
-from pml_gateway.files import locked, write_atomically
-from pml_gateway.home import MANIFEST, warn_unwritable
 from pml_gateway.json_text.pieces import exceeds
-from pml_gateway.log import get_logger
-from pml_gateway.policy.client import Client
+from pml_gateway.policy.principal import Principal
 from pml_gateway.results.content import Content, addressed
 from pml_gateway.results.shapes import fields, infer, merge, unwrapped, without
 from pml_gateway.signal import CoalescedSignal
+from pml_gateway.storage import kinds
+from pml_gateway.storage.documents import Document, compact, parsed
+from pml_gateway.storage.places import MANIFEST, warn_unwritable
 from pml_gateway.types import JsonObject
-
-logger = get_logger(__name__)
 
 FORMAT = 2
 MAX_COUNTED = 20_000
@@ -50,8 +47,8 @@ SAVE_SECONDS = 2.0
 _Key = tuple[str, str, str]
 """Scope, upstream id, and the upstream's own name of the tool."""
 
-EVERYBODY, NOBODY = "everybody", "nobody"
-"""Stand-ins for the hash of a client's id."""
+SEVERAL_CLIENTS, NO_CLIENT = "several", "none"
+"""Values in place of the hash of the one client that has seen a field."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,24 +76,21 @@ class Output:
     observed: int | None = None
 
 
-class LearnedShapes:
-    """The learned shapes of one configuration.
+class ShapesFile:
+    """The learned shapes of one configuration; gateways of one process share them.
 
     Clients with the same rights share fields that two of them have seen; others never see them.
     """
 
-    def __init__(self, path: Path, is_on: Callable[[], bool]) -> None:
-        self._path = path
-        self._is_on = is_on
+    def __init__(self, path: Path) -> None:
+        self._document = Document(kinds.OUTPUT_SHAPES, path, decode=_decode, encode=_encode, empty=dict)
         self._shapes: FIFOCache[_Key, LearnedShape] = FIFOCache(MAX_LEARNED)
         self._counts: FIFOCache[tuple[_Key, str, str], int] = FIFOCache(MAX_COUNTED)
         self._unsaved = CoalescedSignal(SAVE_SECONDS)
 
-    async def observe(self, client: Client, tool: CatalogTool, content: Content) -> None:
-        """Learn from one successful result; a tool that declares its output is skipped."""
-        if not self._is_on() or content.kind == "binary" or "outputSchema" in tool.definition:
-            return
-        key, witness = (_scope(client), tool.upstream_id, tool.name), _witness(client.id)
+    async def observe(self, client: Principal, tool: CatalogTool, content: Content) -> None:
+        """Learn from one successful result of a tool that declares no output."""
+        key, witness = (client.rules.digest, tool.upstream_id, tool.name), _witness(client.id)
         seen, known = self._count(key, tool, witness), self._shapes.get(key)
         is_known = known is not None and known.definition == _digest(tool)
         if known is not None and is_known and seen > ALWAYS_LOOKED_AT and seen % LOOKED_AT_EVERY:
@@ -108,28 +102,18 @@ class LearnedShapes:
             shape = _infer(content)
         self._learn(key, tool, shape, witness)
 
-    def shape_of(self, client: Client, tool: CatalogTool) -> LearnedShape | None:
-        """Return the shape that clients with these rights have seen; None if there is none or learning is off."""
-        if not self._is_on() or "outputSchema" in tool.definition:
-            return None
-        learned = self._shapes.get((_scope(client), tool.upstream_id, tool.name))
+    def shape_of(self, client: Principal, tool: CatalogTool) -> LearnedShape | None:
+        """Return the shape that clients with these rights have seen; None if there is none."""
+        learned = self._shapes.get((client.rules.digest, tool.upstream_id, tool.name))
         if learned is None or learned.definition != _digest(tool) or not learned.schema:
             return None
         foreign = {path for path, witness in learned.private.items() if witness != _witness(client.id)}
         return replace(learned, schema=without(learned.schema, foreign), private={}) if foreign else learned
 
-    def output_of(self, client: Client, tool: CatalogTool) -> Output | None:
-        """Return what this client may know of the tool's output; None if nothing is declared or learned."""
-        if (declared := _declared(tool)) is not None:
-            return declared
-        learned = self.shape_of(client, tool)
-        return None if learned is None else Output(learned.schema, learned.observed)
-
     async def run(self) -> None:
         """Load the shapes from disk, then save them after changes until cancelled."""
         try:
-            if self._is_on():
-                self._take_over(await anyio.to_thread.run_sync(self._load))
+            self._take_over(await anyio.to_thread.run_sync(self._document.read))
             await self._unsaved.run(self._save)
         finally:
             if self._unsaved.is_due:
@@ -160,32 +144,50 @@ class LearnedShapes:
         try:
             await anyio.to_thread.run_sync(self._write, dict(self._shapes))
         except OSError as error:
-            warn_unwritable(MANIFEST, self._path.parent, error)
+            warn_unwritable(MANIFEST, self._document.path.parent, error)
 
     def _write(self, shapes: dict[_Key, LearnedShape]) -> None:
-        with locked(self._path):
-            for key, theirs in self._load().items():
+        def update(before: dict[_Key, LearnedShape]) -> dict[_Key, LearnedShape]:
+            for key, theirs in before.items():
                 mine = shapes.get(key)
                 shapes[key] = theirs if mine is None else _merged(mine, theirs)
-            rows = [
-                [*key, shape.definition, shape.observed, shape.schema, shape.private] for key, shape in shapes.items()
-            ]
-            write_atomically(self._path, json.dumps({"format": FORMAT, "shapes": rows[-MAX_LEARNED:]}))
+            return dict([*shapes.items()][-MAX_LEARNED:])
 
-    def _load(self) -> dict[_Key, LearnedShape]:
-        try:
-            raw = json.loads(self._path.read_bytes())
-            return _decode(raw) if raw["format"] == FORMAT else {}
-        except (FileNotFoundError, NotADirectoryError):
-            return {}
-        except (OSError, ValueError, LookupError, TypeError, RecursionError) as error:
-            logger.warning("learned output shapes in %s are unreadable (%s); starting without", self._path, error)
-            return {}
+        self._document.change(update)
 
 
-def _decode(raw: JsonObject) -> dict[_Key, LearnedShape]:
+@dataclass(frozen=True, slots=True)
+class LearnedShapes:
+    """The learned shapes as one gateway uses them: not at all while `is_on` returns False."""
+
+    file: ShapesFile
+    is_on: Callable[[], bool]
+
+    async def observe(self, client: Principal, tool: CatalogTool, content: Content) -> None:
+        """Learn from one successful result; a tool that declares its output is skipped."""
+        if self.is_on() and content.kind != "binary" and "outputSchema" not in tool.definition:
+            await self.file.observe(client, tool, content)
+
+    def shape_of(self, client: Principal, tool: CatalogTool) -> LearnedShape | None:
+        """Return the shape that clients with these rights have seen; None if there is none or learning is off."""
+        return self.file.shape_of(client, tool) if self.is_on() and "outputSchema" not in tool.definition else None
+
+    def output_of(self, client: Principal, tool: CatalogTool) -> Output | None:
+        """Return what this client may know of the tool's output; None if nothing is declared or learned."""
+        if (declared := _declared(tool)) is not None:
+            return declared
+        learned = self.shape_of(client, tool)
+        return None if learned is None else Output(learned.schema, learned.observed)
+
+
+def _encode(shapes: dict[_Key, LearnedShape]) -> str:
+    rows = [[*key, shape.definition, shape.observed, shape.schema, shape.private] for key, shape in shapes.items()]
+    return compact({"format": FORMAT, "shapes": rows})
+
+
+def _decode(content: bytes) -> dict[_Key, LearnedShape]:
     shapes = {}
-    for scope, upstream_id, tool, definition, observed, schema, private in raw["shapes"]:
+    for scope, upstream_id, tool, definition, observed, schema, private in parsed(content, FORMAT)["shapes"]:
         if not isinstance(schema, dict) or not isinstance(private, dict):
             raise TypeError("a shape is no object")
         shape = LearnedShape(schema, int(observed), str(definition), private)
@@ -208,10 +210,10 @@ def _combined(mine: LearnedShape, theirs: LearnedShape, observed: int) -> Learne
     sides = [(frozenset(fields(side.schema)), side.private) for side in (mine, theirs)]
     private: dict[str, str] = {}
     for path in fields(schema):
-        witnesses = {seen.get(path, EVERYBODY) for paths, seen in sides if path in paths}
+        witnesses = {seen.get(path, SEVERAL_CLIENTS) for paths, seen in sides if path in paths}
         # If keys turned out to be data, the fields below them are new at this path, and no client has seen them here.
-        witnesses = witnesses - {NOBODY} or {NOBODY}
-        if len(witnesses) == 1 and EVERYBODY not in witnesses:
+        witnesses = witnesses - {NO_CLIENT} or {NO_CLIENT}
+        if len(witnesses) == 1 and SEVERAL_CLIENTS not in witnesses:
             private[path] = witnesses.pop()
     return LearnedShape(schema, observed, mine.definition, private)
 
@@ -237,15 +239,6 @@ def _witness(client_id: str) -> str:
 def _infer(content: Content) -> JsonObject:
     value: Any = addressed(content)
     return infer(value)
-
-
-def _scope(client: Client) -> str:
-    return _scope_of_rules(client.rules)
-
-
-@lru_cache(maxsize=256)
-def _scope_of_rules(rules: tuple[tuple[str, ...], tuple[str, ...]]) -> str:
-    return hashlib.sha256(json.dumps(rules).encode()).hexdigest()[:16]
 
 
 @lru_cache(maxsize=4096)

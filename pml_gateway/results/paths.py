@@ -16,6 +16,7 @@ from pml_gateway.errors import InvalidInputError
 from pml_gateway.json_text.pieces import exceeds
 from pml_gateway.processes.budget import CHARACTERS_PER_PART, RequestBudget, current_budget
 from pml_gateway.processes.workers import Limit, WorkerLimitError, out_of_turn
+from pml_gateway.results.arithmetic import calculated, check_number, check_order, kind_of_value
 from pml_gateway.results.content import Content, addressed
 from pml_gateway.results.functions import ENDLESS, LanguageFunctions
 from pml_gateway.results.shapes import sketch
@@ -45,6 +46,7 @@ STEPS_BETWEEN_LOOKS = 64
 _GOING_THROUGH = frozenset(
     {
         "and_expression",
+        "arithmetic",
         "comparator",
         "current",
         "field",
@@ -54,6 +56,7 @@ _GOING_THROUGH = frozenset(
         "index",
         "index_expression",
         "literal",
+        "negation",
         "not_expression",
         "or_expression",
         "pipe",
@@ -119,15 +122,15 @@ class EvaluationError(Exception):
         self.reason = reason
 
 
-class NothingThereError(EvaluationError):
-    """The expression is a path that leads out of the data."""
+class PathNotFoundError(EvaluationError):
+    """The expression is a path that does not exist in the data."""
 
 
 class TooMuchError(EvaluationError):
     """The expression exceeds its bounds."""
 
 
-_FAULTS = (ExpressionError, NothingThereError, TooMuchError)
+_FAULTS = (ExpressionError, PathNotFoundError, TooMuchError)
 
 
 async def evaluate(
@@ -147,7 +150,7 @@ async def evaluate(
 
     Raises:
         ExpressionError: a function rejects its arguments.
-        NothingThereError: a path leads nowhere; names the keys that exist.
+        PathNotFoundError: a path leads nowhere; names the keys that exist.
         TooMuchError: a bound is exceeded.
         BudgetExceededError: the budget is used up.
         OverloadedError: no worker became free in time.
@@ -190,7 +193,7 @@ async def _evaluate_beside(
             optional,
             limits,
             seconds=bounds.seconds + ENDING_SECONDS,
-            share=budget.share,
+            quota_key=budget.quota_key,
         )
     except WorkerLimitError as error:
         if error.limit is Limit.MACHINE:
@@ -246,7 +249,7 @@ def _evaluated(node: Node, value: Any, roots: Mapping[str, Any], optional: bool,
             interpreter.take(interpreter.surplus(found))
         missing = interpreter.fault(node, value) if found in (None, []) and not optional else None
         if missing is not None:
-            fault, reason = NothingThereError.__name__, missing
+            fault, reason = PathNotFoundError.__name__, missing
     except TooMuchError as error:
         fault, reason = TooMuchError.__name__, error.reason
     except (JMESPathError, RecursionError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
@@ -350,9 +353,21 @@ class _Interpreter(TreeInterpreter):  # type: ignore[misc]  # the library has no
         self._check_read(first, left)
         self._check_read(second, right)
         operator = node["value"]
-        if operator not in self._EQUALITY_OPS and not (_has_order(left) and _has_order(right)):
-            return None
+        if operator not in self._EQUALITY_OPS:
+            if not (_has_order(left) and _has_order(right)):
+                return None
+            check_order(left, right, node["children"])
         return self.COMPARATOR_FUNC[operator](left, right)
+
+    def visit_arithmetic(self, node: Node, value: Any) -> Any:
+        first, second = node["children"]
+        return calculated(node["value"], self.visit(first, value), self.visit(second, value), node["children"])
+
+    def visit_negation(self, node: Node, value: Any) -> Any:
+        [operand] = node["children"]
+        negated = self.visit(operand, value)
+        check_number("-", negated, operand)
+        return -negated
 
     def _check_read(self, node: Node, value: Any) -> None:
         """Refuse a value that contains itself many times over: comparing or serializing it takes exponential time."""
@@ -401,7 +416,9 @@ class _Interpreter(TreeInterpreter):  # type: ignore[misc]  # the library has no
             case "index":
                 return _index_fault(node["value"], value)
             case "slice":
-                return None if isinstance(value, list) else f"[:] of {_kind(value)}; it takes the items of a list"
+                return (
+                    None if isinstance(value, list) else f"[:] of {kind_of_value(value)}; it takes the items of a list"
+                )
             case "subexpression" | "index_expression" | "pipe":
                 for child in node["children"]:
                     fault = self.fault(child, value)
@@ -423,7 +440,7 @@ class _Interpreter(TreeInterpreter):  # type: ignore[misc]  # the library has no
             return f"no key {shortened(name, MAX_NAME)!r}; the keys are {', '.join(keys) or 'none'}{more}"
         if isinstance(value, list):
             return f"{shortened(name, MAX_NAME)!r} of a list of {len(value)}; take one item with [0] or all with [*]"
-        return f"{shortened(name, MAX_NAME)!r} of {_kind(value)}"
+        return f"{shortened(name, MAX_NAME)!r} of {kind_of_value(value)}"
 
     def _projection_fault(self, node: Node, value: Any) -> str | None:
         base, *rest = node["children"]
@@ -432,9 +449,9 @@ class _Interpreter(TreeInterpreter):  # type: ignore[misc]  # the library has no
             return fault
         items = self.visit(base, value)
         if node["type"] == "value_projection":
-            return None if isinstance(items, dict) else f"* of {_kind(items)}; it takes the values of an object"
+            return None if isinstance(items, dict) else f"* of {kind_of_value(items)}; it takes the values of an object"
         if not isinstance(items, list):
-            return f"[*] of {_kind(items)}; it takes the items of a list"
+            return f"[*] of {kind_of_value(items)}; it takes the items of a list"
         if node["type"] != "projection" or not items:
             return None
         faults = [self.fault(rest[0], item) for item in items]
@@ -474,26 +491,10 @@ def _literal(value: Any) -> Node:
 
 def _index_fault(index: int, value: Any) -> str | None:
     if not isinstance(value, list):
-        return f"[{index}] of {_kind(value)}; it takes an item of a list"
+        return f"[{index}] of {kind_of_value(value)}; it takes an item of a list"
     if -len(value) <= index < len(value):
         return None
     return f"no item [{index}] in a list of {len(value)}"
-
-
-def _kind(value: Any) -> str:
-    match value:
-        case None:
-            return "null"
-        case bool():
-            return "a boolean"
-        case str():
-            return "a text"
-        case int() | float():
-            return "a number"
-        case list():
-            return f"a list of {len(value)}"
-        case _:
-            return "an object"
 
 
 def shown(text: str) -> str:
@@ -521,7 +522,7 @@ async def select(expression: str, value: Any) -> Any:
         raise InvalidInputError(
             f"path {shown(expression)} cannot be evaluated: {error.reason}", hint=f"the path begins at {begin}"
         ) from None
-    except NothingThereError as error:
+    except PathNotFoundError as error:
         raise InvalidInputError(f"path {shown(expression)} finds nothing", hint=error.reason) from None
     except TooMuchError:
         raise _too_much(expression) from None

@@ -47,6 +47,12 @@ _FALSE = ("", "false", "no", "0", "null", "none")
 
 _Valid = Callable[[Any], bool]
 
+_ANNOTATIONS: Mapping[str, _Valid] = {
+    "audience": lambda value: isinstance(value, list) and all(role in _ROLES for role in value),
+    "priority": lambda value: _is_number(value) and 0 <= value <= 1,
+    "lastModified": lambda value: _is_text(value) and _TIME.fullmatch(value) is not None,
+}
+
 
 def _is_text(value: Any) -> bool:
     return isinstance(value, str)
@@ -85,11 +91,6 @@ _BLOCK: Mapping[str, _Valid] = {
     "description": _is_text,
     "size": _is_integer,
     "icons": _are_icons,
-}
-_ANNOTATIONS: Mapping[str, _Valid] = {
-    "audience": lambda value: isinstance(value, list) and all(role in _ROLES for role in value),
-    "priority": lambda value: _is_number(value) and 0 <= value <= 1,
-    "lastModified": lambda value: _is_text(value) and _TIME.fullmatch(value) is not None,
 }
 _COMPLETION: Mapping[str, _Valid] = {"total": _is_integer, "hasMore": lambda value: isinstance(value, bool)}
 """Descriptive fields, which are dropped if their type is wrong."""

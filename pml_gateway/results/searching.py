@@ -107,7 +107,7 @@ async def _searched(search: Search, arguments: tuple[Any, ...]) -> JsonObject:
     try:
         if request.workers is not None and (search.is_regex or exceeds(arguments[0], SEARCHED_HERE)):
             found: JsonObject = await request.workers.in_process(
-                search_in_process, *arguments, seconds=SECONDS, share=request.share
+                search_in_process, *arguments, seconds=SECONDS, quota_key=request.quota_key
             )
         else:
             found = await request.in_thread(partial(search_in_process, *arguments))

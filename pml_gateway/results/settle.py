@@ -16,7 +16,7 @@ from pml_gateway.config.settings import ReferenceSettings
 from pml_gateway.errors import ResultStoreError
 from pml_gateway.json_text.pieces import exceeds
 from pml_gateway.log import get_logger
-from pml_gateway.policy.client import Client
+from pml_gateway.policy.principal import Principal
 from pml_gateway.results.content import Content, content_of, data_result, media_data, media_of, with_media
 from pml_gateway.results.encoding import tokens_of_json
 from pml_gateway.results.etags import META_KEY, Etags, etag_of
@@ -66,7 +66,7 @@ class Call:
     `may_read` is True if the client could read the result if it were stored.
     """
 
-    client: Client
+    client: Principal
     tool: CatalogTool
     route: Route
     sent: JsonObject
@@ -108,7 +108,7 @@ class Settler:
         if stored is not None:
             answer = data_result({**stored.answer(), **({"etag": etag} if etag else {})})
             return PresentedResult(_with_etag(with_media(answer, media), etag), content, etag, stored=stored)
-        return PresentedResult(_with_etag(result, etag), content, etag)
+        return PresentedResult(result if etag is None else _with_etag(result, etag), content, etag)
 
     async def _failed(self, call: Call, result: JsonObject) -> PresentedResult:
         """Store a failure's text if it is large, so that it cannot flood a conversation; workflows need it whole."""

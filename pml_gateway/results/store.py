@@ -18,11 +18,11 @@ import anyio.lowlevel
 import anyio.to_thread
 from cachetools import LRUCache
 
-from pml_gateway.config.settings import ReferenceSettings
+from pml_gateway.config.settings import ReferenceSettings, Settings
 from pml_gateway.errors import ConfigurationError, InvalidInputError, ReferenceNotFoundError, ResultStoreError
 from pml_gateway.json_text.pieces import measure
 from pml_gateway.log import get_logger
-from pml_gateway.policy.client import Client
+from pml_gateway.policy.principal import Principal
 from pml_gateway.policy.view import View
 from pml_gateway.quotas import Holdings
 from pml_gateway.results.content import Content
@@ -30,7 +30,7 @@ from pml_gateway.results.encoding import EncodedResult, decode, encode, tokens_o
 from pml_gateway.results.paths import value_at
 from pml_gateway.results.references import Reference, find_references, is_handle, substitute
 from pml_gateway.results.stored import Source, StoredResult, from_head, kept_bytes, to_head
-from pml_gateway.state.backend import Backend, build_backend, check_store
+from pml_gateway.storage.backend import Backend, build_backend, check_store
 from pml_gateway.types import JsonObject
 from pml_gateway.working_directory import WorkingDirectory
 
@@ -100,19 +100,13 @@ class ResultStore:
         self._held: Holdings[str] = Holdings()
         self._uses: LRUCache[str, deque[Source]] = LRUCache(MAX_USED)
 
-    def configure(self, settings: ReferenceSettings) -> None:
-        """Apply new settings; changing `store` requires a restart."""
-        if settings.store != self.settings.store:
-            logger.warning("references.store needs a restart")
-        self.settings = settings
-
     @property
     def bytes(self) -> int:
         """Return the bytes that the results of this process take, including bookkeeping."""
         return self._held.total
 
     async def put(
-        self, client: Client, content: Content, *, source: Source, over: int | None = None
+        self, client: Principal, content: Content, *, source: Source, over: int | None = None
     ) -> StoredResult | None:
         """Store a value for a client; return None if it is larger than the whole store may be, or not JSON.
 
@@ -160,7 +154,9 @@ class ResultStore:
         )
         return replace(stored, stored_bytes=kept_bytes(stored, encoded.packed_bytes))
 
-    async def resolve(self, client: Client, arguments: JsonObject, visible: Visible = everything) -> ResolvedReference:
+    async def resolve(
+        self, client: Principal, arguments: JsonObject, visible: Visible = everything
+    ) -> ResolvedReference:
         """Replace every `{"$ref": handle, "path": jmespath}` in the arguments; inserted values are not scanned again.
 
         Raises:
@@ -187,7 +183,7 @@ class ResultStore:
                 )
         return ResolvedReference(substitute(arguments, values), tuple(contents))
 
-    async def read(self, client: Client, handle: str, visible: Visible = everything) -> Content:
+    async def read(self, client: Principal, handle: str, visible: Visible = everything) -> Content:
         """Read the value of a reference.
 
         Raises:
@@ -207,7 +203,7 @@ class ResultStore:
             raise ReferenceNotFoundError(stored.ref)
         return await anyio.to_thread.run_sync(decode, stored.content_kind, parts, stored.mime)
 
-    async def look_up(self, client: Client, handle: str, visible: Visible = everything) -> StoredResult:
+    async def look_up(self, client: Principal, handle: str, visible: Visible = everything) -> StoredResult:
         """Return the stored result of a handle, without its value.
 
         Raises:
@@ -228,7 +224,7 @@ class ResultStore:
         """Return the latest calls that used a reference."""
         return list(self._uses.get(_key(handle), ()))
 
-    async def _head(self, handle: str, client: Client) -> StoredResult | None:
+    async def _head(self, handle: str, client: Principal) -> StoredResult | None:
         """Return the stored result of a live reference of this client, without its value; None otherwise."""
         if not is_handle(handle) or self.settings.mode == "off":
             return None
@@ -248,7 +244,7 @@ class ResultStore:
         return stored
 
     async def _write(
-        self, backend: Backend, key: str, stored: StoredResult, client: Client, parts: tuple[str, ...]
+        self, backend: Backend, key: str, stored: StoredResult, client: Principal, parts: tuple[str, ...]
     ) -> bool:
         """Write a value; return False if it was evicted by others written at the same time."""
         ttl = max(stored.expires_at - self._clock(), 1.0)
@@ -288,9 +284,9 @@ class ResultStore:
         for number in range(entry.parts if entry is not None else 0):
             await backend.values.delete(f"{key}:{number}", collection=COLLECTION)
 
-    def _remember(self, key: str, stored: StoredResult, client: Client) -> None:
+    def _remember(self, key: str, stored: StoredResult, client: Principal) -> None:
         """Count a result, as its client's most recently used one."""
-        self._held.note(key, client.share, stored.stored_bytes)
+        self._held.note(key, client.quota_key, stored.stored_bytes)
         self._entries[key] = _Entry(stored.parts, stored.expires_at)
 
     def _forget(self, key: str) -> None:
@@ -333,20 +329,21 @@ async def _read_parts(backend: Backend, key: str, count: int) -> list[str] | Non
 
 @asynccontextmanager
 async def open_results(
-    settings: ReferenceSettings, directory: Path, working_directory: WorkingDirectory | None = None
+    settings: Settings, directory: Path, working_directory: WorkingDirectory | None = None
 ) -> AsyncIterator[ResultStore]:
     """Open the store of one gateway; its backend is opened when the first result is stored, and closed on exit.
 
     Args:
         settings: which results are kept, where and for how long.
         directory: the folder of the disk store.
-        working_directory: the variables and folder that `store` is resolved with; by default those of this process.
+        working_directory: the variables and folder to find the store with; by default those of this process.
 
     Raises:
         ConfigurationError: the store cannot be used as configured.
     """
     working_directory = working_directory or WorkingDirectory.here()
-    check_store(settings, working_directory)
+    where = settings.storage.results
+    check_store(where, working_directory)
     opened: list[Backend] = []
     opening = anyio.Lock()
     async with AsyncExitStack() as stack:
@@ -355,12 +352,14 @@ async def open_results(
             if not opened:
                 async with opening:
                     if not opened:
-                        backend = await anyio.to_thread.run_sync(build_backend, settings, directory, working_directory)
+                        backend = await anyio.to_thread.run_sync(
+                            build_backend, where, directory, settings.references.max_bytes, working_directory
+                        )
                         await stack.enter_async_context(backend.context)
                         opened.append(backend)
             return opened[0]
 
-        yield ResultStore(settings, open_backend)
+        yield ResultStore(settings.references, open_backend)
 
 
 def _key(handle: str) -> str:
@@ -368,5 +367,5 @@ def _key(handle: str) -> str:
     return hashlib.sha256(handle.encode()).hexdigest()
 
 
-def _owner(client: Client) -> str:
+def _owner(client: Principal) -> str:
     return hashlib.sha256(client.id.encode("utf-8", "surrogatepass")).hexdigest()

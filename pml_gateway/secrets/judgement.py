@@ -13,7 +13,7 @@ from functools import partial
 from itertools import pairwise
 from typing import Any
 
-from pml_gateway.secrets.names import WEBHOOK, Says, is_secret_name, said_by
+from pml_gateway.secrets.names import WEBHOOK, NameMeaning, is_secret_name, meaning_of
 
 MASK = "***"
 
@@ -91,20 +91,22 @@ _KIND = re.compile(r"(?P<lower>[a-z])|(?P<upper>[A-Z])|(?P<digit>\d)")
 MIN_JUMBLED, CHANGES = 24, 0.3
 """Base64 changes between lower case, upper case, digits and signs at more than half of its characters."""
 
+Change = Callable[[str, Callable[[], tuple["Secret", ...]], Keys], str]
+"""Returns the replacement for a text, given a finder of its secrets and its keys; a list item's index comes last."""
+
 
 @dataclass(frozen=True, slots=True)
 class Secret:
     """A secret part of a text.
 
-    `wish` is the name of a variable for it, to be prefixed with the server's unless `is_variable` is True because it
-    already is one; `shown` replaces it in a preview. For a reference with a secret default, the part is the whole
-    reference.
+    `variable_name` is a name for the variable that takes it; unless `is_variable`, the server's name goes before it.
+    `shown` replaces the part in a preview. For a reference with a secret default, the part is the whole reference.
     """
 
     start: int
     end: int
     value: str = field(repr=False)
-    wish: str = "key"
+    variable_name: str = "key"
     is_variable: bool = False
     shown: str = MASK
 
@@ -112,10 +114,6 @@ class Secret:
     def is_default(self) -> bool:
         """Return True if it is the default of a reference."""
         return self.shown != MASK
-
-
-Change = Callable[[str, Callable[[], tuple["Secret", ...]], Keys], str]
-"""Returns the replacement for a text, given a finder of its secrets and its keys; a list item's index comes last."""
 
 
 def secrets_of(text: str, at: Keys) -> tuple[Secret, ...]:
@@ -126,8 +124,12 @@ def secrets_of(text: str, at: Keys) -> tuple[Secret, ...]:
         return ()
     if section in _HEADER_SECTIONS:
         return _settled(text, _of_header(name, text))
-    wish = _Wish(name, is_variable=True) if section in ("env", "environment") else _Wish(is_variable=False)
-    return _settled(text, _of_named(name, text, wish))
+    naming = (
+        _VariableNaming(name, is_variable=True)
+        if section in ("env", "environment")
+        else _VariableNaming(is_variable=False)
+    )
+    return _settled(text, _of_named(name, text, naming))
 
 
 def secrets_of_argument(argument: str, before: str = "") -> tuple[Secret, ...]:
@@ -196,8 +198,8 @@ def with_secrets(text: str, secrets: Sequence[Secret], put: Callable[[Secret], s
 
 
 @dataclass(frozen=True, slots=True)
-class _Wish:
-    """The names of variables for the secrets of a value."""
+class _VariableNaming:
+    """Rule for the names of the variables that take the secrets of one value."""
 
     name: str = ""
     is_variable: bool = False
@@ -219,7 +221,7 @@ class _Part:
 
     start: int
     end: int
-    wish: tuple[str, bool]
+    naming: tuple[str, bool]
 
 
 def _settled(text: str, parts: Iterator[_Part]) -> tuple[Secret, ...]:
@@ -229,7 +231,7 @@ def _settled(text: str, parts: Iterator[_Part]) -> tuple[Secret, ...]:
         end = part.start
         for reference in [*_REFERENCE.finditer(text, part.start, part.end), None]:
             stop = reference.start() if reference else part.end
-            found.append(_secret(text, end, stop, part.wish))
+            found.append(_secret(text, end, stop, part.naming))
             end = reference.end() if reference else stop
     settled: list[Secret] = []
     for secret in sorted(found, key=lambda secret: (secret.start, -secret.end)):
@@ -244,19 +246,19 @@ def _says_something(text: str) -> bool:
     return any(map(str.isalnum, text)) and (is_default or _VARIABLE.fullmatch(text) is None)
 
 
-def _secret(text: str, start: int, end: int, wish: tuple[str, bool]) -> Secret:
+def _secret(text: str, start: int, end: int, naming: tuple[str, bool]) -> Secret:
     # A `$` before a reference would make it a literal.
     while start > 0 and end > start and text[start - 1] == "$":
         start -= 1
-    return Secret(start, end, _ESCAPED.sub("", text[start:end]), *wish)
+    return Secret(start, end, _ESCAPED.sub("", text[start:end]), *naming)
 
 
 def _defaults(text: str) -> Iterator[Secret]:
     for match in _DEFAULT.finditer(text):
         name, value = match["name"], match["value"]
         # A user who writes a reference usually means a secret.
-        is_unsaid = said_by(name) is Says.NOTHING and not _is_harmless(value)
-        if is_unsaid or any(_of_named(name, value, _Wish())):
+        is_unsaid = meaning_of(name) is NameMeaning.NOTHING and not _is_harmless(value)
+        if is_unsaid or any(_of_named(name, value, _VariableNaming())):
             shown = f"{text[match.start() : match.start('value')]}{MASK}}}"
             yield Secret(match.start(), match.end(), value, name, True, shown)
 
@@ -264,7 +266,7 @@ def _defaults(text: str) -> Iterator[Secret]:
 def _of_header(name: str, text: str) -> Iterator[_Part]:
     is_token = name.lower().endswith("authorization") or SCHEME.match(text)
     bare = name.removeprefix("X-").removeprefix("x-")
-    return _of_named(name, text, _Wish("token" if is_token else bare))
+    return _of_named(name, text, _VariableNaming("token" if is_token else bare))
 
 
 def _of_argument(argument: str, before: str) -> Iterator[_Part]:
@@ -283,44 +285,44 @@ def _of_argument(argument: str, before: str) -> Iterator[_Part]:
     if flag in ENV_FLAGS and "=" in rest:
         name = rest.partition("=")[0]
         lead = start + len(name) + 1
-        return _moved(_of_named(name, argument[lead:], _Wish(name, is_variable=True)), lead)
+        return _moved(_of_named(name, argument[lead:], _VariableNaming(name, is_variable=True)), lead)
     if flag in LOGIN_FLAGS and ":" in rest and not rest.replace(":", "").isdecimal():
         return iter([_Part(start + rest.index(":") + 1, len(argument), ("password", False))])
     if option is not None:
         name = flag.lstrip("-")
-        return _moved(_of_named(name, rest, _Wish(name, is_variable=name == flag)), start)
+        return _moved(_of_named(name, rest, _VariableNaming(name, is_variable=name == flag)), start)
     if is_value:
         name = before.lstrip("-")
-        return _of_named(name, argument, _Wish(name if is_secret_name(name) else ""))
-    return _of_text(argument, Says.NOTHING, _Wish(), has_name=False)
+        return _of_named(name, argument, _VariableNaming(name if is_secret_name(name) else ""))
+    return _of_text(argument, NameMeaning.NOTHING, _VariableNaming(), has_name=False)
 
 
 def _moved(parts: Iterator[_Part], by: int) -> Iterator[_Part]:
-    return (_Part(part.start + by, part.end + by, part.wish) for part in parts)
+    return (_Part(part.start + by, part.end + by, part.naming) for part in parts)
 
 
-def _of_named(name: str, text: str, wish: _Wish) -> Iterator[_Part]:
+def _of_named(name: str, text: str, naming: _VariableNaming) -> Iterator[_Part]:
     """Yield the secret parts of a value by its name, or else by its form."""
-    says = said_by(name)
+    meaning = meaning_of(name)
     scheme = SCHEME.match(text)
     start = scheme.end() if scheme else 0
     value = text[start:]
-    if is_plain(value, name) or says in (Says.PLAIN, Says.NOTHING):
-        yield from _of_text(text, says, wish, has_name=bool(name))
+    if is_plain(value, name) or meaning in (NameMeaning.PLAIN, NameMeaning.NOTHING):
+        yield from _of_text(text, meaning, naming, has_name=bool(name))
         return
     if _ADDRESS.fullmatch(value) and not WEBHOOK.search(name):
-        yield from _of_text(text, says, wish, has_name=True)
+        yield from _of_text(text, meaning, naming, has_name=True)
         return
-    login = _LOGIN.fullmatch(value) if says is Says.PERHAPS and not scheme else None
+    login = _LOGIN.fullmatch(value) if meaning is NameMeaning.PERHAPS and not scheme else None
     start += login.start("password") if login else 0
-    yield _Part(start, len(text), wish.at((start, len(text)), text, "password" if login else "token"))
+    yield _Part(start, len(text), naming.at((start, len(text)), text, "password" if login else "token"))
 
 
 def is_plain(value: str, name: str) -> bool:
     """Return True if a value is not secret despite its name."""
     if not value.strip() or _SWITCH.fullmatch(value) or _VARIABLE.fullmatch(value):
         return True
-    if said_by(name) is Says.PERHAPS and _is_harmless(value):
+    if meaning_of(name) is NameMeaning.PERHAPS and _is_harmless(value):
         return True
     if name.lower().endswith(("tokens", "seed")) and _NUMBER.fullmatch(value):
         return True
@@ -338,38 +340,38 @@ def _is_path(value: str) -> bool:
     return _PATH.fullmatch(value) is not None and not is_jumbled(value)
 
 
-def _of_text(text: str, says: Says, wish: _Wish, *, has_name: bool) -> Iterator[_Part]:
+def _of_text(text: str, meaning: NameMeaning, naming: _VariableNaming, *, has_name: bool) -> Iterator[_Part]:
     """Yield the secret parts of a value by its form."""
     shadow = _REFERENCE.sub(lambda match: _BLANK * len(match[0]), text)
-    yield from (_Part(*match.span(), wish.at(match.span(), text)) for match in _PRIVATE_KEY.finditer(shadow))
+    yield from (_Part(*match.span(), naming.at(match.span(), text)) for match in _PRIVATE_KEY.finditer(shadow))
     for match in _URL.finditer(shadow):
-        yield from _of_url(match, shadow, wish)
-    yield from _assigned(shadow, wish)
+        yield from _of_url(match, shadow, naming)
+    yield from _assigned(shadow, naming)
     elsewhere = _URL.sub(lambda match: _BLANK * len(match[0]), shadow)
-    yield from (_Part(*match.span(), wish.at(match.span(), text)) for match in KNOWN_CREDENTIAL.finditer(elsewhere))
+    yield from (_Part(*match.span(), naming.at(match.span(), text)) for match in KNOWN_CREDENTIAL.finditer(elsewhere))
     if (scheme := _WITH_SCHEME.fullmatch(shadow)) and not scheme["value"].isalpha():
-        yield _Part(*scheme.span("value"), wish.at(scheme.span("value"), text, "token"))
-    if says is Says.NOTHING and _TOKEN.fullmatch(shadow) and _PATH.fullmatch(shadow) is None:
+        yield _Part(*scheme.span("value"), naming.at(scheme.span("value"), text, "token"))
+    if meaning is NameMeaning.NOTHING and _TOKEN.fullmatch(shadow) and _PATH.fullmatch(shadow) is None:
         key = RANDOM.search(shadow)
         # A UUID with a name is just as likely to be an id.
         if (key and not (has_name and "-" in key[0])) or is_jumbled(shadow):
-            yield _Part(0, len(text), wish.of())
+            yield _Part(0, len(text), naming.of())
 
 
-def _of_url(match: re.Match[str], text: str, wish: _Wish) -> Iterator[_Part]:
+def _of_url(match: re.Match[str], text: str, naming: _VariableNaming) -> Iterator[_Part]:
     scheme, is_web = match["scheme"].lower(), match["scheme"].lower() in ("http", "https")
     login: re.Match[str] | None = match
     if match["user"] is None and not is_web and "@" in text[match.start("host") :]:
         # A database password may contain characters that would end an address.
         login = _LOOSE_LOGIN.match(text, match.start("host"))
     if login is not None and login["password"]:
-        yield _Part(*login.span("password"), wish.of("password"))
+        yield _Part(*login.span("password"), naming.of("password"))
     elif login is not None and login["user"] and (is_web or RANDOM.search(login["user"])):
-        yield _Part(*login.span("user"), wish.of("key"))
+        yield _Part(*login.span("user"), naming.of("key"))
     if match["path"] and scheme != "file" and not scheme.startswith("git+"):
         for segment in _SEGMENT.finditer(text, *match.span("path")):
             if looks_like_a_key(segment[0]):
-                yield _Part(*segment.span(), wish.of("key"))
+                yield _Part(*segment.span(), naming.of("key"))
     if match["query"]:
         for parameter in _PARAMETER.finditer(text, *match.span("query")):
             name, value = parameter["name"] or "", parameter["value"]
@@ -378,7 +380,7 @@ def _of_url(match: re.Match[str], text: str, wish: _Wish) -> Iterator[_Part]:
                 yield _Part(*parameter.span("value"), (name or "key", False))
 
 
-def _assigned(text: str, wish: _Wish) -> Iterator[_Part]:
+def _assigned(text: str, naming: _VariableNaming) -> Iterator[_Part]:
     at = 0
     while match := _ASSIGNMENT.search(text, at):
         group = next(group for group in ("double", "single", "plain") if match[group] is not None)
@@ -386,7 +388,7 @@ def _assigned(text: str, wish: _Wish) -> Iterator[_Part]:
         is_said = group != "plain" or match["sign"] == "=" or not value.isalpha()
         is_code = group == "plain" and _CODE.match(value) is not None
         if is_secret_name(name) and is_said and not is_code and not value.startswith("//"):
-            parts = [*_of_named(name, value, _Wish(wish.of(name)[0], wish.is_variable))]
+            parts = [*_of_named(name, value, _VariableNaming(naming.of(name)[0], naming.is_variable))]
             yield from _moved(iter(parts), match.start(group))
             at = max(match.end(group), match.start() + 1)
         else:

@@ -8,8 +8,27 @@ from enum import Enum
 from functools import lru_cache
 from itertools import pairwise
 
+_WORDS = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+")
 
-class Says(Enum):
+_GLUED = re.compile(
+    # PGPASSWORD, apikey, smtppass, clientid; but not monkey, compass or tokenizer.
+    r"(?P<first>.+?)(?P<last>passw(?:or)?ds?|passphrase|passcode|secrets?|tokens?|apikeys?|credentials?|creds|pwd|"
+    r"sess(?:ion)?id|connectionstring)|"
+    r"(?P<owner>api|auth|access|secret|private|public|master|signing|encryption|licen[cs]e|app|admin|account|user|"
+    r"service|subscription|storage|shared|session)(?P<key>keys?)|"
+    r"(?P<login>db|smtp|imap|mysql|pg|redis|user|root|admin|my|ftp|mail|mongo|proxy|http|basic|ldap|wifi|ssh|login|"
+    r"app|rpc)(?P<pass>pass)|"
+    r"(?P<what>client|user|team|account|project|tenant|app|zone|org|page|chat|channel|guild)(?P<id>ids?)"
+)
+
+_CODES = ("code", "codes")
+_TRIPLES = frozenset({("access", "key", "id"), ("mot", "de", "passe"), ("totp", "secret", "seed")})
+
+WEBHOOK = re.compile(r"webhooks?(?:[-_ ]?ur[li])?\Z", re.IGNORECASE)
+"""Names of addresses that are secret as a whole: anyone who knows one can post to it."""
+
+
+class NameMeaning(Enum):
     """The meaning of the name of a variable, header, option or key for its value."""
 
     SECRET = "secret"
@@ -22,19 +41,6 @@ class Says(Enum):
     """The value is not secret: a path, an id, a mode."""
 
     NOTHING = "nothing"
-
-
-_WORDS = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+")
-_GLUED = re.compile(
-    # PGPASSWORD, apikey, smtppass, clientid; but not monkey, compass or tokenizer.
-    r"(?P<first>.+?)(?P<last>passw(?:or)?ds?|passphrase|passcode|secrets?|tokens?|apikeys?|credentials?|creds|pwd|"
-    r"sess(?:ion)?id|connectionstring)|"
-    r"(?P<owner>api|auth|access|secret|private|public|master|signing|encryption|licen[cs]e|app|admin|account|user|"
-    r"service|subscription|storage|shared|session)(?P<key>keys?)|"
-    r"(?P<login>db|smtp|imap|mysql|pg|redis|user|root|admin|my|ftp|mail|mongo|proxy|http|basic|ldap|wifi|ssh|login|"
-    r"app|rpc)(?P<pass>pass)|"
-    r"(?P<what>client|user|team|account|project|tenant|app|zone|org|page|chat|channel|guild)(?P<id>ids?)"
-)
 
 
 def _set(text: str) -> frozenset[str]:
@@ -64,7 +70,6 @@ _LAST_PERHAPS = _set(
     """
 )
 
-_CODES = ("code", "codes")
 _PAIRS = frozenset(
     {
         *(
@@ -77,7 +82,6 @@ _PAIRS = frozenset(
         *((which, code) for which in ("access", "auth", "backup", "mfa", "otp", "pin", "unlock") for code in _CODES),
     }
 )
-_TRIPLES = frozenset({("access", "key", "id"), ("mot", "de", "passe"), ("totp", "secret", "seed")})
 
 _OF_NO_SECRET = _set(
     """
@@ -126,38 +130,35 @@ _ASKS = _set(
 )
 """First words of names whose values are yes or no."""
 
-WEBHOOK = re.compile(r"webhooks?(?:[-_ ]?ur[li])?\Z", re.IGNORECASE)
-"""Names of addresses that are secret as a whole: anyone who knows one can post to it."""
-
 
 @lru_cache(maxsize=4096)
-def said_by(name: str) -> Says:
+def meaning_of(name: str) -> NameMeaning:
     """Return the meaning of `name`."""
     words = tuple(_words(name))
     if not words or words[0] in _ASKS:
-        return Says.PLAIN if words else Says.NOTHING
+        return NameMeaning.PLAIN if words else NameMeaning.NOTHING
     last = words[-1]
     if words[-2:] in _PAIRS or words[-3:] in _TRIPLES:
-        return Says.SECRET
+        return NameMeaning.SECRET
     if WEBHOOK.search(name):
-        return Says.PERHAPS
+        return NameMeaning.PERHAPS
     if last in _OTHERWISE or (last in ("token", "tokens") and not _COUNTED.isdisjoint(words)):
-        return Says.PLAIN
+        return NameMeaning.PLAIN
     if not _SECRETS.isdisjoint(words) or not _PAIRS.isdisjoint(pairwise(words)):
         # AUTH_TOKEN_HEADER is the name of a header, or the header itself.
-        return Says.PERHAPS if last == "header" else Says.SECRET
+        return NameMeaning.PERHAPS if last == "header" else NameMeaning.SECRET
     while len(words) > 1 and words[-1] in _ADDED:
         words = words[:-1]
     if words[-1] in ("key", "keys") and not _OF_NO_SECRET.isdisjoint(words[-2:-1]):
-        return Says.PLAIN
+        return NameMeaning.PLAIN
     if words[-1] in _LAST_SECRETS:
-        return Says.SECRET
-    return Says.PERHAPS if words[-1] in _LAST_PERHAPS else Says.NOTHING
+        return NameMeaning.SECRET
+    return NameMeaning.PERHAPS if words[-1] in _LAST_PERHAPS else NameMeaning.NOTHING
 
 
 def is_secret_name(name: str) -> bool:
     """Return True if a variable, header, option or key of this name usually holds a credential."""
-    return said_by(name) in (Says.SECRET, Says.PERHAPS)
+    return meaning_of(name) in (NameMeaning.SECRET, NameMeaning.PERHAPS)
 
 
 def _words(name: str) -> Iterator[str]:

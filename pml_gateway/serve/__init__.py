@@ -1,1 +1,1 @@
-"""Serving: the gateway as an MCP server over HTTP and stdio, and its control socket."""
+"""Serving: the gateway as an MCP server over HTTP and stdio; how the processes that serve are found and asked."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -13,14 +13,23 @@ import anyio.to_thread
 import mcp_types
 from mcp.server.connection import Connection
 from mcp.shared.dispatcher import CallOptions, ProgressFnT
-from pydantic import ValidationError
 
 from pml_gateway.gateway.gateway import Gateway
-from pml_gateway.gateway.request import LOG_LEVEL_KEY, Context, given_capabilities, is_modern, question_for
+from pml_gateway.gateway.request import (
+    LOG_LEVEL_KEY,
+    Context,
+    RequestAudience,
+    RequestScope,
+    effective_mode,
+    given_capabilities,
+    is_modern,
+    question_for,
+)
 from pml_gateway.gateway.state import GatewayState
-from pml_gateway.mcp.elicitation import LOG_LEVELS, NO_CAPABILITIES, Audience, Capabilities, capabilities_of
+from pml_gateway.mcp.capabilities import UNKNOWN, ClientCapabilities, ServerCapabilities, announcement
+from pml_gateway.mcp.elicitation import LOG_LEVELS, Audience
 from pml_gateway.mcp.sdk import connection_of
-from pml_gateway.policy.client import Client
+from pml_gateway.policy.principal import Principal
 from pml_gateway.policy.view import View
 from pml_gateway.text import shortened
 from pml_gateway.types import JsonObject
@@ -28,16 +37,6 @@ from pml_gateway.upstreams.dialogue.local_clients import LocalClients
 
 UNNAMED = "a client without a name"
 MAX_NAME = 80
-
-
-def _announced(ctx: Context) -> Capabilities:
-    """Return the capabilities in a handshake; the SDK refuses an invalid one."""
-    try:
-        return capabilities_of(
-            mcp_types.ClientCapabilities.model_validate((ctx.params or {}).get("capabilities") or {})
-        )
-    except ValidationError:
-        return NO_CAPABILITIES
 
 
 def client_name(params: Mapping[str, Any] | None) -> str:
@@ -51,33 +50,26 @@ def client_name(params: Mapping[str, Any] | None) -> str:
     return shortened(" ".join(" ".join(each for each in told if isinstance(each, str)).split()), MAX_NAME)
 
 
-OFFERED = ("prompts", "resources", "completions")
-"""The capabilities that depend on the upstreams."""
+def _visible_capabilities(view: View) -> Iterator[ServerCapabilities]:
+    """Yield the capabilities of the visible upstreams."""
+    for upstream_id, said in view.said.items():
+        if said is None and view.offers.may_permit(upstream_id):
+            yield UNKNOWN
+        elif said is not None and view.sees_any_of(upstream_id):
+            yield said.capabilities
 
 
-def offered_capabilities(view: View) -> JsonObject:
-    """Return the capabilities beside tools: what a visible upstream has, or may have while nothing is known of it."""
-    upstreams = view.said
-    unknown = any(said is None and view.offers.may_permit(upstream_id) for upstream_id, said in upstreams.items())
-    seen = [said for upstream_id, said in upstreams.items() if said is not None and view.sees_any_of(upstream_id)]
-    capabilities: JsonObject = {}
-    if unknown or any(said.has_prompts for said in seen):
-        capabilities["prompts"] = {"listChanged": True}
-    if unknown or any(said.has_resources for said in seen):
-        capabilities["resources"] = {"subscribe": unknown or any(said.subscribes for said in seen), "listChanged": True}
-    if unknown or any(said.completes for said in seen):
-        capabilities["completions"] = {}
-    return capabilities
-
-
-async def with_announcements(state: GatewayState, view: View, answer: JsonObject) -> JsonObject:
+async def with_announcements(state: GatewayState, scope: RequestScope, answer: JsonObject) -> JsonObject:
     """Return the SDK's answer to a client's first request, with what the servers it sees can do and have to say."""
-    instructions = await anyio.to_thread.run_sync(state.instructions, view)
-    own = {key: value for key, value in answer["capabilities"].items() if key not in OFFERED}
-    capabilities = {**own, **offered_capabilities(view)}
+    view, mode = state.view(scope.client), effective_mode(scope, state.settings.gateway)
+    instructions = await anyio.to_thread.run_sync(state.instructions, view, mode)
+    capabilities = announcement(answer["capabilities"], _visible_capabilities(view))
     told = {"instructions": instructions} if instructions else {}
     return {**answer, "capabilities": capabilities, **told}
 
+
+DISCOVER = "server/discover"
+"""The first request of a client of the stateless era."""
 
 ROOTS_CHANGED = "notifications/roots/list_changed"
 
@@ -101,7 +93,7 @@ class ClientSessions:
         client_id = ctx.scope.client.id
         async with anyio.create_task_group() as tasks:
             for upstream in self._gateway.pool.upstreams.values():
-                tasks.start_soon(upstream.set_log_level, client_id, params.level)
+                tasks.start_soon(upstream.sessions.own.set_log_level, client_id, params.level)
         return mcp_types.EmptyResult()
 
     async def roots_changed(self, ctx: Context, _: mcp_types.NotificationParams) -> None:
@@ -109,7 +101,7 @@ class ClientSessions:
         client_id = ctx.scope.client.id
         async with anyio.create_task_group() as tasks:
             for upstream in self._gateway.pool.upstreams.values():
-                tasks.start_soon(upstream.tell_of_client, client_id, ROOTS_CHANGED)
+                tasks.start_soon(upstream.sessions.own.notify, client_id, ROOTS_CHANGED)
 
     def _left(self, client_id: str) -> None:
         self._sessions[client_id] -= 1
@@ -117,7 +109,7 @@ class ClientSessions:
             return
         del self._sessions[client_id]
         for upstream in self._gateway.pool.upstreams.values():
-            upstream.end_client(client_id)
+            upstream.sessions.own.end_client(client_id)
 
 
 class ConnectionAudience:
@@ -126,9 +118,11 @@ class ConnectionAudience:
     is_one_client = True
     answers_later = False
 
-    def __init__(self, connection: Connection, client: Client, version: str, client_capabilities: Capabilities) -> None:
+    def __init__(
+        self, connection: Connection, client: Principal, version: str, client_capabilities: ClientCapabilities
+    ) -> None:
         self.client_id = client.id
-        self.share = client.share
+        self.quota_key = client.quota_key
         self._connection = connection
         self._version = version
         self.client_capabilities = client_capabilities
@@ -160,20 +154,23 @@ class KnownClients:
 
     def __init__(self, gateway: Gateway) -> None:
         self._gateway = gateway
-        self._listings = gateway.capability_listings
+        self._listings = gateway.updates.capability_listings
 
     async def admit(self, ctx: Context, *, may_wait: bool) -> None:
         """Note what the client can be asked, and wait until upstreams were listed for such clients."""
+        if ctx.method == DISCOVER and given_capabilities(ctx).extended:
+            view = self._gateway.state.view(ctx.scope.client)
+            for upstream_id, upstream in self._gateway.pool.upstreams.items():
+                if view.sees_any_of(upstream_id):
+                    upstream.sessions.meet(RequestAudience(ctx))
         local = self._local(ctx)
         if local is None:
-            client_capabilities = _announced(ctx) if ctx.method == "initialize" else given_capabilities(ctx)
-            if ctx.method != "initialize":
-                ctx.scope.client_capabilities = client_capabilities
+            client_capabilities = ctx.scope.client_capabilities = given_capabilities(ctx)
         else:
             client_id = ctx.scope.client.id
             if is_modern(ctx.protocol_version) and local.find(client_id) is None:
                 # Later requests may say otherwise, each for itself; a list must not change with them.
-                self._introduce(local, ctx, capabilities_of(ctx.session.client_capabilities), None)
+                self._introduce(local, ctx, given_capabilities(ctx), None)
             client = local.find(client_id)
             if client is None or local.is_alone:
                 return
@@ -186,7 +183,7 @@ class KnownClients:
         """Take a handshake's word, which the SDK has accepted."""
         if (local := self._local(ctx)) is None:
             return
-        client_capabilities, version = _announced(ctx), answer["protocolVersion"]
+        client_capabilities, version = given_capabilities(ctx), answer["protocolVersion"]
         audience = ConnectionAudience(connection_of(ctx), ctx.scope.client, version, client_capabilities)
         self._introduce(local, ctx, client_capabilities, audience)
         if not local.is_alone:
@@ -197,18 +194,18 @@ class KnownClients:
         """Return the clients on this machine, where this is one: they come by streams instead of HTTP."""
         return self._gateway.pool.local if ctx.request is None else None
 
-    def _note(self, ctx: Context, client_capabilities: Capabilities) -> str:
+    def _note(self, ctx: Context, client_capabilities: ClientCapabilities) -> str:
         key, client = self._listings.note_client(client_capabilities), ctx.scope.client
         if client.client_capabilities != key:
             ctx.scope.client = replace(client, client_capabilities=key)
         return key
 
     def _introduce(
-        self, local: LocalClients, ctx: Context, client_capabilities: Capabilities, audience: Audience | None
+        self, local: LocalClients, ctx: Context, client_capabilities: ClientCapabilities, audience: Audience | None
     ) -> None:
         local.introduce(ctx.scope.client.id, client_name(ctx.params) or UNNAMED, client_capabilities, audience)
         for upstream in self._gateway.pool.upstreams.values():
-            upstream.meet_clients()
+            upstream.connector.meet_clients()
 
     def _left(self, local: LocalClients, audience: ConnectionAudience) -> None:
         client = local.find(audience.client_id)
@@ -222,4 +219,4 @@ def end_local_client(gateway: Gateway, client_id: str) -> None:
     if gateway.pool.local is not None:
         gateway.pool.local.leave(client_id)
     for upstream in gateway.pool.upstreams.values():
-        upstream.end_local_client(client_id)
+        upstream.sessions.end_local_client(client_id)

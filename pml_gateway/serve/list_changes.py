@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import math
+import time
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -23,16 +24,17 @@ from mcp.shared.subscriptions import (
 )
 
 from pml_gateway.catalog.prompts_and_resources import OfferKind
-from pml_gateway.gateway.gateway import Announced, Gateway
+from pml_gateway.gateway.gateway import Gateway
 from pml_gateway.gateway.prompts_and_resources import offers_json
-from pml_gateway.gateway.request import CONNECTION, Context, RequestScope, SessionMemory, list_intent
+from pml_gateway.gateway.request import CONNECTION, Context, RequestScope, SessionMemory, call_intent, followed
 from pml_gateway.gateway.resource_subscriptions import MAX_FOLLOWED, NOTICE_SECONDS, ResourceFollowers
 from pml_gateway.gateway.state import FinishedList
 from pml_gateway.gateway.tool_list import list_tools
-from pml_gateway.log import Seldom, get_logger
+from pml_gateway.gateway.updates import Announced
+from pml_gateway.log import ThrottledWarning, get_logger
 from pml_gateway.mcp.listing import ListKind
 from pml_gateway.mcp.sdk import connection_of
-from pml_gateway.policy.client import current_client
+from pml_gateway.policy.principal import current
 from pml_gateway.quotas import Holdings
 from pml_gateway.signal import CoalescedSignal
 
@@ -41,6 +43,12 @@ logger = get_logger(__name__)
 ANNOUNCED_EVERY = 5.0
 """Seconds in which one client is told at most once that a server announced a change of a list. What the server
 announces meanwhile is told at their end. A change of the client's own list is told at once, and begins them anew."""
+
+FOLLOWED_EVERY = 10.0
+"""Seconds in which a session that searches and uses tools is told at most once that its list follows."""
+
+CLOCK_EVERY = 10.0
+"""Seconds after which the clock is read again while a history is to expire: it goes on while a computer sleeps."""
 
 MAX_SUBSCRIBERS = 10_000
 """Sessions and streams that get notices; past it, the client that has most of them loses its oldest."""
@@ -52,7 +60,6 @@ _EVENTS: Mapping[ListKind, ServerEvent] = {
     ListKind.PROMPTS: PromptsListChanged(),
     ListKind.RESOURCES: ResourcesListChanged(),
 }
-
 
 _OFFERED: Mapping[ListKind, tuple[OfferKind, ...]] = {
     ListKind.PROMPTS: (OfferKind.PROMPT,),
@@ -79,6 +86,10 @@ class _Subscriber:
     hidden: set[Announced] = field(default_factory=set)
     pending: dict[ListKind, None] = field(default_factory=dict)
     is_being_told: bool = False
+    listed_anew_at: float = -math.inf
+    """Time at which its list of tools was last seen to be another."""
+    expires_at: float = math.inf
+    """Time of the clock at which the next entry of its history no longer counts."""
 
 
 class Subscribers:
@@ -89,13 +100,13 @@ class Subscribers:
         self._followers = followers
         self._subscribers: dict[object, _Subscriber] = {}
         self._held: Holdings[object] = Holdings()
-        self._too_many = Seldom(logger)
+        self._too_many = ThrottledWarning(logger)
         self._due = CoalescedSignal(0.05)
         self._is_swapped = False
-        self._refocused: set[object] = set()
+        self._followed: set[object] = set()
         self._announced: dict[Announced, bool] = {}
-        gateway.on_swap(lambda _before, _after: self._look_again())
-        gateway.on_announced(self._note)
+        gateway.current.on_swap(lambda _before, _after: self._look_again())
+        gateway.updates.on_announced(self._note)
 
     async def run(self) -> None:
         """Notify after every swap and announcement, for as long as the owner's task group lives."""
@@ -105,11 +116,24 @@ class Subscribers:
                 with anyio.move_on_after(owed_at - anyio.current_time()):
                     await self._due.next()
                 is_swapped, self._is_swapped = self._is_swapped, False
-                refocused, self._refocused = self._refocused, set()
+                active, self._followed = self._followed, set()
                 announced, self._announced = self._announced, {}
                 owed_at = math.inf
+                clock = time.time()
                 for key, subscriber in list(self._subscribers.items()):
-                    may_differ = is_swapped or key in refocused
+                    if (key in active or subscriber.expires_at <= clock) and subscriber.scope.history is not None:
+                        active.add(key)
+                        subscriber.expires_at = subscriber.scope.history.next_expiry(clock)
+                    if subscriber.expires_at < math.inf:
+                        wait = min(subscriber.expires_at - clock, CLOCK_EVERY)
+                        owed_at = min(owed_at, anyio.current_time() + wait)
+                    if key in active and not is_swapped:
+                        due_at = subscriber.listed_anew_at + FOLLOWED_EVERY
+                        if due_at > anyio.current_time():
+                            active.discard(key)
+                            self._followed.add(key)
+                            owed_at = min(owed_at, due_at)
+                    may_differ = is_swapped or key in active
                     changed = await self._changed(subscriber) if may_differ else frozenset[ListKind]()
                     subscriber.pending |= dict.fromkeys(changed)
                     if announced or subscriber.owed:
@@ -133,6 +157,8 @@ class Subscribers:
         before = subscriber.digests
         subscriber.digests = await self._digests(subscriber.scope, subscriber.version)
         _remember(subscriber)
+        if subscriber.digests[ListKind.TOOLS] != before[ListKind.TOOLS]:
+            subscriber.listed_anew_at = anyio.current_time()
         return frozenset(kind for kind in ListKind if subscriber.digests[kind] != before[kind])
 
     async def _pass_on(
@@ -171,19 +197,18 @@ class Subscribers:
         if "pml_gateway.subscribed" in connection.state:
             return
         key = connection.state["pml_gateway.subscribed"] = object()
-        focus = ctx.scope.focus
 
         async def notify(kind: ListKind) -> None:
-            if kind is ListKind.TOOLS and focus is not None:
-                focus.told(anyio.current_time())
             await connection.notify(f"notifications/{kind}/list_changed", None)
 
-        await self._add(key, ctx.scope, ctx.protocol_version, notify)
+        await self.add(key, ctx.scope, ctx.protocol_version, notify)
         connection.exit_stack.callback(self._forget, key)
         if (local := CONNECTION.get()) is not None:
             self._restore(key, local.memory)
-        if focus is not None:
-            focus.on_change = partial(self._refocus, key)
+        if ctx.scope.history is not None:
+            ctx.scope.history.on_change = partial(self._follow, key)
+            if ctx.scope.history.followed(time.time()):
+                self._follow(key)
 
     def _restore(self, key: object, memory: SessionMemory) -> None:
         """Tell a session that another process had what has changed since it was told last."""
@@ -197,9 +222,11 @@ class Subscribers:
             subscriber.pending |= dict.fromkeys(others)
             self._due.ask()
 
-    def _refocus(self, key: object) -> None:
-        self._refocused.add(key)
+    def _follow(self, key: object) -> None:
+        self._followed.add(key)
         self._due.ask()
+        if (subscriber := self._subscribers.get(key)) is not None and subscriber.memory is not None:
+            subscriber.memory.keep()
 
     async def listen(
         self, ctx: Context, params: mcp_types.SubscriptionsListenRequestParams
@@ -212,7 +239,7 @@ class Subscribers:
         async def notify(kind: ListKind) -> None:
             await bus.publish(_EVENTS[kind])
 
-        await self._add(key, ctx.scope, ctx.protocol_version, notify, listener.close)
+        await self.add(key, ctx.scope, ctx.protocol_version, notify, listener.close)
         uris = list(dict.fromkeys(params.notifications.resource_subscriptions or ()))[:MAX_FOLLOWED]
         followed = [self._followers.follow(ctx.scope, uri, _publish(bus, uri)) for uri in uris]
         try:
@@ -221,13 +248,13 @@ class Subscribers:
             self._forget(key)
             self._followers.end(followed)
 
-    async def _add(
+    async def add(
         self, key: object, scope: RequestScope, version: str, notify: Notify, end: Callable[[], None] = lambda: None
     ) -> None:
-        """Notify from now on; `end` is called where others need the room."""
+        """Notify a subscriber from now on; `end` is called where others need the room."""
         state = self._gateway.state
         self._subscribers[key] = _Subscriber(scope, version, notify, end, await self._digests(scope, version))
-        self._held.note(key, scope.client.share)
+        self._held.note(key, scope.client.quota_key)
         while len(self._held) > MAX_SUBSCRIBERS:
             self._too_many.warning("over %d open subscriptions; the oldest get no more notices", MAX_SUBSCRIBERS)
             gone = self._held.first_to_go()
@@ -244,12 +271,13 @@ class Subscribers:
         self._held.forget(key)
 
     async def _tools(self, scope: RequestScope, version: str) -> FinishedList:
-        intent = list_intent(None, scope, self._gateway.state.settings.gateway)
-        return await list_tools(self._gateway, scope, intent, version)
+        settings = self._gateway.state.settings.gateway
+        intent = call_intent(scope, settings)
+        return await list_tools(self._gateway, scope, intent, version, followed(scope, settings))
 
     def _now(self, scope: RequestScope) -> RequestScope | None:
         """Return the scope with the rights that its client has now; None where it has none."""
-        client = current_client(scope.client, self._gateway.state.settings.clients)
+        client = current(scope.client, self._gateway.state.settings)
         return None if client is None else replace(scope, client=client)
 
     async def _shows(self, subscriber: _Subscriber, upstream_id: str, kind: ListKind) -> bool:
@@ -266,10 +294,9 @@ class Subscribers:
         now = self._now(scope)
         if now is None:
             return dict.fromkeys(ListKind, b"")
-        scope = now
-        tools = (await self._tools(scope, version)).digest
+        tools = (await self._tools(now, version)).digest
         state = self._gateway.state
-        view = state.view(scope.client)
+        view = state.view(now.client)
 
         def offered(kind: ListKind) -> bytes:
             text = b"\n".join(offers_json(state, view, each, version) for each in _OFFERED[kind])
@@ -297,11 +324,9 @@ class Subscribers:
 
 def _remember(subscriber: _Subscriber) -> None:
     """Have what a session knows kept where it outlives this process."""
-    memory, focus = subscriber.memory, subscriber.scope.focus
+    memory = subscriber.memory
     if memory is None:
         return
-    if focus is not None:
-        memory.focus, memory.follows = focus.sources, focus.follows
     memory.digests = {kind: digest.hex() for kind, digest in subscriber.digests.items()}
     memory.keep()
 

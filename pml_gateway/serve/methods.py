@@ -26,8 +26,8 @@ from pml_gateway.delivery import DELIVERY
 from pml_gateway.errors import ErrorCode
 from pml_gateway.gateway.gateway import Gateway
 from pml_gateway.gateway.request import CONNECTION, Context, scoped
+from pml_gateway.mcp.capabilities import is_of_protocol
 from pml_gateway.mcp.sdk import OpenTelemetryMiddleware
-from pml_gateway.policy.client import Client
 from pml_gateway.telemetry.events import INPUT_REQUIRED, PROTOCOL_ERROR, RequestEnded, code_of, outcome_of
 from pml_gateway.telemetry.spans import Spans, continuing
 from pml_gateway.telemetry.trace import CURRENT_TRACE, Trace, new_request_id, trace_parent
@@ -42,7 +42,7 @@ Finish = Callable[[Context, JsonObject], Awaitable[JsonObject]]
 
 @dataclass(frozen=True, slots=True)
 class Method:
-    """Handler of one method; without `handle` the SDK serves it.
+    """Handler of one method; without `handle` the SDK serves it, and with `relay` it does not see the message.
 
     `waits_for_lists` says that an answer waits until upstreams were listed for a client like this one; `is_counted`,
     that an orderly end waits for the answer; `carries_state`, that a client may bring back sealed state with it.
@@ -57,10 +57,11 @@ class Method:
     is_counted: bool = True
     carries_state: bool = False
     refusal: str = ""
+    relay: Callable[[Context], Awaitable[HandlerResult]] | None = None
 
 
-OTHER = Method("")
-"""Any other method: the SDK refuses it, or ignores the notification."""
+OTHER = ""
+"""Name of the row for all other methods."""
 
 TASKS = Method("tasks/", refusal="tasks are not relayed; connect to the server directly")
 LISTEN = "subscriptions/listen"
@@ -87,7 +88,7 @@ class Dispatch:
     ) -> None:
         self._methods = {method.name: method for method in methods}
         self._events = gateway.events
-        self._in_flight = gateway.call_in_flight
+        self._in_flight = gateway.calls.counted
         self._admission = admission
         self._boundary = boundary
         self._spans = spans
@@ -107,10 +108,10 @@ class Dispatch:
     async def __call__(self, ctx: ServerRequestContext[Any, Any], call_next: CallNext) -> HandlerResult:
         """Serve one message."""
         request = scoped(ctx)
-        method = self._methods.get(ctx.method) or (TASKS if ctx.method.startswith(TASKS.name) else OTHER)
+        method = self._methods.get(ctx.method) or (TASKS if ctx.method.startswith(TASKS.name) else self._methods[OTHER])
         # The message's own trace context is closer to its cause than that of the HTTP request around it.
         parent, in_meta = request.scope.parent, trace_parent(ctx.meta)
-        request_id, client = request.scope.request_id or new_request_id(), shown_client(request.scope.client)
+        request_id, client = request.scope.request_id or new_request_id(), request.scope.client.shown
         trace = Trace(request_id, client, in_meta or parent, self._events, self._spans)
         token = CURRENT_TRACE.set(trace)
         connection = CONNECTION.get()
@@ -160,6 +161,8 @@ class Dispatch:
 async def _answered(method: Method, call_next: CallNext, ctx: ServerRequestContext[Any, Any]) -> HandlerResult:
     if method.refusal:
         raise MCPError(METHOD_NOT_FOUND, f"{ctx.method}: {method.refusal}", ctx.method)
+    if method.relay is not None and not is_of_protocol(ctx.method):
+        return await method.relay(cast(Context, ctx))
     result = await call_next(ctx)
     if method.finish is None or not isinstance(result, dict):
         return result
@@ -173,9 +176,3 @@ def always(answer: BaseModel) -> Handle:
         return answer
 
     return handle
-
-
-def shown_client(client: Client) -> str:
-    """Return a client's name for logs and metrics: configured ones by name, never a session id, which is a key."""
-    kind, _, name = client.id.partition(":")
-    return name if kind == "client" else "anonymous" if kind == "session" else kind

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping
-from functools import partial
 from typing import Any, cast
 
 import mcp_types
@@ -19,12 +18,23 @@ from mcp_types.methods import INPUT_REQUIRED_METHODS
 from pml_gateway import __version__
 from pml_gateway.catalog.model import CatalogTool
 from pml_gateway.exposure.grouping import find_namespace
+from pml_gateway.exposure.history import NOTHING_FOLLOWED, ListBasis
 from pml_gateway.exposure.meta_tool import RESERVED
 from pml_gateway.gateway.calling import Caller
+from pml_gateway.gateway.events import ToolsListed
+from pml_gateway.gateway.extension_requests import ExtensionRelay
 from pml_gateway.gateway.gateway import Gateway
 from pml_gateway.gateway.prompts_and_resources import EMPTY_ANSWERS, PromptAndResourceRequests
-from pml_gateway.gateway.request import Context, current_scope, options_of
-from pml_gateway.serve import finished_list
+from pml_gateway.gateway.request import (
+    Context,
+    call_intent,
+    current_scope,
+    followed,
+    is_modern,
+    list_intent,
+    options_of,
+)
+from pml_gateway.gateway.tool_list import list_tools
 from pml_gateway.serve.clients import (
     ROOTS_CHANGED,
     ClientSessions,
@@ -32,8 +42,9 @@ from pml_gateway.serve.clients import (
     with_announcements,
 )
 from pml_gateway.serve.list_changes import Subscribers
-from pml_gateway.serve.messages.written import large_apart
-from pml_gateway.serve.methods import LISTEN, Dispatch, Method, always
+from pml_gateway.serve.messages.written import WrittenValue, large_apart
+from pml_gateway.serve.methods import LISTEN, OTHER, Dispatch, Method, always
+from pml_gateway.storage.pending import MAX_SECONDS
 from pml_gateway.telemetry.spans import Spans
 from pml_gateway.types import JsonObject
 
@@ -67,6 +78,10 @@ class HeaderSchemas:
         return known[1]
 
 
+EMPTY_LIST = mcp_types.ListToolsResult(tools=[], ttl_ms=0, cache_scope="public")
+"""What the SDK checks of a list. Lists change without notice whenever their owner wants, so that none may be kept."""
+
+
 class GatewayServer(Server[Any]):
     """The SDK's server; it announces list changes, which the SDK leaves off unless every transport is told."""
 
@@ -81,10 +96,6 @@ class GatewayServer(Server[Any]):
         return super().create_initialization_options(options, experimental_capabilities, extensions)
 
 
-STATE_SECONDS = 900.0
-"""Seconds that a sealed `requestState` is valid: the longest time that a run or call waits for its client."""
-
-
 def method_table(
     gateway: Gateway,
     caller: Caller,
@@ -92,6 +103,7 @@ def method_table(
     offers: PromptAndResourceRequests,
     sessions: ClientSessions,
     clients: KnownClients,
+    extensions: ExtensionRelay,
 ) -> Iterator[Method]:
     """Return the handler of each method."""
 
@@ -101,6 +113,22 @@ def method_table(
         seen, apart = await large_apart(result, ctx.scope)
         ctx.apart.update(apart)
         return {**seen, "content": []} if "content" in apart else seen
+
+    async def with_tools(ctx: Context, answer: JsonObject) -> JsonObject:
+        scope = ctx.scope
+        settings = gateway.state.settings.gateway
+        intent = list_intent(ctx.params, scope, settings)
+        # A request that says what it wants is answered by that alone.
+        is_asked = intent != call_intent(scope, settings)
+        follows = NOTHING_FOLLOWED if is_asked else followed(scope, settings)
+        finished = await list_tools(gateway, scope, intent, ctx.protocol_version, follows)
+        if "cacheScope" in answer and (intent is not None or gateway.state.settings.requires_keys):
+            answer = {**answer, "cacheScope": "private"}
+        if scope.history is not None:
+            scope.history.given = ListBasis(intent, follows)
+        json = finished.tools_json
+        gateway.events.publish(ToolsListed(gateway.state, scope, intent, json, finished.digest, ctx.protocol_version))
+        return {**answer, "tools": WrittenValue([json], len(json), scope)}
 
     async def with_apart(ctx: Context, answer: JsonObject) -> JsonObject:
         return {**answer, **ctx.apart} if ctx.apart else answer
@@ -114,8 +142,7 @@ def method_table(
         await subscribers.add_session(ctx)
 
     async def announce(ctx: Context, answer: JsonObject) -> JsonObject:
-        state = gateway.state
-        return await with_announcements(state, state.view(ctx.scope.client), answer)
+        return await with_announcements(gateway.state, ctx.scope, answer)
 
     async def greet(ctx: Context, answer: JsonObject) -> JsonObject:
         clients.introduce(ctx, answer)
@@ -129,9 +156,17 @@ def method_table(
     yield Method(ROOTS_CHANGED, mcp_types.NotificationParams, sessions.roots_changed)
     yield Method("logging/setLevel", mcp_types.SetLevelRequestParams, sessions.set_level, waits_for_lists=False)
     yield Method(LISTEN, mcp_types.SubscriptionsListenRequestParams, subscribers.listen, is_counted=False)
-    fill = partial(finished_list.fill, gateway)
-    yield Method("tools/list", mcp_types.PaginatedRequestParams, always(finished_list.EMPTY), fill)
+    yield Method("tools/list", mcp_types.PaginatedRequestParams, always(EMPTY_LIST), with_tools)
     yield Method("tools/call", mcp_types.CallToolRequestParams, call_tool, with_apart, carries_state=True)
+
+    async def extend(ctx: Context) -> JsonObject | None:
+        if ctx.request_id is None:
+            await extensions.notify(ctx)
+            return None
+        answer = await extensions.request(ctx)
+        return {"resultType": "complete", **answer} if is_modern(ctx.protocol_version) else answer
+
+    yield Method(OTHER, relay=extend)
     for name, (params, empty) in EMPTY_ANSWERS.items():
         yield Method(name, params, always(empty), offer, carries_state=name in INPUT_REQUIRED_METHODS)
 
@@ -151,9 +186,10 @@ def build_server(
         get_tool_input_schema=HeaderSchemas(gateway),
     )
     clients = KnownClients(gateway)
-    methods = method_table(gateway, caller, subscribers, offers, ClientSessions(gateway), clients)
+    sessions, extensions = ClientSessions(gateway), ExtensionRelay(gateway, caller)
+    methods = method_table(gateway, caller, subscribers, offers, sessions, clients, extensions)
     # State that a client gives back is its own and of the same request, or it is refused.
-    security = RequestStateSecurity(keys=[os.urandom(32)], ttl=STATE_SECONDS, bind_principal=_principal)
+    security = RequestStateSecurity(keys=[os.urandom(32)], ttl=MAX_SECONDS, bind_principal=_principal)
     boundary = RequestStateBoundary(security, default_audience=server.name)
     Dispatch(methods, gateway, clients, boundary, spans).serve_by(server)
     return server

@@ -24,28 +24,28 @@ APPLIED = "the configuration was read anew and is served"
 async def follow_files(gateway: Gateway, loaded: LoadedSettings, load: LoadSettings, watched: tuple[Path, ...]) -> None:
     """Load again after every change of a watched file, for as long as the owner's task group lives.
 
-    The files of pins and of requests are watched as well.
+    The files of pins and of example queries are watched as well.
     """
     pins = gateway.trust_gate.file.path.absolute()
-    requests = gateway.requests.library.path.absolute()
-    for folder in (pins.parent, requests.parent):
+    examples = gateway.shared.examples.library.path.absolute()
+    for folder in (pins.parent, examples.parent):
         with suppress(OSError):
             # Made here, because a folder that comes later is not watched; a read-only home has nothing to watch.
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    files = {pins, requests, *(path.absolute() for path in (*loaded.files, *watched))}
-    async with gateway.file_changes.of(files) as changes:
-        if await anyio.to_thread.run_sync(_is_newer, files - {pins, requests}, loaded.read_at):
+    files = {pins, examples, *(path.absolute() for path in (*loaded.files, *watched))}
+    async with gateway.shared.file_changes.of(files) as changes:
+        if await anyio.to_thread.run_sync(changed_since, files - {pins, examples}, loaded.read_at):
             await reload(gateway, load)
         async for changed in changes:
             if pins in changed:
-                await gateway.readmit()
-            if requests in changed:
-                gateway.requests_changed()
-            if changed - {pins, requests}:
+                await gateway.updates.readmit()
+            if examples in changed:
+                gateway.indexer.renew()
+            if changed - {pins, examples}:
                 await reload(gateway, load)
 
 
-def _is_newer(files: Collection[Path], read_at: float) -> bool:
+def changed_since(files: Collection[Path], read_at: float) -> bool:
     """Return True if a file was written since then, or so shortly before that the clock of its disk cannot tell."""
     changed = [0.0]
     for file in files:

@@ -1,9 +1,9 @@
-"""Everything one serving process needs, opened and closed together: gateway, MCP server, reload, control socket."""
+"""Everything one serving process needs, opened and closed together: gateway, MCP server, reload."""
 
 from __future__ import annotations
 
 import signal
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -24,17 +24,14 @@ from pml_gateway.log import get_logger
 from pml_gateway.mcp.transport import OpenStreams
 from pml_gateway.meta.meta_tools import ALL_META_TOOLS
 from pml_gateway.paths import PROJECT_NAME, Paths
-from pml_gateway.serve.control import serve_control
 from pml_gateway.serve.list_changes import Subscribers
 from pml_gateway.serve.presence import Presence
 from pml_gateway.serve.protocol import GatewayServer, build_server
 from pml_gateway.serve.reload import LoadSettings, follow_files, reload
-from pml_gateway.serve.sampling import ClientModel
 from pml_gateway.telemetry.events import ListsCounted
 from pml_gateway.telemetry.setup import open_watching
 from pml_gateway.upstreams.dialogue.local_clients import LocalClients
 from pml_gateway.upstreams.sharing import WantedUpstream
-from pml_gateway.usage.recorder import Recorder, open_recorder
 from pml_gateway.working_directory import WorkingDirectory
 
 if TYPE_CHECKING:
@@ -56,8 +53,9 @@ class Runtime:
     gateway: Gateway
     caller: Caller
     server: GatewayServer
-    usage: Recorder
     presence: Presence
+    reload: Callable[[], Awaitable[str | None]]
+    """Loads the configuration and serves by it; returns the problem of a broken one."""
     metrics: PrometheusMetrics | None = None
 
 
@@ -106,14 +104,14 @@ async def open_runtime(
             events=watching.events,
             working_directory=working_directory,
         ) as gateway,
-        open_recorder(paths.usage_file, lambda: gateway.state.settings.usage) as recorder,
+        gateway.shared.usage.limited_by(lambda: gateway.state.settings.usage),
         anyio.create_task_group() as tasks,
     ):
-        UsageNotes(identity, recorder).subscribe_to(gateway.events)
+        UsageNotes(identity, gateway.shared.usage).subscribe_to(gateway.events)
         caller = Caller(gateway)
         followers = ResourceFollowers(gateway)
         subscribers = Subscribers(gateway, followers)
-        offers = PromptAndResourceRequests(gateway, followers)
+        offers = PromptAndResourceRequests(gateway, caller, followers)
         server = build_server(gateway, caller, subscribers, offers, watching.spans)
         if gateway.events.reach(ListsCounted):
             costs = ListCosts(gateway.events)
@@ -122,16 +120,13 @@ async def open_runtime(
         tasks.start_soon(followers.run)
         tasks.start_soon(subscribers.run)
         tasks.start_soon(follow_files, gateway, loaded, load, watched_files(paths, working_directory))
-        presence = Presence("http" if local is None else "stdio", identity)
-        if shared is not None:
-            presence.started = shared.began
-        model = ClientModel(presence, local, identity)
-        tasks.start_soon(serve_control, gateway, paths, partial(reload, gateway, load), presence, model)
         if shared is None:
             tasks.start_soon(refresh_on_hangup, lambda: [gateway])
         if on_open is not None:
             tasks.start_soon(on_open, gateway)
-        yield Runtime(gateway, caller, server, recorder, presence, watching.prometheus)
+        presence = Presence("http" if local is None else "stdio")
+        reloading = partial(reload, gateway, load)
+        yield Runtime(gateway, caller, server, presence, reloading, watching.prometheus)
         tasks.cancel_scope.cancel()
 
 

@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import os
-from typing import Literal
-
 import anyio
 from mcp.shared.exceptions import MCPError
 from mcp_types.jsonrpc import CONNECTION_CLOSED
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from pml_gateway.errors import GatewayError
+from pml_gateway.example_queries.writers import MAX_ANSWER_BYTES
 from pml_gateway.log import get_logger
-from pml_gateway.requests.writers import MAX_ANSWER_BYTES
 from pml_gateway.secrets.known import without_secrets
-from pml_gateway.serve.presence import Presence
 from pml_gateway.text import shortened
 from pml_gateway.types import JsonObject
 from pml_gateway.upstreams.dialogue.local_clients import LocalClient, LocalClients
@@ -33,65 +29,32 @@ SHOWN_OF_REFUSAL = 300
 """Characters of what a client says of its refusal."""
 
 
-class SamplingQuestion(BaseModel):
-    """All that can be asked: one text, answered by a text. No tools, no context, no other method."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
-
-    command: Literal["sample"]
-    prompt: str = Field(min_length=1, max_length=MAX_PROMPT)
-    max_tokens: int = Field(gt=0, le=MAX_TOKENS)
-    seconds: float = Field(gt=0, le=MAX_SECONDS)
-
-    def as_params(self) -> JsonObject:
-        """As the client is asked."""
-        return {
-            "messages": [{"role": "user", "content": {"type": "text", "text": self.prompt}}],
-            "maxTokens": self.max_tokens,
-            "includeContext": "none",
-        }
-
-
 class ClientModel:
-    """Access of the control socket to the client's model: its availability, and one request at a time."""
+    """Access of the owner's commands to the client's model: its availability, and one request at a time."""
 
-    def __init__(self, presence: Presence, local: LocalClients | None, configuration: str) -> None:
-        """Ask a client.
-
-        Args:
-            presence: of this process.
-            local: the clients on this machine; None where all are elsewhere, over HTTP.
-            configuration: what names the configuration that is served.
-        """
-        self._presence = presence
+    def __init__(self, local: LocalClients | None) -> None:
+        """Ask one of the clients on this machine; None where all are elsewhere, over HTTP."""
         self._local = local
-        self._configuration = configuration
         self._is_asked = False
 
-    def as_json(self) -> JsonObject:
-        """Return the client, and why it cannot be asked."""
-        return {
-            "pid": os.getpid(),
-            **self._presence.as_json(),
-            "configuration": self._configuration,
-            "client": None if self._local is None else self._name,
-            "refusal": self._refusal(),
-        }
+    @property
+    def name(self) -> str | None:
+        """Return the name of the client; None over HTTP."""
+        return None if self._local is None else self._name
 
-    async def answer(self, request: JsonObject) -> JsonObject:
-        """Return the text that the client's model writes, or why there is none."""
-        try:
-            question = SamplingQuestion.model_validate(request)
-        except ValidationError as error:
-            first = error.errors(include_url=False, include_input=False)[0]
-            return {"error": f"this cannot be asked: {'.'.join(map(str, first['loc']))}: {first['msg']}"}
-        if (why := self._refusal()) is not None:
-            return {"error": why}
+    async def answer(self, prompt: str, max_tokens: int, seconds: float) -> str:
+        """Return the text that the client's model writes.
+
+        Raises:
+            GatewayError: there is none, and why.
+        """
+        if (why := self.refusal) is not None:
+            raise GatewayError(why)
         if self._is_asked:
-            return {"error": f"{self._name} is being asked by another command"}
+            raise GatewayError(f"{self._name} is being asked by another command")
         self._is_asked = True
         try:
-            return await self._asked(question)
+            return await self._asked(prompt, max_tokens, seconds)
         finally:
             self._is_asked = False
 
@@ -103,7 +66,9 @@ class ClientModel:
     def _name(self) -> str:
         return "" if (client := self._client) is None else client.name
 
-    def _refusal(self) -> str | None:
+    @property
+    def refusal(self) -> str | None:
+        """Return the reason why no client can be asked, if so."""
         if self._local is None:
             return "clients over HTTP can be asked only within their own calls"
         if (client := self._client) is None:
@@ -116,33 +81,39 @@ class ClientModel:
             return f"{client.name} does not offer sampling"
         return None
 
-    async def _asked(self, question: SamplingQuestion) -> JsonObject:
+    async def _asked(self, prompt: str, max_tokens: int, seconds: float) -> str:
         client = self._client
         assert client is not None
         assert client.audience is not None
-        logger.info("pml enrich asks %s for a text of at most %d tokens", self._name, question.max_tokens)
+        logger.info("pml enrich asks %s for a text of at most %d tokens", self._name, max_tokens)
         try:
-            with anyio.fail_after(question.seconds):
-                answer = await client.audience.ask(CREATE_MESSAGE, question.as_params(), None)
-        except TimeoutError:
-            return {"error": f"{self._name} did not answer within {question.seconds:g} seconds (enrich.timeout)"}
+            with anyio.fail_after(seconds):
+                question = {
+                    "messages": [{"role": "user", "content": {"type": "text", "text": prompt}}],
+                    "maxTokens": max_tokens,
+                    "includeContext": "none",
+                }
+                answer = await client.audience.ask(CREATE_MESSAGE, question, None)
+        except TimeoutError as error:
+            what = f"did not answer within {seconds:g} seconds (enrich.timeout)"
+            raise GatewayError(f"{self._name} {what}") from error
         except MCPError as error:
             if error.error.code == CONNECTION_CLOSED:
-                return {"error": f"{self._name} left before it answered"}
-            said = without_secrets(" ".join(error.error.message.split()))
-            return {"error": f"{self._name} refused ({error.error.code}): {shortened(said, SHOWN_OF_REFUSAL)}"}
-        return self._read(answer, question)
+                raise GatewayError(f"{self._name} left before it answered") from error
+            said = shortened(without_secrets(" ".join(error.error.message.split())), SHOWN_OF_REFUSAL)
+            raise GatewayError(f"{self._name} refused ({error.error.code}): {said}") from error
+        return self._read(answer, max_tokens)
 
-    def _read(self, answer: JsonObject, question: SamplingQuestion) -> JsonObject:
+    def _read(self, answer: JsonObject, max_tokens: int) -> str:
         """Return the text of a client's answer, in which anything may stand."""
         content = answer.get("content")
         blocks = content if isinstance(content, list) else [content]
         texts = [block.get("text") for block in blocks if isinstance(block, dict) and block.get("type") == "text"]
         text = "".join(each for each in texts if isinstance(each, str))
         if answer.get("stopReason") == "maxTokens":
-            return {"error": f"{self._name} cut its answer at {question.max_tokens:,} tokens"}
+            raise GatewayError(f"{self._name} cut its answer at {max_tokens:,} tokens")
         if not text:
-            return {"error": f"{self._name} answered no text"}
+            raise GatewayError(f"{self._name} answered no text")
         if len(text.encode("utf-8", "surrogatepass")) > MAX_ANSWER_BYTES:
-            return {"error": f"{self._name} answered more than {MAX_ANSWER_BYTES:,} bytes"}
-        return {"text": text}
+            raise GatewayError(f"{self._name} answered more than {MAX_ANSWER_BYTES:,} bytes")
+        return text

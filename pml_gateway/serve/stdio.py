@@ -17,7 +17,7 @@ from mcp_types.jsonrpc import JSONRPCError, JSONRPCNotification, JSONRPCRequest,
 from pml_gateway.mcp.sdk import ContextReceiveStream, ContextSendStream, TappedReceive, create_context_streams
 from pml_gateway.processes.framing import Lines, OversizedLine
 from pml_gateway.serve.messages.incoming import OpenRequests, incoming
-from pml_gateway.serve.messages.written import WrittenSent, over_stdio
+from pml_gateway.serve.messages.written import WrittenSent
 from pml_gateway.serve.methods import LISTEN
 from pml_gateway.serve.runtime import OpenRuntime
 from pml_gateway.serve.signals import first_signal
@@ -25,7 +25,6 @@ from pml_gateway.serve.signals import first_signal
 DRAIN_SECONDS = 5.0
 """Seconds that calls in flight may continue after a signal or the end of input; children then get their own
 grace."""
-
 
 CHUNK = 65_536
 
@@ -159,8 +158,6 @@ async def _lines(descriptor: int) -> AsyncIterator[bytes | OversizedLine]:
 
 async def serve_stdio(open_runtime: OpenRuntime) -> None:
     """Serve one client. A signal lets calls in flight finish, closes the upstreams and ends the process."""
-    # Before the streams are opened: requests run in the context of what reads them.
-    over_stdio.set(True)
     with _stdin() as stdin:
         await _serve(open_runtime, stdin)
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from pml_gateway.errors import ErrorCode, GatewayError
+from pml_gateway.errors import ErrorCode, GatewayError, UnrecordedError
 from pml_gateway.log import get_logger
 
 logger = get_logger(__name__)
@@ -23,6 +23,8 @@ PROTOCOL_ERROR = "PROTOCOL_ERROR"
 """The answer is a JSON-RPC error instead of a result."""
 
 OUTCOMES = frozenset({OK, TOOL_ERROR, INPUT_REQUIRED, PROTOCOL_ERROR, *(code.value for code in ErrorCode)})
+
+EventT = TypeVar("EventT")
 
 
 def outcome_of(result: object) -> str:
@@ -95,29 +97,37 @@ class DefinitionsDecided:
     classes: tuple[str, ...] = ()
 
 
-EventT = TypeVar("EventT")
-
-
 class Events:
     """A dispatcher that delivers each event to the subscribers of its class, at once and in order."""
 
     def __init__(self) -> None:
-        self._subscribers: dict[type, list[Callable[[Any], None]]] = {}
+        self._subscribers: dict[type, list[tuple[Callable[[Any], None], bool]]] = {}
 
-    def subscribe(self, kind: type[EventT], take: Callable[[EventT], None]) -> None:
-        """Call `take` with every event of a class; it must be fast, since requests wait for it."""
-        self._subscribers.setdefault(kind, []).append(take)
+    def subscribe(self, kind: type[EventT], take: Callable[[EventT], None], *, is_required: bool = False) -> None:
+        """Call `take` with every event of a class; it must be fast, since requests wait for it.
+
+        A failure of a required subscriber, such as an audit, refuses the request that the event is about.
+        """
+        self._subscribers.setdefault(kind, []).append((take, is_required))
 
     def reach(self, kind: type) -> bool:
         """Return True if there are subscribers; if not, an event need not be created."""
         return kind in self._subscribers
 
     def publish(self, event: object) -> None:
-        """Call the subscribers; an error in one ends neither the request nor the others."""
-        for take in self._subscribers.get(type(event), ()):
+        """Call the subscribers; an error in one does not end the others, nor the request unless it is required.
+
+        Raises:
+            UnrecordedError: a required subscriber failed.
+        """
+        failed = None
+        for take, is_required in self._subscribers.get(type(event), ()):
             try:
                 take(event)
             # An observer must not break a request, and the error's text may quote request data.
             except Exception as fault:
                 shown = logger.isEnabledFor(logging.DEBUG)
                 logger.error("%s in a subscriber of %s", type(fault).__name__, type(event).__name__, exc_info=shown)
+                failed = fault if is_required else failed
+        if failed is not None:
+            raise UnrecordedError from failed

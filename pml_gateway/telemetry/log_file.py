@@ -58,7 +58,7 @@ class LogFile:
             os.close(opened)
 
 
-def old_log(path: Path, number: int) -> Path:
+def old_log(path: Path, number: int = 1) -> Path:
     """Return the path of a rotated log; 1 is the newest."""
     return path.with_name(f"{path.name}.{number}")
 
@@ -71,7 +71,7 @@ def _is_same(path: Path) -> bool:
 
 
 class Repeats:
-    """A filter for warnings repeated within a minute, and for too many lines from one place in the code.
+    """Filter that drops warnings repeated within a minute, and excess lines from one place in the code.
 
     The next line reports how many were suppressed. Lines about the end of a request are all written.
     """

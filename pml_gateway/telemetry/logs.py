@@ -37,6 +37,8 @@ _LIBRARY_LEVELS = {
 }
 _COLOURS = {logging.DEBUG: "2", logging.WARNING: "33", logging.ERROR: "31", logging.CRITICAL: "31;1"}
 
+_log_file: LogFile | None = None
+
 
 def configure(
     settings: LogSettings | None = None,
@@ -68,9 +70,6 @@ def configure(
     root.setLevel(logging.WARNING)
     for name, level in _LIBRARY_LEVELS.items():
         logging.getLogger(name).setLevel(level)
-
-
-_log_file: LogFile | None = None
 
 
 def rotate(path: Path) -> None:

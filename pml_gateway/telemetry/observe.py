@@ -19,7 +19,7 @@ from pml_gateway.telemetry.events import (
     code_of,
     outcome_of,
 )
-from pml_gateway.telemetry.trace import CURRENT_TRACE, Trace
+from pml_gateway.telemetry.trace import CURRENT_TRACE
 from pml_gateway.types import JsonObject
 
 logger = get_logger(__name__)
@@ -34,6 +34,28 @@ _WORTH_A_WARNING = frozenset(
         ErrorCode.INTERNAL.value,
     }
 )
+
+MAX_NAMED = 5
+"""Maximum number of definitions named in one line."""
+
+_SAID = {
+    "accepted": "new or changed, and served; what changed: pml trust",
+    "varies": "changed again; further changes are logged only if they are held back",
+    "held_back": "an attack in a change; the texts accepted before stay until you decide: pml trust",
+    "quarantined": "not served until you decide: pml trust",
+    "new_server": "accepted with a new server",
+    "flagged": "accepted, and may be an attack: pml trust",
+    "approved": "approved",
+    "rejected": "rejected",
+}
+
+_WAITING, _BY_THE_OWNER = ("held_back", "quarantined"), ("approved", "rejected")
+
+_OVERTAKEN = {**dict.fromkeys(_WAITING, _BY_THE_OWNER), **dict.fromkeys(_BY_THE_OWNER, _WAITING)}
+"""The outcomes that may be logged again after a given outcome."""
+
+_FOR_THE_OWNER = frozenset({"held_back", "quarantined", "flagged"})
+P = ParamSpec("P")
 
 
 def logged_events(decisions: DecisionsLog | None = None) -> Events:
@@ -57,26 +79,6 @@ def _log_answer(event: UpstreamAnswered) -> None:
             "seconds": event.seconds,
         }
         logger.log(level, "%s ended with %s", event.method, event.code, extra=fields)
-
-
-MAX_NAMED = 5
-"""Maximum number of definitions named in one line."""
-
-_SAID = {
-    "accepted": "new or changed, and served; what changed: pml trust",
-    "varies": "changed again; further changes are logged only if they are held back",
-    "held_back": "an attack in a change; the texts accepted before stay until you decide: pml trust",
-    "quarantined": "not served until you decide: pml trust",
-    "new_server": "accepted with a new server",
-    "flagged": "accepted, and may be an attack: pml trust",
-    "approved": "approved",
-    "rejected": "rejected",
-}
-_WAITING, _BY_THE_OWNER = ("held_back", "quarantined"), ("approved", "rejected")
-_OVERTAKEN = {**dict.fromkeys(_WAITING, _BY_THE_OWNER), **dict.fromkeys(_BY_THE_OWNER, _WAITING)}
-"""The outcomes that may be logged again after a given outcome."""
-
-_FOR_THE_OWNER = frozenset({"held_back", "quarantined", "flagged"})
 
 
 class DecisionsLog:
@@ -113,7 +115,6 @@ class _Named(Protocol):
     def upstream_id(self) -> str: ...
 
 
-P = ParamSpec("P")
 UpstreamT = TypeVar("UpstreamT", bound=_Named)
 Request = Callable[Concatenate[UpstreamT, str, JsonObject, P], Awaitable[JsonObject]]
 
@@ -127,8 +128,10 @@ def observed(send: Request[UpstreamT, P]) -> Request[UpstreamT, P]:
     ) -> JsonObject:
         trace = CURRENT_TRACE.get()
         spans = None if trace is None else trace.spans
-        events = _stream(trace)
-        target = _target_of(method, params)
+        events = _UNTRACED if trace is None or trace.events is None else trace.events
+        # URIs are left out, since they may contain values.
+        name = params.get("name") if method in ("tools/call", "prompts/get") else None
+        target = name if isinstance(name, str) else ""
         started = time.perf_counter()
         with spans.upstream(upstream.upstream_id, method, target) if spans is not None else nullcontext():
             try:
@@ -145,21 +148,11 @@ def observed(send: Request[UpstreamT, P]) -> Request[UpstreamT, P]:
     return request
 
 
-def _stream(trace: Trace | None) -> Events:
-    return _UNTRACED if trace is None or trace.events is None else trace.events
-
-
-def _target_of(method: str, params: JsonObject) -> str:
-    """Return the tool or prompt in a request; URIs are left out, since they may contain values."""
-    name = params.get("name") if method in ("tools/call", "prompts/get") else None
-    return name if isinstance(name, str) else ""
-
-
 @contextmanager
 def searching() -> Iterator[None]:
     """Observe one search of the index."""
     trace = CURRENT_TRACE.get()
-    events = _stream(trace)
+    events = _UNTRACED if trace is None or trace.events is None else trace.events
     spans = None if trace is None else trace.spans
     started = time.perf_counter()
     with spans.search() if spans is not None else nullcontext():

@@ -24,6 +24,8 @@ _REQUEST_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:/+=@-]{0,127}")
 _TRACE_PARENT = re.compile(r"(?!ff)[0-9a-f]{2}-(?!0{32})([0-9a-f]{32})-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}(-[!-~]*)?")
 MAX_TRACE_STATE = 512
 
+CURRENT_TRACE: ContextVar[Trace | None] = ContextVar("pml_gateway_trace", default=None)
+
 
 @dataclass(slots=True)
 class Trace:
@@ -44,9 +46,6 @@ class Trace:
     def trace_id(self) -> str:
         """Return the trace id of the client's request; empty if there is none."""
         return next((value.split("-")[1] for name, value in self.parent if name == "traceparent"), "")
-
-
-CURRENT_TRACE: ContextVar[Trace | None] = ContextVar("pml_gateway_trace", default=None)
 
 
 def new_request_id() -> str:

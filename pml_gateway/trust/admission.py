@@ -10,7 +10,6 @@ import logging
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from enum import Enum, auto
 from functools import cached_property
 from types import MappingProxyType
 from typing import Protocol
@@ -18,6 +17,7 @@ from typing import Protocol
 from pml_gateway.catalog.manifest import ManifestEntry
 from pml_gateway.config.settings import TrustSettings
 from pml_gateway.log import get_logger
+from pml_gateway.mcp.capabilities import ServerCapabilities
 from pml_gateway.mcp.listing import Difference, Offers
 from pml_gateway.telemetry.events import DefinitionsDecided
 from pml_gateway.trust.identity import (
@@ -31,7 +31,7 @@ from pml_gateway.trust.identity import (
     name_of,
     with_texts_of,
 )
-from pml_gateway.trust.pins import MAX_HELD, Acceptance, Because, Form, HeldForm, Pins, ServerPins
+from pml_gateway.trust.pins import MAX_HELD, Acceptance, Form, HeldForm, HoldReason, Pins, ServerPins
 from pml_gateway.trust.recognition import recognises
 from pml_gateway.trust.verdict import Level, Peer, Reason, RiskClass, Subject, SubjectKind, Verdict, peer_of
 from pml_gateway.types import JsonObject
@@ -65,22 +65,13 @@ class Judge(Protocol):
         """One verdict per subject, in their order."""
 
 
-class ServedBefore(Enum):
-    """Ways in which a server may have been served before this start."""
-
-    NEVER = auto()
-    WITHOUT_PINS = auto()
-    UNDER_PINS = auto()
-    """All of it was judged."""
-
-
 @dataclass(frozen=True, slots=True)
 class ServerListing:
-    """The lists of one server, and its identity."""
+    """The lists of one server, and its identity; `was_served` is True if it was judged and served before this start."""
 
     entry: ManifestEntry
     identity: Identity
-    served_before: ServedBefore = ServedBefore.NEVER
+    was_served: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -218,14 +209,13 @@ class _Review:
         self._now = now
         self._digest_of = digest_of
         pinned = pins.of(server, heard.identity)
-        self._was_judged = pinned is not None and heard.served_before is ServedBefore.UNDER_PINS
-        self._is_older_than_pins = pinned is None and heard.served_before is ServedBefore.WITHOUT_PINS
-        self._is_new = pinned is None and heard.served_before is ServedBefore.NEVER
+        self._was_judged = pinned is not None and heard.was_served
+        self._is_new = pinned is None and not heard.was_served
         self._pins = pinned or ServerPins(server, heard.identity.what)
         # A server that its owner has yet to look at is as new as before, whatever it changes meanwhile.
         self._awaits_review = pinned is not None and policy.new_servers == "review" and SERVER not in pinned.accepted
         self._decided: dict[Key, Form | HeldForm | None] = {}
-        self._waiting: dict[Key, tuple[_Item, Because]] = {}
+        self._waiting: dict[Key, tuple[_Item, HoldReason]] = {}
         self.returned: list[_Item] = []
         """Changes that bring back a rejected text for the first time, and may work with the accepted texts."""
         self._stripped: dict[Key, JsonObject | None] = {}
@@ -423,7 +413,7 @@ class _Review:
         waiting = pins.waiting(item.key, item.digest)
         form = pins.form(item.key, item.digest)
         if not item.digest:
-            self._set(item, Because.UNREADABLE)
+            self._set(item, HoldReason.UNREADABLE)
         elif pins.refusal(item.key, item.digest) is not None:
             self._decided[item.key] = None
         elif form is not None:
@@ -431,16 +421,16 @@ class _Review:
         elif item.key[0] is SubjectKind.RESOURCE:
             self._decide_resource(item, waiting)
         elif waiting is None and self._has_returned(item):
-            self._set(item, Because.RETURNED)
+            self._set(item, HoldReason.RETURNED)
             self.returned.append(item)
-        elif self._is_older_than_pins:
-            self._set(item, Acceptance.UPGRADE)
         elif (
-            self._is_new or self._is_still_new(item) or (waiting is not None and waiting.because is Because.NEW_SERVER)
+            self._is_new
+            or self._is_still_new(item)
+            or (waiting is not None and waiting.because is HoldReason.NEW_SERVER)
         ):
             accepts = policy.new_servers == "accept"
-            self._set(item, Acceptance.NEW_SERVER if accepts else Because.NEW_SERVER)
-        elif waiting is not None and waiting.because is Because.RETURNED:
+            self._set(item, Acceptance.NEW_SERVER if accepts else HoldReason.NEW_SERVER)
+        elif waiting is not None and waiting.because is HoldReason.RETURNED:
             self._decided[item.key] = waiting
         else:
             self._decide_change(item, waiting.verdict if waiting is not None else None)
@@ -448,21 +438,21 @@ class _Review:
     def _decide_resource(self, item: _Item, waiting: HeldForm | None) -> None:
         """Serve a resource unless it is an attack, whether or not its server is new."""
         if self._policy.changes == "notice":
-            self._set(item, Because.RETURNED if self._has_returned(item) else Acceptance.POLICY)
+            self._set(item, HoldReason.RETURNED if self._has_returned(item) else Acceptance.POLICY)
         elif waiting is not None:
             self._decided[item.key] = waiting
         elif self._has_returned(item):
-            self._set(item, Because.RETURNED)
+            self._set(item, HoldReason.RETURNED)
         elif self._was_judged or not _may_tell(item.definition):
             self._set(item, Acceptance.NO_ATTACK)
         else:
-            self._waiting[item.key] = (item, Because.NEW)
+            self._waiting[item.key] = (item, HoldReason.NEW)
 
     def _is_still_new(self, item: _Item) -> bool:
         return self._awaits_review and item.key not in self._pins.accepted
 
     def _decide_change(self, item: _Item, verdict: Verdict | None) -> None:
-        because = Because.CHANGED if item.key in self._pins.accepted else Because.NEW
+        because = HoldReason.CHANGED if item.key in self._pins.accepted else HoldReason.NEW
         match self._policy.changes:
             case "notice":
                 self._set(item, Acceptance.POLICY)
@@ -488,7 +478,7 @@ class _Review:
     def _has_returned(self, item: _Item) -> bool:
         return recognises(self._rejected_texts, item.definition)
 
-    def _set(self, item: _Item, reason: Acceptance | Because, verdict: Verdict | None = None) -> None:
+    def _set(self, item: _Item, reason: Acceptance | HoldReason, verdict: Verdict | None = None) -> None:
         decided: Form | HeldForm
         if isinstance(reason, Acceptance):
             decided = Form(item.definition, item.digest, reason, self._now, verdict)
@@ -502,11 +492,8 @@ class _Review:
         self._decided[item.key] = decided
 
     def _accepted_as(self, key: Key, form: Form) -> str:
-        match form.how:
-            case Acceptance.NEW_SERVER:
-                return "new_server"
-            case Acceptance.UPGRADE:
-                return ""
+        if form.how is Acceptance.NEW_SERVER:
+            return "new_server"
         forms = len(self._pins.accepted.get(key, ())) + 1
         if forms < VARIES_FROM:
             return "accepted"
@@ -580,14 +567,9 @@ def _is_sound(form: Form) -> bool:
 
 def _without_resources(offers: Offers) -> Offers:
     """Return the offers of a server whose own record is not accepted: no instructions and no resources."""
-    has_resources = bool(offers.templates)
-    return replace(
-        offers,
-        resources=(),
-        instructions="",
-        has_resources=offers.has_resources and has_resources,
-        subscribes=offers.subscribes and has_resources,
-    )
+    declared = offers.capabilities.declared.items()
+    kept = ServerCapabilities({name: parts for name, parts in declared if name != "resources" or offers.templates})
+    return replace(offers, resources=(), instructions="", capabilities=kept)
 
 
 def _record(heard: ServerListing, pins: ServerPins) -> JsonObject:

@@ -41,6 +41,23 @@ WEIGHTS_FILE = "weights.npy"
 Features = npt.NDArray[np.int32]
 """Positions in the weights."""
 
+_ENDINGS = ("ing", "ies", "ed", "es", "s", "ly")
+SIZES = (4, 5)
+SHORT_SIZES = (2, 3)
+
+HANGUL = "\u1100"
+"""Letters from here on are syllables, of which few make a word."""
+
+MIN_STEM = 3
+MIN_PIECED = 6
+MAX_WORD = 40
+
+FULL_KINDS = 30
+"""Kinds and pairs of kinds up to which each counts in full."""
+
+FULL_HASHED = 60
+"""Hashed features up to which each counts in full: those of about ten words."""
+
 
 def features_of(reading: Reading, start: int, end: int, found: Sequence[RuleMatch], traits: Sequence[str]) -> set[int]:
     """Return the features of a sentence as positions in the weights; none for a short one without a known word."""
@@ -84,16 +101,6 @@ def _places(word: str) -> tuple[str, tuple[int, ...]]:
     return stem, tuple(found)
 
 
-_ENDINGS = ("ing", "ies", "ed", "es", "s", "ly")
-SIZES = (4, 5)
-SHORT_SIZES = (2, 3)
-HANGUL = "\u1100"
-"""Letters from here on are syllables, of which few make a word."""
-MIN_STEM = 3
-MIN_PIECED = 6
-MAX_WORD = 40
-
-
 @dataclass(frozen=True, slots=True)
 class Classifier:
     """A logistic regression over the features of a sentence; the last weight is that of every sentence."""
@@ -117,13 +124,6 @@ def shares_of(features: Features) -> npt.NDArray[np.float32]:
     for is_of_these, full in ((features < MATCHES, FULL_KINDS), (features >= HASHED, FULL_HASHED)):
         shares[is_of_these] = np.sqrt(min(1.0, full / max(int(np.count_nonzero(is_of_these)), 1)))
     return shares
-
-
-FULL_KINDS = 30
-"""Kinds and pairs of kinds up to which each counts in full."""
-
-FULL_HASHED = 60
-"""Hashed features up to which each counts in full: those of about ten words."""
 
 
 @cache

@@ -17,31 +17,6 @@ from pml_gateway.trust.passages import DATA_KEYS, NAMING_KEYS
 from pml_gateway.trust.verdict import SubjectKind
 from pml_gateway.types import JsonObject
 
-
-@dataclass(frozen=True, slots=True)
-class Identity:
-    """Identity of a server; `what` stays the same when its arguments or package version change."""
-
-    what: str
-    package: Package = NO_PACKAGE
-
-
-def identity_of(definition: UpstreamDefinition) -> Identity:
-    """Return the identity of a configured server."""
-    package = package_of(definition.command or "", definition.args)
-    if package.name:
-        what: object = ["package", package.name]
-    elif definition.url is not None:
-        # Without the query, which may carry a key.
-        parts = urlsplit(definition.url)
-        what = ["url", parts.scheme, parts.netloc.rpartition("@")[2].lower(), parts.path]
-    else:
-        script = next((word for word in definition.args if not word.startswith("-")), "")
-        what = ["command", definition.command, script]
-    digest = hashlib.sha256(json.dumps(what).encode()).hexdigest()[:16]
-    return Identity(digest, package)
-
-
 Key = tuple[SubjectKind, str]
 """A definition's kind and its own name (or URI template) at its server."""
 
@@ -70,6 +45,36 @@ DEPTH_OF_FILES = 50
 MAYBE_DEEP = 200
 """Opening brackets of a text that could be nested deep; nearly all definitions have fewer."""
 
+_written = json.JSONEncoder(sort_keys=True, separators=(",", ":")).encode
+"""An encoder made once: making one takes as long as most definitions do."""
+
+PLAIN_FORMAT = 2
+"""Of marshal: the newest that writes the same of the same, however often an object occurs."""
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """Identity of a server; `what` stays the same when its arguments or package version change."""
+
+    what: str
+    package: Package = NO_PACKAGE
+
+
+def identity_of(definition: UpstreamDefinition) -> Identity:
+    """Return the identity of a configured server."""
+    package = package_of(definition.command or "", definition.args)
+    if package.name:
+        what: object = ["package", package.name]
+    elif definition.url is not None:
+        # Without the query, which may carry a key.
+        parts = urlsplit(definition.url)
+        what = ["url", parts.scheme, parts.netloc.rpartition("@")[2].lower(), parts.path]
+    else:
+        script = next((word for word in definition.args if not word.startswith("-")), "")
+        what = ["command", definition.command, script]
+    digest = hashlib.sha256(json.dumps(what).encode()).hexdigest()[:16]
+    return Identity(digest, package)
+
 
 def name_of(kind: SubjectKind, definition: JsonObject) -> str:
     """Return the own name of a definition; a server may send anything as one."""
@@ -90,10 +95,6 @@ def digest(definition: JsonObject) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:DIGEST_LENGTH]
 
 
-_written = json.JSONEncoder(sort_keys=True, separators=(",", ":")).encode
-"""An encoder made once: making one takes as long as most definitions do."""
-
-
 def is_identical(one: Any, other: Any) -> bool:
     """Return True if two definitions, or collections of them, are the same to the byte; cheaper than hashing."""
     try:
@@ -101,10 +102,6 @@ def is_identical(one: Any, other: Any) -> bool:
         return one == other and marshal.dumps(one, PLAIN_FORMAT) == marshal.dumps(other, PLAIN_FORMAT)
     except (ValueError, RecursionError):
         return False  # nested deep
-
-
-PLAIN_FORMAT = 2
-"""Of marshal: the newest that writes the same of the same, however often an object occurs."""
 
 
 def differs_in_text_only(before: JsonObject, after: JsonObject) -> bool:

@@ -8,6 +8,62 @@ from dataclasses import dataclass
 from enum import StrEnum
 from itertools import count
 
+END = "|"
+"""Stands for the end of a sentence."""
+
+PLAIN = "."
+"""Stands for a word without a kind."""
+
+_MARK_WORDS = """
+important information message task system secret instruction critical admin override internal assistant
+mandatory hidden note inst sys global directive priority instructions user developer urgent attention require
+required requirement prompt rule rules ai llm agent model context policy security warning thinking mcp command
+authority compliance begin end confidential private notice operator configuration config
+"""
+"""Words inside tags or brackets that claim authority over a model; HTML tags are not among them."""
+
+_MARKS = frozenset(_MARK_WORDS.split())
+
+_TOKEN = re.compile(
+    r"(?P<link>\bhttps?://[^\s\"'<>)\]}]{1,500}|\bwww\.[^\s\"'<>)]{3,200})"
+    r"|(?P<mail>[a-z0-9_.+-]{1,64}@[a-z0-9-]{1,64}\.[a-z0-9.-]{2,64})"
+    r"|(?P<file>(?:~|/root|/home/[\w.-]{1,40}|\$home|%userprofile%)/\.[\w.-]{1,60}(?:/[\w.*-]{1,60}){0,8}"
+    r"|/etc/(?:passwd|shadow|sudoers|hosts|ssh)\w{0,20}|/proc/[\w/]{1,40}"
+    r"|(?<![\w.])\.(?:env|ssh|aws|npmrc|netrc|pgpass|kube|gnupg"
+    r"|git-credentials|docker|bash_history|zsh_history|cursor|pem)\b(?:[./][\w.-]{1,60}){0,4}"
+    r"|\b(?:ssh-rsa|id_rsa|id_ed25519|id_ecdsa|id_dsa|authorized_keys|known_hosts|wallet\.dat|mcp\.json|credentials\.json|secrets?\.(?:ya?ml|json|env)"
+    r"|claude_desktop_config(?:\.json)?|ntds\.dit|login\.keychain)\b(?:\.pub)?|\*\.(?:pem|env|key)\b|\$[a-z_]*(?:key|token|secret|password)\b)"
+    r"|(?P<shell>\brm\s+-[rf]{1,2}\b|/bin/(?:ba)?sh\b|/dev/tcp/|\$\([^)\n]{2,200}\)|\|\s{0,3}(?:ba|z)?sh\b|\bchmod\s+[+0-7]|>\s?&\s?/"
+    r"|\bos\.system\b|\bsubprocess\.|\bbase64\s+-d\b|\bnc\s+-|`(?:cat|curl|wget|env|id|whoami)\b)"
+    r"|(?P<mark><!--|\[//\]:\s?#|<\|[a-z_ ]{2,30}\|>|<<\s?/?sys\s?>>"
+    r"|[\[<{(|#*=]{1,4}\s?/?(?P<said>[a-z]{2,14})"
+    r"(?P<more>[ _:-]{1,3}[a-z]{2,16}){0,4}\s?(?:[a-z]+=[^>\n]{1,60})?[\]>})|#*=:])"
+    r"|(?P<word>\d?[^\W\d_][^\W_]*(?:['’_-][^\W_]+){0,6})"
+    r"|(?P<end>[.!?;。！？；](?=[\s\"')\]]|$)|[。！？；]|\n\s*\n|\n\s*[-*•#]|-->)"
+)
+
+_SPOKEN = re.compile(
+    "(?P<A>忽略|无视|忘记|忘掉|覆盖|無視)|(?P<B>之前|以前|先前|上面|以上|前面|以前の)|(?P<C>所有|全部|任何|一切|すべて)|(?P<D>指令|指示|规则|规定|命令|限制)"
+    "|(?P<E>提示词|系统提示|プロンプト)|(?P<F>系统|システム)|(?P<I>用户|ユーザー)|(?P<K>不要|不得|切勿|禁止|请勿|ないで)|(?P<L>告诉|告知|透露|提及|泄露)"
+    "|(?P<M>偷偷|悄悄|暗中|静默|秘密地)|(?P<O>发送|上传|转发|传送|发给|送信)|(?P<P>窃取|盗取)|(?P<Q>读取|打开|获取|読み取)|(?P<S>密码|密钥|凭证|凭据|令牌|私钥|口令|パスワード)"
+    "|(?P<V>对话|聊天记录|会话)|(?P<X>外部|攻击者|远程)|(?P<f>必须|务必|始终|总是|一定要|必ず)|(?P<d>首先|优先|先调用|最初)|(?P<g>调用|使用|执行|呼び出)|(?P<h>工具|ツール)|(?P<k>其他|其它|别的)"
+)
+
+_CJK = re.compile("[\u3040-\u30ff\u4e00-\u9fff]")
+
+_DROP = re.compile(
+    r"attack|attkr|evil|malicious|exfil|pwn|hack(?!er-?news|athon)|c2\b|webhook\.site|requestbin|requestcatcher|burpcollaborator|oast\.|"
+    r"interact\.sh|ngrok|pipedream\.net|hookbin|beeceptor|collector|harvest|steal|://\d{1,3}(?:\.\d{1,3}){3}(?<!127\.0\.0\.1)"
+)
+"""Addresses that only collectors of data name in a tool."""
+
+_LEET = str.maketrans("013457@$", "oieasTas".lower())
+
+MAX_SENTENCE = 60
+"""Words of a sentence; what runs on is cut there, so that far apart words are not taken together."""
+
+_SEPARATORS = re.compile(r"[\W_]+")
+
 
 class Kind(StrEnum):
     """Meaning of a word; the value is the letter that rules match."""
@@ -83,12 +139,6 @@ class Kind(StrEnum):
     SELF = "+"
     WHICH_MODEL = "_"
 
-
-END = "|"
-"""Stands for the end of a sentence."""
-
-PLAIN = "."
-"""Stands for a word without a kind."""
 
 _WORDS: dict[Kind, str] = {
     Kind.IGNORE: """ignore disregard forget neglect override overrule overwrite supersede void nullify abandon
@@ -252,50 +302,6 @@ _PHRASES: dict[Kind, str] = {
 }
 
 
-_MARK_WORDS = """
-important information message task system secret instruction critical admin override internal assistant
-mandatory hidden note inst sys global directive priority instructions user developer urgent attention require
-required requirement prompt rule rules ai llm agent model context policy security warning thinking mcp command
-authority compliance begin end confidential private notice operator configuration config
-"""
-"""Words inside tags or brackets that claim authority over a model; HTML tags are not among them."""
-
-_MARKS = frozenset(_MARK_WORDS.split())
-
-_TOKEN = re.compile(
-    r"(?P<link>\bhttps?://[^\s\"'<>)\]}]{1,500}|\bwww\.[^\s\"'<>)]{3,200})"
-    r"|(?P<mail>[a-z0-9_.+-]{1,64}@[a-z0-9-]{1,64}\.[a-z0-9.-]{2,64})"
-    r"|(?P<file>(?:~|/root|/home/[\w.-]{1,40}|\$home|%userprofile%)/\.[\w.-]{1,60}(?:/[\w.*-]{1,60}){0,8}"
-    r"|/etc/(?:passwd|shadow|sudoers|hosts|ssh)\w{0,20}|/proc/[\w/]{1,40}"
-    r"|(?<![\w.])\.(?:env|ssh|aws|npmrc|netrc|pgpass|kube|gnupg"
-    r"|git-credentials|docker|bash_history|zsh_history|cursor|pem)\b(?:[./][\w.-]{1,60}){0,4}"
-    r"|\b(?:ssh-rsa|id_rsa|id_ed25519|id_ecdsa|id_dsa|authorized_keys|known_hosts|wallet\.dat|mcp\.json|credentials\.json|secrets?\.(?:ya?ml|json|env)"
-    r"|claude_desktop_config(?:\.json)?|ntds\.dit|login\.keychain)\b(?:\.pub)?|\*\.(?:pem|env|key)\b|\$[a-z_]*(?:key|token|secret|password)\b)"
-    r"|(?P<shell>\brm\s+-[rf]{1,2}\b|/bin/(?:ba)?sh\b|/dev/tcp/|\$\([^)\n]{2,200}\)|\|\s{0,3}(?:ba|z)?sh\b|\bchmod\s+[+0-7]|>\s?&\s?/"
-    r"|\bos\.system\b|\bsubprocess\.|\bbase64\s+-d\b|\bnc\s+-|`(?:cat|curl|wget|env|id|whoami)\b)"
-    r"|(?P<mark><!--|\[//\]:\s?#|<\|[a-z_ ]{2,30}\|>|<<\s?/?sys\s?>>"
-    r"|[\[<{(|#*=]{1,4}\s?/?(?P<said>[a-z]{2,14})"
-    r"(?P<more>[ _:-]{1,3}[a-z]{2,16}){0,4}\s?(?:[a-z]+=[^>\n]{1,60})?[\]>})|#*=:])"
-    r"|(?P<word>\d?[^\W\d_][^\W_]*(?:['’_-][^\W_]+){0,6})"
-    r"|(?P<end>[.!?;。！？；](?=[\s\"')\]]|$)|[。！？；]|\n\s*\n|\n\s*[-*•#]|-->)"
-)
-_SPOKEN = re.compile(
-    "(?P<A>忽略|无视|忘记|忘掉|覆盖|無視)|(?P<B>之前|以前|先前|上面|以上|前面|以前の)|(?P<C>所有|全部|任何|一切|すべて)|(?P<D>指令|指示|规则|规定|命令|限制)"
-    "|(?P<E>提示词|系统提示|プロンプト)|(?P<F>系统|システム)|(?P<I>用户|ユーザー)|(?P<K>不要|不得|切勿|禁止|请勿|ないで)|(?P<L>告诉|告知|透露|提及|泄露)"
-    "|(?P<M>偷偷|悄悄|暗中|静默|秘密地)|(?P<O>发送|上传|转发|传送|发给|送信)|(?P<P>窃取|盗取)|(?P<Q>读取|打开|获取|読み取)|(?P<S>密码|密钥|凭证|凭据|令牌|私钥|口令|パスワード)"
-    "|(?P<V>对话|聊天记录|会话)|(?P<X>外部|攻击者|远程)|(?P<f>必须|务必|始终|总是|一定要|必ず)|(?P<d>首先|优先|先调用|最初)|(?P<g>调用|使用|执行|呼び出)|(?P<h>工具|ツール)|(?P<k>其他|其它|别的)"
-)
-_CJK = re.compile("[\u3040-\u30ff\u4e00-\u9fff]")
-
-_DROP = re.compile(
-    r"attack|attkr|evil|malicious|exfil|pwn|hack(?!er-?news|athon)|c2\b|webhook\.site|requestbin|requestcatcher|burpcollaborator|oast\.|"
-    r"interact\.sh|ngrok|pipedream\.net|hookbin|beeceptor|collector|harvest|steal|://\d{1,3}(?:\.\d{1,3}){3}(?<!127\.0\.0\.1)"
-)
-"""Addresses that only collectors of data name in a tool."""
-
-_LEET = str.maketrans("013457@$", "oieasTas".lower())
-
-
 @dataclass(frozen=True, slots=True)
 class Reading:
     """A text as kinds: a letter for each word, with where it stands; what rules match and the classifier weighs."""
@@ -312,10 +318,6 @@ class Reading:
             if end > start:
                 yield start, end
             start = end + 1
-
-
-MAX_SENTENCE = 60
-"""Words of a sentence; what runs on is cut there, so that far apart words are not taken together."""
 
 
 def read(text: str, peers: Collection[str] = (), own: Collection[str] = ()) -> Reading:
@@ -385,9 +387,6 @@ def _spoken(said: str) -> Iterator[tuple[str, int, int]]:
 def spelled(name: str) -> str:
     """Return a name as it is compared: `listItems`, `list-items` and `list_items` are one."""
     return _SEPARATORS.sub("", name.lower())
-
-
-_SEPARATORS = re.compile(r"[\W_]+")
 
 
 def _letter(found: re.Match[str], said: str, group: str | None, peers: Collection[str], own: Collection[str]) -> str:

@@ -1,4 +1,4 @@
-"""The lint: reads definitions as a model would, and says what in them is meant for the model and not for the user."""
+"""The lint: finds text in definitions that gives orders to the model instead of describing the tool to the user."""
 
 from __future__ import annotations
 
@@ -20,38 +20,79 @@ from pml_gateway.trust.rules import RuleMatch, matches, secrets_in
 from pml_gateway.trust.verdict import Level, Peer, Reason, RiskClass, Subject, SubjectKind, Verdict
 from pml_gateway.types import JsonObject
 
-LEVELS = {Level.ATTACK: 0.85, Level.NOTICE: 0.5}
+LEVELS = {Level.ATTACK: 0.84, Level.NOTICE: 0.5}
 """The score from which a verdict has each level; the classifier's last weight was chosen for the second."""
 
 CERTAIN = 0.95
-"""The score of what needs no weighing: hidden characters, orders in code, keys, a schema that opened."""
+"""The score of findings that need no classifier: hidden characters, orders in code, keys, a schema that opened."""
 
 MAX_REASONS = 12
 MAX_SPAN = 240
 """Characters of a reason's text."""
 
+SHOWN_OF_SECRET = 6
+SCHEMAS = ("inputSchema", "outputSchema")
+_QUOTED = re.compile(r"(?<!\w)([\"'“‘«])\w[^\"'“”‘’«»\n]{1,80}\s[^\"'“”‘’«»\n]{1,80}[\"'”’»]")
+
+SHOUTED = 3
+"""Number of words in capitals that make a sentence a shouted one."""
+
+_ORDERS = {
+    Kind.SHELL,
+    Kind.IGNORE,
+    Kind.STEAL,
+    Kind.FILE,
+    Kind.SECRET,
+    Kind.TALK,
+    Kind.EVIL,
+    Kind.PROMPT,
+    Kind.APPROVAL,
+}
+
+_STEPS = {Kind.SEND, Kind.READ, Kind.PUT, Kind.CALL, Kind.NOT, Kind.TELL, Kind.ASK, Kind.PREFER, Kind.USER, Kind.MODEL}
+MIN_STEPS = 3
+_TAKEN = {Kind.SEND, Kind.STEAL, Kind.PUT, Kind.COLLECT, Kind.KEEP, Kind.COPY}
+_DATA = {Kind.SECRET, Kind.FILE, Kind.PERSONAL, Kind.TALK, Kind.CONTENT, Kind.OUTSIDE, Kind.LINK, Kind.ADDRESS}
+
+MIN_WORDS = 2
+"""Words of a name from which it is no coincidence that another server has it too."""
+
+MIN_DESCRIBED = 8
+"""Words of a description from which it is no coincidence that another tool of the name has nearly the same."""
+
+SAME_NAMES = 3
+"""Further names that two servers have in common from which they are taken for two versions of one."""
+
+SAME_TEXT = 78
+"""Percent of two descriptions in common from which one is taken for a copy of the other."""
+
+MAX_COMPARED = 400
+MIN_NAME = 8
+_SPELLED = str.maketrans("013457", "oieast", "-_. ")
+MAX_NAME = 80
+
 
 @dataclass(frozen=True, slots=True)
-class _Scored:
-    """A reason with the score that it gives."""
+class _ScoredReason:
+    """A reason and its score."""
 
     reason: Reason
     score: float
 
 
 class Linter:
-    """Judges definitions by their words, offline and always alike."""
+    """Judge of definitions by their words: offline and deterministic."""
 
     def __init__(self, classifier: Classifier | None = None) -> None:
         self._classifier = classifier or shipped_classifier()
 
     def judge(self, subjects: Sequence[Subject], peers: Collection[Peer] = ()) -> list[Verdict]:
-        """One verdict per subject, in their order. CPU work: call it in a thread."""
-        neighbours = _Neighbours(subjects, peers)
+        """Return one verdict per subject, in order. CPU work: call it in a thread."""
+        neighbours = _OtherServers(subjects, peers)
         return [self._verdict(subject, neighbours) for subject in subjects]
 
-    def _verdict(self, subject: Subject, neighbours: _Neighbours) -> Verdict:
-        found = [*self._said(subject, neighbours), *_posing(subject, neighbours)]
+    def _verdict(self, subject: Subject, neighbours: _OtherServers) -> Verdict:
+        found = [*self._said(subject, neighbours), *_imitated_names(subject, neighbours)]
         score = max((each.score for each in found), default=0.0)
         level = next((level for level, least in LEVELS.items() if score >= least), None)
         reasons = dict.fromkeys(
@@ -61,7 +102,7 @@ class Linter:
         )
         return Verdict(level, round(score, 4), tuple(reasons)[:MAX_REASONS])
 
-    def _said(self, subject: Subject, neighbours: _Neighbours) -> Iterator[_Scored]:
+    def _said(self, subject: Subject, neighbours: _OtherServers) -> Iterator[_ScoredReason]:
         passages, is_whole = passages_of(subject.definition)
         strangers, own = neighbours.names(subject.server), neighbours.own(subject.server) | own_names(passages)
         about = traits_of(subject.definition)
@@ -69,7 +110,7 @@ class Linter:
         is_change = subject.before is not None
         if not is_whole:
             limit = f"more than {MAX_CHARACTERS:,} characters; the rest was not read"
-            yield _Scored(Reason(RiskClass.OBFUSCATED_TEXT, "", limit), CERTAIN)
+            yield _ScoredReason(Reason(RiskClass.OBFUSCATED_TEXT, "", limit), CERTAIN)
         for passage in passages:
             if passage.text in known:
                 continue
@@ -83,7 +124,7 @@ class Linter:
             for sentence in sentences_of(passage, revealed, known, strangers, own, about):
                 yield from self._of_sentence(sentence, is_change)
 
-    def _of_sentence(self, sentence: Sentence, is_change: bool) -> Iterator[_Scored]:
+    def _of_sentence(self, sentence: Sentence, is_change: bool) -> Iterator[_ScoredReason]:
         is_encoded = sentence.is_encoded
         is_order = is_encoded and _is_order(sentence.letters)
         bonus = max((match.rule.bonus for match in sentence.matches), default=0.0)
@@ -94,10 +135,6 @@ class Linter:
             yield from _findings(sentence.passage, match.rule.risk_class, span, score, is_change, is_encoded=is_encoded)
         found = _class_of(sentence.letters, sentence.matches)
         yield from _findings(sentence.passage, found, sentence.text, score, is_change, is_encoded=is_encoded)
-
-
-SHOWN_OF_SECRET = 6
-SCHEMAS = ("inputSchema", "outputSchema")
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,16 +149,16 @@ class Sentence:
     end: int
     matches: tuple[RuleMatch, ...]
     about: tuple[str, ...] = ()
-    """Traits that its words alone do not show."""
+    """Traits of the whole definition, for the classifier."""
 
     @property
     def text(self) -> str:
-        """The whole sentence."""
+        """Return the text of the sentence."""
         return self.span(self.start, self.end)
 
     @property
     def letters(self) -> str:
-        """The kinds of its words."""
+        """Return the kinds of the words, one letter per word."""
         return self.reading.letters[self.start : self.end]
 
     @property
@@ -185,13 +222,8 @@ def traits_of(definition: JsonObject) -> tuple[str, ...]:
     return ("inspects",) if Kind.EXAMPLE.value in first or Kind.SAFETY.value in first else ()
 
 
-_QUOTED = re.compile(r"(?<!\w)([\"'“‘«])\w[^\"'“”‘’«»\n]{1,80}\s[^\"'“”‘’«»\n]{1,80}[\"'”’»]")
-SHOUTED = 3
-"""Words in capitals from which a sentence is shouted."""
-
-
 def _normal(reading: Reading, start: int, end: int) -> str:
-    """Return a sentence as it is compared with those of another definition."""
+    """Return a sentence in the normal form in which sentences are compared."""
     return " ".join(reading.words[start:end])
 
 
@@ -205,20 +237,6 @@ def known_of(definition: JsonObject) -> frozenset[str]:
     return frozenset(known)
 
 
-_ORDERS = {
-    Kind.SHELL,
-    Kind.IGNORE,
-    Kind.STEAL,
-    Kind.FILE,
-    Kind.SECRET,
-    Kind.TALK,
-    Kind.EVIL,
-    Kind.PROMPT,
-    Kind.APPROVAL,
-}
-_STEPS = {Kind.SEND, Kind.READ, Kind.PUT, Kind.CALL, Kind.NOT, Kind.TELL, Kind.ASK, Kind.PREFER, Kind.USER, Kind.MODEL}
-
-
 def _is_order(letters: str) -> bool:
     """Return True if decoded text gives orders, unlike encoded settings and samples."""
     has = set(letters)
@@ -226,15 +244,11 @@ def _is_order(letters: str) -> bool:
     return Kind.SHELL in has or (bool(has & _ORDERS) and steps > 0) or steps >= MIN_STEPS
 
 
-MIN_STEPS = 3
-
-_TAKEN = {Kind.SEND, Kind.STEAL, Kind.PUT, Kind.COLLECT, Kind.KEEP, Kind.COPY}
-_DATA = {Kind.SECRET, Kind.FILE, Kind.PERSONAL, Kind.TALK, Kind.CONTENT, Kind.OUTSIDE, Kind.LINK, Kind.ADDRESS}
 _DATA |= {Kind.IDENTITY, Kind.EVIL, Kind.MESSAGE}
 
 
 def _class_of(letters: str, here: Sequence[RuleMatch]) -> RiskClass:
-    """Return the class of a sentence that the classifier found: that of a rule which came near, else of its words."""
+    """Return the class of a sentence that only the classifier flags: that of the nearest rule, else by its words."""
     if here:
         return here[0].rule.risk_class
     has = set(letters)
@@ -253,8 +267,8 @@ def _class_of(letters: str, here: Sequence[RuleMatch]) -> RiskClass:
 
 def _findings(
     passage: Passage, risk_class: RiskClass, text: str, score: float, is_change: bool, *, is_encoded: bool = False
-) -> Iterator[_Scored]:
-    """Yield a finding under its class, and under those that its place and its time give it."""
+) -> Iterator[_ScoredReason]:
+    """Yield a finding with its class, and with the classes for its passage and for changed definitions."""
     classes = [risk_class]
     if is_encoded:
         classes.append(RiskClass.OBFUSCATED_TEXT)
@@ -263,11 +277,11 @@ def _findings(
     if is_change:
         classes.append(RiskClass.RUG_PULL)
     for each in dict.fromkeys(classes):
-        yield _Scored(Reason(each, passage.where, text), score)
+        yield _ScoredReason(Reason(each, passage.where, text), score)
 
 
-class _Neighbours:
-    """Other servers' tools: which names a text may speak of, and which tools a name is like."""
+class _OtherServers:
+    """Tools of other servers: names that a text may mention, and tools with similar names."""
 
     def __init__(self, subjects: Sequence[Subject], peers: Collection[Peer]) -> None:
         self._own: defaultdict[str, set[str]] = defaultdict(set)
@@ -283,7 +297,7 @@ class _Neighbours:
         self._spelled: dict[str, frozenset[str]] = {}
 
     def names(self, server: str) -> frozenset[str]:
-        """Names of other servers' tools that are no common words and none of the server's own."""
+        """Return names of other servers' tools, except common words and the server's own names."""
         if server not in self._names:
             self._names[server] = self._telling - self._own[server]
         return self._names[server]
@@ -295,11 +309,11 @@ class _Neighbours:
         return self._spelled[server]
 
     def are_alike(self, server: str, other: str) -> bool:
-        """Return True if two servers are taken for two versions of one."""
+        """Return True if two servers look like two versions of one."""
         return len(self._own[server] & self._own[other]) > SAME_NAMES
 
     def alike(self, server: str, name: str) -> list[Peer]:
-        """Other servers' tools of this name, or of one that is easily taken for it."""
+        """Return other servers' tools with this name, or with one that is easily confused with it."""
         found = {
             peer: None for spelling in _spellings(name) for peer in self._by_spelling[spelling] if peer.server != server
         }
@@ -311,14 +325,14 @@ class _Neighbours:
         ]
 
 
-def _posing(subject: Subject, neighbours: _Neighbours) -> Iterator[_Scored]:
-    """Yield a name that is another server's, or nearly: by chance names agree often, names with descriptions do not."""
+def _imitated_names(subject: Subject, neighbours: _OtherServers) -> Iterator[_ScoredReason]:
+    """Yield a name that imitates another server's tool; equal names alone are often chance, so descriptions count."""
     name = _name_of(subject.definition)
     is_known = subject.before is not None and subject.before.get("name") == name
     if subject.kind is not SubjectKind.TOOL or not name or is_known:
         return
     if not name.isascii() and re.search("[A-Za-z]", name) and reveal(name).plain.isascii():
-        yield _Scored(Reason(RiskClass.OBFUSCATED_TEXT, "name", f"look-alike letters: {name!a}"), CERTAIN)
+        yield _ScoredReason(Reason(RiskClass.OBFUSCATED_TEXT, "name", f"look-alike letters: {name!a}"), CERTAIN)
     described = str(subject.definition.get("description", ""))
     for peer in neighbours.alike(subject.server, name):
         if peer.name.lower() == name.lower():
@@ -327,24 +341,9 @@ def _posing(subject: Subject, neighbours: _Neighbours) -> Iterator[_Scored]:
             # Word for word the same is the same server twice, and so is one with several of the names.
             if not is_copy or described == peer.description or neighbours.are_alike(subject.server, peer.server):
                 continue
-        yield _Scored(Reason(RiskClass.TOOL_SHADOWING, "name", f"{name} ({peer.server} has {peer.name})"), CERTAIN)
-
-
-MIN_WORDS = 2
-"""Words of a name from which it is no coincidence that another server has it too."""
-
-MIN_DESCRIBED = 8
-"""Words of a description from which it is no coincidence that another tool of the name has nearly the same."""
-
-SAME_NAMES = 3
-"""Further names that two servers have in common from which they are taken for two versions of one."""
-
-SAME_TEXT = 78
-"""Percent of two descriptions in common from which one is taken for a copy of the other."""
-
-MAX_COMPARED = 400
-MIN_NAME = 8
-_SPELLED = str.maketrans("013457", "oieast", "-_. ")
+        yield _ScoredReason(
+            Reason(RiskClass.TOOL_SHADOWING, "name", f"{name} ({peer.server} has {peer.name})"), CERTAIN
+        )
 
 
 def _resembles(name: str, other: str) -> bool:
@@ -366,9 +365,6 @@ def _spellings(name: str) -> Iterator[str]:
     yield spelled
     if MIN_NAME <= len(spelled) <= MAX_NAME:
         yield from (spelled[:at] + spelled[at + 1 :] for at in range(len(spelled)))
-
-
-MAX_NAME = 80
 
 
 def _name_of(definition: JsonObject) -> str:

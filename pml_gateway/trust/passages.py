@@ -18,12 +18,16 @@ MAX_VALUES = 20_000
 DATA_KEYS = frozenset({"default", "enum", "const", "examples", "example"})
 """Keys of a schema whose values are data for the tool, where orders to a model have no business."""
 
-
 NAMING_KEYS = frozenset({"properties", "patternProperties", "$defs", "definitions", "dependentSchemas"})
 """Keys of a schema whose members are named by the server: `description` among them is no description."""
 
 _TYPES = frozenset({"array", "boolean", "integer", "null", "number", "object", "string"})
 """Words of JSON Schema, which say nothing to a model; a third of all texts."""
+
+MAX_KEYWORD = 24
+"""Longer keys are not keywords of JSON Schema but free text."""
+
+MAX_PATH_PART = 80
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,16 +87,9 @@ def _walk(definition: JsonObject) -> Iterator[Passage | None]:
                 yield None
 
 
-MAX_KEYWORD = 24
-"""Longer keys are not keywords of JSON Schema but free text."""
-
-
 def _joined(where: str, name: str) -> str:
     name = well_formed(name)[:MAX_PATH_PART]
     return f"{where}.{name}" if where else name
-
-
-MAX_PATH_PART = 80
 
 
 def _as_words(name: str) -> str:

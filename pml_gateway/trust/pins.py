@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import hashlib
-import json
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
-from pml_gateway.files import locked, read_json, write_atomically
+from pml_gateway.files import Signature
 from pml_gateway.log import get_logger
+from pml_gateway.storage import kinds
+from pml_gateway.storage.documents import DamagedDocumentError, Document, compact, parsed
+from pml_gateway.storage.single_flight_cache import SingleFlightCache
 from pml_gateway.trust.identity import Identity, Key
 from pml_gateway.trust.verdict import Level, Reason, RiskClass, SubjectKind, Verdict
 from pml_gateway.types import JsonObject
@@ -39,8 +41,6 @@ MAX_REJECTED_TEXTS = 1_000
 class Acceptance(StrEnum):
     """Reason why a form was accepted."""
 
-    UPGRADE = "upgrade"
-    """It was served before there were pins."""
     NEW_SERVER = "new_server"
     """Its server was new, and `trust.new_servers` accepts those."""
     NO_ATTACK = "no_attack"
@@ -49,7 +49,7 @@ class Acceptance(StrEnum):
     OWNER = "owner"
 
 
-class Because(StrEnum):
+class HoldReason(StrEnum):
     """Reason why a definition is held back."""
 
     CHANGED = "changed"
@@ -86,7 +86,7 @@ class HeldForm:
 
     definition: JsonObject
     digest: str
-    because: Because
+    because: HoldReason
     at: float
     verdict: Verdict | None = None
     is_text_only: bool = False
@@ -191,16 +191,17 @@ class Pins:
         return replace(self, rejected_texts=tuple(each for each in self.rejected_texts if each not in gone))
 
 
-Stamp = tuple[int, int, int]
-"""Modification time (ns), size and inode of a file."""
-
-
 class PinsFile:
     """The pins of one configuration on disk; what cannot be written is remembered for as long as this process lives."""
 
-    def __init__(self, directory: Path, identity: str) -> None:
+    def __init__(self, directory: Path, identity: str, read: SingleFlightCache[Pins] | None = None) -> None:
+        """Name the file; `read` holds the pins that other gateways of this process have read."""
+        self._read = read or SingleFlightCache[Pins](0)
         self.path = directory / f"{hashlib.sha256(identity.encode()).hexdigest()[:16]}.json"
-        self._seen: Stamp | None = None
+        self._document = Document(
+            kinds.PINS, self.path, decode=_decoded, encode=_written, empty=lambda: self._pins, lock_seconds=LOCK_SECONDS
+        )
+        self._seen: Signature = None
         self._pins = Pins()
         self._is_unsaved = False
         self.problem = ""
@@ -214,7 +215,7 @@ class PinsFile:
     @property
     def is_news(self) -> bool:
         """Return True if another process has written the file since it was last read or written here."""
-        return self._stamp() != self._seen
+        return self._document.signature != self._seen
 
     @property
     def needs_writing(self) -> bool:
@@ -223,22 +224,23 @@ class PinsFile:
 
     def load(self) -> Pins:
         """Return the pins on disk; those remembered where nothing else was written since, or the file is of no use."""
-        stamp = self._stamp()
+        stamp = self._document.signature
         if stamp == self._seen:
             return self._pins
         self._seen = stamp
         if stamp is None:
             return self._pins
         try:
-            self._pins = _decoded(read_json(self.path))
+            self._pins = self._read.get((self.path, stamp), self._document.load)
             self.problem, self._is_unsaved = "", False
         except OSError as error:
             self.problem = f"{self.path} cannot be read ({error.strerror or error})"
-        except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
+        except DamagedDocumentError as error:
             # What this process knew still holds; one that knew nothing judges everything anew.
             self.problem = f"{self.path} is damaged ({error})"
             logger.error("%s; it is set aside, and what it accepted is judged anew", self.problem)
-            self._set_aside()
+            if self._document.set_aside():
+                self._seen = None
         return self._pins
 
     def change(self, change: Callable[[Pins], Pins]) -> Pins:
@@ -249,7 +251,7 @@ class PinsFile:
         """
         is_changed = False
         try:
-            with locked(self.path, LOCK_SECONDS):
+            with self._document.locked():
                 self.path.parent.chmod(0o700)
                 before = self.load()
                 self._pins = change(before)
@@ -258,14 +260,11 @@ class PinsFile:
                     # One that cannot be read must not be replaced: others may have written into it.
                     self.path.open("rb").close()
                 if self._pins != before or self.needs_writing:
-                    text = _written(self._pins)
-                    if len(text) > MAX_SERVER_BYTES:
-                        self._pins = replace(
-                            self._pins, servers={key: _bounded(each) for key, each in self._pins.servers.items()}
-                        )
-                        text = _written(self._pins)
-                    write_atomically(self.path, text)
-                self._seen = self._stamp()
+                    bounded = {key: _bounded(each) for key, each in self._pins.servers.items()}
+                    if bounded != self._pins.servers:
+                        self._pins = replace(self._pins, servers=bounded)
+                    self._document.write(self._pins)
+                self._seen = self._document.signature
                 self.problem, self._is_unsaved = "", False
         except OSError as error:
             if not is_changed:
@@ -274,20 +273,6 @@ class PinsFile:
             self.problem = f"{self.path} cannot be written ({error.strerror or error})"
             raise
         return self._pins
-
-    def _set_aside(self) -> None:
-        try:
-            self.path.replace(self.path.with_suffix(".damaged"))
-            self._seen = None
-        except OSError:
-            return
-
-    def _stamp(self) -> Stamp | None:
-        try:
-            status = self.path.stat()
-        except OSError:
-            return None
-        return status.st_mtime_ns, status.st_size, status.st_ino
 
 
 def _bounded(pins: ServerPins) -> ServerPins:
@@ -302,7 +287,7 @@ def _bounded(pins: ServerPins) -> ServerPins:
         for each in forms
         if each.definition
     ]
-    sizes = {id(each): len(_json(each.definition)) for _, _, each in kept}
+    sizes = {id(each): len(compact(each.definition)) for _, _, each in kept}
     excess = sum(sizes.values()) - MAX_SERVER_BYTES
     if excess <= 0:
         return pins
@@ -329,19 +314,15 @@ def _bounded(pins: ServerPins) -> ServerPins:
 def _written(pins: Pins) -> str:
     """Return the pins as JSON, in pieces: written at once, many would keep every other thread waiting."""
     servers = ",".join(_written_server(each) for each in pins.servers.values())
-    return f'{{"format":{FORMAT},"rejected":{_json(pins.rejected_texts)},"servers":[{servers}]}}'
+    return f'{{"format":{FORMAT},"rejected":{compact(pins.rejected_texts)},"servers":[{servers}]}}'
 
 
 def _written_server(pins: ServerPins) -> str:
-    accepted = ",".join([_json([*key, [*map(_encoded_form, forms)]]) for key, forms in pins.accepted.items()])
-    held = ",".join([_json([*key, [*map(_encoded_held, held)]]) for key, held in pins.held.items()])
-    rejected = ",".join([_json([*key, [*map(_encoded_held, held)]]) for key, held in pins.rejected.items()])
-    identity = f'"server":{_json(pins.server)},"what":{_json(pins.what)}'
+    accepted = ",".join([compact([*key, [*map(_encoded_form, forms)]]) for key, forms in pins.accepted.items()])
+    held = ",".join([compact([*key, [*map(_encoded_held, held)]]) for key, held in pins.held.items()])
+    rejected = ",".join([compact([*key, [*map(_encoded_held, held)]]) for key, held in pins.rejected.items()])
+    identity = f'"server":{compact(pins.server)},"what":{compact(pins.what)}'
     return f'{{{identity},"accepted":[{accepted}],"held":[{held}],"rejected":[{rejected}]}}'
-
-
-def _json(value: object) -> str:
-    return json.dumps(value, separators=(",", ":"))
 
 
 def _encoded_form(form: Form) -> JsonObject:
@@ -373,9 +354,8 @@ def encoded_verdict(verdict: Verdict | None) -> JsonObject | None:
     return {"level": verdict.level, "score": verdict.score, "reasons": reasons}
 
 
-def _decoded(raw: JsonObject) -> Pins:
-    if raw["format"] != FORMAT:
-        raise ValueError(f"format {raw['format']!r} instead of {FORMAT}")
+def _decoded(content: bytes) -> Pins:
+    raw = parsed(content, FORMAT)
     servers = [
         ServerPins(
             str(each["server"]),
@@ -399,7 +379,7 @@ def _form(raw: JsonObject) -> Form:
 
 
 def _held(raw: JsonObject) -> HeldForm:
-    definition, because = _object(raw["definition"]), Because(raw["because"])
+    definition, because = _object(raw["definition"]), HoldReason(raw["because"])
     args = (definition, str(raw["digest"]), because, float(raw["at"]), _verdict(raw["verdict"]))
     return HeldForm(*args, raw["text_only"] is True)
 

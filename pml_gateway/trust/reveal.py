@@ -59,6 +59,14 @@ _MANY = 3
 _READABLE = re.compile(r"[A-Za-z]{2,}")
 _LETTERS = re.compile(r"[A-Za-z \n.,'/-]")
 
+MAX_NAMED = 1_000
+"""Invisible characters of a text that are looked at one by one; all of them are taken out."""
+
+_FOREIGN = re.compile("[\u0370-\u04ff]")
+_LATIN = re.compile(r"[A-Za-z]{3,}")
+MIN_ENCODED = 16
+REST_OF_SENTENCE = 120
+
 
 @dataclass(frozen=True, slots=True)
 class HiddenText:
@@ -114,10 +122,6 @@ def _without_invisible(text: str, hidden: list[HiddenText], decoded: list[str]) 
             kinds[kind] = (count + 1, first)
     hidden += [HiddenText(kind, first) for kind, (_, first) in kinds.items() if kind != "tag characters"]
     return _INVISIBLE.sub("", text)
-
-
-MAX_NAMED = 1_000
-"""Invisible characters of a text that are looked at one by one; all of them are taken out."""
 
 
 def _seen(found: re.Match[str], kind: str, hidden: list[HiddenText]) -> str:
@@ -192,10 +196,6 @@ def _with_plain_letters(text: str, hidden: list[HiddenText]) -> str:
     return "".join([*parts, text[end:]])
 
 
-_FOREIGN = re.compile("[\u0370-\u04ff]")
-_LATIN = re.compile(r"[A-Za-z]{3,}")
-
-
 def _joined(found: re.Match[str]) -> str:
     spelt = found[0]
     separator = spelt[1]
@@ -223,10 +223,6 @@ def _decoded(text: str) -> list[str]:
         if len(_BACKWARDS.findall(text)) >= _MANY:
             said.append(text[::-1])
     return [each for each in said if _is_said(each)]
-
-
-MIN_ENCODED = 16
-REST_OF_SENTENCE = 120
 
 
 def _following(found: re.Match[str]) -> str:

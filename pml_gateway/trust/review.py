@@ -7,28 +7,39 @@ import json
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from enum import StrEnum
-from typing import Any
+from typing import Any, Literal
 
 from pml_gateway.config.servers import UpstreamDefinition
+from pml_gateway.errors import ConfigurationError, UsageError
 from pml_gateway.text import escaped, words_of
 from pml_gateway.trust.identity import SERVER, Identity, Key, identity_of
-from pml_gateway.trust.pins import Acceptance, Because, Form, HeldForm, Pins, ServerPins
+from pml_gateway.trust.pins import Acceptance, Form, HeldForm, HoldReason, Pins, PinsFile, ServerPins
 from pml_gateway.trust.recognition import texts_to_recognise
 from pml_gateway.trust.verdict import SubjectKind, Verdict
 from pml_gateway.types import SEPARATORS, JsonObject
+
+Outcome = Literal["approved", "rejected"]
 
 _WORDS = re.compile(r"\s+|\w+|[^\w\s]")
 
 MAX_COMPARED = 20_000
 """Characters of a text that are compared word by word; a longer one is shown before and after."""
 
+SHOWN_OF_DIGEST = 12
+"""Characters by which one form of a definition is named."""
+
+LATELY_DAYS = 7
+MAX_CHANGED = 20
+"""Changes that `pml trust` shows, and how long."""
+
 _NOTHING = object()
 
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """One place that differs: `before` is None where it was added, `after` where it was removed; texts as JSON."""
+    """A difference at one place of a definition: `before` is None if it was added, `after` if it was removed."""
 
     where: str
     before: str | None
@@ -37,7 +48,7 @@ class Change:
 
     @property
     def words(self) -> tuple[tuple[str, str], ...]:
-        """The text in pieces, each marked `+`, `-` or a blank for what stays."""
+        """Return the text in pieces, each marked `+`, `-`, or a blank if it is unchanged."""
         before, after = self.before or "", self.after or ""
         if max(len(before), len(after)) > MAX_COMPARED:
             return (("-", before), ("+", after))
@@ -55,7 +66,7 @@ class Change:
 
 
 def changes(before: JsonObject, after: JsonObject) -> list[Change]:
-    """Every place in which two definitions differ, in the order of the new one."""
+    """Return the differences of two definitions, in the order of the new one."""
     return list(_changes("", before, after))
 
 
@@ -103,9 +114,16 @@ class State(StrEnum):
     ACCEPTED = "accepted"
 
 
+WAITING = frozenset({State.HELD, State.FLAGGED})
+"""States of definitions that the owner may want to decide about."""
+
+_SEVERAL = {State.HELD: "wait", State.REJECTED: "were rejected"}
+"""States in which a name alone does not say which of several forms is meant."""
+
+
 @dataclass(frozen=True, slots=True)
 class Case:
-    """One definition of a configured server, as its owner looks at it; `before` is what was accepted last."""
+    """A definition under review; `before` is the form that was accepted last."""
 
     server: str
     identity: Identity
@@ -120,11 +138,21 @@ class Case:
 
     @property
     def source(self) -> str:
-        """`server:name` of a tool; others say what they are."""
+        """Return `server:name`, with the kind of everything that is not a tool."""
         kind, name = self.key
         if self.key == SERVER:
             return self.server
         return f"{self.server}:{name}" if kind is SubjectKind.TOOL else f"{self.server}:{kind}:{name}"
+
+    @property
+    def exact(self) -> str:
+        """One form of a definition as commands take it, on one line whatever its server calls it."""
+        return f"{escaped(self.source)}@{self.digest[:SHOWN_OF_DIGEST]}"
+
+    @property
+    def is_waiting(self) -> bool:
+        """Return True if the owner may want to decide about it."""
+        return self.state in WAITING
 
     @property
     def changes(self) -> list[Change]:
@@ -133,7 +161,7 @@ class Case:
 
     @property
     def names(self) -> set[str]:
-        """The names by which the owner may mean it."""
+        """Return the names by which the owner may refer to the definition."""
         own = self.key[1]
         if self.key == SERVER:
             return {self.server}
@@ -143,9 +171,25 @@ class Case:
             names.add(own)
         return names
 
+    def as_json(self) -> JsonObject:
+        """Return the case as `--json` prints it."""
+        reasons = self.verdict.reasons if self.verdict is not None else ()
+        changed = [{"where": each.where, "before": each.before, "after": each.after} for each in self.changes]
+        return {
+            "server": self.server,
+            "kind": self.key[0].value,
+            "name": self.key[1],
+            "state": self.state.value,
+            "because": self.because,
+            "since": datetime.fromtimestamp(self.at, UTC).isoformat(timespec="seconds"),
+            "digest": self.digest,
+            "reasons": [each.as_json() for each in reasons],
+            "changes": changed if self.before is not None else None,
+        }
+
 
 def cases(pins: Pins, servers: Mapping[str, UpstreamDefinition]) -> list[Case]:
-    """Everything that is pinned of these servers; what waits for a decision comes first."""
+    """Return the pinned definitions of these servers, those that wait for a decision first."""
     found: list[Case] = []
     for server, definition in servers.items():
         identity = identity_of(definition)
@@ -200,7 +244,7 @@ def rejected(pins: Pins, chosen: Collection[Case], now: float) -> Pins:
         own = _own(pins, case)
         waiting = own.waiting(case.key, case.digest)
         is_served = waiting is not None and waiting.is_text_only
-        held = HeldForm(case.definition, case.digest, Because.CHANGED, now, case.verdict, is_served)
+        held = HeldForm(case.definition, case.digest, HoldReason.CHANGED, now, case.verdict, is_served)
         pins = pins.having(own.rejecting(case.key, held))
         pins = pins.with_rejected(texts_to_recognise(case.definition, case.verdict))
     return pins
@@ -211,9 +255,9 @@ def _own(pins: Pins, case: Case) -> ServerPins:
 
 
 def named(known: Sequence[Case], name: str) -> list[Case]:
-    """Return the definitions that a name means: whole names first, then own ones; `NAME@HASH` is one form of it.
+    """Return the definitions that a name refers to: `server:name` first, then own names; `NAME@HASH` is one form.
 
-    A hash goes first: a server that knows what will be approved could call something else exactly that.
+    Hashes are tried first, since a server could name a tool like the hash of a definition under review.
     """
     start, _, digest = name.rpartition("@")
     exact = [case for case in _named(known, start) if case.digest.startswith(digest)] if start and digest else []
@@ -228,3 +272,77 @@ def _named(known: Sequence[Case], name: str) -> list[Case]:
         or [case for case in known if name in case.names]
         or [case for case in known if words in map(words_of, case.names)]
     )
+
+
+def meant(known: Sequence[Case], name: str) -> Case:
+    """Return the definition of this name, that which waits before others.
+
+    Raises:
+        UsageError: there is none, or several.
+    """
+    found = named(known, name)
+    sources = [escaped(source) for source in dict.fromkeys(case.source for case in found)]
+    if not found:
+        raise UsageError(f"no definition {name!r} is pinned", hint="pml trust list --all")
+    if len(sources) > 1:
+        raise UsageError(f"{name!r} may be {', '.join(sources)}", hint="name one of them")
+    alike = [case for case in found if case.state == found[0].state]
+    if len(alike) > 1 and found[0].state in _SEVERAL:
+        forms = ", ".join(case.exact for case in alike)
+        raise UsageError(f"several forms of {sources[0]} {_SEVERAL[found[0].state]}", hint=f"name one of them: {forms}")
+    return found[0]
+
+
+def of_server(known: Sequence[Case], name: str) -> list[Case]:
+    """Return what the owner may want to look at of the server of this name, in any spelling."""
+    told = [case for case in known if case.is_waiting or case.state is State.CHANGED]
+    return [case for case in told if name == case.server] or [
+        case for case in told if words_of(name) == words_of(case.server)
+    ]
+
+
+def changed_lately(known: Sequence[Case], now: float) -> list[Case]:
+    """Return the newest change of each definition that was served, newest first."""
+    since = now - LATELY_DAYS * 86_400
+    newest: dict[str, Case] = {}
+    for case in sorted(known, key=lambda case: -case.at):
+        if case.state is State.CHANGED and case.at >= since:
+            newest.setdefault(case.source, case)
+    return list(newest.values())[:MAX_CHANGED]
+
+
+def selected(known: Sequence[Case], names: Sequence[str], server: str | None, outcome: Outcome) -> list[Case]:
+    """Return the definitions to decide about: those that are named, or all that wait, of one server or of all.
+
+    Raises:
+        UsageError: there is no such definition, or it cannot be approved.
+    """
+    waiting = [case for case in known if case.is_waiting]
+    if server is not None:
+        chosen = [case for case in waiting if case.server == server]
+        if not chosen:
+            raise UsageError(f"nothing of {server!r} waits for your decision", hint="pml trust list")
+    else:
+        # Who rejects means what is served or waits, and never what was rejected before.
+        open_to = [case for case in known if outcome == "approved" or case.state is not State.REJECTED]
+        chosen = [meant(open_to, name) for name in names] if names else waiting
+    unreadable = [case.source for case in chosen if not case.digest]
+    if unreadable and outcome == "approved":
+        raise UsageError(f"{unreadable[0]} is nested too deep to be pinned", hint="it is never served")
+    return chosen
+
+
+def decide(file: PinsFile, chosen: Collection[Case], outcome: Outcome, now: float) -> None:
+    """Write the owner's decision.
+
+    Raises:
+        ConfigurationError: the file cannot be written.
+    """
+    change = approved if outcome == "approved" else rejected
+    try:
+        file.change(lambda pins: change(pins, chosen, now))
+    except OSError as error:
+        raise ConfigurationError(
+            f"nothing is {outcome}: {file.path.parent} cannot be written ({error.strerror or error})",
+            hint="make the folder writable, and see that the disk is not full",
+        ) from error

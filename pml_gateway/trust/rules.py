@@ -20,6 +20,33 @@ RULE_BONUS = 3.5
 FACT_BONUS = 6.0
 """The same of rules that guess little: that a name is another server's tool's is known."""
 
+R = RiskClass
+E = "EXAMPLE"
+
+_STARTING: defaultdict[str, list[int]] = defaultdict(list)
+"""The rules that begin with a letter: most texts have few letters, so that few rules are tried."""
+
+_PRIVATE_KEY = re.compile(r"-----BEGIN [A-Z ]{0,20}PRIVATE KEY-----\s{0,8}[A-Za-z0-9+/=\s\\]{16,}")
+
+_ASSIGNED = re.compile(
+    r"(?:api[_-]?key|token|secret|passw(?:or)?d|pwd|access[_-]?key|bearer)[\"']?(?:\s?[:=]\s?|\s)[\"'`]?([A-Za-z0-9_+/.=!@#$%^&*-]{16,200})",
+    re.IGNORECASE,
+)
+
+_LOGIN = re.compile(r"\b[a-z][a-z0-9+]{2,20}://[^\s:/@]{1,64}:([^\s:/@]{6,100})@[\w.-]{1,100}", re.IGNORECASE)
+
+_PLACEHOLDER = re.compile(
+    r"your|example|sample|placeholder|xxx|\*\*\*|\.\.\.|<|\{|\$|dummy|fake|change|insert|redacted|(?:passw(?:or)?d|secret|token|user|pass|mypass|test)\d{0,4}$|^(.)\1+$",
+    re.IGNORECASE,
+)
+
+MIN_DISTINCT = 9
+"""Minimum number of different characters in a real key; fewer are a typed pattern."""
+
+MIN_KEY = 20
+JWT_DOTS = 2
+MIN_MIXED = 6
+
 
 @dataclass(frozen=True, slots=True)
 class Rule:
@@ -48,8 +75,6 @@ class Rule:
         return re.compile("".join(parts))
 
 
-R = RiskClass
-E = "EXAMPLE"
 RULES = (
     # Orders that put themselves in the place of others.
     Rule("override", R.HIDDEN_INSTRUCTION, "IGNORE ~3 PRIOR|ALL ~4 RULES|PROMPT", unless=E),
@@ -147,8 +172,6 @@ RULES = (
 )
 
 _COMPILED = tuple((rule, rule.compiled()) for rule in RULES)
-_STARTING: defaultdict[str, list[int]] = defaultdict(list)
-"""The rules that begin with a letter: most texts have few letters, so that few rules are tried."""
 for _number, _rule in enumerate(RULES):
     for _kind in _rule.pattern.split()[0].split("|"):
         _STARTING[Kind[_kind].value].append(_number)
@@ -198,20 +221,6 @@ def _is_denied(letters: str, start: int) -> bool:
     return Kind.NOT.value in letters[max(0, start - 2) : start] and letters[start] != Kind.NOT.value
 
 
-_PRIVATE_KEY = re.compile(r"-----BEGIN [A-Z ]{0,20}PRIVATE KEY-----\s{0,8}[A-Za-z0-9+/=\s\\]{16,}")
-_ASSIGNED = re.compile(
-    r"(?:api[_-]?key|token|secret|passw(?:or)?d|pwd|access[_-]?key|bearer)[\"']?(?:\s?[:=]\s?|\s)[\"'`]?([A-Za-z0-9_+/.=!@#$%^&*-]{16,200})",
-    re.IGNORECASE,
-)
-_LOGIN = re.compile(r"\b[a-z][a-z0-9+]{2,20}://[^\s:/@]{1,64}:([^\s:/@]{6,100})@[\w.-]{1,100}", re.IGNORECASE)
-_PLACEHOLDER = re.compile(
-    r"your|example|sample|placeholder|xxx|\*\*\*|\.\.\.|<|\{|\$|dummy|fake|change|insert|redacted|(?:passw(?:or)?d|secret|token|user|pass|mypass|test)\d{0,4}$|^(.)\1+$",
-    re.IGNORECASE,
-)
-MIN_DISTINCT = 9
-"""Minimum number of different characters in a real key; fewer are a typed pattern."""
-
-
 def secrets_in(text: str) -> Iterator[str]:
     """Credentials that stand in a text as they are; placeholders are none."""
     for found in _PRIVATE_KEY.finditer(text):
@@ -230,17 +239,10 @@ def secrets_in(text: str) -> Iterator[str]:
                 yield found[1]
 
 
-MIN_KEY = 20
-JWT_DOTS = 2
-
-
 def _is_mixed(password: str) -> bool:
     """Return True if the password in a URL is more than a word."""
     kinds = (any(map(test, password)) for test in (str.isdigit, str.isupper, str.islower))
     return sum(kinds) > 1 and len(set(password)) >= MIN_MIXED and not _PLACEHOLDER.search(password)
-
-
-MIN_MIXED = 6
 
 
 def _is_random(value: str) -> bool:

@@ -10,12 +10,11 @@ from functools import cached_property
 from pml_gateway.catalog.manifest import ManifestEntry
 from pml_gateway.config.servers import UpstreamDefinition
 from pml_gateway.config.settings import TrustSettings
-from pml_gateway.home import TRUST, warn_unwritable
+from pml_gateway.storage.places import TRUST, warn_unwritable
 from pml_gateway.telemetry.events import DefinitionsDecided
 from pml_gateway.trust.admission import (
     Admission,
     Judge,
-    ServedBefore,
     ServerListing,
     SettledServer,
     admit,
@@ -40,8 +39,8 @@ def shipped_judge() -> Judge:
 
 
 @dataclass(frozen=True, slots=True)
-class Unread:
-    """Definitions that the lint has not read: server, what it is, which definition, and the form of it."""
+class UnlintedDefinitions:
+    """Definitions that the lint has not judged: id and identity of each server, key and form of the definition."""
 
     places: tuple[tuple[str, str, Key, Form | HeldForm], ...]
     peers: tuple[Peer, ...]
@@ -51,7 +50,7 @@ class Unread:
         """Return the subjects to judge."""
         return [subject_of(server, key, each.definition) for server, _, key, each in self.places]
 
-    def slices(self, count: int) -> Iterator[Unread]:
+    def slices(self, count: int) -> Iterator[UnlintedDefinitions]:
         """Yield the same in parts."""
         for start in range(0, len(self.places), count):
             yield replace(self, places=self.places[start : start + count])
@@ -65,7 +64,7 @@ class TrustGate:
         self._make_judge = make_judge
         self._verdicts: dict[str, Verdict] = {}
         self._digests: dict[int, tuple[JsonObject, str]] = {}
-        self._unpinned: tuple[frozenset[str], bool] = (frozenset(), False)
+        self._remembered: frozenset[str] = frozenset()
         self._pins = Pins()
         self._servers: dict[str, ServerPins] = {}
         self._settled: Mapping[str, SettledServer] = {}
@@ -88,29 +87,25 @@ class TrustGate:
         return self._servers
 
     @property
+    def held_count(self) -> int:
+        """The number of definitions that are held back."""
+        return sum(len(pins.held) for pins in self._servers.values())
+
+    @property
     def held_back(self) -> Mapping[str, tuple[JsonObject, ...]]:
         """By server id, the accepted definitions of tools that are listed now and not served."""
         return self._held_back
 
-    def accept_existing(self, remembered: Collection[str], *, were_pinned: bool) -> None:
-        """Say what was served before this start: what was never pinned is taken as accepted, once.
-
-        Where it was pinned and the pins are lost, it is judged as a change is.
-        """
-        self._unpinned = (frozenset(remembered), were_pinned)
+    def remember(self, servers: Collection[str]) -> None:
+        """Note which servers were served before this start: if their pins are lost, they are not new."""
+        self._remembered = frozenset(servers)
 
     def admit(
         self, entries: Mapping[str, ManifestEntry], definitions: Mapping[str, UpstreamDefinition], policy: TrustSettings
     ) -> Mapping[str, ManifestEntry]:
         """Return what may be served of these listings, by server id."""
-        remembered, were_pinned = self._unpinned
-        served_before = ServedBefore.UNDER_PINS if were_pinned else ServedBefore.WITHOUT_PINS
         heard = {
-            server: ServerListing(
-                entry,
-                identity_of(definitions[server]),
-                served_before if server in remembered else ServedBefore.NEVER,
-            )
+            server: ServerListing(entry, identity_of(definitions[server]), server in self._remembered)
             for server, entry in entries.items()
         }
         last: list[tuple[Pins, Admission]] = []
@@ -131,7 +126,7 @@ class TrustGate:
         self._servers = {
             server: pins for server, each in heard.items() if (pins := self._pins.of(server, each.identity)) is not None
         }
-        self._unpinned = (frozenset(), False)
+        self._remembered = frozenset()
         listed = {id(each) for entry in entries.values() for each in _definitions(entry)}
         self._digests = {key: known for key, known in self._digests.items() if key in listed}
         return admission.entries
@@ -160,10 +155,10 @@ class TrustGate:
                 if definitions:
                     yield DefinitionsDecided(server, outcome, tuple(definitions))
 
-    def unread(self) -> Unread:
-        """Return the forms that were accepted or held back without a verdict."""
+    def unlinted(self) -> UnlintedDefinitions:
+        """Return the definitions that were accepted or held back without a verdict."""
         places = tuple(
-            (pins.server, pins.what, key, each) for pins in self._servers.values() for key, each in _unread(pins)
+            (pins.server, pins.what, key, each) for pins in self._servers.values() for key, each in _unlinted(pins)
         )
         peers = tuple(
             peer_of(server, name, forms[-1].definition)
@@ -171,18 +166,18 @@ class TrustGate:
             for (kind, name), forms in pins.accepted.items()
             if kind is SubjectKind.TOOL
         )
-        return Unread(places, peers)
+        return UnlintedDefinitions(places, peers)
 
-    def read(self, unread: Unread) -> None:
-        """Have the lint read definitions; `note` keeps what it says."""
-        judged(self, unread.subjects, unread.peers)
+    def lint(self, unlinted: UnlintedDefinitions) -> None:
+        """Judge definitions; the verdicts are cached, and `note` stores them."""
+        judged(self, unlinted.subjects, unlinted.peers)
 
-    def note(self, unread: Unread) -> None:
-        """Keep what the lint says of what was accepted or held back without it; tells of what is risky."""
-        verdicts = judged(self, unread.subjects, unread.peers)
+    def note(self, unlinted: UnlintedDefinitions) -> None:
+        """Judge definitions and store the verdicts in the pins; report those that are risky."""
+        verdicts = judged(self, unlinted.subjects, unlinted.peers)
         found = {
             (server, what, key, each.digest): verdict
-            for (server, what, key, each), verdict in zip(unread.places, verdicts, strict=True)
+            for (server, what, key, each), verdict in zip(unlinted.places, verdicts, strict=True)
         }
         mine = self._pins
 
@@ -208,7 +203,7 @@ class TrustGate:
     @property
     def has_unread(self) -> bool:
         """Return True if a form that was accepted or held back has no verdict yet."""
-        return any(True for pins in self._servers.values() for _ in _unread(pins))
+        return any(True for pins in self._servers.values() for _ in _unlinted(pins))
 
     def take_news(self) -> list[DefinitionsDecided]:
         """Return the events since the last call, and forget them."""
@@ -254,7 +249,7 @@ def _owners(form: Form | None) -> bool:
     return form is not None and form.how is Acceptance.OWNER
 
 
-def _unread(pins: ServerPins) -> Iterator[tuple[Key, Form | HeldForm]]:
+def _unlinted(pins: ServerPins) -> Iterator[tuple[Key, Form | HeldForm]]:
     for key, forms in pins.accepted.items():
         yield from ((key, form) for form in forms if form.verdict is None)
     for key, all_held in pins.held.items():

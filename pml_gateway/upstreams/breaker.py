@@ -39,11 +39,11 @@ class BreakerState(StrEnum):
 class Ticket:
     """Permission for one call, and what is known of the call so far.
 
-    `share` is the client that the call counts for, `pause` the end of the pause in or after which the call is made, if
-    there is one. Failures with the same `incident` are one fault that ended many calls.
+    The call counts for `quota_key`. `pause` is the end of the pause in or after which it is made, if any.
+    Failures with the same `incident` are one fault that ended many calls.
     """
 
-    share: str = OWN
+    quota_key: str = OWN
     pause: float | None = None
     incident: object = None
     sent: bool = False
@@ -98,7 +98,6 @@ class Breaker:
         return max(max(self._paused_until, self._held_until) - self._clock(), 0.0)
 
     def report(self) -> JsonObject:
-        """Return the state as JSON."""
         return {"state": self.state.value, "failures": self.failures, **self.details}
 
     @property
@@ -115,13 +114,13 @@ class Breaker:
         if (seconds := self._held_until - self._clock()) > 0:
             raise self._refusal(seconds)
 
-    def check(self, share: str = OWN) -> None:
+    def check(self, quota_key: str = OWN) -> None:
         """Refuse a client's call during a pause, and during the probe that follows it.
 
         Raises:
             GatewayError: as `check_hold`.
         """
-        if self._spares(share):
+        if self._spares(quota_key):
             self.check_hold()
             return
         seconds = self.retry_after
@@ -129,7 +128,7 @@ class Breaker:
             raise self._refusal(seconds or PROBE_SECONDS)
 
     @contextmanager
-    def call(self, share: str = OWN, *, impatient: bool) -> Iterator[Ticket]:
+    def call(self, quota_key: str = OWN, *, impatient: bool) -> Iterator[Ticket]:
         """Make a client's call in this context and record how it ends; the first call after a pause is the probe.
 
         An `impatient` call has less time than the upstream is allowed, so its timeout does not count as a failure.
@@ -137,13 +136,13 @@ class Breaker:
         Raises:
             GatewayError: as `check`.
         """
-        self.check(share)
-        ticket = Ticket(share, self._paused_until if self._open else None)
-        if self._open and not self._spares(share):
+        self.check(quota_key)
+        ticket = Ticket(quota_key, self._paused_until if self._open else None)
+        if self._open and not self._spares(quota_key):
             self._probe = ticket
         try:
             yield ticket
-            self._succeeded(ticket)
+            self.succeeded(ticket)
         except UpstreamAuthError:
             raise
         except UpstreamTimeoutError as error:
@@ -156,15 +155,11 @@ class Breaker:
             raise
         except UpstreamError:
             # It answered, even if with an error or an invalid message.
-            self._succeeded(ticket)
+            self.succeeded(ticket)
             raise
         finally:
             if self._probe is ticket:
                 self._probe = None
-
-    def heard(self, ticket: Ticket) -> None:
-        """Count a call as answered because the upstream asked something during it: it is alive."""
-        self._succeeded(ticket)
 
     def hold(self, error: GatewayError, seconds: float) -> None:
         """Refuse calls until the connection loop retries."""
@@ -175,11 +170,12 @@ class Breaker:
         """Undo `hold`: calls wait for the attempt to connect. A pause that failed calls started goes on."""
         self._held_until = 0.0
 
-    def _spares(self, share: str) -> bool:
+    def _spares(self, quota_key: str) -> bool:
         """Return True if only the calls of one other client have failed."""
-        return self._open and len(self._failed_for) == 1 and share not in self._failed_for
+        return self._open and len(self._failed_for) == 1 and quota_key not in self._failed_for
 
-    def _succeeded(self, ticket: Ticket) -> None:
+    def succeeded(self, ticket: Ticket) -> None:
+        """Count a call as answered, also if the upstream only asked something during it: it is alive."""
         if self._open and ticket.pause != self._paused_until:
             # A call from before the pause says nothing about the current state.
             return
@@ -192,10 +188,10 @@ class Breaker:
         if incident is not None and incident is self._incident:
             return
         self._incident = incident
-        was_spared = self._spares(ticket.share)
+        was_spared = self._spares(ticket.quota_key)
         if len(self._failed_for) < 2:
             # It only matters if there are several.
-            self._failed_for.add(ticket.share)
+            self._failed_for.add(ticket.quota_key)
         if self._open:
             if self._probe is ticket or was_spared:
                 self._trip(error)

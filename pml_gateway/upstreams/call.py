@@ -7,7 +7,6 @@ from functools import partial
 
 from mcp.shared.dispatcher import ProgressFnT
 
-from pml_gateway.config.settings import EffectiveSettings
 from pml_gateway.delivery import DELIVERY
 from pml_gateway.errors import UpstreamProtocolError, UpstreamTimeoutError, UpstreamUnavailableError
 from pml_gateway.mcp.connection import Connection
@@ -16,10 +15,9 @@ from pml_gateway.mcp.elicitation import OpenCall
 from pml_gateway.mcp.failures import translate
 from pml_gateway.mcp.http import SessionUnknownError
 from pml_gateway.types import JsonObject
-from pml_gateway.upstreams.breaker import Breaker, Ticket
-from pml_gateway.upstreams.concurrency import Activity
-from pml_gateway.upstreams.lifecycle import Lifecycle
-from pml_gateway.upstreams.retries import repeated
+from pml_gateway.upstreams.breaker import Ticket
+from pml_gateway.upstreams.connector import Connector, UpstreamParts
+from pml_gateway.upstreams.faults import repeated
 from pml_gateway.upstreams.session_choice import late
 
 READS = frozenset({"completion/complete", "prompts/get", "resources/read"})
@@ -30,7 +28,7 @@ READS = frozenset({"completion/complete", "prompts/get", "resources/read"})
 class UpstreamRequest:
     """A request with its time limit: `limit` seconds for the answer, which end at `deadline` (`anyio.current_time`).
 
-    Progress extends the deadline by `limit`, at most until `end`. `share` is the client that its slot counts for.
+    Progress extends the deadline by `limit`, at most until `end`. `quota_key` is the client that its slot counts for.
     """
 
     method: str
@@ -39,7 +37,9 @@ class UpstreamRequest:
     limit: float
     deadline: float
     end: float
-    share: str
+    quota_key: str
+    once: bool = False
+    """True if it must not reach the upstream twice, whatever the server says of it."""
 
     @property
     def subject(self) -> tuple[str, str]:
@@ -59,15 +59,12 @@ class SessionExpiredError(UpstreamUnavailableError):
 class UpstreamCalls:
     """The requests to one upstream, with a limit on how many run at a time."""
 
-    def __init__(
-        self, effective: EffectiveSettings, lifecycle: Lifecycle, activity: Activity, breaker: Breaker
-    ) -> None:
-        self._upstream_id = effective.upstream_id
-        self._call_timeout = effective.call_timeout
-        self._total = effective.call_timeout_total
-        self._lifecycle = lifecycle
-        self._activity = activity
-        self._breaker = breaker
+    def __init__(self, parts: UpstreamParts, connector: Connector) -> None:
+        self._effective = parts.effective
+        self._upstream_id = parts.effective.upstream_id
+        self._connector = connector
+        self._activity = parts.activity
+        self._breaker = parts.breaker
 
     async def send(self, request: UpstreamRequest) -> JsonObject:
         """Send a request on the shared session and return its result; the client is not asked anything meanwhile.
@@ -75,8 +72,8 @@ class UpstreamCalls:
         Raises:
             GatewayError: the request failed.
         """
-        check = partial(self._breaker.check, request.share)
-        async with self._activity.limit.taken(request.deadline, check, request.share):
+        check = partial(self._breaker.check, request.quota_key)
+        async with self._activity.limit.taken(request.deadline, check, request.quota_key):
             if self.is_repeatable(request):
                 return await repeated(partial(self.attempt, request), request.deadline)
             return await self.attempt(request)
@@ -84,34 +81,37 @@ class UpstreamCalls:
     def is_repeatable(self, request: UpstreamRequest) -> bool:
         """Return True if the request may reach the upstream twice: a read, a list, or a call of an idempotent tool."""
         if request.method == "tools/call":
-            return request.params.get("name") in self._lifecycle.lists.tool_facts.repeatable
+            return not request.once and request.params.get("name") in self._connector.lister.tool_facts.repeatable
         return request.method in READS or request.method.endswith("/list")
 
     async def attempt(
         self, request: UpstreamRequest, call: OpenCall | None = None, borrowed: Connection | None = None
     ) -> JsonObject:
-        """Send a request that has its slot, and wait for the answer.
+        """Send a request that has its slot, on a borrowed session or the shared one, and wait for the answer.
 
-        Args:
-            request: what to send.
-            call: the request as the upstream may ask in it; its time limit is suspended meanwhile.
-            borrowed: the session of one client; by default, the request uses the shared session.
+        `call` is the request as the upstream may ask in it; its time limit is suspended meanwhile.
 
         Raises:
             SessionExpiredError: the server forgot the borrowed session.
             GatewayError: the request failed.
         """
-        with self._breaker.call(request.share, impatient=request.limit < self._call_timeout) as ticket:
+        with self._breaker.call(request.quota_key, impatient=request.limit < self._effective.call_timeout) as ticket:
             with (
                 Deadline(request.deadline, request.end)
                 if call is None
-                else call.limited(request.deadline, request.end, lambda: self._breaker.heard(ticket))
+                else call.limited(request.deadline, request.end, lambda: self._breaker.succeeded(ticket))
             ) as deadline:
                 return await self._answer(request, deadline, ticket, call, borrowed)
             if call is not None and call.failure is not None:
                 raise translate(call.failure, self._upstream_id)
             if deadline.was_renewed and deadline.is_at_end:
-                raise late(self._upstream_id, request.what, self._total, ticket.executed, "call_timeout_total")
+                raise late(
+                    self._upstream_id,
+                    request.what,
+                    self._effective.call_timeout_total,
+                    ticket.executed,
+                    "call_timeout_total",
+                )
             raise late(self._upstream_id, request.what, request.limit, ticket.executed, renewed=deadline.was_renewed)
 
     async def _answer(
@@ -125,7 +125,7 @@ class UpstreamCalls:
         delivery = DELIVERY.get()
         on_progress = _renewing(request, deadline)
         for is_last in (False, True):
-            connection = borrowed or await self._lifecycle.live()
+            connection = borrowed or await self._connector.live()
             if delivery is not None:
                 delivery.sending(repeatable=self.is_repeatable(request))
             ticket.sent = True
@@ -152,7 +152,7 @@ class UpstreamCalls:
                     raise SessionExpiredError(
                         f"{self._upstream_id}: the session expired", details={"executed": "no"}
                     ) from None
-                await self._lifecycle.replace(connection)
+                await self._connector.replace(connection)
             # Translated in one place, whatever the transport raised.
             except Exception as exc:
                 error = translate(exc, self._upstream_id)

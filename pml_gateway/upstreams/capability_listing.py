@@ -3,31 +3,32 @@
 Some servers of the handshake era register tools by the capabilities that a client announced. The session that lists
 for all clients announces nothing, or the combined capabilities of local clients. When the first client with other
 capabilities connects, such servers are therefore listed once more by a session that announces everything, or nothing.
-Those whose list differs are then listed once for each set of capabilities that clients really have. The differences
-are kept with the manifest.
+Those whose list differs are then listed once for each set of capabilities that clients really have. Servers of the
+stateless era are listed so only for clients with extensions. The differences are kept with the manifest.
 """
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
-from functools import lru_cache
+from functools import reduce
 
 import anyio
 
-from pml_gateway.errors import GatewayError, UpstreamProtocolError
+from pml_gateway.errors import AnswerTooLargeError, GatewayError
 from pml_gateway.log import get_logger
+from pml_gateway.mcp.capabilities import EVERYTHING, EXTENSIONS, NO_CAPABILITIES, ClientCapabilities, union
 from pml_gateway.mcp.connection import Connection
-from pml_gateway.mcp.elicitation import Capabilities, Questions
+from pml_gateway.mcp.elicitation import Questions
 from pml_gateway.mcp.listing import Difference, Listed, Offers, announced_kind, difference
-from pml_gateway.mcp.negotiation import HANDSHAKE
+from pml_gateway.mcp.negotiation import HANDSHAKE, MODERN
 from pml_gateway.signal import Signal
 from pml_gateway.types import JsonObject
-from pml_gateway.upstreams.dialogue.local_clients import union
-from pml_gateway.upstreams.lifecycle import UpstreamState
-from pml_gateway.upstreams.lists import FIRST_REST, LAST_REST, list_whole
+from pml_gateway.upstreams.connector import UpstreamState
+from pml_gateway.upstreams.faults import FIRST_BACKOFF, LAST_BACKOFF
+from pml_gateway.upstreams.lister import FIRST_REST, LAST_REST
+from pml_gateway.upstreams.lists import FaultyListError, list_whole
 from pml_gateway.upstreams.pool import UpstreamPool
 from pml_gateway.upstreams.upstream import Upstream
 
@@ -45,9 +46,6 @@ AT_ONCE = 4
 QUIET_SECONDS = 10.0
 """Minimum seconds between listings, unless the list for all clients changes: servers announce changes in bursts."""
 
-LAST_PAUSE = 300.0
-"""Maximum seconds between attempts, which double from `QUIET_SECONDS`."""
-
 SETTLING_SECONDS = 0.5
 """Seconds after the start of a session in which a server may announce that its list has changed."""
 
@@ -55,41 +53,12 @@ MAX_LISTINGS = 3
 """Maximum number of listings in one session, however often its list changes."""
 
 
-def _client_capabilities(announced: JsonObject) -> Capabilities:
-    return Capabilities(json.dumps(announced, sort_keys=True), announced)
-
-
-EVERYTHING = _client_capabilities(
-    {
-        "elicitation": {"form": {}, "url": {}},
-        "roots": {"listChanged": True},
-        "sampling": {"context": {}, "tools": {}},
-    }
-)
-"""All capabilities through which a client can be asked."""
-
-
-NOTHING = _client_capabilities({})
-
-
-@lru_cache(maxsize=256)
-def listed_for(key: str) -> Capabilities:
-    """Return the part of a client's capabilities that lists may depend on."""
-    announced: JsonObject = json.loads(key)
-    return _client_capabilities(
-        {
-            name: {detail: value if isinstance(value, bool) else {} for detail, value in details.items()}
-            for name, details in announced.items()
-        }
-    )
-
-
 @dataclass(slots=True, eq=False)
 class _Record:
     """The state of the listings of one upstream: the capability sets that are done, and those that are due again.
 
     Times are `anyio.current_time`: of the last listing started, the next repeated one, and the next attempt. After a
-    protocol violation, `is_faulty` is set: the listing is then not retried when the upstream announces a change.
+    list that is too large or never ends, `is_faulty` is set: an announced change is then no reason to try again.
     """
 
     upstream: Upstream
@@ -111,40 +80,37 @@ class CapabilityListings:
     def __init__(
         self,
         pool: UpstreamPool,
-        known: Callable[[str], Mapping[str, Difference] | None],
+        known: Callable[[str], Mapping[str, Difference]],
         note: Callable[[Upstream, str, Difference], None],
         serve: Callable[[], Awaitable[None]],
     ) -> None:
         """Set up the listings for a pool of upstreams.
 
-        Args:
-            pool: the upstreams.
-            known: returns the known differences of an upstream; None if it needs none.
-            note: stores a new or changed difference.
-            serve: makes the stored differences visible to clients.
+        `known` returns the known differences of an upstream; `note` stores a new or changed one, and
+        `serve` makes those stored visible to clients.
         """
         self._pool = pool
         self._known = known
         self._note = note
         self._serve = serve
-        self._met: dict[str, Capabilities] = {}
+        self._met: dict[str, ClientCapabilities] = {}
         self._waited: set[str] = set()
         self._records: dict[str, _Record] = {}
         self._changed = Signal()
         self._places = anyio.Semaphore(AT_ONCE)
 
-    def note_client(self, client_capabilities: Capabilities) -> str:
+    def note_client(self, client_capabilities: ClientCapabilities) -> str:
         """Return the key of the capabilities that this client's lists depend on, and list upstreams for it from now on.
 
         Empty if the client gets the list for all clients.
         """
-        wanted = listed_for(client_capabilities.key)
-        if wanted == self._base:
+        key = client_capabilities.key
+        if client_capabilities == self._base:
             return ""
-        if wanted.key not in self._met and len(self._met) < MAX_SETS:
-            self._met[wanted.key] = wanted
+        if key not in self._met and len(self._met) < MAX_SETS:
+            self._met[key] = client_capabilities
             self._changed.set()
-        return wanted.key
+        return key
 
     def is_ready(self, key: str) -> bool:
         """Return True if clients need not wait (any more) for the lists for these capabilities."""
@@ -204,37 +170,47 @@ class CapabilityListings:
             record = self._records[upstream.upstream_id] = _Record(upstream)
         return record
 
-    def _wanted(self, upstream: Upstream) -> dict[str, Capabilities]:
+    def _wanted(self, upstream: Upstream) -> dict[str, ClientCapabilities]:
         """Return the capability sets to list for: first those that probe for a difference, then all if there is one."""
         if not self._met:
             return {}
-        known = self._known(upstream.upstream_id)
+        known = self._differences(upstream)
         if known is None:
             return {}
         probes = {each.key: each for each in self._probes}
         met = self._met if any(known.get(key) for key in probes) else {}
         return {key: each for key, each in (probes | met).items() if each != self._base}
 
+    def _differences(self, upstream: Upstream) -> Mapping[str, Difference] | None:
+        """Return the known differences of an upstream, or None if it need not be listed for these clients."""
+        if upstream.connector.era == MODERN and not any(each.extended for each in self._met.values()):
+            return None
+        return self._known(upstream.upstream_id)
+
     @property
-    def _base(self) -> Capabilities:
+    def _base(self) -> ClientCapabilities:
         """Return the capabilities that the session for the common list announces."""
         local = self._pool.local
-        return NOTHING if local is None else listed_for(local.client_capabilities.key)
+        return NO_CAPABILITIES if local is None else local.client_capabilities
 
     @property
-    def _probes(self) -> tuple[Capabilities, ...]:
+    def _probes(self) -> tuple[ClientCapabilities, ...]:
         """Return the capability sets that show if an upstream's list depends on capabilities at all."""
-        base = self._base
-        if not base:
-            return (EVERYTHING,)
+        base, everything = self._base, reduce(union, self._met.values(), EVERYTHING)
+        if base == NO_CAPABILITIES:
+            return (everything,)
         has_more = any(union(base, each) != base for each in self._met.values())
-        return (NOTHING, EVERYTHING) if has_more else (NOTHING,)
+        return (NO_CAPABILITIES, everything) if has_more else (NO_CAPABILITIES,)
 
-    def _due(self, record: _Record) -> list[tuple[float, Capabilities]]:
+    def _due(self, record: _Record) -> list[tuple[float, ClientCapabilities]]:
         """Return the capability sets that are due, each with its time."""
         upstream = record.upstream
-        is_known = upstream.last_listed is not None and upstream.state in (UpstreamState.READY, UpstreamState.IDLE)
-        if not is_known or self._pool.upstreams.get(upstream.upstream_id) is not upstream:
+        is_reachable = upstream.connector.state in (UpstreamState.READY, UpstreamState.IDLE)
+        if (
+            upstream.last_listed is None
+            or not is_reachable
+            or self._pool.upstreams.get(upstream.upstream_id) is not upstream
+        ):
             return []
         due = []
         for key, client_capabilities in self._wanted(upstream).items():
@@ -245,11 +221,11 @@ class CapabilityListings:
         return due
 
     def _lacks(self, upstream: Upstream, key: str) -> bool:
-        known = self._known(upstream.upstream_id)
+        known = self._differences(upstream)
         if known is None or self._record(upstream).has_failed or key not in self._met:
             return False
         probes = [each.key for each in self._probes]
-        if not self._base and EVERYTHING.key not in known:
+        if self._base == NO_CAPABILITIES and probes[0] not in known:
             return True
         # Local clients get lists that are nearly always right for them, and are told of changes.
         return any(known.get(probe) for probe in probes) and key not in known
@@ -273,8 +249,8 @@ class CapabilityListings:
                     logger.debug("not listed for clients that can be asked: %s", error)
                     record.has_failed = True
                     record.done.discard(client_capabilities.key)
-                    record.is_faulty = isinstance(error, UpstreamProtocolError)
-                    first, last = (FIRST_REST, LAST_REST) if record.is_faulty else (QUIET_SECONDS, LAST_PAUSE)
+                    record.is_faulty = isinstance(error, AnswerTooLargeError | FaultyListError)
+                    first, last = (FIRST_REST, LAST_REST) if record.is_faulty else (FIRST_BACKOFF, LAST_BACKOFF)
                     record.pause = min(max(record.pause * 2, first), last)
                     record.retry_at = anyio.current_time() + record.pause
                 self._changed.set()
@@ -282,7 +258,7 @@ class CapabilityListings:
             record.is_busy = False
             self._changed.set()
 
-    async def _list(self, upstream: Upstream, client_capabilities: Capabilities) -> None:
+    async def _list(self, upstream: Upstream, client_capabilities: ClientCapabilities) -> None:
         """List with these capabilities, and again if the list changes at the start of the session."""
         changed = anyio.Event()
 
@@ -290,12 +266,16 @@ class CapabilityListings:
             if announced_kind(method) is not None:
                 changed.set()
 
-        async with upstream.open_beside(Questions(client_capabilities), HANDSHAKE, on_notice) as connection:
+        era = upstream.connector.era or HANDSHAKE
+        async with upstream.connector.open_beside(Questions(client_capabilities), era, on_notice) as connection:
             for _ in range(MAX_LISTINGS):
                 changed = anyio.Event()
                 found = await self._listed(upstream, connection)
                 if found is not None:
                     self._note(upstream, client_capabilities.key, found)
+                    if found and client_capabilities.extended:
+                        # What it lists may depend on them, and so may what it answers.
+                        upstream.connector.lister.note_asked(EXTENSIONS)
                     self._changed.set()
                 with anyio.move_on_after(SETTLING_SECONDS):
                     await changed.wait()

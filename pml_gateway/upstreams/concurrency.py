@@ -16,9 +16,9 @@ from pml_gateway.signal import Signal
 class Permit:
     """A slot for one call, which can be lent while the call waits for a person."""
 
-    def __init__(self, places: FairPlaces, share: str) -> None:
+    def __init__(self, places: FairPlaces, quota_key: str) -> None:
         self._places = places
-        self._share = share
+        self._quota_key = quota_key
         self._loans = 0
         self._is_held = True
         self._is_over = False
@@ -33,9 +33,9 @@ class Permit:
         finally:
             self._loans -= 1
             if not self._loans and not self._is_over:
-                await self._places.wait(self._share, had_place=True)
+                await self._places.wait(self._quota_key, had_place=True)
                 if self._loans or self._is_over or self._is_held:
-                    self._places.give_back(self._share)
+                    self._places.give_back(self._quota_key)
                 else:
                     self._is_held = True
 
@@ -47,7 +47,7 @@ class Permit:
     def _release(self) -> None:
         if self._is_held:
             self._is_held = False
-            self._places.give_back(self._share)
+            self._places.give_back(self._quota_key)
 
 
 class CallLimit:
@@ -69,12 +69,10 @@ class CallLimit:
 
     @property
     def waiting(self) -> int:
-        """Return the number of calls that wait for a slot."""
         return len(self._places.waiting)
 
     @property
     def running(self) -> int:
-        """Return the number of calls that have a slot."""
         return self._max_concurrent - self._places.free
 
     @property
@@ -84,30 +82,26 @@ class CallLimit:
 
     @property
     def is_unused(self) -> bool:
-        """Return True if no call runs or waits."""
         return not self.calls
 
     @asynccontextmanager
     async def taken(
-        self, deadline: float, before_waiting: Callable[[], None] = lambda: None, share: str = OWN
+        self, deadline: float, before_waiting: Callable[[], None] = lambda: None, quota_key: str = OWN
     ) -> AsyncIterator[Permit]:
         """Wait for a slot, and hold it for the length of this context.
 
-        Args:
-            deadline: end of the wait (`anyio.current_time`).
-            before_waiting: called if no slot is free; raises if waiting is useless.
-            share: the client that the call counts for.
+        The wait ends at `deadline`; `before_waiting` is called if no slot is free, and raises if waiting is useless.
 
         Raises:
             UpstreamBusyError: the queue is full; nothing was sent.
             UpstreamTimeoutError: no slot was free in time; nothing was sent.
         """
-        if self._places.has_one_for(share) and anyio.current_time() < deadline:
-            self._places.take(share)
+        if self._places.has_one_for(quota_key) and anyio.current_time() < deadline:
+            self._places.take(quota_key)
         else:
             before_waiting()
-            await self._wait(deadline, share)
-        permit = Permit(self._places, share)
+            await self._wait(deadline, quota_key)
+        permit = Permit(self._places, quota_key)
         try:
             yield permit
         finally:
@@ -123,25 +117,28 @@ class CallLimit:
         with anyio.move_on_after(timeout):
             await self._changed.until(lambda: self.is_unused)
 
-    async def _wait(self, deadline: float, share: str) -> None:
+    async def _wait(self, deadline: float, quota_key: str) -> None:
         waiting = self.waiting
-        late = UpstreamTimeoutError(
-            f"{self._upstream_id}: the call waited for {self.running} others until its deadline",
-            hint=f"try again, or raise servers.{self._upstream_id}.max_concurrent",
-            details={"executed": "no"},
-        )
         if anyio.current_time() >= deadline:
-            raise late
-        if waiting >= self._max_queue and not self._places.make_room(share):
+            raise UpstreamTimeoutError(
+                f"{self._upstream_id}: the time for the call was over when its server was ready; nothing was sent",
+                hint=f"try again, or raise servers.{self._upstream_id}.call_timeout",
+                details={"executed": "no"},
+            )
+        if waiting >= self._max_queue and not self._places.make_room(quota_key):
             raise self._busy(waiting)
         has_place = False
         try:
             with anyio.move_on_at(deadline) as patience:
-                has_place = await self._places.wait(share)
+                has_place = await self._places.wait(quota_key)
         finally:
             self._changed.set()
         if patience.cancelled_caught:
-            raise late
+            raise UpstreamTimeoutError(
+                f"{self._upstream_id}: the call waited for {self.running} others until its deadline",
+                hint=f"try again, or raise servers.{self._upstream_id}.max_concurrent",
+                details={"executed": "no"},
+            )
         if not has_place:
             raise self._busy(waiting)
 
@@ -168,11 +165,6 @@ class Activity:
         self.last_call_seconds: float | None = None
         self._last_used = time.monotonic()
         self._answered = Signal()
-
-    @property
-    def is_unused(self) -> bool:
-        """Return True if no call runs or waits."""
-        return self.limit.is_unused
 
     @property
     def idle_seconds(self) -> float:

@@ -17,7 +17,7 @@ from pml_gateway.mcp.http import SessionUnknownError
 from pml_gateway.mcp.listing import NAMED_BY
 from pml_gateway.mcp.session import PassthroughSession
 from pml_gateway.types import JsonObject
-from pml_gateway.upstreams.retries import repeated
+from pml_gateway.upstreams.faults import repeated
 
 MAX_PAGES = 2_000
 
@@ -106,7 +106,6 @@ class _Reader:
         self._left_out: list[str] = []
 
     def so_far(self, *, is_cut: bool = False) -> Pages:
-        """Return the entries read so far."""
         return Pages(tuple(self.entries), self.fault, is_cut, tuple(self._left_out))
 
     async def first(self, deadline: float) -> bool:
@@ -198,7 +197,6 @@ def _cursor(given: object) -> object:
 
 
 async def _size(page: list[object]) -> int:
-    """Return the JSON size of one page."""
     size = 0
     for start in range(0, len(page), MEASURED_AT_ONCE):
         size += len(json.dumps(page[start : start + MEASURED_AT_ONCE]))

@@ -8,28 +8,29 @@ from collections.abc import AsyncIterator, Hashable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
-from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 import anyio
 import anyio.abc
 import anyio.to_thread
 
 from pml_gateway.config.servers import UpstreamDefinition
-from pml_gateway.config.settings import EffectiveSettings, UpstreamSettings
+from pml_gateway.config.settings import UpstreamSettings
 from pml_gateway.log import get_logger
-from pml_gateway.mcp.listing import Listed, RememberedListing
+from pml_gateway.mcp.listing import RememberedListing
 from pml_gateway.mcp.transport import OpenStreams
 from pml_gateway.mcp.transport import open_streams as open_transport
+from pml_gateway.paths import Paths
 from pml_gateway.processes.children import open_children
 from pml_gateway.processes.installs import Installs
 from pml_gateway.quotas import Visitors
-from pml_gateway.upstreams.dialogue.habits import Habits
+from pml_gateway.upstreams.connector import UpstreamState
 from pml_gateway.upstreams.dialogue.local_clients import LocalClients
-from pml_gateway.upstreams.lifecycle import Opener, UpstreamState
-from pml_gateway.upstreams.sharing import SharedBy, Sharing, WantedUpstream, stored_digest, wanted_upstreams
-from pml_gateway.upstreams.starts import Starts
-from pml_gateway.upstreams.upstream import OnFailed, OnListed, Upstream
+from pml_gateway.upstreams.dialogue.observations import ObservationStore
+from pml_gateway.upstreams.dialogue.session_policy import session_policy
+from pml_gateway.upstreams.sharing import WantedUpstream, wanted_upstreams
+from pml_gateway.upstreams.starts import Opener, Starts
+from pml_gateway.upstreams.upstream import Follower, Upstream
 from pml_gateway.working_directory import WorkingDirectory
 
 if TYPE_CHECKING:
@@ -45,80 +46,59 @@ DRAIN_SECONDS = 10.0
 """Seconds that calls may still run when a new configuration removes their upstream."""
 
 
-class Follower(Protocol):
-    """A receiver of an upstream's events: the pool of each gateway that uses it."""
-
-    on_listed: OnListed
-    on_failed: OnFailed
-
-
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class Running:
-    """A running upstream and its followers."""
+    """A running upstream."""
 
     upstream: Upstream
     wanted: WantedUpstream
     scope: anyio.CancelScope
-    followers: list[Follower] = field(default_factory=list)
 
 
+@dataclass(slots=True, eq=False)
 class SharedUpstreams:
     """The upstreams that run in this process, each with its own task; equal requests get the same upstream."""
 
-    def __init__(
-        self,
-        tasks: anyio.abc.TaskGroup,
-        *,
-        logs_dir: Path,
-        auth_dir: Path,
-        open_streams: OpenStreams,
-        local: LocalClients | None,
-        installs: Installs | None,
-        habits: Habits,
-    ) -> None:
-        self.local = local
-        self.visitors = Visitors()
-        self._tasks = tasks
-        self._logs_dir = logs_dir
-        self._auth_dir = auth_dir
-        self._open_streams = open_streams
-        self._installs = installs
-        self._habits = habits
-        self._starts = Starts()
-        self._running: dict[Hashable, Running] = {}
-        self._open: list[Upstream] = []  # including those without followers
-        self._ended_calls: Counter[str] = Counter()
+    tasks: anyio.abc.TaskGroup
+    paths: Paths
+    open_streams: OpenStreams
+    local: LocalClients | None
+    installs: Installs | None
+    observations: ObservationStore
+    visitors: Visitors = field(default_factory=Visitors)
+    running: dict[Hashable, Running] = field(default_factory=dict)
+    _starts: Starts = field(default_factory=Starts)
+    _open: list[Upstream] = field(default_factory=list)  # including those without followers
+    _ended_calls: Counter[str] = field(default_factory=Counter)
 
-    def follow(
-        self, wanted: WantedUpstream, effective: EffectiveSettings, remembered: RememberedListing, follower: Follower
-    ) -> Upstream:
+    @property
+    def is_shared(self) -> bool:
+        """Return True if gateways for several folders may use them."""
+        return self.local is not None and not self.local.is_alone
+
+    def follow(self, wanted: WantedUpstream, remembered: RememberedListing, follower: Follower) -> Upstream:
         """Return the requested upstream; start it if it is not running.
 
         `remembered` is what is known of it from before, so that it need not be found out again.
         """
-        running = self._running.get(wanted.key)
+        running = self.running.get(wanted.key)
         if running is None:
-            running = self._running[wanted.key] = self._start(effective, remembered, wanted)
-        running.followers.append(follower)
+            running = self.running[wanted.key] = self._start(wanted, remembered)
+        running.upstream.followers.append(follower)
         return running.upstream
 
     def unfollow(self, key: Hashable, follower: Follower) -> None:
         """Undo `follow`; an upstream without followers finishes its calls and ends."""
-        running = self._running[key]
-        running.followers.remove(follower)
-        if not running.followers:
-            del self._running[key]
-            self._tasks.start_soon(_retire, running.upstream, running.scope)
-
-    @property
-    def running(self) -> list[Running]:
-        """Return the upstreams that have followers."""
-        return [*self._running.values()]
+        running = self.running[key]
+        running.upstream.followers.remove(follower)
+        if not running.upstream.followers:
+            del self.running[key]
+            self.tasks.start_soon(_retire, running.upstream, running.scope)
 
     def calls(self, upstream_id: str) -> int:
         """Return the number of calls sent to a server since this process began, including its ended upstreams."""
         return self._ended_calls[upstream_id] + sum(
-            each.calls for each in self._open if each.upstream_id == upstream_id
+            each.activity.sent_calls for each in self._open if each.upstream_id == upstream_id
         )
 
     async def tell_waited_for(self) -> None:
@@ -128,34 +108,24 @@ class SharedUpstreams:
         if slow:
             logger.info("waiting for %s to end", ", ".join(slow))
 
-    def _start(self, effective: EffectiveSettings, remembered: RememberedListing, wanted: WantedUpstream) -> Running:
+    def _start(self, wanted: WantedUpstream, remembered: RememberedListing) -> Running:
+        effective = wanted.effective
         upstream_id, working_directory = effective.upstream_id, wanted.sharing.place
         authorization = self._authorization(upstream_id, effective.definition, working_directory)
-
-        def on_listed(upstream: Upstream, listed: Listed) -> None:
-            for follower in tuple(running.followers):
-                follower.on_listed(upstream, listed)
-
-        def on_failed(upstream: Upstream) -> None:
-            for follower in tuple(running.followers):
-                follower.on_failed(upstream)
-
         upstream = Upstream(
             Opener(
                 effective,
-                self._open_streams,
-                self._logs_dir,
+                self.open_streams,
+                self.paths.logs_dir,
                 authorization,
                 working_directory,
                 self._starts,
-                self._installs,
+                self.installs,
             ),
             remembered,
-            self._habits.of(effective.definition.fingerprint()),
-            local=self.local,
-            visitors=self.visitors,
-            on_listed=on_listed,
-            on_failed=on_failed,
+            self.observations.of(effective.definition.fingerprint()),
+            session_policy(effective, self.local),
+            self.visitors,
         )
         running = Running(upstream, wanted, anyio.CancelScope())
 
@@ -166,9 +136,9 @@ class SharedUpstreams:
                     await upstream.run()
             finally:
                 self._open.remove(upstream)
-                self._ended_calls[upstream_id] += upstream.calls
+                self._ended_calls[upstream_id] += upstream.activity.sent_calls
 
-        self._tasks.start_soon(run, name=f"upstream {upstream_id}")
+        self.tasks.start_soon(run, name=f"upstream {upstream_id}")
         return running
 
     def _authorization(
@@ -181,7 +151,7 @@ class SharedUpstreams:
         from pml_gateway.upstreams.auth.logins import LoginStore
 
         return Authorization(
-            upstream_id, definition, LoginStore(self._auth_dir), self._tasks.start_soon, working_directory
+            upstream_id, definition, LoginStore(self.paths.auth_dir), self.tasks.start_soon, working_directory
         )
 
 
@@ -192,13 +162,7 @@ async def _retire(upstream: Upstream, scope: anyio.CancelScope) -> None:
 
 @asynccontextmanager
 async def open_shared_upstreams(
-    *,
-    logs_dir: Path,
-    auth_dir: Path,
-    installs_dir: Path,
-    habits_file: Path,
-    open_streams: OpenStreams | None = None,
-    local: LocalClients | None = None,
+    paths: Paths, *, open_streams: OpenStreams | None = None, local: LocalClients | None = None
 ) -> AsyncIterator[SharedUpstreams]:
     """Open upstreams whose connections and child processes end with this context; `local` clients share sessions.
 
@@ -207,20 +171,12 @@ async def open_shared_upstreams(
     with open_children() as children:
         opener = open_streams or partial(open_transport, children=children)
         # If tests open the streams, no command is ever started.
-        installs = Installs(installs_dir) if open_streams is None and os.name == "posix" else None
-        habits = await anyio.to_thread.run_sync(Habits, habits_file)
+        installs = Installs(paths.installs_dir) if open_streams is None and os.name == "posix" else None
+        observations = await anyio.to_thread.run_sync(ObservationStore, paths.habits_file)
         async with anyio.create_task_group() as telling:
             async with anyio.create_task_group() as tasks:
-                shared = SharedUpstreams(
-                    tasks,
-                    logs_dir=logs_dir,
-                    auth_dir=auth_dir,
-                    open_streams=opener,
-                    local=local,
-                    installs=installs,
-                    habits=habits,
-                )
-                tasks.start_soon(habits.keep)
+                shared = SharedUpstreams(tasks, paths, opener, local, installs, observations)
+                tasks.start_soon(observations.keep)
                 yield shared
                 # All are cancelled at once, and end side by side.
                 tasks.cancel_scope.cancel()
@@ -229,110 +185,72 @@ async def open_shared_upstreams(
 
 
 class UpstreamPool:
-    """All upstreams of one gateway by server id, in configuration order."""
+    """All upstreams of one gateway by server id, in configuration order, followed by `follower`."""
 
-    def __init__(self, shared: SharedUpstreams, working_directory: WorkingDirectory) -> None:
+    def __init__(self, shared: SharedUpstreams, working_directory: WorkingDirectory, follower: Follower) -> None:
         self.local = shared.local
         self.visitors = shared.visitors
-        self.on_listed: OnListed = lambda _upstream, _listed: None
-        self.on_joined: OnListed = lambda _upstream, _listed: None
-        self.on_failed: OnFailed = lambda _upstream: None
         self.working_directory = working_directory
         self._shared = shared
-        self._upstreams: dict[str, Upstream] = {}
+        self._follower = follower
+        self.upstreams: Mapping[str, Upstream] = {}
         self._keys: dict[str, Hashable] = {}
-
-    @property
-    def upstreams(self) -> Mapping[str, Upstream]:
-        """Return the running upstreams."""
-        return self._upstreams
 
     def wanted(
         self, definitions: Mapping[str, UpstreamDefinition], defaults: UpstreamSettings
     ) -> dict[str, WantedUpstream]:
         """Return the upstreams that these definitions stand for in this working directory; reads files."""
-        local, here = self.local, self.working_directory
-        if local is not None and not local.is_alone:
-            return wanted_upstreams(definitions, defaults, here)
-        # No other client starts servers from another place.
-        alone = Sharing(SharedBy.EVERYBODY, "", here)
-        shown = defaults.model_dump_json()
-        return {
-            upstream_id: WantedUpstream(
-                (upstream_id, definition.model_dump_json(exclude={"tools"}), stored_digest(definition, here), shown),
-                alone,
-            )
-            for upstream_id, definition in definitions.items()
-            if definition.enabled
-        }
+        return wanted_upstreams(definitions, defaults, self.working_directory, is_shared=self._shared.is_shared)
 
     def has(self, wanted: Mapping[str, WantedUpstream]) -> bool:
         """Return True if exactly these upstreams run."""
         return self._keys == {upstream_id: each.key for upstream_id, each in wanted.items()}
 
-    def configure(
-        self,
-        definitions: Mapping[str, UpstreamDefinition],
-        defaults: UpstreamSettings,
-        remembered: Mapping[str, RememberedListing],
-        wanted: Mapping[str, WantedUpstream],
-    ) -> None:
+    def configure(self, wanted: Mapping[str, WantedUpstream], remembered: Mapping[str, RememberedListing]) -> None:
         """Start new upstreams, restart changed ones, stop removed ones; leave the rest untouched.
 
         `remembered` is what is known of upstreams from before, so that it need not be found out again.
         """
         keys = {upstream_id: each.key for upstream_id, each in wanted.items()}
-        before, keys_before = self._upstreams, self._keys
+        keys_before, self._keys = self._keys, keys
         for upstream_id, key in keys_before.items():
             if keys.get(upstream_id) != key:
-                self._shared.unfollow(key, self)
-        self._upstreams, self._keys = {}, keys
-        for upstream_id, key in keys.items():
-            if keys_before.get(upstream_id) == key:
-                self._upstreams[upstream_id] = before[upstream_id]
-                continue
-            effective = EffectiveSettings(upstream_id, definitions[upstream_id], defaults)
-            known = remembered.get(upstream_id, RememberedListing())
-            self._upstreams[upstream_id] = self._shared.follow(wanted[upstream_id], effective, known, self)
-        for upstream_id in [each for each, key in keys.items() if keys_before.get(each) != key]:
-            self._catch_up(self._upstreams[upstream_id])
+                self._shared.unfollow(key, self._follower)
+        kept = {each: upstream for each, upstream in self.upstreams.items() if keys.get(each) == keys_before[each]}
+        self.upstreams = {
+            upstream_id: kept.get(upstream_id)
+            or self._shared.follow(each, remembered.get(upstream_id, RememberedListing()), self._follower)
+            for upstream_id, each in wanted.items()
+        }
+        for upstream_id in [each for each in keys if each not in kept]:
+            self._catch_up(self.upstreams[upstream_id])
 
     def close(self) -> None:
         """Leave every upstream; those without other followers end."""
         for key in self._keys.values():
-            self._shared.unfollow(key, self)
-        self._upstreams, self._keys = {}, {}
+            self._shared.unfollow(key, self._follower)
+        self.upstreams, self._keys = {}, {}
 
     def request_all(self) -> None:
         """Connect every upstream that is not connected, and list all again."""
-        for upstream in self._upstreams.values():
-            upstream.request_connect()
+        for upstream in self.upstreams.values():
+            upstream.connector.request_connect()
 
     def connect_missing(self) -> None:
         """Connect every upstream that is not connected; connected ones announce changes of lists, or are polled."""
-        for upstream in self._upstreams.values():
-            upstream.connect_early()
+        for upstream in self.upstreams.values():
+            upstream.connector.connect_early()
 
     async def settled(self, timeout: float) -> bool:
         """Wait until every upstream has answered or failed once, for at most `timeout` seconds."""
         with anyio.move_on_after(timeout):
-            for upstream in list(self._upstreams.values()):
-                await upstream.settled.wait()
-        return all(upstream.settled.is_set() for upstream in self._upstreams.values())
+            for upstream in list(self.upstreams.values()):
+                await upstream.connector.settled.wait()
+        return all(upstream.connector.settled.is_set() for upstream in self.upstreams.values())
 
     def _catch_up(self, upstream: Upstream) -> None:
-        """Repeat to this pool the events that earlier followers of the upstream received."""
+        """Repeat to this gateway the events that earlier followers of the upstream received."""
         if upstream.last_listed is not None:
-            self.on_joined(upstream, replace(upstream.last_listed, announced={}))
-        elif upstream.state is UpstreamState.FAILED:
-            self.on_failed(upstream)
-
-
-@asynccontextmanager
-async def open_pool(shared: SharedUpstreams, working_directory: WorkingDirectory) -> AsyncIterator[UpstreamPool]:
-    """Open the upstreams of one gateway for clients in `working_directory`, and leave them at the end."""
-    pool = UpstreamPool(shared, working_directory)
-    try:
-        yield pool
-    finally:
-        pool.close()
+            self._follower.joined(upstream, replace(upstream.last_listed, announced={}))
+        elif upstream.connector.state is UpstreamState.FAILED:
+            self._follower.failed(upstream)

@@ -23,23 +23,21 @@ from mcp.shared.dispatcher import ProgressFnT
 from mcp.shared.exceptions import MCPError
 from mcp_types.jsonrpc import METHOD_NOT_FOUND
 
-from pml_gateway.config.settings import EffectiveSettings
 from pml_gateway.errors import ErrorCode, GatewayError, UpstreamError, UpstreamProtocolError
 from pml_gateway.log import get_logger
 from pml_gateway.mcp.connection import Connection
 from pml_gateway.mcp.deadlines import paused, running
 from pml_gateway.mcp.elicitation import Audience, OpenCall
 from pml_gateway.mcp.negotiation import MODERN
+from pml_gateway.quotas import OWN
+from pml_gateway.storage.pending import fingerprint
 from pml_gateway.types import JsonObject
-from pml_gateway.upstreams.breaker import Breaker
 from pml_gateway.upstreams.call import SessionExpiredError, UpstreamCalls, UpstreamRequest
-from pml_gateway.upstreams.concurrency import CallLimit
-from pml_gateway.upstreams.dialogue.background import Background
-from pml_gateway.upstreams.dialogue.client_sessions import OwnSessions
-from pml_gateway.upstreams.dialogue.question_probe import QuestionProbe
+from pml_gateway.upstreams.connector import UpstreamParts
+from pml_gateway.upstreams.dialogue.client_sessions import SingleClientSessions
 from pml_gateway.upstreams.dialogue.shared_questions import UnclearQuestionError
 from pml_gateway.upstreams.dialogue.suspended_calls import SuspendedCall, SuspendedCalls
-from pml_gateway.upstreams.retries import repeated
+from pml_gateway.upstreams.faults import repeated
 from pml_gateway.upstreams.session_choice import TRIED, UNTRIED, SessionChoice
 
 logger = get_logger(__name__)
@@ -61,28 +59,20 @@ class QuestionRefusedError(UpstreamError):
 
 
 class Relay:
-    """The requests to one upstream whose clients may be asked, get notices, or have their own sessions."""
+    """The requests to one upstream: plain ones, and those whose clients may be asked, get notices, or have sessions."""
 
     def __init__(
-        self,
-        effective: EffectiveSettings,
-        choice: SessionChoice,
-        calls: UpstreamCalls,
-        *,
-        own_sessions: OwnSessions,
-        question_probe: QuestionProbe,
-        background: Background,
-        limit: CallLimit,
-        breaker: Breaker,
+        self, parts: UpstreamParts, choice: SessionChoice, calls: UpstreamCalls, own_sessions: SingleClientSessions
     ) -> None:
+        effective, self._policy = parts.effective, parts.policy
         self._question_timeout = effective.defaults.question_timeout
         self._choice = choice
         self._calls = calls
         self._own_sessions = own_sessions
-        self._question_probe = question_probe
-        self._limit = limit
-        self._breaker = breaker
-        self._suspended = SuspendedCalls(effective.upstream_id, background, self._question_timeout)
+        self._question_probe = parts.question_probe
+        self._limit = parts.activity.limit
+        self._breaker = parts.breaker
+        self.suspended = SuspendedCalls(effective.upstream_id, parts.background, self._question_timeout)
 
     async def send(
         self,
@@ -90,7 +80,9 @@ class Relay:
         params: JsonObject,
         limits: tuple[float, float],
         on_progress: ProgressFnT | None,
-        audience: Audience,
+        audience: Audience | None,
+        *,
+        once: bool = False,
     ) -> JsonObject:
         """Send a request; return its result, or the interim result for a client that answers later.
 
@@ -99,13 +91,19 @@ class Relay:
         Raises:
             GatewayError: the request or a question failed.
         """
-        self._breaker.check(audience.share)
         limit, total = limits
+
+        def begun(given: JsonObject, report: ProgressFnT | None, quota_key: str) -> UpstreamRequest:
+            now = anyio.current_time()
+            return UpstreamRequest(method, given, report, limit, now + limit, now + total, quota_key, once)
+
+        if audience is None or not self._policy.converses(audience, params):
+            return await self._calls.send(begun(params, on_progress, OWN if audience is None else audience.quota_key))
+        self._breaker.check(audience.quota_key)
         era, why_own = await self._choice.choose(audience, limit)
 
         async def send(given: JsonObject, report: ProgressFnT | None, asked: Audience) -> JsonObject:
-            now = anyio.current_time()
-            request = UpstreamRequest(method, given, report, limit, now + limit, now + total, asked.share)
+            request = begun(given, report, asked.quota_key)
             try:
                 return await self._round(request, asked, era, why_own)
             except UnclearQuestionError:
@@ -121,16 +119,13 @@ class Relay:
             return await send(params, on_progress, audience)
         given = dict(params)
         state, responses = given.pop("requestState", None), given.pop("inputResponses", None)
+        request = partial(fingerprint, method, {key: value for key, value in given.items() if key != "_meta"})
         if state is not None:
             answers = responses if isinstance(responses, dict) else {}
-            return await self._suspended.resume(audience, on_progress, str(state), answers)
-        return await self._suspended.begin(
-            audience, on_progress, lambda call: send(given, call.report if on_progress else None, call)
+            return await self.suspended.resume(audience, on_progress, request(), str(state), answers)
+        return await self.suspended.begin(
+            audience, on_progress, request, lambda call: send(given, call.report if on_progress else None, call)
         )
-
-    def end_client(self, client_id: str) -> None:
-        """Give up the calls that wait for a client that does not come back."""
-        self._suspended.end_client(client_id)
 
     async def _round(self, request: UpstreamRequest, audience: Audience, era: str, why_own: str) -> JsonObject:
         """Send one request in which the upstream may ask; repeat it only as long as no client has been asked.
@@ -138,7 +133,7 @@ class Relay:
         It uses the client's own session if there is a reason for that.
         """
         calls: list[OpenCall] = []
-        check = partial(self._breaker.check, request.share)
+        check = partial(self._breaker.check, request.quota_key)
         # A suspended call is given up as a whole if its client does not come back.
         patience = math.inf if isinstance(audience, SuspendedCall) else self._question_timeout
 
@@ -151,13 +146,13 @@ class Relay:
             call.is_proven, call.is_repeatable = tried in proven, self._calls.is_repeatable(request)
             async with AsyncExitStack() as stack:
                 borrowed, why = None, why_own
-                is_tried = not why and self._choice.is_tried(request.method, era)
+                is_tried = not why and self._choice.is_ambiguous(request.method, era)
                 if is_tried:
                     why = await self._why_apart(request, call, era, stack)
                 if why:
                     check()
                     borrowed = await self._own(request, call, era, why, stack)
-                place = self._limit.taken(request.deadline, check, request.share)
+                place = self._limit.taken(request.deadline, check, request.quota_key)
                 permit = await stack.enter_async_context(place)
                 call.lend_place = permit.lent
                 result = await self._calls.attempt(request, call, borrowed)
@@ -208,7 +203,7 @@ class Relay:
         is_needed = why != UNTRIED
         now = anyio.current_time()
         deadline = request.deadline if is_needed else (now + request.deadline) / 2
-        alone = self._choice.is_alone(call.audience, era)
+        alone = self._choice.needs_exclusive(call.audience, era)
         try:
             taken = self._own_sessions.taken(call, era, deadline, alone=alone, why=why)
             return await stack.enter_async_context(taken)

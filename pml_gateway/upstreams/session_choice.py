@@ -3,8 +3,6 @@
 Tools ask in the way of the era they are called in, and many know only one way. So a client that can be asked is given
 its own era if the upstream speaks it. The shared session speaks the newer era once the upstream is known to, or the
 era of the only client.
-
-Local clients share the one session of a handshake server until it asks something; most never do.
 """
 
 from __future__ import annotations
@@ -16,20 +14,20 @@ from functools import partial
 
 import anyio
 
-from pml_gateway.config.servers import Transport, UpstreamDefinition
+from pml_gateway.config.servers import Transport
 from pml_gateway.errors import GatewayError, UpstreamTimeoutError
-from pml_gateway.mcp.elicitation import NO_CAPABILITIES, Audience, Questions
+from pml_gateway.mcp.elicitation import Audience, Questions
 from pml_gateway.mcp.negotiation import HANDSHAKE, MODERN
 from pml_gateway.signal import Signal
+from pml_gateway.upstreams.connector import Connector
 from pml_gateway.upstreams.dialogue.background import Background
 from pml_gateway.upstreams.dialogue.local_clients import LocalClients
-from pml_gateway.upstreams.lifecycle import Lifecycle
+from pml_gateway.upstreams.dialogue.session_policy import SessionPolicy
 
 PROBE_SECONDS = 5.0
 """Seconds in addition to a start that requests wait to learn if an upstream speaks an era; after that, they use the
 other."""
 
-LOGS = "the client wants its logs"
 TRIED = "calls of others ran that may ask"
 UNTRIED = "a tool was new that may ask"
 
@@ -40,12 +38,10 @@ TRY_AGAIN_SECONDS = 600.0
 class Eras:
     """The eras of one upstream other than that of its shared session."""
 
-    def __init__(
-        self, transport: Transport, lifecycle: Lifecycle, local: LocalClients | None, background: Background
-    ) -> None:
+    def __init__(self, transport: Transport, connector: Connector, local: LocalClients, background: Background) -> None:
         self._local = local
         self._transport = transport
-        self._lifecycle = lifecycle
+        self._connector = connector
         self._background = background
         self._spoken: set[str] = set()
         self._tried_at: dict[str, float] = {}
@@ -59,32 +55,28 @@ class Eras:
         if (
             era == wanted
             or self._transport is Transport.SSE
-            or not (audience.client_capabilities or audience.log_level)
+            or not (audience.client_capabilities.announced or audience.log_level)
         ):
-            return era
-        if wanted == MODERN and self._transport is not Transport.STDIO:
-            # Over HTTP the newer era is tried first.
             return era
         async with self._turns:
             if not await self._speaks(wanted):
                 return era
-            is_one_clients = self._local is not None and not self._local.has_several
-            if (wanted == MODERN or is_one_clients) and self._lifecycle.era != wanted:
-                await self._lifecycle.renegotiate(wanted)
+            if (wanted == MODERN or self._local.are_one) and self._connector.era != wanted:
+                await self._connector.renegotiate(wanted)
         return wanted
 
     async def _speaks(self, era: str) -> bool:
         """Return True if the upstream is found to speak the era in time."""
         if era in self._spoken:
             return True
-        if self._lifecycle.habit.speaks_not(era):
+        if self._connector.observations.speaks_not(era):
             return False
         if time.monotonic() - self._tried_at.get(era, -math.inf) >= TRY_AGAIN_SECONDS:
             self._tried_at[era] = time.monotonic()
             self._trying.add(era)
             # The request that asked may be cancelled before the server has started.
             self._background.start(partial(self._find_out, era))
-        limit = self._lifecycle.start_seconds + PROBE_SECONDS
+        limit = self._connector.start_seconds + PROBE_SECONDS
         with anyio.move_on_after(self._tried_at[era] + limit - time.monotonic()):
             await self._changed.until(lambda: era not in self._trying)
         return era in self._spoken
@@ -92,12 +84,12 @@ class Eras:
     async def _find_out(self, era: str) -> None:
         """Try the era on a separate connection, for at most as long as a start may take."""
         try:
-            with anyio.move_on_after(self._lifecycle.longest_start), suppress(GatewayError):
-                async with self._lifecycle.open_beside(Questions(), era, urgency=lambda: 1) as connection:
+            with anyio.move_on_after(self._connector.longest_start), suppress(GatewayError):
+                async with self._connector.open_beside(Questions(), era, urgency=lambda: 1) as connection:
                     if connection.era == era:
                         self._spoken.add(era)
-                    else:
-                        self._lifecycle.habit.note_unspoken(era)
+                    elif era != MODERN or connection.is_surely_old:
+                        self._connector.observations.note_unspoken(era)
                     # Before the connection closes, which may take a while.
                     self._end_trial(era)
         finally:
@@ -112,17 +104,12 @@ class SessionChoice:
     """Chooses before a request is sent: a question on a shared handshake session does not name its client."""
 
     def __init__(
-        self,
-        definition: UpstreamDefinition,
-        lifecycle: Lifecycle,
-        local: LocalClients | None,
-        background: Background,
+        self, transport: Transport, connector: Connector, policy: SessionPolicy, background: Background
     ) -> None:
-        self._definition = definition
-        self._per_client = definition.resolved_sessions == "per_client"
-        self._lifecycle = lifecycle
-        self._local = local
-        self._eras = Eras(definition.resolved_transport, lifecycle, local, background)
+        self._transport = transport
+        self._connector = connector
+        self._policy = policy
+        self._eras = Eras(transport, connector, policy.local, background)
 
     async def choose(self, audience: Audience, limit: float) -> tuple[str, str]:
         """Return the era for a request of this client, and the reason for a session of its own (else empty).
@@ -130,80 +117,35 @@ class SessionChoice:
         Raises:
             GatewayError: the upstream cannot be reached, or not within `limit` seconds.
         """
-        era = await self._eras.choose(audience, self._lifecycle.era or await self._negotiated(limit))
+        era = await self._eras.choose(audience, self._connector.era or await self._negotiated(limit))
         return era, self.why_own(audience, era)
 
-    def is_alone(self, audience: Audience, era: str) -> bool:
+    def needs_exclusive(self, audience: Audience, era: str) -> bool:
         """Return True if a call needs exclusive use of a session: its questions would not name their call."""
-        return (
-            bool(audience.client_capabilities)
-            and era != MODERN
-            and self._definition.resolved_transport is not Transport.HTTP
-        )
+        return bool(audience.client_capabilities) and era != MODERN and self._transport is not Transport.HTTP
 
-    def is_tried(self, method: str, era: str) -> bool:
+    def is_ambiguous(self, method: str, era: str) -> bool:
         """Return True if a question on the shared session would be ambiguous, as several clients may use it."""
-        if self._local is None or self._local.is_alone or era == MODERN:
-            return False
-        return method != "tools/call" or self._definition.resolved_transport is not Transport.HTTP
+        return self._policy.is_ambiguous(method, era)
 
     def joins(self, audience: Audience) -> bool:
         """Return True if a call of this client would be its first on the shared session."""
-        questions = self._lifecycle.shared_questions
+        questions = self._connector.shared_questions
         return questions is not None and not questions.is_used_by(audience.client_id)
 
     def is_joined(self, audience: Audience) -> bool:
         """Return True if others have used the shared session, so that no client can be asked there any more."""
-        questions = self._lifecycle.shared_questions
+        questions = self._connector.shared_questions
         return questions is not None and questions.is_used_beside(audience.client_id)
 
     def why_own(self, audience: Audience, era: str) -> str:
         """Return the reason why a request of this client uses its own session; empty if it uses the shared one."""
-        local = self._local
-        # A stateless client is asked through the result of one call, so its calls need exclusive sessions.
-        if local is not None and local.is_alone and (era == MODERN or not audience.answers_later):
-            return ""
-        if self._per_client:
-            return "sessions: per_client"
-        if local is not None and not local.is_alone:
-            if why := self._why_apart(local, audience, era):
-                return why
-            if local.find(audience.client_id) is not None:
-                return self._why_local(local, audience, era)
-        if era == MODERN:
-            return LOGS if self._logs_are_nameless(audience) else ""
-        return "it can be asked" if audience.client_capabilities else LOGS if audience.log_level is not None else ""
-
-    def _why_apart(self, local: LocalClients, audience: Audience, era: str) -> str:
-        questions = self._lifecycle.shared_questions
-        if questions is None or era == MODERN:
-            return ""
-        client_capabilities = audience.client_capabilities if local.find(audience.client_id) else NO_CAPABILITIES
-        is_served = questions.serves(audience.client_id, client_capabilities)
-        return "" if is_served else "the shared session was opened for others"
-
-    def _why_local(self, local: LocalClients, audience: Audience, era: str) -> str:
-        if self._lifecycle.era not in ("", era):
-            return f"it speaks the {era} protocol"
-        questions, sole = self._lifecycle.shared_questions, local.sole
-        # Questions to a stateless client are assigned by their call; so are those of several clients.
-        is_certain = sole is not None and (era == MODERN or sole.audience is not None)
-        if is_certain and (questions is None or questions.is_one_clients):
-            return ""
-        if era == MODERN:
-            return LOGS if self._logs_are_nameless(audience) else ""
-        if asked := self._lifecycle.lists.asks & audience.client_capabilities.announced.keys():
-            return f"the server asks clients ({', '.join(sorted(asked))})"
-        return LOGS if audience.log_level is not None and self._lifecycle.declares_logging else ""
-
-    def _logs_are_nameless(self, audience: Audience) -> bool:
-        """Return True if the client wants logs, which do not name their request over stdio."""
-        return audience.log_level is not None and self._definition.resolved_transport is Transport.STDIO
+        return self._policy.why_own(audience, era, self._connector)
 
     async def _negotiated(self, limit: float) -> str:
         with anyio.move_on_after(limit):
-            return (await self._lifecycle.live()).era
-        raise late(self._lifecycle.upstream_id, "initialize", limit, "no")
+            return (await self._connector.live()).era
+        raise late(self._connector.upstream_id, "initialize", limit, "no")
 
 
 def late(

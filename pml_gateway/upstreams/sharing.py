@@ -18,13 +18,12 @@ from pml_gateway.config.commands.command_line import is_simple_line, told_apart
 from pml_gateway.config.commands.packages import package_run
 from pml_gateway.config.document import is_there
 from pml_gateway.config.servers import Transport, UpstreamDefinition
-from pml_gateway.config.settings import UpstreamSettings
+from pml_gateway.config.settings import EffectiveSettings, UpstreamSettings
 from pml_gateway.errors import GatewayError
 from pml_gateway.mcp.network import CERTIFICATES, Network
 from pml_gateway.mcp.transport import process_parameters, resolved_headers
 from pml_gateway.processes.confinement.relative_paths import PathReader, is_plainly_relative, is_relative
 from pml_gateway.processes.confinement.start import ConfinedClient, ProgramOfFolderError, confinement, search_path
-from pml_gateway.secrets.env_file import stored_variables
 from pml_gateway.secrets.masking import mask_text
 from pml_gateway.secrets.references import folder_reference, references, resolve_in
 from pml_gateway.text import escaped, shortened
@@ -68,6 +67,7 @@ class WantedUpstream:
 
     key: Hashable
     sharing: Sharing
+    effective: EffectiveSettings = field(compare=False)
 
 
 def shared_by(definition: UpstreamDefinition, working_directory: WorkingDirectory) -> Sharing:
@@ -82,16 +82,24 @@ def shared_by(definition: UpstreamDefinition, working_directory: WorkingDirector
 
 
 def wanted_upstreams(
-    definitions: Mapping[str, UpstreamDefinition], defaults: UpstreamSettings, working_directory: WorkingDirectory
+    definitions: Mapping[str, UpstreamDefinition],
+    defaults: UpstreamSettings,
+    working_directory: WorkingDirectory,
+    *,
+    is_shared: bool = True,
 ) -> dict[str, WantedUpstream]:
-    """Return the upstreams that the enabled definitions stand for in a working directory. Reads files."""
+    """Return the upstreams that the enabled definitions stand for in a working directory. Reads files.
+
+    If no gateway of another folder shares them (`is_shared` is False), all are started in this one.
+    """
     found = {}
+    alone = Sharing(SharedBy.EVERYBODY, "", working_directory)
     for upstream_id, definition in definitions.items():
         if definition.enabled:
-            sharing = shared_by(definition, working_directory)
-            found[upstream_id] = WantedUpstream(
-                _key(upstream_id, definition, defaults, working_directory, sharing), sharing
-            )
+            sharing = shared_by(definition, working_directory) if is_shared else alone
+            key = _key(upstream_id, definition, defaults, working_directory, sharing)
+            effective = EffectiveSettings(upstream_id, definition, defaults)
+            found[upstream_id] = WantedUpstream(key, sharing, effective)
     return found
 
 
@@ -105,7 +113,7 @@ def _key(
     """Return everything that the server's process and its treatment depend on. Reads files, such as env files."""
     is_stdio = definition.resolved_transport is Transport.STDIO
     started = {"command", "args", "env", "env_file", "cwd"} if is_stdio else {"url", "headers"}
-    rest = definition.model_dump(mode="json", exclude=started | {"tools"})
+    rest = definition.model_dump(mode="json", exclude=started | {"tools", "effect_default"})
     key: dict[str, Any] = {
         "definition": {
             **rest,
@@ -157,18 +165,6 @@ def _texts(definition: UpstreamDefinition) -> Iterator[tuple[str, str]]:
     for section, values in (("env", definition.env), ("headers", definition.headers)):
         for name, text in values.items():
             yield f"{section}.{name}", text
-
-
-def stored_digest(definition: UpstreamDefinition, place: WorkingDirectory) -> str:
-    """Return a hash of the stored values that a definition refers to: a new value needs a new start. Reads a file."""
-    try:
-        stored = stored_variables(place.environ, place.folder)
-    except GatewayError:
-        # Reported when the server starts.
-        stored = {}
-    texts = [*(text for _, text in _texts(definition)), (definition.auth and definition.auth.client_secret) or ""]
-    values = {each.name: stored.get(each.name) for text in texts for each in references(text)}
-    return hashlib.sha256(json.dumps(values, sort_keys=True).encode("utf-8", "surrogatepass")).hexdigest()
 
 
 def _reasons(definition: UpstreamDefinition, working_directory: WorkingDirectory) -> Iterator[str]:

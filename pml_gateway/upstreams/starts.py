@@ -1,12 +1,30 @@
-"""A limit on servers that start at the same time: those with most waiting calls start first."""
+"""Starts of servers: a limit on those at the same time, of which those with most waiting calls start first."""
 
 from __future__ import annotations
 
 import os
 from collections import Counter
 from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 import anyio
+
+from pml_gateway.config.servers import Transport
+from pml_gateway.config.settings import EffectiveSettings
+from pml_gateway.mcp.connection import Connection, open_connection
+from pml_gateway.mcp.elicitation import Questions
+from pml_gateway.mcp.http import ConnectionFacts
+from pml_gateway.mcp.negotiation import NegotiatedProtocol
+from pml_gateway.mcp.session import HeaderMaps, OnNotice
+from pml_gateway.mcp.transport import OpenStreams
+from pml_gateway.processes.installs import Installs
+from pml_gateway.working_directory import WorkingDirectory
+
+if TYPE_CHECKING:
+    from pml_gateway.upstreams.auth.authorization import Authorization
 
 AT_ONCE = max(4, 2 * (os.cpu_count() or 2))
 """Maximum number of servers that start at the same time: twenty at once would all be late on a small machine."""
@@ -21,7 +39,7 @@ Urgency = Callable[[], int]
 """Returns the number of calls that currently wait for a server."""
 
 
-class Turn:
+class StartTurn:
     """One start, from its permission to begin until it ends or has used its time."""
 
     def __init__(self, starts: Starts, whose: str = EVERYBODY) -> None:
@@ -39,14 +57,14 @@ class Starts:
     """The starts of one process."""
 
     def __init__(self) -> None:
-        self._running: list[Turn] = []
-        self._waiting: dict[Turn, Urgency] = {}
+        self._running: list[StartTurn] = []
+        self._waiting: dict[StartTurn, Urgency] = {}
         self._had: Counter[str] = Counter()
         """Number of starts of each client while others waited."""
 
-    async def turn(self, urgency: Urgency, whose: str = EVERYBODY) -> Turn:
+    async def turn(self, urgency: Urgency, whose: str = EVERYBODY) -> StartTurn:
         """Wait until a server may be started; the caller ends the turn it gets."""
-        turn = Turn(self, whose)
+        turn = StartTurn(self, whose)
         self._waiting[turn] = urgency
         try:
             while True:
@@ -59,7 +77,7 @@ class Starts:
             self.end(turn)
             raise
 
-    def end(self, turn: Turn) -> None:
+    def end(self, turn: StartTurn) -> None:
         """Let the next server start."""
         self._waiting.pop(turn, None)
         if turn in self._running:
@@ -80,3 +98,55 @@ class Starts:
             turn.ends_at = now + START_SECONDS
             self._running.append(turn)
             turn.is_due.set()
+
+
+@dataclass(frozen=True, slots=True)
+class Opener:
+    """Opens connections to one upstream, in the folder and with the variables of `working_directory`."""
+
+    effective: EffectiveSettings
+    open_streams: OpenStreams
+    logs_dir: Path
+    authorization: Authorization | None
+    working_directory: WorkingDirectory
+    starts: Starts
+    installs: Installs | None = None
+
+    async def turn(self, urgency: Urgency, whose: str = EVERYBODY) -> StartTurn:
+        """Wait until the server may be started, if it is a local process."""
+        if self.effective.definition.resolved_transport is not Transport.STDIO:
+            return StartTurn(self.starts)
+        return await self.starts.turn(urgency, whose)
+
+    def connection_facts(self) -> ConnectionFacts:
+        """Create the object that collects the HTTP facts of a new connection."""
+        return ConnectionFacts(
+            self.effective.defaults.max_message_bytes,
+            self.authorization,
+            denied_extensions=self.effective.denied_extensions,
+        )
+
+    def open(
+        self,
+        spoken: NegotiatedProtocol,
+        questions: Questions,
+        http: ConnectionFacts,
+        header_maps: HeaderMaps,
+        on_notice: OnNotice,
+    ) -> AbstractAsyncContextManager[Connection]:
+        """Open one more connection, preferably in this era and version; questions of the server go to `questions`."""
+        return open_connection(
+            self.effective.upstream_id,
+            self.effective.definition,
+            open_streams=self.open_streams,
+            working_directory=self.working_directory,
+            spoken=spoken,
+            logs_dir=self.logs_dir,
+            connect_timeout=self.effective.connect_timeout
+            if http.install is None
+            else self.effective.first_start_timeout,
+            header_maps=header_maps,
+            on_notice=on_notice,
+            http=http,
+            questions=questions,
+        )

@@ -3,25 +3,35 @@
 from __future__ import annotations
 
 import json
-import sqlite3
 import time
 import zlib
 from collections import defaultdict
-from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from collections.abc import Collection
+from contextlib import closing, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from pml_gateway.errors import GatewayError
 from pml_gateway.exposure.token_count import count_tokens
 from pml_gateway.log import get_logger
-from pml_gateway.usage.database import open_for_reading
+from pml_gateway.storage.tables import Connection, TablesError
+from pml_gateway.types import JsonObject
+from pml_gateway.usage.database import usage_tables
+
+logger = get_logger(__name__)
 
 ToolKey = tuple[str, str]
 """An upstream and its own name of a tool, which stay when the qualified name changes."""
 
 INSIDE = "composite"
 """Route of a composite tool's steps; clients neither list nor search them."""
+
+HALF_LIFE_DAYS = 14.0
+"""A call counts half after this time. The decay is exponential, so that the order depends on the calls alone and not on
+when it is computed: gateways that start at different times give the same list."""
+
+
+MAX_LOOKED_AT, MAX_RECORDED = 5000, 3
+"""Maximum number of a client's latest calls that are looked at for examples, and of examples of one tool."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +88,7 @@ class RecordFilter:
 
 @dataclass(frozen=True, slots=True)
 class History:
-    """Return the records, oldest first."""
+    """Recorded calls, searches and lists, oldest first."""
 
     calls: tuple[RecordedCall, ...] = ()
     searches: tuple[RecordedSearch, ...] = ()
@@ -89,43 +99,29 @@ def read_history(path: Path, wanted: RecordFilter, *, lists: bool = False) -> Hi
     """Return the records that are asked for; those of lists only with `lists`, since their tokens have to be counted.
 
     Raises:
-        GatewayError: the database cannot be read.
+        TablesError: the database cannot be read.
     """
-    with _reading(path) as connection:
-        if connection is None:
-            return History()
-        return History(_calls(connection, wanted), _searches(connection, wanted), _lists(connection, wanted, lists))
-
-
-@contextmanager
-def _reading(path: Path) -> Iterator[sqlite3.Connection | None]:
-    connection = open_for_reading(path)
-    if connection is None:
-        yield None
-        return
-    with closing(connection):
-        try:
-            yield connection
-        except sqlite3.Error as exc:
-            raise GatewayError(f"{path} cannot be read ({exc})", hint="if it is broken, remove the file") from exc
+    if lists:
+        _count_bodies(path)
+    return usage_tables(path).read(
+        lambda connection: History(
+            _calls(connection, wanted),
+            _searches(connection, wanted),
+            _lists(connection, wanted) if lists else RecordedLists(),
+        ),
+        History(),
+    )
 
 
 def _where(wanted: RecordFilter, table: str) -> tuple[str, list[object]]:
-    conditions, values = [f"{table}.config = ?"], [wanted.config]
-    given: list[object] = list(values)
-    if wanted.since is not None:
-        conditions.append(f"{table}.at >= ?")
-        given.append(wanted.since)
-    if wanted.client is not None:
-        conditions.append(f"{table}.client = ?")
-        given.append(wanted.client)
-    if wanted.upstream is not None and table == "calls":
-        conditions.append("calls.upstream = ?")
-        given.append(wanted.upstream)
-    return " AND ".join(conditions), given
+    limits: dict[str, object] = {"config =": wanted.config, "at >=": wanted.since, "client =": wanted.client}
+    if table == "calls":
+        limits["upstream ="] = wanted.upstream
+    given = {f"{table}.{limit} ?": value for limit, value in limits.items() if value is not None}
+    return " AND ".join(given), list(given.values())
 
 
-def _calls(connection: sqlite3.Connection, wanted: RecordFilter) -> tuple[RecordedCall, ...]:
+def _calls(connection: Connection, wanted: RecordFilter) -> tuple[RecordedCall, ...]:
     where, values = _where(wanted, "calls")
     rows = connection.execute(
         "SELECT calls.at, upstream, tool, calls.client, code, seconds, how, calls.stage, intent, query, rank"
@@ -135,7 +131,7 @@ def _calls(connection: sqlite3.Connection, wanted: RecordFilter) -> tuple[Record
     return tuple(RecordedCall(at, (upstream, tool), *rest) for at, upstream, tool, *rest in rows)
 
 
-def _searches(connection: sqlite3.Connection, wanted: RecordFilter) -> tuple[RecordedSearch, ...]:
+def _searches(connection: Connection, wanted: RecordFilter) -> tuple[RecordedSearch, ...]:
     where, values = _where(wanted, "searches")
     rows = connection.execute(
         "SELECT at, client, stage, query, hits, NOT EXISTS (SELECT 1 FROM calls WHERE search = searches.key)"
@@ -153,11 +149,8 @@ def _key(pair: list[str]) -> ToolKey:
     return (upstream, tool)
 
 
-def _lists(connection: sqlite3.Connection, wanted: RecordFilter, counted: bool) -> RecordedLists:
+def _lists(connection: Connection, wanted: RecordFilter) -> RecordedLists:
     where, values = _where(wanted, "lists")
-    if not counted:
-        return RecordedLists()
-    _count_bodies(connection)
     # Lists beyond those that were kept whole are judged by the tokens per byte of the others.
     tokens = "coalesce({0}.tokens, {0}.bytes * (SELECT total(tokens) / total(bytes) FROM bodies WHERE tokens > 0))"
     [(count, listed, full)] = connection.execute(
@@ -169,44 +162,70 @@ def _lists(connection: sqlite3.Connection, wanted: RecordFilter, counted: bool) 
     return RecordedLists(int(count), round(listed), round(full))
 
 
-def _count_bodies(connection: sqlite3.Connection) -> None:
-    """Count the tokens of lists that nobody counted yet, and let go of their text."""
-    rows = connection.execute("SELECT digest, body FROM bodies WHERE tokens IS NULL AND body IS NOT NULL").fetchall()
-    for digest, body in rows:
-        tokens = count_tokens(zlib.decompress(body).decode())
-        connection.execute("UPDATE bodies SET tokens = ?, body = NULL WHERE digest = ?", (tokens, digest))
+def _count_bodies(path: Path) -> None:
+    """Count the tokens of lists that are not counted yet, and delete their text."""
+    uncounted = "SELECT digest, body FROM bodies WHERE tokens IS NULL AND body IS NOT NULL"
+    counted = "UPDATE bodies SET tokens = ?, body = NULL WHERE digest = ?"
+    with closing(usage_tables(path)) as tables:
+        bodies = tables.rows(uncounted)
+        tokens = [(count_tokens(zlib.decompress(body).decode()), digest) for digest, body in bodies]
+        if tokens:
+            tables.change(lambda connection: connection.executemany(counted, tokens))
+
+
+def read_arguments(path: Path, config: str, client: str, tools: Collection[ToolKey]) -> dict[ToolKey, list[JsonObject]]:
+    """Return the arguments of a client's latest calls of these tools that succeeded, newest first; none if unreadable.
+
+    Secrets are masked in them. Arguments that were cut when they were recorded are left out.
+    """
+    query = (
+        "SELECT upstream, tool, arguments FROM calls WHERE config = ? AND client = ? AND code = 'OK' AND how != ?"
+        " AND arguments IS NOT NULL ORDER BY id DESC LIMIT ?"
+    )
+    found: dict[ToolKey, list[JsonObject]] = {}
+    try:
+        rows = usage_tables(path).rows(query, (config, client, INSIDE, MAX_LOOKED_AT))
+    except TablesError as error:
+        logger.warning("no examples from recorded calls: %s", error)
+        return found
+    for upstream, tool, text in rows:
+        known = found.setdefault((upstream, tool), []) if (upstream, tool) in tools else None
+        if known is not None and len(known) < MAX_RECORDED:
+            with suppress(ValueError, RecursionError):
+                known.append(json.loads(text))
+    return found
 
 
 def read_daily_counts(path: Path, config: str) -> list[tuple[ToolKey, int, int]]:
     """(tool, day since the epoch, calls) of everything recorded for a configuration, in a fixed order.
 
     Raises:
-        GatewayError: the database cannot be read.
+        TablesError: the database cannot be read.
     """
-    with _reading(path) as connection:
-        if connection is None:
-            return []
-        rows = connection.execute(
-            "SELECT upstream, tool, CAST(at / 86400 AS INTEGER) AS day, count(*) FROM calls"
-            " WHERE config = ? AND how != ? GROUP BY upstream, tool, day ORDER BY day, upstream, tool",
-            (config, INSIDE),
-        )
-        return [((upstream, tool), day, count) for upstream, tool, day, count in rows]
+    query = (
+        "SELECT upstream, tool, CAST(at / 86400 AS INTEGER) AS day, count(*) FROM calls"
+        " WHERE config = ? AND how != ? GROUP BY upstream, tool, day ORDER BY day, upstream, tool"
+    )
+    rows = usage_tables(path).rows(query, (config, INSIDE))
+    return [((upstream, tool), day, count) for upstream, tool, day, count in rows]
 
 
-logger = get_logger(__name__)
+def read_clients(path: Path, config: str) -> list[str]:
+    """Return the clients of everything recorded for a configuration, by name.
 
-HALF_LIFE_DAYS = 14.0
-"""A call counts half after this time. The decay is exponential, so that the order depends on the calls alone and not on
-when it is computed: gateways that start at different times give the same list."""
+    Raises:
+        TablesError: the database cannot be read.
+    """
+    query = " UNION ".join(f"SELECT client FROM {table} WHERE config = ?" for table in ("calls", "searches", "lists"))
+    return sorted(client for (client,) in usage_tables(path).rows(query, (config,) * 3))
 
 
 def most_used(path: Path, config: str) -> tuple[ToolKey, ...]:
     """Return the tools of a configuration, most used first; none if nothing was recorded or can be read."""
     try:
         counts = read_daily_counts(path, config)
-    except GatewayError as error:
-        logger.warning("lists are filled without usage: %s", error)
+    except TablesError as error:
+        logger.warning("menus and lists do not follow usage: %s", error)
         return ()
     return ranked(counts)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -12,11 +11,12 @@ from pathlib import Path
 from typing import Any
 
 from pml_gateway.config.document import parse
-from pml_gateway.config.edit import FileEdit, edit_file, merged, set_values
+from pml_gateway.config.edits.edit import FileEdit, edit_file, merged, set_values
 from pml_gateway.config.layers import KeyPath, dotted, leaves
 from pml_gateway.config.settings import Settings
 from pml_gateway.errors import ConfigurationError, GatewayError
-from pml_gateway.files import locked, write_atomically
+from pml_gateway.storage import kinds
+from pml_gateway.storage.documents import Document, compact, parsed
 
 MAX_STEPS = 20
 """Steps that can be undone, one after the other."""
@@ -37,8 +37,8 @@ class StageChange:
 
 
 @dataclass(frozen=True, slots=True)
-class Undone:
-    """An undone step. `exact` says that the file is what it was, byte for byte."""
+class UndoneStep:
+    """An undone step; `exact` is True if the file has its former content, byte for byte."""
 
     step: StageChange
     edit: FileEdit
@@ -49,24 +49,16 @@ class Journal:
     """The steps of one configuration, kept for its owner alone since the file's text may hold secrets."""
 
     def __init__(self, folder: Path, config: str) -> None:
-        self._path = folder / f"{hashlib.sha256(config.encode()).hexdigest()[:16]}.json"
+        path = folder / f"{hashlib.sha256(config.encode()).hexdigest()[:16]}.json"
+        self._document = Document(kinds.MIGRATION_STEPS, path, decode=_decode, encode=_encode, empty=list[StageChange])
 
     def steps(self) -> list[StageChange]:
         """Return the steps, oldest first.
 
         Raises:
-            GatewayError: the journal cannot be read.
+            ConfigurationError: the journal cannot be read.
         """
-        if not self._path.exists():
-            return []
-        try:
-            records = json.loads(self._path.read_text(encoding="utf-8"))
-            return [StageChange(**{**record, "keys": tuple(map(tuple, record["keys"]))}) for record in records]
-        except (OSError, ValueError, TypeError, KeyError) as exc:
-            raise GatewayError(
-                f"{self._path} cannot be read ({type(exc).__name__})",
-                hint="remove it; the configuration's own backups lie next to the file",
-            ) from exc
+        return self._document.require("remove it; the configuration's own backups lie next to the file")
 
     def last(self, client: str | None) -> StageChange | None:
         """Return the last step of a client, or of all together."""
@@ -80,7 +72,7 @@ class Journal:
         Raises:
             ConfigurationError: the file cannot be edited; nothing is written then.
         """
-        with locked(self._path):
+        with self._document.locked():
             steps = self.steps()
             keys = tuple(tuple(map(str, path)) for path, _ in leaves(values))
             path = str(file.absolute())
@@ -89,7 +81,7 @@ class Journal:
                 after = set_values(text, values, file)
                 if after != text:
                     step = StageChange(time.time(), client, before_stage, stage, path, text, after, keys)
-                    self._save([*steps, step])
+                    self._document.write([*steps, step])
                 return after
 
             try:
@@ -98,17 +90,17 @@ class Journal:
                 # Noted first, for a change without a note could not be undone.
                 with suppress(OSError):
                     if self.steps() != steps:
-                        self._save(steps)
+                        self._document.write(steps)
                 raise
 
-    def undo(self, client: str | None, *, dry_run: bool = False) -> Undone:
+    def undo(self, client: str | None, *, dry_run: bool = False) -> UndoneStep:
         """Undo the last step of a client, or of all together; with `dry_run`, only find out what that changes.
 
         Raises:
             GatewayError: there is none.
             ConfigurationError: the file cannot be edited; nothing is written then.
         """
-        with locked(self._path):
+        with self._document.locked():
             steps = self.steps()
             place = next((at for at in range(len(steps) - 1, -1, -1) if steps[at].client == client), None)
             if place is None:
@@ -117,18 +109,23 @@ class Journal:
             step = steps.pop(place)
             edit = edit_file(Path(step.file), _undoing(step), dry_run=dry_run)
             if dry_run:
-                return Undone(step, edit, exact=edit.after == step.before)
+                return UndoneStep(step, edit, exact=edit.after == step.before)
             # Last: a step that stays written down is undone again, which changes nothing.
             try:
-                self._save(steps)
+                self._document.write(steps)
             except OSError as exc:
                 raise ConfigurationError(
-                    f"{self._path} cannot be written: {exc.strerror}", hint="make room, then run it again"
+                    f"{self._document.path} cannot be written: {exc.strerror}", hint="make room, then run it again"
                 ) from exc
-        return Undone(step, edit, exact=edit.after == step.before)
+        return UndoneStep(step, edit, exact=edit.after == step.before)
 
-    def _save(self, steps: list[StageChange]) -> None:
-        write_atomically(self._path, json.dumps([asdict(step) for step in steps[-MAX_STEPS:]], ensure_ascii=False))
+
+def _decode(content: bytes) -> list[StageChange]:
+    return [StageChange(**{**step, "keys": tuple(map(tuple, step["keys"]))}) for step in parsed(content)]
+
+
+def _encode(steps: list[StageChange]) -> str:
+    return compact([asdict(step) for step in steps[-MAX_STEPS:]])
 
 
 def overruled(settings_origins: Mapping[str, Any], values: Mapping[str, Any]) -> list[str]:

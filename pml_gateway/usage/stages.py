@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import cache
@@ -11,11 +11,24 @@ from typing import Any
 from pml_gateway.config.presets import load_preset
 from pml_gateway.config.problems import client_entry
 from pml_gateway.config.settings import GatewaySection, Settings
-from pml_gateway.errors import ConfigurationError
+from pml_gateway.errors import ConfigurationError, GatewayError
 from pml_gateway.text import counted
 from pml_gateway.types import MODES, ExposureMode
-from pml_gateway.usage.history import History, RecordedCall
-from pml_gateway.usage.statistics import success_rate
+from pml_gateway.usage.history import History
+from pml_gateway.usage.statistics import statistics, success_rate
+
+_TELLING = ("expose_meta_tools", "expose_underlying_tools", "apply_semantic_filter", "max_underlying_tools")
+
+MIN_CALLS = 100
+"""Calls after which a stage has shown that it works: they show one failure in fifty with 87 % probability."""
+
+MIN_DAYS = 3.0
+"""Days after which it shows habits."""
+
+MAX_MISS_RATE = 0.2
+"""Share of searches that may miss: models search again in other words."""
+
+MAX_SUCCESS_DROP = 0.02
 
 
 class Stage(StrEnum):
@@ -39,7 +52,7 @@ class Stage(StrEnum):
         return order[place] if place < len(order) else None
 
 
-_TELLING = ("expose_meta_tools", "expose_underlying_tools", "apply_semantic_filter", "max_underlying_tools")
+ANOTHER = f"pml migrate plan --to {Stage.HYBRID_BALANCED}"
 
 
 def stage_of(gateway: GatewaySection, mode: ExposureMode) -> Stage | None:
@@ -69,6 +82,26 @@ def stage_in(settings: Settings, client: str | None = None) -> Stage | None:
     """
     own = None if client is None else client_entry(settings, client).mode
     return stage_of(settings.gateway, own or settings.gateway.tools_exposure)
+
+
+def next_of(stage: Stage | None, *, has_moved: bool) -> Stage:
+    """Return the stage after this one.
+
+    Raises:
+        GatewayError: there is none; with what to do instead.
+    """
+    if stage is None:
+        raise GatewayError(
+            "this exposure is none of the stages: semantic, or hybrid with values of its own",
+            hint=f"choose one: pml migrate --to {Stage.HYBRID_BALANCED}",
+        )
+    if stage.next is None:
+        back = "; to undo the last step: pml migrate back" if has_moved else ""
+        raise GatewayError(
+            f"{stage} is the last stage: no other lists less, so there is nothing to move on to",
+            hint=f"stay here, or see what another stage would do: {ANOTHER}{back}",
+        )
+    return stage.next
 
 
 def values_of(stage: Stage, settings: Settings, client: str | None = None) -> dict[str, Any]:
@@ -112,18 +145,6 @@ def with_values(settings: Settings, values: dict[str, Any]) -> Settings:
     return settings.model_copy(update={"gateway": changed, "clients": clients})
 
 
-MIN_CALLS = 100
-"""Calls after which a stage has shown that it works: they show one failure in fifty with 87 % probability."""
-
-MIN_DAYS = 3.0
-"""Days after which it shows habits."""
-
-MAX_MISS_RATE = 0.2
-"""Share of searches that may miss: models search again in other words."""
-
-MAX_SUCCESS_DROP = 0.02
-
-
 @dataclass(frozen=True, slots=True)
 class StageProgress:
     """Progress of a stage: calls since it began, their routes, missed searches and successes, and those before."""
@@ -144,18 +165,19 @@ class StageProgress:
 
 def standing(history: History, since: float | None, now: float) -> StageProgress:
     """Return the standing of the stage that began at `since`; without a beginning, of everything recorded."""
-    began = since if since is not None else min((call.at for call in history.calls), default=now)
-    calls = [call for call in history.calls if call.at >= began]
-    before: Sequence[RecordedCall] = [call for call in history.calls if call.at < began]
-    searches = [search for search in history.searches if search.at >= began]
+    times = [*(call.at for call in history.calls), *(search.at for search in history.searches)]
+    began = since if since is not None else min(times, default=now)
+    calls = tuple(call for call in history.calls if call.at >= began)
+    searches = tuple(search for search in history.searches if search.at >= began)
+    figures = statistics(History(calls, searches), {}, now=now, days=0)
     return StageProgress(
-        calls=len(calls),
+        calls=figures["calls"],
         days=max(now - began, 0.0) / 86400,
-        through_search=sum(call.query is not None for call in calls),
+        through_search=figures["calls_led_by_search"],
         searches=len(searches),
         missed=sum(search.missed for search in searches),
-        success=success_rate(calls),
-        success_before=success_rate(before),
+        success=figures["success_rate"],
+        success_before=success_rate([call for call in history.calls if call.at < began]),
     )
 
 
@@ -163,13 +185,13 @@ def reasons_to_wait(found: StageProgress) -> list[str]:
     """Return every criterion that does not hold yet; none when it is time to move on."""
     reasons = []
     if found.calls < MIN_CALLS:
-        reasons.append(f"{counted(found.calls, 'call')} in this stage; {counted(MIN_CALLS, 'is', 'are')} wanted")
+        reasons.append(f"{counted(found.calls, 'call')} in this stage, at least {MIN_CALLS} are advised")
     if found.days < MIN_DAYS:
-        reasons.append(f"{found.days:.1f} days in this stage; {MIN_DAYS:g} are wanted")
+        reasons.append(f"{found.days:.1f} days in this stage, at least {MIN_DAYS:g} are advised")
     if found.miss_rate > MAX_MISS_RATE:
         limit = f"at most {MAX_MISS_RATE:.0%}"
         reasons.append(
-            f"{found.missed} of {found.searches} searches missed ({found.miss_rate:.0%}); {limit} are wanted"
+            f"{found.missed} of {found.searches} searches missed ({found.miss_rate:.0%}), {limit} are advised"
         )
     # Floats: 1 - 0.98 is a little more than 0.02.
     dropped = round((found.success_before or 0.0) - (found.success or 0.0), 9)

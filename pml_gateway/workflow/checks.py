@@ -9,9 +9,9 @@ from typing import Any
 from pml_gateway.catalog.model import CatalogTool
 from pml_gateway.errors import GatewayError, UpstreamError
 from pml_gateway.exposure.schema_text import signature
-from pml_gateway.exposure.validation import open_problems
+from pml_gateway.exposure.validation import open_problems, with_unfilled
 from pml_gateway.text import shortened
-from pml_gateway.types import JsonObject
+from pml_gateway.types import Effect, JsonObject, strongest
 from pml_gateway.workflow.composite import unfit_tool
 from pml_gateway.workflow.members import result_problems
 from pml_gateway.workflow.plan import Plan, Step, StepProblem
@@ -59,7 +59,10 @@ def check_plan(plan: Plan, find: FindTool, meta_tools: Container[str], *, now: b
 
 
 def refused_arguments(step: Step, tool: CatalogTool) -> list[StepProblem]:
-    """Return a problem for each argument that the tool's schema refuses; a reference may stand for any value."""
+    """Return a problem for each placeholder, and for each argument that the tool's schema refuses.
+
+    A reference may stand for any value.
+    """
     pointers = frozenset(pointer for pointer, _ in references(step.arguments))
     call = signature(tool.qualified_name, tool.definition["inputSchema"])
     return [
@@ -69,7 +72,7 @@ def refused_arguments(step: Step, tool: CatalogTool) -> list[StepProblem]:
             f"{problem['path'] or '/'}: {problem['message']}",
             "; ".join([*([problem["hint"]] if "hint" in problem else []), f"expected {call}"]),
         )
-        for problem in open_problems(tool, step.given, pointers)
+        for problem in with_unfilled(open_problems(tool, step.given, pointers), step.unfilled)
     ]
 
 
@@ -91,7 +94,9 @@ def dry_run_answer(plan: Plan, problems: list[StepProblem], checked: PlanCheck, 
         if wrong:
             entry["problems"] = [{"path": each.path, "message": each.message, "hint": each.hint} for each in wrong]
         steps.append(entry)
-    answer: JsonObject = {"dry_run": True, "valid": not problems, "steps": steps, "calls": 0, "questions": questions}
+    effect = strongest((tool.effect for tool in checked.tools.values()), Effect.READ)
+    answer: JsonObject = {"dry_run": True, "valid": not problems, "effect": effect, "steps": steps, "calls": 0}
+    answer["questions"] = questions
     general = [problem.as_json() for problem in problems if not problem.step]
     return {**answer, "problems": general} if general else answer
 

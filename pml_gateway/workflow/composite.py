@@ -14,10 +14,10 @@ from pml_gateway.catalog.model import Catalog, CatalogTool, UpstreamListing
 from pml_gateway.catalog.ownership import Ownership
 from pml_gateway.config.problems import plain_message
 from pml_gateway.errors import ErrorCode, GatewayError, InvalidInputError
-from pml_gateway.policy.client import LOCAL
+from pml_gateway.policy.principal import LOCAL
 from pml_gateway.policy.view import View
 from pml_gateway.text import did_you_mean, nearest
-from pml_gateway.types import Effect, JsonObject
+from pml_gateway.types import Effect, JsonObject, strongest
 from pml_gateway.workflow.members import input_problems, result_problems
 from pml_gateway.workflow.parse import parse_workflow
 from pml_gateway.workflow.plan import INPUT, Budget, Plan, PlanError, Step, StepProblem, topological_cycle
@@ -25,6 +25,9 @@ from pml_gateway.workflow.templates import StepReference, Template, compile_temp
 
 COMPOSITES = "workflows"
 """The server id under which composite tools appear: `workflows:NAME` in policies, lists and searches."""
+
+ArgumentProblems = Callable[[Step, CatalogTool], list[StepProblem]]
+"""A function that checks the arguments of a step against a tool's schema."""
 
 
 def unfit_tool(step: Step, tool: CatalogTool) -> list[StepProblem]:
@@ -44,10 +47,6 @@ def ownership_of(servers: Iterable[str]) -> Ownership:
     """Return the ownership of names if these servers are configured; workflow names belong to the gateway's owner."""
     known = tuple(servers)
     return Ownership(known, frozenset({COMPOSITES}).difference(known))
-
-
-ArgumentProblems = Callable[[Step, CatalogTool], list[StepProblem]]
-"""A function that checks the arguments of a step against a tool's schema."""
 
 
 class Definition(BaseModel):
@@ -205,8 +204,7 @@ def _reach(composite: Composite, by_tool: Mapping[str, Composite]) -> frozenset[
 def _effect(reach: Iterable[str], catalog: Catalog) -> Effect:
     """Return the most serious effect of the upstream tools that are reached."""
     tools = filter(None, map(catalog.by_name, reach))
-    effects = {tool.effect for tool in tools if tool.upstream_id != COMPOSITES}
-    return max(effects, key=list(Effect).index, default=Effect.UNKNOWN)
+    return strongest(tool.effect for tool in tools if tool.upstream_id != COMPOSITES)
 
 
 def _read(name: str, raw: Any, limits: Budget) -> Composite:

@@ -36,6 +36,14 @@ MAX_TOLD = 20
 MAX_REFS = 200
 """Maximum number of references that are recorded as the sources of a value."""
 
+MAX_ARGUMENTS = 64 * 1024 * 1024
+"""Maximum number of characters of one step's arguments; each reference in them may expand to a large value."""
+
+NONE_REFUSED: Mapping[int, JsonObject] = {}
+
+_Answers = dict[tuple[int, int], tuple[JsonObject, str | None]]
+"""Answers by the tool's own keys, and the state that it wants back, by (step, item or -1)."""
+
 
 def gathered(step: Step, items: tuple[StepOutcome, ...]) -> StepOutcome:
     """Combine the outcomes of a `for_each`: a list of values, null for each item that failed or was not called."""
@@ -68,13 +76,6 @@ def gathered(step: Step, items: tuple[StepOutcome, ...]) -> StepOutcome:
 def _merged(several: Iterable[tuple[str, ...]]) -> tuple[str, ...]:
     """Return the references of several values without duplicates."""
     return tuple(dict.fromkeys(ref for refs in several for ref in refs))[:MAX_REFS]
-
-
-MAX_ARGUMENTS = 64 * 1024 * 1024
-"""Maximum number of characters of one step's arguments; each reference in them may expand to a large value."""
-
-
-NONE_REFUSED: Mapping[int, JsonObject] = {}
 
 
 class Tools(Protocol):
@@ -436,10 +437,6 @@ class Run:
 
     def _now(self) -> float:
         return time.monotonic() - self._began
-
-
-_Answers = dict[tuple[int, int], tuple[JsonObject, str | None]]
-"""Answers by the tool's own keys, and the state that it wants back, by (step, item or -1)."""
 
 
 class _BudgetError(GatewayError):

@@ -1,14 +1,16 @@
-"""JMESPath expressions with `$step` roots, evaluated within fixed limits of time and size."""
+"""Expressions of JMESPath and arithmetic with `$step` roots, evaluated within fixed limits of time and size."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Container, Iterator, Mapping
 from functools import lru_cache
 from typing import Any
 
 from pml_gateway.errors import InvalidInputError
-from pml_gateway.results.paths import BOUNDS, NothingThereError, TooMuchError, evaluate, shown
-from pml_gateway.results.syntax import ExpressionError, Node, is_root, parse, root_names
+from pml_gateway.results.functions import LanguageFunctions
+from pml_gateway.results.paths import BOUNDS, PathNotFoundError, TooMuchError, evaluate, shown
+from pml_gateway.results.syntax import ExpressionError, Node, is_root, nodes, parse, root_names
 
 MAX_LENGTH = 2000
 """Maximum number of characters of an expression; the longest useful ones in practice have a few hundred."""
@@ -16,8 +18,11 @@ MAX_LENGTH = 2000
 _FROM_FIRST = frozenset({"subexpression", "index_expression", "pipe", "flatten", "slice"})
 """Nodes of which only the first child starts at the current value; projections do the same."""
 
-
 _OPERATIONS = frozenset({"or_expression", "and_expression", "comparator", "pipe"})
+_CALCULATIONS = frozenset({"arithmetic", "negation"})
+_HYPHENATED = re.compile(r"(?<![\w.$'\"-])[A-Za-z_]\w*(?:-\w+)+(?![\w-])", re.ASCII)
+
+_SPELLINGS = "texts are written 'open', == compares, && and || join, ! negates, and $$ is a dollar sign"
 
 
 class Expression:
@@ -59,9 +64,10 @@ class Expression:
             ) from None
         except ExpressionError as error:
             raise InvalidInputError(
-                f"{shown(self.text)} cannot be evaluated: {error.reason}", hint="see https://jmespath.org"
+                f"{shown(self.text)} cannot be evaluated: {error.reason}",
+                hint="to_number(), to_string() and not_null() give the value that is wanted; see https://jmespath.org",
             ) from None
-        except NothingThereError as error:
+        except PathNotFoundError as error:
             texts = [f"${name} is itself a text" for name in sorted(self.roots) if isinstance(roots.get(name), str)]
             raise InvalidInputError(
                 f"{shown(self.text)}: {error.reason}",
@@ -71,14 +77,25 @@ class Expression:
 
     @property
     def joins_values(self) -> bool:
-        """Return True if operators combine its values; a pipe into a field name combines nothing."""
-        pending = [self._node]
-        while pending:
-            node = pending.pop()
-            if node["type"] == "pipe" and _first(node["children"][1])["type"] == "field":
-                return False
-            pending += _children(node)
-        return self._node["type"] in _OPERATIONS
+        """Return True if operators combine its values.
+
+        A pipe into a field name combines nothing, and `and` between values may be prose.
+        """
+        every = list(nodes(self._node))
+        if any(node["type"] == "pipe" and _leftmost(node["children"][1])["type"] == "field" for node in every):
+            return False
+        is_prose = self._node.get("word") and all(node["type"] != "comparator" for node in every)
+        return self._node["type"] in _OPERATIONS and not is_prose
+
+    @property
+    def calculates(self) -> bool:
+        """Return True if its value is the result of arithmetic."""
+        return self._node["type"] in _CALCULATIONS
+
+    @property
+    def operators(self) -> frozenset[str]:
+        """Return the operators of its arithmetic."""
+        return frozenset(node["value"] for node in nodes(self._node) if node["type"] == "arithmetic")
 
     def members(self, root: str, *, is_needed: bool = False) -> frozenset[str]:
         """Return the members of `$root` that the expression names: `x` of `$root.x[0].y`.
@@ -94,6 +111,40 @@ class Expression:
                 if is_root(first) and first["value"] == f"${root}" and second["type"] == "field":
                     found.add(second["value"])
         return frozenset(found)
+
+
+def with_dollars(text: str, names: Container[str]) -> str:
+    """Return an expression with `$` before each step that it names without; unchanged if it is no expression.
+
+    Args:
+        text: the expression.
+        names: the steps, and other roots, that a name can mean where a path begins.
+
+    Raises:
+        InvalidInputError: a name could be the step or a text without quotes.
+    """
+    if len(text) > MAX_LENGTH:
+        return text
+    # A name with hyphens is a difference otherwise; the same number of letters keeps all positions.
+    plain = _HYPHENATED.sub(lambda name: name[0].replace("-", "_") if name[0] in names else name[0], text)
+    try:
+        begun = list(_begun(parse(plain)))
+    except ExpressionError:
+        return text
+    marked = text
+    for start, length, is_text in sorted(begun, reverse=True):
+        name = text[start : start + length]
+        if name not in names:
+            continue
+        if is_text:
+            raise InvalidInputError(
+                f"{name} in {shown(text)} could be the step or a text",
+                hint=f"write the step as ${name}, and the text as '{name}'",
+            )
+        behind = marked[start + length :]
+        # Another step could be called `a-1`.
+        marked = f"{marked[:start]}${name}{' ' * behind.startswith('-')}{behind}"
+    return marked
 
 
 def is_true(value: Any) -> bool:
@@ -114,14 +165,18 @@ def _compiled(text: str) -> tuple[Node, frozenset[str]]:
     return node, frozenset(root_names(node))
 
 
-_SPELLINGS = "texts are written 'open', == compares, && and || join, ! negates, and $$ is a dollar sign"
-
-
 def _first(node: Node) -> Node:
     """Return the node that an expression begins with."""
     while node["type"] in _FROM_FIRST or node["type"].endswith("projection"):
         node = node["children"][0]
     return node
+
+
+def _leftmost(node: Node) -> Node:
+    """Return the node that an expression begins with, also as an operand."""
+    while (first := _first(node))["type"] in _OPERATIONS | _CALCULATIONS:
+        node = first["children"][0]
+    return first
 
 
 def _children(node: Node) -> list[Node]:
@@ -148,6 +203,29 @@ def _needed(node: Node) -> list[str]:
         if not is_choice:
             pending += _children(node)
     return names
+
+
+def _begun(node: Node, is_text: bool = False) -> Iterator[tuple[int, int, bool]]:
+    """Yield the position and length of each name that begins a path, and True if it may be a text without quotes."""
+    match node["type"]:
+        case "field":
+            if "start" in node:
+                yield node["start"], len(node["value"]), is_text
+        case "comparator":
+            for child, other in zip(node["children"], reversed(node["children"]), strict=True):
+                yield from _begun(child, node["value"] in ("eq", "ne") and other["type"] != "literal")
+        case "function_expression":
+            takes = LanguageFunctions.FUNCTION_TABLE[node["value"]]["signature"]
+            for at, child in enumerate(node["children"]):
+                kinds = takes[min(at, len(takes) - 1)]["types"]
+                yield from _begun(child, (at > 0 or node["value"] == "join") and (not kinds or "string" in kinds))
+        case "expref" | "literal":
+            return
+        case kind if kind in _FROM_FIRST or kind.endswith("projection"):
+            yield from _begun(node["children"][0])
+        case _:
+            for child in _children(node):
+                yield from _begun(child)
 
 
 def _fields(node: Node) -> list[str]:

@@ -18,7 +18,6 @@ from pml_gateway.types import JsonObject
 DECODED_AT_ONCE = 64 * 1024
 """Maximum number of characters of JSON text decoded on the event loop (about a millisecond); more goes to a thread."""
 
-
 MAX_ERROR = 6000
 """Maximum number of characters of a tool's error; a longer one keeps its beginning (2/3) and its end (1/3)."""
 
@@ -153,5 +152,5 @@ def _cut(text: str) -> str:
     if left_out <= 0:
         return text
     last = MAX_ERROR // 3
-    note = f"[{counted(left_out, 'character')} left out; call_tool has them all]"
+    note = f"[{counted(left_out, 'character')} left out; a single call has them all]"
     return f"{text[: MAX_ERROR - last]}\n{note}\n{text[-last:]}"

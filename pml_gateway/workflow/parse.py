@@ -9,6 +9,7 @@ from typing import Any, Protocol
 
 from pml_gateway.catalog.pointers import escaped
 from pml_gateway.errors import ErrorCode, InvalidInputError, error_json
+from pml_gateway.exposure.unfilled import filled, kinds_of
 from pml_gateway.exposure.vocabulary import (
     SchemaReading,
     UnreadableKeysError,
@@ -20,7 +21,7 @@ from pml_gateway.exposure.vocabulary import (
 )
 from pml_gateway.text import nearest
 from pml_gateway.types import JsonObject
-from pml_gateway.workflow.expressions import Expression
+from pml_gateway.workflow.expressions import Expression, with_dollars
 from pml_gateway.workflow.fields import (
     arguments_of,
     budget_of,
@@ -31,7 +32,7 @@ from pml_gateway.workflow.fields import (
     list_of,
     number_in,
 )
-from pml_gateway.workflow.placeholders import placeholders, spelled
+from pml_gateway.workflow.placeholders import by_place, of_all_steps, placeholders, spelled
 from pml_gateway.workflow.plan import (
     INDEX,
     INPUT,
@@ -75,6 +76,11 @@ CALL_STEP_KEYS = tuple(key for key in (*STEP_KEYS, "server") if key not in ("tra
 
 TRANSFORM_KEYS = tuple(key for key in STEP_KEYS if key not in ("arguments", "if_none_match", "timeout"))
 
+_ID = re.compile(r"[A-Za-z_][A-Za-z0-9_-]{0,63}\Z")
+CALL_KEYS = ("name", "arguments", "id", "if_none_match", "server")
+MAX_SLOT_ID = 128
+NO_DETAILS: JsonObject = {}
+
 
 class ToolResolver(Protocol):
     """The tools of one client, by the names that its calls use."""
@@ -102,9 +108,6 @@ class UnresolvedTools:
 
 
 NO_CALLEES = UnresolvedTools()
-
-_NUMBERED = re.compile(r"(?i)(?:steps?|nodes?|tasks?|calls?|outputs?|results?)[_-]?(\d{1,3})\Z")
-_ID = re.compile(r"[A-Za-z_][A-Za-z0-9_-]{0,63}\Z")
 
 
 def parse_workflow(
@@ -238,16 +241,20 @@ class _Steps:
             self._referred.append(frozenset())
             self._note(step_id, pointer, "a step is an object", 'for example {"tool": "server__tool"}')
             return Step(index, step_id)
-        tool, transform = fields.get("tool"), self._expression(fields, "transform", step_id, pointer)
+        loops = {ITEM, INDEX} if "for_each" in fields else set()
+        # With an input of its own, a transform's names are fields of that.
+        names = self._names.union(loops) if "input" not in fields else frozenset()
+        tool, transform = fields.get("tool"), self._expression(fields, "transform", step_id, pointer, names)
         if (isinstance(tool, str) and bool(tool)) == ("transform" in fields):
             self._note(step_id, pointer, "a step has either a tool or a transform", '"tool" names what to call')
             tool = None
         given = arguments_of(fields.get("arguments"), step_id, f"{pointer}/arguments", self.problems)
-        loops = {ITEM, INDEX} if "for_each" in fields else set()
-        arguments = self._template(given, step_id, f"{pointer}/arguments", loops)
+        parameters = self._callees.parameters(tool, {})
+        given, unfilled = filled(parameters, given, str(tool), self._names)
+        arguments = self._template(given, step_id, f"{pointer}/arguments", loops, numbers=_numbers(parameters))
         source = self._template(fields["input"], step_id, f"{pointer}/input", loops) if "input" in fields else None
         for_each = self._for_each(fields, step_id, pointer)
-        when = self._expression(fields, "when", step_id, pointer)
+        when = self._expression(fields, "when", step_id, pointer, self._names)
         roots = roots_of(arguments) | roots_of(source) | (transform.roots if transform else frozenset())
         over = roots_of(for_each)
         reads = self._steps_named(sorted(roots | over), step_id, pointer, inside_loop=for_each is not None)
@@ -258,8 +265,9 @@ class _Steps:
         self._referred.append(reads | asked)
         named = self._depends_on(fields.get("depends_on"), step_id, f"{pointer}/depends_on")
         if transform is not None and not transform.roots and source is None and not named:
-            message = "the transform reads no step"
-            self._note(step_id, f"{pointer}/transform", message, "write $<step>, as in $0.items[*].id")
+            hint = spelled(transform.text, list(of_all_steps(transform.text, self._names)), is_expression=True)
+            hint = hint or "write $<step>, as in $0.items[*].id"
+            self._note(step_id, f"{pointer}/transform", "the transform reads no step", hint)
         elif transform is not None and source is None:
             self._check_fields(transform, "transform", step_id, pointer, reads | asked | named)
         if when is not None:
@@ -271,6 +279,7 @@ class _Steps:
             transform=transform,
             arguments=arguments,
             given=given,
+            unfilled=tuple(unfilled),
             input=source,
             when=when,
             for_each=for_each,
@@ -288,20 +297,38 @@ class _Steps:
         if "for_each" not in fields:
             return None
         value = fields["for_each"]
-        template = self._template(value, step_id, f"{pointer}/for_each")
+        template = self._template(value, step_id, f"{pointer}/for_each", is_reference=isinstance(value, str))
         if not isinstance(value, list) and not isinstance(template, StepReference):
-            hint = 'for example "for_each": "$0.items", then "$item.id" in the arguments'
+            hint = (
+                'for example "for_each": "$0.items", then "$item.id" in the arguments; '
+                "put an expression over several steps into a transform step of its own"
+            )
             self._note(step_id, f"{pointer}/for_each", "for_each takes a list or a reference to one", hint)
         return template
 
-    def _template(self, value: Any, step_id: str, pointer: str, loops: Iterable[str] = ()) -> Template:
+    def _template(
+        self,
+        value: Any,
+        step_id: str,
+        pointer: str,
+        loops: Iterable[str] = (),
+        *,
+        is_reference: bool = False,
+        numbers: frozenset[str] = frozenset(),
+    ) -> Template:
+        """Return the template of a value; `is_reference` if it cannot be a text, so that it needs no `$`."""
         try:
-            return compile_template(value, names=self._names.union(loops))
+            value = with_dollars(value, self._names) if is_reference else value
+            earlier = self._ids[: self._positions[step_id]]
+            return compile_template(value, names=self._names.union(loops), numbers=numbers, earlier=earlier)
         except InvalidInputError as error:
             self._note(step_id, pointer + str(error.details.get("pointer", "")), error.message, error.hint)
             return LiteralTemplate({})
 
-    def _expression(self, fields: JsonObject, key: str, step_id: str, pointer: str) -> Expression | None:
+    def _expression(
+        self, fields: JsonObject, key: str, step_id: str, pointer: str, names: frozenset[str]
+    ) -> Expression | None:
+        """Return the expression of a key, with `$` before the names of steps that were written without."""
         if key not in fields:
             return None
         text = fields[key]
@@ -314,20 +341,36 @@ class _Steps:
                 step_id, f"{pointer}/{key}", f"{key} is a JMESPath expression", "such as $0.items[?state=='open']"
             )
             return None
+        if re.match(r"\s*=(?!=)", text):
+            # Spreadsheets begin formulas so, and no expression begins with it.
+            text = text.replace("=", "", 1)
         try:
-            return Expression(text)
+            expression = Expression(with_dollars(text, names))
         except InvalidInputError as error:
-            hint = spelled(text, list(placeholders(text, self._names))) or error.hint
-            self._note(step_id, f"{pointer}/{key}", error.message, hint)
+            found = list(placeholders(text, self._names)) or list(of_all_steps(text, self._names))
+            self._note(
+                step_id, f"{pointer}/{key}", error.message, spelled(text, found, is_expression=True) or error.hint
+            )
             return None
+        unknown = sorted(expression.roots - self._names - {INPUT, ITEM, INDEX})
+        if unknown and (found := list(of_all_steps(text, self._names))):
+            self._note(
+                step_id,
+                f"{pointer}/{key}",
+                f"there is no step {unknown[0][:64]!r}",
+                spelled(text, found, is_expression=True),
+            )
+            return None
+        return expression
 
     def _check_fields(
         self, expression: Expression, key: str, step_id: str, pointer: str, before: frozenset[int]
     ) -> None:
         """Note fields that can only be null: in JMESPath, `"open"` and `true` are names, not a string and a boolean."""
         known = {self._ids[index] for index in before}
+        foreign = spelled(expression.text, list(of_all_steps(expression.text, self._names)), is_expression=True)
         for name in sorted(expression.fields - known):
-            hint = f"a text is written '{name[:64]}', as in $id.state == 'open'"
+            hint = foreign or f"a text is written '{name[:64]}', as in $id.state == 'open'"
             if name in self._positions:
                 hint = f"the step is written ${name}"
             self._note(step_id, f"{pointer}/{key}", f"{key} reads {name[:64]!r}, which is no step before it", hint)
@@ -371,18 +414,9 @@ class _Steps:
             first = self._ids[0]
             return f'write "${first}" instead of "${root}.{first}"; the steps are {", ".join(self._ids[:12])}'
         steps = ", ".join(self._ids[:12]) or "none"
-        near = self._by_place(root, self._positions.get(step_id, 0)) or nearest(root, self._positions)
+        near = by_place(root, self._ids[: self._positions.get(step_id, 0)]) or nearest(root, self._positions)
         meant = f'write "${near[0]}" instead of "${root[:64]}";' if near else ""
         return f"{meant} the steps are {steps}; $$ is a dollar sign that is no reference".lstrip()
-
-    def _by_place(self, root: str, index: int) -> list[str]:
-        """Return the earlier step that a name such as `prev` or `step1` means; empty if that is ambiguous."""
-        if root.lower() in ("prev", "previous", "last") and index > 0:
-            return [self._ids[index - 1]]
-        number = _NUMBERED.match(root)
-        places = [] if number is None else [place for place in (int(number[1]), int(number[1]) - 1) if place >= 0]
-        before = [self._ids[place] for place in places if place < index]
-        return before if len(before) == 1 else []
 
     def _number(self, fields: JsonObject, key: str, step_id: str, pointer: str, *, whole: bool) -> float | None:
         value = fields.get(key)
@@ -396,6 +430,12 @@ class _Steps:
 
     def _note(self, step_id: str, path: str, message: str, hint: str = "") -> None:
         self.problems.append(StepProblem(step_id, path, message, hint))
+
+
+def _numbers(parameters: Mapping[str, Any] | None) -> frozenset[str]:
+    """Return the parameters that take numbers only."""
+    kinds = ((name, kinds_of(schema)) for name, schema in (parameters or {}).items() if isinstance(schema, dict))
+    return frozenset(name for name, kind in kinds if kind and kind <= {"integer", "number", "null"})
 
 
 def _integer(value: float | None) -> int | None:
@@ -436,12 +476,6 @@ def _called(reading: SchemaReading, name_key: str, callees: ToolResolver) -> tup
         return fields, ignored
     others = {key: value for key, value in fields.items() if key != "server"}
     return {**others, name_key: named, "arguments": given}, [*ignored, *(f"/arguments{each}" for each in more)]
-
-
-CALL_KEYS = ("name", "arguments", "id", "if_none_match", "server")
-
-MAX_SLOT_ID = 128
-NO_DETAILS: JsonObject = {}
 
 
 def parse_batch(
@@ -493,7 +527,7 @@ class _Slots:
         except InvalidInputError as error:
             problem = StepProblem(slot, f"{pointer}/arguments", error.message, error.hint)
             return self._refuse(Step(index, slot), [*problems, problem])
-        step, more = _slot(index, slot, fields, pointer, self._names - {str(index), slot})
+        step, more = _slot(index, slot, fields, pointer, self._names - {str(index), slot}, self._callees)
         return self._refuse(step, [*problems, *more])
 
     def _refuse(self, step: Step, problems: list[StepProblem], details: JsonObject = NO_DETAILS) -> Step:
@@ -523,7 +557,7 @@ def _slot_names(calls: list[Any]) -> frozenset[str]:
 
 
 def _slot(
-    index: int, slot: str, fields: JsonObject, pointer: str, others: frozenset[str]
+    index: int, slot: str, fields: JsonObject, pointer: str, others: frozenset[str], callees: ToolResolver
 ) -> tuple[Step, list[StepProblem]]:
     name = fields.get("name")
     if not isinstance(name, str) or not name:
@@ -532,6 +566,9 @@ def _slot(
         return Step(index, slot), [StepProblem(slot, pointer, message, hint)]
     problems: list[StepProblem] = []
     arguments = arguments_of(fields.get("arguments"), slot, f"{pointer}/arguments", problems)
+    arguments, unfilled = filled(callees.parameters(name, {}), arguments, name)
+    for each in unfilled:
+        problems.append(StepProblem(slot, f"{pointer}/arguments{each['path']}", each["message"], each["hint"]))
     template = _template(arguments, slot, f"{pointer}/arguments", problems, others)
     etag = etag_of(fields, slot, pointer, problems)
     return Step(index, slot, tool=name, given=arguments, arguments=template, if_none_match=etag), problems

@@ -42,7 +42,8 @@ class Budget:
 class Step:
     """One step: the call of a tool, or a transformation.
 
-    `after` are the positions of all steps that it waits for, `reads` those whose results its arguments contain.
+    `after` are the positions of all steps that it waits for, `reads` those whose results its arguments contain;
+    `unfilled` are the problems of placeholders in its arguments.
     """
 
     index: int
@@ -51,6 +52,7 @@ class Step:
     transform: Expression | None = None
     arguments: Template = field(default_factory=lambda: LiteralTemplate({}))
     given: JsonObject = field(default_factory=dict)
+    unfilled: tuple[JsonObject, ...] = ()
     input: Template | None = None
     when: Expression | None = None
     for_each: Template | None = None
@@ -122,7 +124,8 @@ class PlanError(ToolCallError):
         first = problems[0]
         # A batch has no dry run.
         hint = "dry_run checks every step and calls nothing" if subject == "the workflow" else ""
-        more = f" (and {len(problems) - 1} more problems)" if len(problems) > 1 else ""
+        count = len(problems) - 1
+        more = f" (and {count} more problem{'s' if count > 1 else ''})" if count else ""
         where = f"step {first.step!r}: " if first.step else ""
         super().__init__(
             f"{subject} was not run: {where}{first.message}{more}",

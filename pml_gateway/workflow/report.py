@@ -141,7 +141,7 @@ class _Shown:
         self.plan = run.plan
         self.exceeded: list[BudgetExceeded] = []
         self._keeper = keeper
-        self._media = MediaApart(run, keeper.threshold, keeper.media_bytes, media)
+        self._media = MediaCollector(run, keeper.threshold, keeper.media_bytes, media)
         self._used = 0
 
     async def result(self, step: Step, outcome: StepOutcome) -> JsonObject:
@@ -205,8 +205,8 @@ class _Shown:
         return BudgetExceeded("max_tokens", self.plan.budget.max_tokens)
 
 
-class MediaApart:
-    """A collector that moves images, audio and other bytes from the values of steps to separate blocks of content."""
+class MediaCollector:
+    """Images, audio and other bytes of step values, moved to content blocks of their own."""
 
     def __init__(self, run: Run, threshold: int | None, media_bytes: int | None, given: list[JsonObject]) -> None:
         """Collect the media of a run; the blocks are added to `given`, after the answer itself."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Awaitable, Callable, Container, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,11 +14,34 @@ from pml_gateway.results.functions import FUNCTIONS
 from pml_gateway.results.paths import shown
 from pml_gateway.results.references import check_no_handle, checked, is_reference
 from pml_gateway.results.syntax import ROOT
+from pml_gateway.text import word_set, words_of
 from pml_gateway.types import JsonObject
-from pml_gateway.workflow.expressions import Expression
-from pml_gateway.workflow.placeholders import placeholders, spelled, without_escapes
+from pml_gateway.workflow.expressions import Expression, with_dollars
+from pml_gateway.workflow.placeholders import (
+    MAX_REFERENCE,
+    Placeholder,
+    is_of_any_step,
+    placeholders,
+    spelled,
+    without_escapes,
+)
 
 MAX_DEPTH = 100
+
+MAX_TOLD = 12
+"""Maximum number of steps in a hint."""
+
+MAX_BATCH_DEPTH = 2
+"""Maximum depth at which a text in a batch is searched for steps that are no calls of it."""
+
+_CODE = word_set(
+    """
+    query pattern regex regexp search find needle html xml markup code source snippet template old new replacement
+    replace selector expression command cmd args script sql css xpath jsonpath jq filter formula tag element field
+    column variable pipeline group sort projection env
+    """
+)
+"""Words of arguments in whose languages `$a.b` and `{{a.b}}` have a meaning of their own."""
 
 _BEGIN = re.compile(r"\$\$|\$(?P<step>\d+|[A-Za-z_][A-Za-z0-9_-]*)(?=\.[A-Za-z_\"]|\[|\Z)")
 _NAME = re.compile(r"\.(?:[A-Za-z_][A-Za-z0-9_]*|\*)")
@@ -31,7 +54,18 @@ _BRACKETS = {"[": "]", "(": ")", "{": "}"}
 _OPERATORS = ("||", "&&", "==", "!=")
 """Operators after a reference, with which a text can only be meant as an expression."""
 
+_NAME_BEGUN = re.compile(r"[-(!\s]*([A-Za-z_][\w-]*)", re.ASCII)
+_OPERATOR = re.compile(r"[(+*/|&=<>!]|\s-\s|\[\?")
+_PATH_OF_ROOT = re.compile(ROOT.pattern + r"[.\[]")
+_CALCULATION = re.compile(
+    r"""[\w)\]"']\s*\*\s*[\w$(]|\s[+/]\s|\+\s*[\d(]|(?:\)|(?<![\w$.])\d[\d.]*)\s*\+|\s-\s+[\d(]|[\d)]\s+-\s"""
+)
+"""An operator that joins no names, as it does in `$a.title - $b.title`, `$a.owner/$a.repo` and `$a.year-12`."""
+
 NO_NAMES: frozenset[str] = frozenset()
+
+LoadStored = Callable[[JsonObject], Awaitable[Any]]
+"""A function that returns the stored value of a `{"$ref": ...}` node."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,9 +128,6 @@ class Fields:
 
 Template = StepReference | Text | StoredReference | LiteralTemplate | Items | Fields
 
-LoadStored = Callable[[JsonObject], Awaitable[Any]]
-"""A function that returns the stored value of a `{"$ref": ...}` node."""
-
 
 @dataclass(frozen=True, slots=True)
 class Reader:
@@ -105,12 +136,16 @@ class Reader:
     Args:
         names: the existing roots: steps by index and id, and others.
         reads_steps: whether texts may refer to them; if not, as in a batch, every text is literal.
+        numbers: the arguments that are numbers, where a text that calculates is an expression.
+        earlier: the ids of the steps before this one, in order.
     """
 
-    names: Container[str] = NO_NAMES
+    names: frozenset[str] = NO_NAMES
     reads_steps: bool = True
+    numbers: frozenset[str] = NO_NAMES
+    earlier: Sequence[str] = ()
 
-    def template(self, value: Any, depth: int = 0, key: str = "") -> Template:
+    def template(self, value: Any, depth: int = 0, key: str = "", argument: str = "") -> Template:
         """Return the template of a value: `"$step.path"` is a reference, `$$` a dollar sign, the rest is literal.
 
         Raises:
@@ -121,9 +156,10 @@ class Reader:
             raise InvalidInputError(f"the arguments are nested more than {MAX_DEPTH} levels deep")
         if isinstance(value, str):
             check_no_handle(value, key)
-            return self._text(value)
+            is_number = depth == 1 and key in self.numbers and self.reads_steps
+            return (self._number(value) if is_number else None) or self._text(value, argument, depth)
         if isinstance(value, list):
-            items = tuple(self._member(item, depth + 1, str(index)) for index, item in enumerate(value))
+            items = tuple(self._member(item, depth + 1, str(index), argument) for index, item in enumerate(value))
             if all(isinstance(item, LiteralTemplate) for item in items):
                 return LiteralTemplate([item.value for item in items if isinstance(item, LiteralTemplate)])
             return Items(items)
@@ -132,49 +168,100 @@ class Reader:
         if is_reference(value):
             checked(value)
             return StoredReference(value)
-        fields = tuple((name, self._member(item, depth + 1, name)) for name, item in value.items())
+        fields = tuple((name, self._member(item, depth + 1, name, name)) for name, item in value.items())
         if all(isinstance(item, LiteralTemplate) for _, item in fields):
             return LiteralTemplate({name: item.value for name, item in fields if isinstance(item, LiteralTemplate)})
         return Fields(fields)
 
-    def _member(self, value: Any, depth: int, key: str) -> Template:
+    def _member(self, value: Any, depth: int, key: str, argument: str) -> Template:
         """Return the template of a member; errors have its place in `details["pointer"]`."""
         try:
-            return self.template(value, depth, key)
+            return self.template(value, depth, key, argument)
         except InvalidInputError as error:
             error.details["pointer"] = f"/{escaped(key)}{error.details.get('pointer', '')}"
             raise
 
-    def _text(self, text: str) -> Template:
-        if "$" not in text and "{{" not in text:
-            return LiteralTemplate(text)
+    def _number(self, text: str) -> Template | None:
+        """Return the expression over steps that a text in the place of a number can only be."""
+        marked = with_dollars(text, self.names)
+        if _ANY_ROOT.search(marked) is None:
+            return None
+        try:
+            expression = Expression(marked)
+        except InvalidInputError:
+            return None
+        is_whole = expression.roots <= self.names and expression.roots and not expression.fields
+        return StepReference(expression) if is_whole else None
+
+    def _text(self, text: str, argument: str, depth: int) -> Template:
         if not self.reads_steps:
-            self._check_other_slots(text)
+            self._check_other_slots(text, argument, depth)
             return LiteralTemplate(text)
-        found = list(placeholders(text, self.names))
+        found = list(placeholders(text, self.names, argument=argument, earlier=self.earlier)) or self._unmarked(text)
         meant = [each for each in found if not each.is_escaped]
         if meant:
             raise InvalidInputError(
                 f"{shown(text[meant[0].start : meant[0].end])} looks like a reference, and is text here",
-                hint=f"{spelled(text, meant)}; a backslash before it makes it text, and $$ is a dollar sign",
+                hint=f"{self._spelled(text, meant)}; a backslash before it makes it text, and $$ is a dollar sign",
             )
-        return _text_template(without_escapes(text, found), self.names)
+        is_code = not _CODE.isdisjoint(words_of(argument))
+        return _text_template(without_escapes(text, found), self.names, is_code=is_code)
 
-    def _check_other_slots(self, text: str) -> None:
+    def _spelled(self, text: str, found: Sequence[Placeholder]) -> str:
+        """Return what to write instead, or else the steps of which one is meant."""
+        if all(each.reference for each in found):
+            return spelled(text, found)
+        steps = ", ".join(f"${name}" for name in self.earlier[-MAX_TOLD:])
+        known = f"name a step before this one: {steps}" if steps else "no step is before this one"
+        return "; ".join(part for part in (spelled(text, found), known) if part)
+
+    def _unmarked(self, text: str) -> list[Placeholder]:
+        """Return the expression over steps that a text is as a whole, without `$` before their names."""
+        plain = text.lstrip("\\").strip()
+        if "$" in text or len(text) > MAX_REFERENCE or _OPERATOR.search(plain) is None:
+            return []
+        begun = _NAME_BEGUN.match(plain)
+        if begun is None or not (begun[1] in self.names or begun[1] in FUNCTIONS):
+            return []
+        try:
+            marked = with_dollars(plain, self.names)
+            expression = Expression(marked) if marked != plain else None
+        except InvalidInputError:
+            return []
+        if expression is None or expression.fields or not (_CALL.match(plain) or _PATH_OF_ROOT.search(marked)):
+            return []
+        if expression.calculates:
+            marked = f"{marked} | @"
+        elif not expression.joins_values and " | " in marked:
+            # A filter of another system, as in `a.title | upper`.
+            marked = marked.partition(" | ")[0]
+        return [Placeholder(0, len(text), marked, text[0] == "\\")]
+
+    def _check_other_slots(self, text: str, argument: str, depth: int) -> None:
         """Refuse a text that can only mean the result of another slot; `$1` alone may be a placeholder in a query."""
         begin = _BEGIN.match(text)
         root = begin["step"] if begin is not None else None
         refers = root in self.names and begin is not None and begin.end() < len(text) == _end_of_path(text, begin.end())
-        if refers or any(placeholders(text, self.names, with_path=True)):
+        # Deeper in, `$user.name` is a field in the language of a database.
+        is_free = depth > MAX_BATCH_DEPTH or not _CODE.isdisjoint(words_of(argument))
+        refers = refers or (not is_free and is_of_any_step(text.strip()))
+        if refers or any(placeholders(text, self.names, with_path=True, argument=argument)):
             raise InvalidInputError(
                 f"{shown(text)} looks like the result of another call, and the calls of a batch do not see each other",
-                hint="execute_workflow runs steps that use each other's results; call_tool takes this very text",
+                hint="execute_workflow runs steps that use each other's results; a single call takes this very text",
             )
 
 
-def compile_template(value: Any, *, names: Container[str] = NO_NAMES, reads_steps: bool = True) -> Template:
-    """Return the template of a value; see `Reader.template`."""
-    return Reader(names, reads_steps).template(value)
+def compile_template(
+    value: Any,
+    *,
+    names: frozenset[str] = NO_NAMES,
+    reads_steps: bool = True,
+    numbers: frozenset[str] = NO_NAMES,
+    earlier: Sequence[str] = (),
+) -> Template:
+    """Return the template of a value; see `Reader`."""
+    return Reader(names, reads_steps, numbers, earlier).template(value)
 
 
 def references(template: Template, pointer: str = "") -> Iterator[tuple[str, StepReference | StoredReference]]:
@@ -229,7 +316,8 @@ async def render(
 
     async def value_of(reference: StepReference) -> Any:
         is_known = not reference.roots & absent
-        value = await reference.expression.evaluate(roots, known=is_known)
+        # JMESPath makes no list or object of null.
+        value = await reference.expression.evaluate(roots, {}, known=is_known)
         if value is None and not is_known and not may_be_null:
             raise InvalidInputError(f"{shown(reference.text)}: none of its steps has a result")
         return value
@@ -264,11 +352,18 @@ def _as_text(value: Any) -> str:
     return "" if value is None else json.dumps(value, ensure_ascii=False, separators=(",", ":"))
 
 
-def _text_template(text: str, names: Container[str] = NO_NAMES) -> Template:
-    """Return the template of a text; `names` are the roots with which `$name || ...` can only be an expression."""
+def _text_template(text: str, names: Container[str] = NO_NAMES, *, is_code: bool = False) -> Template:
+    """Return the template of a text; `names` are the roots with which `$name || ...` can only be an expression.
+
+    If it is code, such as an expression for a calculator, its server calculates: `2 * $a.n`.
+    """
+    if "$" not in text:
+        return LiteralTemplate(text)
     alone = _ALONE.match(text)
     is_root = alone is not None and alone["step"] in names
     whole = _whole_expression(text, alone) if alone is not None and is_root else _whole_call(text)
+    if whole is None and not is_code:
+        whole = _whole_calculation(text, names)
     if whole is not None:
         return StepReference(whole)
     parts: list[str | StepReference] = []
@@ -320,6 +415,29 @@ def _whole_expression(text: str, first: re.Match[str]) -> Expression | None:
     if rest.startswith(_OPERATORS):
         raise _unclear(text)
     return None
+
+
+def _whole_calculation(text: str, names: Container[str]) -> Expression | None:
+    """Return the text as one expression with arithmetic; None if it is a text with references.
+
+    Raises:
+        InvalidInputError: it could be both.
+    """
+    if _CALCULATION.search(text) is None:
+        return None
+    try:
+        expression = Expression(text)
+    except InvalidInputError:
+        return None
+    is_known = bool(expression.roots) and all(root in names for root in expression.roots)
+    if not is_known or expression.fields or not expression.operators:
+        return None
+    if expression.calculates:
+        raise InvalidInputError(
+            f"{shown(text)} could be a calculation or a text",
+            hint=f"""write "{text} | @" to calculate, and a text as $a.n | join('', [to_string(@), ' + 1'])""",
+        )
+    return expression if expression.joins_values else None
 
 
 def _whole_call(text: str) -> Expression | None:

@@ -8,8 +8,9 @@ from typing import Any
 import anyio
 import pytest
 
-from benchmarks.first_try.calls import Written, written
+from benchmarks.first_try.calls import written
 from benchmarks.first_try.second_try import second_try
+from benchmarks.first_try.written import Written
 from benchmarks.run_first_try import Tried, error_of, run
 
 

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from benchmarks.token_figures import REPOSITORY
+from pml_gateway.example_queries.shipped import ShippedExamples
 from pml_gateway.index.calibration import COVERAGE, shipped_directory
-from pml_gateway.requests.shipped import ShippedRequests
 
 RESULTS = REPOSITORY / "benchmarks" / "results"
 DOCS = "pml_gateway/docs"
@@ -115,9 +115,9 @@ def of_the_package() -> Iterator[tuple[str, str, dict[str, str]]]:
         f"{size:.0f}",
         {f"{DOCS}/search.md": r"a (\d+) MB embedding", "CHANGELOG.md": r"shipped (\d+) MB"},
     )
-    servers = ShippedRequests().servers()
+    servers = ShippedExamples().servers()
     told = f"{sum(len(each.tools) for each in servers):,} tools of {len(servers)}"
-    yield "shipped requests", told, {f"{DOCS}/search.md": r"for ([\d,]+ tools of \d+) public servers"}
+    yield "shipped examples", told, {f"{DOCS}/search.md": r"for ([\d,]+ tools of \d+) public servers"}
 
 
 def of_one_page() -> Iterator[tuple[str, str, dict[str, str]]]:

@@ -15,6 +15,7 @@ from pml_gateway.catalog.build import build_catalog
 from pml_gateway.catalog.hidden_characters import visible, visible_schema
 from pml_gateway.catalog.model import UpstreamListing
 from pml_gateway.catalog.prompts_and_resources import OfferKind, OfferTable, build_offers
+from pml_gateway.mcp.capabilities import ServerCapabilities
 from pml_gateway.mcp.listing import Offers
 from tests.support.hidden_text import CHARACTERS, ORDINARY, SEQUENCES, hidden, ordinary, tagged, texts
 
@@ -197,7 +198,7 @@ def test_a_schema_describes_the_same_arguments_as_before(schema: dict[str, Any])
 
 
 def offers(**kinds: Any) -> OfferTable:
-    return build_offers({"s": Offers(**kinds, has_prompts=True, has_resources=True)})
+    return build_offers({"s": Offers(**kinds, capabilities=ServerCapabilities({"prompts": {}, "resources": {}}))})
 
 
 def test_prompts_go_by_their_visible_names_and_are_asked_for_by_their_own() -> None:

@@ -27,7 +27,7 @@ def tools_of(manifest: Manifest, upstream_id: str) -> list[str]:
 
 @pytest.fixture
 def file(tmp_path: Path) -> ManifestFile:
-    return ManifestFile(tmp_path / "manifests", "config.yaml")
+    return ManifestFile(tmp_path / "manifests", "config.yaml", "always")
 
 
 def test_a_saved_manifest_is_loaded_as_it_was(file: ManifestFile) -> None:
@@ -41,21 +41,21 @@ def test_a_saved_manifest_is_loaded_as_it_was(file: ManifestFile) -> None:
 def test_what_was_listed_again_alike_is_worth_a_write_after_a_while_only() -> None:
     names = {("a", "read"): "read"}
     saved = Manifest({"a": entry("read")}, names)
-    assert Manifest({"a": entry("read", at=60.0)}, names).says_no_more_than(saved)
+    assert Manifest({"a": entry("read", at=60.0)}, names).is_covered_by(saved)
     for other in (
         Manifest({"a": entry("read", at=3600.0)}, names),
+        Manifest({"a": entry("read", at=62.0)}, names),
         Manifest({"a": entry("read", "write")}, names),
         Manifest({"a": entry("read", fingerprint="g")}, names),
         Manifest({"a": entry("read")}, {("a", "read"): "a__read"}),
         Manifest({}, names),
-        Manifest({"a": entry("read")}, names, is_pinned=False),
     ):
-        assert not other.says_no_more_than(saved)
+        assert not other.is_covered_by(saved)
 
 
 def test_each_configuration_has_a_manifest_of_its_own(tmp_path: Path) -> None:
-    ManifestFile(tmp_path, "one").save(Manifest({"a": entry("read")}))
-    assert ManifestFile(tmp_path, "two").load() == Manifest()
+    ManifestFile(tmp_path, "one", "always").save(Manifest({"a": entry("read")}))
+    assert ManifestFile(tmp_path, "two", "always").load() == Manifest()
 
 
 def test_names_stay_the_same_across_a_restart(file: ManifestFile) -> None:
@@ -96,7 +96,7 @@ def test_a_damaged_manifest_is_empty_and_the_next_save_replaces_it(file: Manifes
 def test_any_json_on_disk_is_loaded_without_an_error(
     content: object, names: object, upstreams: object, one: object, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
-    file = ManifestFile(tmp_path_factory.getbasetemp(), "any")
+    file = ManifestFile(tmp_path_factory.getbasetemp(), "any", "always")
     entries = {"fingerprint": one, "tools": one, "listed_at": 1, "era": "", "server": one}
     for raw in (
         content,
@@ -175,7 +175,7 @@ ROUNDS = 40
 
 
 def _save_repeatedly(directory: Path, mine: str, start: Barrier) -> None:
-    file = ManifestFile(directory, "shared")
+    file = ManifestFile(directory, "shared", "always")
     start.wait(30)
     for number in range(1, ROUNDS + 1):
         tools = entry(*(f"{mine}{i}" for i in range(number)), at=float(number))
@@ -190,7 +190,7 @@ def test_two_processes_that_write_at_once_lose_nothing_of_each_other(tmp_path: P
     writers = [context.Process(target=_save_repeatedly, args=(tmp_path, name, start)) for name in ("a", "b")]
     for writer in writers:
         writer.start()
-    file = ManifestFile(tmp_path, "shared")
+    file = ManifestFile(tmp_path, "shared", "always")
     start.wait(30)
     names: dict[tuple[str, str], str] = {}
     while any(writer.is_alive() for writer in writers):

@@ -14,9 +14,10 @@ from pml_gateway.catalog.model import Catalog, UpstreamListing
 from pml_gateway.catalog.ownership import Ownership
 from pml_gateway.exposure.meta_tool import RESERVED
 from pml_gateway.exposure.patterns import compile_grants, compile_patterns
-from pml_gateway.policy.client import LOCAL, Client
+from pml_gateway.policy.principal import LOCAL
 from pml_gateway.policy.view import View
 from tests.catalog.listings import listing
+from tests.support.principals import principal
 
 LEGAL = re.compile(r"[a-zA-Z0-9_-]{1,64}\Z")
 PREFIXES: tuple[Prefix, ...] = ("always", "on_collision", "never")
@@ -135,9 +136,9 @@ def test_a_rule_with_the_name_of_the_first_limit_holds_where_no_manifest_knows_i
     (now,) = catalog.tools
     assert before.qualified_name != now.qualified_name
     denies = [before.qualified_name]
-    view = View(catalog, Client("c", deny=tuple(denies if rule == "deny" else ())), denies if rule != "deny" else ())
+    view = View(catalog, principal("c", deny=tuple(denies if rule == "deny" else ())), denies if rule != "deny" else ())
     assert view.tools == ()
-    assert View(catalog, Client("c", allow=tuple(denies)), ()).resolve(before.qualified_name) is now
+    assert View(catalog, principal("c", allow=tuple(denies)), ()).resolve(before.qualified_name) is now
 
 
 def test_a_name_that_a_tool_had_is_given_to_no_other() -> None:

@@ -14,6 +14,7 @@ from pml_gateway.catalog.ownership import Ownership
 from pml_gateway.catalog.prompts_and_resources import OfferKind, OfferTable, Route, build_offers
 from pml_gateway.catalog.public_uris import with_public_uris
 from pml_gateway.catalog.uris import canonical, matches_template, readings
+from pml_gateway.mcp.capabilities import ServerCapabilities
 from pml_gateway.mcp.listing import Offers
 
 SERVERS = ("a", "b", "c d/ü")
@@ -28,7 +29,7 @@ def offering(uris: list[str], templates: list[str] | None = None, **extra: Any) 
     return Offers(
         resources=tuple({"uri": uri, "name": uri} for uri in uris),
         templates=tuple({"uriTemplate": each, "name": each} for each in templates or ()),
-        has_resources=True,
+        capabilities=ServerCapabilities({"resources": {}}),
         **extra,
     )
 
@@ -249,8 +250,10 @@ def test_the_scheme_is_forwarded_in_the_letters_of_the_template_and_compared_in_
 ) -> None:
     table = build_offers(
         {
-            "other": Offers(templates=({"uriTemplate": "other://{x}"},), has_resources=True),
-            "kb": Offers(templates=({"uriTemplate": template},), has_resources=True),
+            "other": Offers(
+                templates=({"uriTemplate": "other://{x}"},), capabilities=ServerCapabilities({"resources": {}})
+            ),
+            "kb": Offers(templates=({"uriTemplate": template},), capabilities=ServerCapabilities({"resources": {}})),
         }
     )
     assert table.routes(asked, lambda _upstream_id, _name: True) == [Route("kb", forwarded)]

@@ -11,6 +11,7 @@ from pml_gateway.catalog.build import build_catalog
 from pml_gateway.catalog.model import Catalog, UpstreamListing
 from pml_gateway.catalog.prompts_and_resources import build_offers
 from pml_gateway.catalog.public_uris import with_public_meta
+from pml_gateway.mcp.capabilities import ServerCapabilities
 from pml_gateway.mcp.listing import Offers
 
 URI = "ui://view/main.html"
@@ -18,7 +19,7 @@ URI = "ui://view/main.html"
 
 def catalog(meta: Any, previous: Catalog | None = None) -> Catalog:
     tools = ({"name": "show", "inputSchema": {"type": "object"}, "_meta": meta},)
-    offers = Offers(resources=({"uri": URI, "name": "view"},), has_resources=True)
+    offers = Offers(resources=({"uri": URI, "name": "view"},), capabilities=ServerCapabilities({"resources": {}}))
     built = build_catalog([UpstreamListing("a", tools), UpstreamListing("b", tools)], previous=previous)
     return with_public_meta(replace(built, offers=build_offers({"a": offers, "b": offers})), previous)
 
@@ -34,7 +35,7 @@ def test_a_resource_of_the_second_server_is_named_by_its_public_uri(meta: dict[s
     first, second = catalog(meta).tools
     assert first.definition["_meta"] == meta
     mapped = second.definition["_meta"]
-    public = f"pml://b/{URI}"
+    public = f"ui://pml/b/{URI}"
     assert mapped.get("openai/outputTemplate", public) == mapped.get("ui/resourceUri", public) == public
     assert mapped.get("ui", {"resourceUri": public})["resourceUri"] == public
     # Whatever else it says is the server's own affair.

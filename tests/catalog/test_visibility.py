@@ -10,12 +10,13 @@ from hypothesis import strategies as st
 
 from pml_gateway.catalog.build import build_catalog
 from pml_gateway.catalog.model import UpstreamListing
-from pml_gateway.catalog.prompts_and_resources import build_offers
+from pml_gateway.catalog.prompts_and_resources import OfferKind, build_offers
 from pml_gateway.catalog.visibility import NOTHING, Variants, Visibility, build_visibility
+from pml_gateway.mcp.capabilities import ServerCapabilities
 from pml_gateway.mcp.listing import Difference, Offers, difference, with_more
-from pml_gateway.policy.client import Client
+from pml_gateway.policy.rules import HidingRule
 from pml_gateway.policy.view import View
-from pml_gateway.reports.verdicts import HidingRule, exclusions
+from tests.support.principals import principal
 
 NAMES = st.lists(st.sampled_from("abcdef"), max_size=4, unique=True)
 SETS = ("", "ask", "sample")
@@ -28,7 +29,11 @@ def listing(names: list[str]) -> tuple[tuple[dict[str, Any], ...], Offers]:
     tools = tuple({"name": name, "inputSchema": {"type": "object"}} for name in names)
     prompts = tuple({"name": f"p{name}"} for name in names)
     resources = tuple({"uri": f"{name}://r", "name": name} for name in names)
-    return tools, Offers(prompts=prompts, resources=resources, has_prompts=bool(names), has_resources=True)
+    return tools, Offers(
+        prompts=prompts,
+        resources=resources,
+        capabilities=ServerCapabilities({"prompts": {}, "resources": {}} if names else {"resources": {}}),
+    )
 
 
 @given(LISTINGS)
@@ -47,21 +52,21 @@ def test_each_client_sees_of_every_server_exactly_what_it_lists_for_clients_of_i
         visibility=build_visibility(variants),
     )
     for client_capabilities in (*SETS, "never met"):
-        client = Client("c", client_capabilities=client_capabilities)
+        client = principal("c", client_capabilities=client_capabilities)
         view = View(catalog, client, ())
         expected = {
             (server, name) for server, names in listed.items() for name in names.get(client_capabilities, names[""])
         }
         assert {(tool.upstream_id, tool.name) for tool in view.tools} == expected
-        own = {(offer.upstream_id, offer.name) for kind in view.offers._listed.values() for offer in kind}
+        own = {(offer.upstream_id, offer.name) for kind in OfferKind for offer in view.offers.listed(kind)}
         uris = {(server, f"{name}://r") for server, name in expected}
         assert own == {(server, f"p{name}") for server, name in expected} | uris
         for server, names in listed.items():
             said = view.said[server]
             assert said is not None
             given_names = names.get(client_capabilities, names[""])
-            assert said.has_prompts == bool(given_names or names[""])
-        excluded = exclusions(catalog, client, ())
+            assert said.capabilities.offers("prompts") == bool(given_names or names[""])
+        excluded = [found for tool in catalog.tools if (found := view.exclusion(tool)) is not None]
         assert {each.tool for each in excluded} == set(catalog.tools) - set(view.tools)
         assert {each.rule for each in excluded} <= {HidingRule.CAPABILITIES}
 

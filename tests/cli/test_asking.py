@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -15,6 +16,7 @@ import pytest
 
 from pml_gateway.local.endpoint import Endpoint
 from tests.support.command_line import home_of, pml
+from tests.support.memory import paths_in
 from tests.support.process import is_alive
 from tests.support.waiting import wait_for
 
@@ -92,6 +94,36 @@ def test_the_gateway_stays_for_the_minutes_that_it_waits_for_clients(home: Path)
     assert {len(server["processes"]) for server in told["servers"] if server["server"] == "shared"} == {1}
 
 
+@pytest.mark.parametrize(
+    "words",
+    [
+        "upstreams --probe",
+        "upstreams --probe --config {config}",
+        "enrich --dry-run --all",
+        "example-queries list",
+        "example-queries show shared__count",
+        "example-queries learn",
+        "example-queries remove shared__count --yes",
+        "eval init --output {folder}/queries.jsonl --force",
+        "eval --queries {folder}/queries.jsonl",
+        "migrate plan --to meta_only",
+        "migrate --to meta_only --dry-run",
+        "config --wizard --dry-run",
+        "doctor",
+    ],
+)
+def test_a_command_asks_the_running_gateway_and_starts_no_server_again(home: Path, words: str) -> None:
+    queries = home.parent / "queries.jsonl"
+    queries.write_text(json.dumps({"query": "count the calls", "gold": ["shared__count"]}) + "\n", encoding="utf-8")
+    pml("tools")
+    running, starts = machine(home)["pid"], (home.parent / "shared").read_text(encoding="utf-8")
+    # Without it, another gateway would have to start the servers to know their tools.
+    shutil.rmtree(paths_in(home).manifest_dir, ignore_errors=True)
+    pml(*words.format(config=home / "config.yaml", folder=home.parent).split())
+    assert machine(home)["pid"] == running
+    assert (home.parent / "shared").read_text(encoding="utf-8") == starts
+
+
 def test_state_outlives_other_clients_that_come_and_leave(home: Path, tmp_path: Path) -> None:
     before = int(pml("call", "per_folder__count").stdout)
     with pytest.MonkeyPatch.context() as patch:
@@ -118,6 +150,9 @@ def test_state_outlives_other_clients_that_come_and_leave(home: Path, tmp_path: 
         ("schema", "shared__count", "no__such"),
         ("tokens", "--query", "count the calls", "--context-window", "1000"),
         ("call", "shared__count", "--help"),
+        ("prompts",),
+        ("workflow", "list"),
+        ("stats", "--upstream", "shared"),
     ],
 )
 @pytest.mark.parametrize("as_json", [False, True])
@@ -138,9 +173,12 @@ def test_answers_are_those_of_a_gateway_of_its_own(home: Path, words: tuple[str,
         (("call", "shared__count", "--step", "x"), 2, "--step"),
         (("call", "shared__cuont"), 1, "did you mean"),
         (("call", "shared__cuont", "--help"), 1, "closest"),
-        (("search", "x", "--server", "nope"), 1, "servers: "),
-        (("schema", "no__such"), 1, "no tool named"),
+        (("search", "x", "--server", "nope"), 2, "known are shared, "),
+        (("schema", "no__such"), 1, "no tool named 'no__such' pml search WORDS finds tools by what they do"),
+        (("call", "no__such"), 1, "no tool named 'no__such' pml search WORDS finds tools by what they do"),
+        (("example-queries", "show", "no__such"), 1, "pml search WORDS finds tools by what they do"),
         (("tools", "--client", "nobody"), 2, "nobody"),
+        (("stats", "--upstream", "shred"), 2, "did you mean shared? known are shared, "),
         (("tools", "--mode", "nonsense"), 2, "choose from"),
     ],
 )

@@ -14,10 +14,8 @@ import pytest
 import typer
 from typer.testing import CliRunner, Result
 
-from pml_gateway.cli.app import app as root
-from pml_gateway.cli.config import config_app
+from pml_gateway.cli.app import app
 from pml_gateway.cli.output import ExitCode, fail, print_table, warn
-from pml_gateway.cli.trust import trust_app
 from pml_gateway.config.presets import PRESET_NAMES
 from pml_gateway.config.trust import TrustStore
 from pml_gateway.errors import ConfigurationError, UpstreamUnavailableError
@@ -40,10 +38,6 @@ servers:
 clients:
   ci: {{key: "${{env:CI_KEY}}", deny: ["*:delete_*"]}}
 """
-
-app = typer.Typer()
-app.add_typer(config_app)
-app.add_typer(trust_app)
 
 
 @pytest.fixture(autouse=True)
@@ -185,7 +179,7 @@ def test_a_file_with_other_problems_is_edited_and_they_are_mentioned(config_file
 
 
 def test_the_command_alone_explains_itself(config_file: Path) -> None:
-    result = pml("config")
+    result = pml("config", code=2)
 
     assert "--preset" in result.stdout
     assert "validate" in result.stdout
@@ -274,8 +268,8 @@ REFUSED = {
     "http: {metrics: true, metrics_key: '${env:SHORT}'}": "http.metrics_key",
     "http: {metrics: true}\nclients: {a: {key: '${env:LONG}'}}": "http.metrics_key",
     "http: {host: 0.0.0.0}": "http.host",
-    "references: {store: 'ftp://host'}": "references.store",
-    "references: {store: '${env:SHORT}'}": "references.store",
+    "storage: {results: 'ftp://host'}": "storage.results",
+    "storage: {results: '${env:SHORT}'}": "storage.results",
 }
 
 
@@ -287,9 +281,62 @@ def test_validate_refuses_what_is_not_served(config_file: Path, monkeypatch: pyt
     found = pml_json("config", "validate", code=78)
     assert (found["valid"], [problem["key"] for problem in found["problems"]]) == (False, [REFUSED[written]])
     assert "12345678" not in str(found)
-    refused = CliRunner().invoke(root, ["serve", "--http", "--port", "0"])
+    refused = CliRunner().invoke(app, ["serve", "--http", "--port", "0"])
     assert refused.exit_code == 78
     assert found["problems"][0]["message"].partition(";")[0] in refused.stderr
+
+
+WORKFLOWS = """\
+servers: {calc: {command: python3}}
+workflows:
+  sound: {description: Later., steps: [{tool: "calc:add"}]}
+  steps:
+    description: Goes on.
+    steps:
+      - {id: a, tool: "calc:add", arguments: {a: $b.x}}
+  nothing: {steps: [{tool: "calc:add"}]}
+  one: {description: Round., steps: [{tool: "workflows:two"}]}
+  two: {description: Round., steps: [{tool: "workflows:one"}]}
+"""
+
+
+def test_validate_refuses_workflows_that_are_unavailable(config_file: Path) -> None:
+    config_file.write_text(WORKFLOWS)
+
+    problems = {each["key"]: each for each in pml_json("config", "validate", code=78)["problems"]}
+
+    assert list(problems) == [
+        *("workflows.steps.steps.0", "workflows.nothing.description", "workflows.one.steps", "workflows.two.steps")
+    ]
+    assert [each["location"] for each in problems.values()] == [f"{config_file}:{line}" for line in (6, 8, 9, 10)]
+    assert "the steps are a" in problems["workflows.steps.steps.0"]["message"]
+    assert problems["workflows.one.steps"]["message"].endswith("call each other; remove one of these steps")
+
+
+@pytest.mark.parametrize(
+    ("written", "message"),
+    [
+        ("http: {allowed_hosts: ['https://mcp.test']}", "'https://mcp.test' is no host"),
+        ("http: {allowed_hosts: ['::1']}", "'::1' is no host"),
+        ("http: {allowed_origins: ['*']}", "'*' is no origin"),
+        ("http: {allowed_origins: ['https://app.test/']}", "'https://app.test/' is no origin"),
+        ("gateway: {namespaces: {groups: {g: []}}}", "'g' has no tools"),
+    ],
+)
+def test_validate_refuses_entries_that_nothing_can_match(config_file: Path, written: str, message: str) -> None:
+    config_file.write_text(written)
+    (problem,) = pml_json("config", "validate", code=78)["problems"]
+    assert problem["message"].startswith(message)
+    config_file.write_text("http: {allowed_hosts: [mcp.test, '[::1]:*'], allowed_origins: ['https://app.test:*']}")
+    pml("config", "validate")
+
+
+def test_validate_says_which_keys_of_a_server_are_not_read(config_file: Path) -> None:
+    config_file.write_text(
+        "servers: {a: {url: 'https://a.test', env: {A: b}, headers: {B: c}}, b: {command: python3, headers: {A: b}}}"
+    )
+    warnings = [each for each in pml_json("config", "validate")["warnings"] if "no effect" in each]
+    assert [each.partition(":")[0] for each in warnings] == ["servers.a.env", "servers.b.headers"]
 
 
 @pytest.mark.parametrize(

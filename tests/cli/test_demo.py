@@ -58,7 +58,7 @@ def test_clients_are_pointed_at_the_running_demo() -> None:
 @pytest.mark.slow
 async def test_a_demo_that_is_stopped_while_it_starts_ends_like_any_command(tmp_path: Path) -> None:
     async def stop() -> None:
-        await until(lambda: [*tmp_path.glob("home/run/*.sock")])
+        await until(lambda: [*tmp_path.glob("home/logs/*")])
         os.kill(os.getpid(), signal.SIGINT)
 
     async with anyio.create_task_group() as tasks:

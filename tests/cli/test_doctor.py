@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from pml_gateway.upstreams.lifecycle import FIRST_BACKOFF
+from pml_gateway.upstreams.faults import FIRST_BACKOFF
 from tests.support import fake_npx
 from tests.support.command_line import home_of, pml, run_here
 from tests.support.golden import check_golden
@@ -37,9 +37,11 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 
 @pytest.fixture
-def attaching(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Have the setting that doctor would mention as it is by default; doctor itself starts no gateway."""
+def attaching(home: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Have the setting as it is by default, with which doctor starts the gateway that clients share."""
     monkeypatch.delenv("PML_LOCAL__ATTACH")
+    yield
+    pml("down")
 
 
 def findings(*options: str, code: int = 0) -> list[dict[str, Any]]:
@@ -116,7 +118,7 @@ def test_a_gateway_in_order_exits_with_zero(home: Path) -> None:
 def test_tools_without_requests_are_counted_with_the_command_that_writes_some(home: Path) -> None:
     private(home, {"servers": {"calc": CALC}})
     findings = json.loads(pml("doctor", "--json").stdout)["findings"]
-    [found] = [each for each in findings if each["subject"] == "requests"]
+    [found] = [each for each in findings if each["subject"] == "example queries"]
     assert (found["severity"], found["what"]) == (
         "ok",
         "known for 0 of 14 tools; pml enrich writes some for the others",

@@ -101,7 +101,7 @@ def test_writes_once_for_each_tool(home: Path, asked: Path) -> None:
 def test_a_team_shares_what_was_written(home: Path, asked: Path, tmp_path: Path) -> None:
     report("calc", "--yes", "--all", *writer("good", asked))
     pml("enrich", "--export", str(tmp_path / "team.jsonl"))
-    assert (tmp_path / "team.jsonl").read_text() == pml("requests", "export").stdout
+    assert (tmp_path / "team.jsonl").read_text() == pml("example-queries", "export").stdout
     with home_of(tmp_path / "other", json.loads((home / "config.yaml").read_text())):
         pml("tools", "--json")
         pml("enrich", "--import", str(tmp_path / "team.jsonl"))
@@ -123,8 +123,8 @@ def test_a_writer_that_is_not_installed_is_told_before_anything_is_asked(home: P
 
 
 def test_names_a_server_that_is_meant(home: Path) -> None:
-    result = pml("enrich", "flies", "--dry-run", code=1)
-    assert "there is no server 'flies'; did you mean files?" in result.stderr
+    result = pml("enrich", "flies", "--dry-run", code=2)
+    assert "no server 'flies' is configured; did you mean files?" in result.stderr
 
 
 def test_a_run_that_nobody_watches_takes_a_named_writer_only(home: Path, asked: Path) -> None:
@@ -178,11 +178,10 @@ def test_what_is_flagged_held_back_or_switched_off_is_not_sent(tmp_path: Path, a
         }
         trust_gate = TrustGate(PinsFile(paths.pins_dir, paths.identity(None)))
         trust_gate.admit(entries, settings.servers, settings.trust)
-        trust_gate.note(trust_gate.unread())
+        trust_gate.note(trust_gate.unlinted())
         changed = [*tools[:2], definition("later", f"Files it. {poison}")]
         entries["up"] = ManifestEntry(entries["up"].fingerprint, tuple(changed), 1.0)
-        naming = settings.naming
-        manifest = ManifestFile.of(paths.manifest_dir, paths.identity(None), naming.prefix, naming.max_length)
+        manifest = ManifestFile(paths.manifest_dir, paths.identity(None), settings.naming.prefix)
         manifest.save(Manifest(entries))
         shown = report("--show-prompt", *writer("good", asked))
         of_another = report("--dry-run", "off", *writer("good", asked))

@@ -16,6 +16,7 @@ from pml_gateway.cli.app import app
 from pml_gateway.index.evaluation import drawn
 from pml_gateway.installation import TRANSFORMERS, adding
 from tests.index.test_evaluation import KEYS
+from tests.support.process import OWN_GATEWAYS
 
 TOOLS = [
     {"id": "files:read", "server": "files", "name": "read_file", "description": "Read the contents of a file on disk"},
@@ -33,9 +34,9 @@ DISTRACTORS = [
     {"id": "weather:now", "server": "weather", "name": "now", "description": "Current weather of a city"},
     {"id": "mail:send", "server": "mail", "name": "other", "description": "The same id again"},
 ]
-REQUESTS = [
-    {"id": "files:read", "requests": ["what does my note say", "open the shopping list"]},
-    {"id": "mail:send", "requests": ["let Anna know"]},
+EXAMPLES = [
+    {"id": "files:read", "examples": ["what does my note say", "open the shopping list"]},
+    {"id": "mail:send", "examples": ["let Anna know"]},
 ]
 
 
@@ -45,10 +46,11 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     for name in [name for name in os.environ if name.startswith("PML_")]:
         monkeypatch.delenv(name)
     monkeypatch.setenv("PML_HOME", str(tmp_path / "home"))
-    monkeypatch.setenv("NO_COLOR", "1")
+    for name, value in {**OWN_GATEWAYS, "NO_COLOR": "1"}.items():
+        monkeypatch.setenv(name, value)
     monkeypatch.setenv("COLUMNS", "100")
     monkeypatch.chdir(tmp_path)
-    for file, rows in (("tools", TOOLS), ("queries", QUERIES), ("distractors", DISTRACTORS), ("requests", REQUESTS)):
+    for file, rows in (("tools", TOOLS), ("queries", QUERIES), ("distractors", DISTRACTORS), ("examples", EXAMPLES)):
         Path(f"{file}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     yield tmp_path / "home"
 
@@ -77,18 +79,18 @@ def test_files_are_measured_into_exactly_the_promised_keys() -> None:
     assert data["p50_ms"] > 0
 
 
-def test_requests_are_counted_and_find_what_the_tool_does_not_say() -> None:
+def test_examples_are_counted_and_find_what_the_tool_does_not_say() -> None:
     Path("queries.jsonl").write_text(json.dumps({"query": "my shopping list, please", "gold": ["files:read"]}))
-    data = report(*FILES, "--requests", "requests.jsonl")
-    assert set(data) == KEYS | {"model", "ranking", "with_requests"}
-    assert (data["with_requests"], data["recall@1"]) == (2, 1.0)
-    assert "tools of which requests are known" in run(*FILES, "--requests", "requests.jsonl").output
+    data = report(*FILES, "--examples", "examples.jsonl")
+    assert set(data) == KEYS | {"model", "ranking", "with_examples"}
+    assert (data["with_examples"], data["recall@1"]) == (2, 1.0)
+    assert "tools of which examples are known" in run(*FILES, "--examples", "examples.jsonl").output
 
 
-def test_a_share_of_the_tools_keeps_its_requests_and_a_seed_says_which() -> None:
-    half = ("--requests", "requests.jsonl", "--requests-share", "0.5")
-    assert report(*FILES, *half)["with_requests"] == 1
-    assert report(*FILES, "--requests", "requests.jsonl", "--requests-share", "0")["with_requests"] == 0
+def test_a_share_of_the_tools_keeps_its_examples_and_a_seed_says_which() -> None:
+    half = ("--examples", "examples.jsonl", "--examples-share", "0.5")
+    assert report(*FILES, *half)["with_examples"] == 1
+    assert report(*FILES, "--examples", "examples.jsonl", "--examples-share", "0")["with_examples"] == 0
     first = {at: drawn({"a": ("x",), "b": ("y",)}, 0.5, at) for at in range(8)}
     assert first == {at: drawn({"b": ("y",), "a": ("x",)}, 0.5, at) for at in range(8)}
     assert {key for each in first.values() for key in each} == {"a", "b"}
@@ -97,19 +99,19 @@ def test_a_share_of_the_tools_keeps_its_requests_and_a_seed_says_which() -> None
 @pytest.mark.parametrize(
     ("content", "said"),
     [
-        ('{"id": "files:write", "requests": ["x"]}', "'files:write', which is none of the 2 tools"),
-        ('{"id": "files:read", "requests": "x"}', "holds no requests"),
-        ('{"id": "files:read", "requests": [" "]}', "holds no requests"),
-        ('{"requests": ["x"]}', "holds no requests"),
-        ("[" * 3, "requests.jsonl:1 is no JSON"),
-        ("", "holds no requests"),
-        (json.dumps({"id": "files:read", "requests": ["x"] * 17}), "17 requests for 'files:read', and at most 16"),
-        ('{"id": "mail:send", "requests": []}\n' * 2, "'mail:send' twice"),
+        ('{"id": "files:write", "examples": ["x"]}', "'files:write', which is none of the 2 tools"),
+        ('{"id": "files:read", "examples": "x"}', "holds no examples"),
+        ('{"id": "files:read", "examples": [" "]}', "holds no examples"),
+        ('{"examples": ["x"]}', "holds no examples"),
+        ("[" * 3, "examples.jsonl:1 is no JSON"),
+        ("", "holds no examples"),
+        (json.dumps({"id": "files:read", "examples": ["x"] * 17}), "17 examples for 'files:read', and at most 16"),
+        ('{"id": "mail:send", "examples": []}\n' * 2, "'mail:send' twice"),
     ],
 )
-def test_a_file_of_requests_that_cannot_be_meant_is_refused(content: str, said: str) -> None:
-    Path("requests.jsonl").write_text(content)
-    result = run(*FILES, "--requests", "requests.jsonl")
+def test_a_file_of_examples_that_cannot_be_meant_is_refused(content: str, said: str) -> None:
+    Path("examples.jsonl").write_text(content)
+    result = run(*FILES, "--examples", "examples.jsonl")
     assert result.exit_code == 1
     assert said in " ".join(result.output.split())
 
@@ -117,13 +119,13 @@ def test_a_file_of_requests_that_cannot_be_meant_is_refused(content: str, said: 
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (("--requests", "requests.jsonl"), "needs --tools"),
-        ((*FILES, "--requests-share", "0.5"), "needs --requests"),
-        ((*FILES, "--requests", "requests.jsonl", "--requests-share", "1.5"), "1.5 is not from 0 to 1"),
-        ((*FILES, "--requests", "requests.jsonl", "--requests-share", "nan"), "nan is not from 0 to 1"),
+        (("--examples", "examples.jsonl"), "needs --tools"),
+        ((*FILES, "--examples-share", "0.5"), "needs --examples"),
+        ((*FILES, "--examples", "examples.jsonl", "--examples-share", "1.5"), "1.5 is not from 0 to 1"),
+        ((*FILES, "--examples", "examples.jsonl", "--examples-share", "nan"), "nan is not from 0 to 1"),
     ],
 )
-def test_options_of_requests_that_do_not_fit_are_refused(arguments: tuple[str, ...], said: str) -> None:
+def test_options_of_examples_that_do_not_fit_are_refused(arguments: tuple[str, ...], said: str) -> None:
     result = run(*arguments)
     assert result.exit_code == 2
     assert said in result.output

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from tests.support.command_line import commands, home_of, pml
+from tests.support.process import write_settings
 
 COMMANDS = commands()
 LEAVES = {
@@ -34,8 +35,8 @@ WITHOUT_CONFIGURATION = {
     "pml init",
     "pml migrate back",
     "pml refresh",
-    "pml requests export",
-    "pml requests import",
+    "pml example-queries export",
+    "pml example-queries import",
     "pml service status",
     "pml service uninstall",
     "pml stats clear",
@@ -57,9 +58,9 @@ ARGUMENTS: dict[str, list[str]] = {
     "pml migrate": ["--to", "hybrid_balanced"],
     "pml remove": ["a"],
     "pml rename": ["a", "b"],
-    "pml requests import": ["requests.jsonl"],
-    "pml requests remove": ["a__b"],
-    "pml requests show": ["a__b"],
+    "pml example-queries import": ["examples.jsonl"],
+    "pml example-queries remove": ["a__b"],
+    "pml example-queries show": ["a__b"],
     "pml schema": ["a__b"],
     "pml secrets remove": ["A"],
     "pml secrets set": ["A"],
@@ -180,3 +181,32 @@ def test_no_servers_is_a_matter_of_configuration() -> None:
     assert said.index("pml init") < said.index("pml demo")
     error = json.loads(pml("tools", "--json", code=78).stdout)["error"]
     assert set(error) == {"code", "message", "hint", "details"}
+
+
+@pytest.mark.parametrize("group", [name for name in COMMANDS if name not in LEAVES] + ["pml config", "pml migrate"])
+def test_a_group_that_does_nothing_by_itself_prints_its_help_and_ends_as_an_error_of_usage(group: str) -> None:
+    assert "Example: pml " in pml(*group.split()[1:], code=2).stdout
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "enrich {} --dry-run",
+        "example-queries list --server {}",
+        "example-queries remove --server {}",
+        "search x --server {}",
+        "stats --upstream {}",
+        "upstreams logs {}",
+        "upstreams login {}",
+        "disable {}",
+        "rename {} other",
+    ],
+)
+def test_an_unknown_server_is_an_error_of_usage_in_every_command(home: Path, words: str) -> None:
+    write_settings(home, {"servers": {"calc": {"command": "no-such-command-of-pml"}}})
+    assert "did you mean calc?" in pml(*words.format("clac").split(), code=2).stderr
+
+
+@pytest.mark.parametrize(("word", "meant"), [("stop", "down"), ("start", "up"), ("toools", "tools")])
+def test_an_unknown_command_is_told_with_the_one_that_is_meant(word: str, meant: str) -> None:
+    assert f"Did you mean '{meant}'?" in pml(word, code=2).output

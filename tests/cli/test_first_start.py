@@ -40,5 +40,6 @@ async def test_a_rule_is_called_idle_only_when_every_server_has_listed_its_tools
         assert warned() == []
         upstreams["late"].hang = False
         await until(warned)
-        assert warned() == ["gateway.blacklisted_tools: 'up:typo' matches no tool; `pml tools` lists the names"]
+        (idle,) = warned()
+        assert idle.startswith("gateway.blacklisted_tools: 'up:typo' matches no tool; ")
         tasks.cancel_scope.cancel()

@@ -19,6 +19,7 @@ OUTPUTS = {
     "tools-meta-only": ["tools", "--mode", "meta_only"],
     "tools-explain": ["tools", "--client", "bot", "--explain"],
     "search-servers": ["search", "*"],
+    "search-menu": ["search", "*", "--server", "calc"],
     "search-unknown": ["search", "create a page in notion"],
     "search-name": ["search", "calc__date_difference", "--limit", "1"],
     "search-signature": ["search", "calc__date_difference", "--limit", "1", "--detail", "signature"],
@@ -30,7 +31,7 @@ OUTPUTS = {
     "config-presets": ["config", "presets"],
     "config-reference": ["config", "reference", "search"],
     "docs": ["docs"],
-    "requests-list": ["requests", "list", "--server", "calc"],
+    "example-queries-list": ["example-queries", "list", "--server", "calc"],
 }
 
 UNWRAPPED = {"schema-markdown", "schema-typescript", "call-help", "config-show"}
@@ -42,7 +43,7 @@ FAILURES = {
     "call-missing-argument": (["call", "calc__evaluate_expression"], 1),
     "schema-unknown-tool": (["schema", "calc__nothing"], 1),
     "tools-unknown-mode": (["tools", "--mode", "hybird"], 2),
-    "requests-unknown-tool": (["requests", "show", "calc__nothing"], 1),
+    "example-queries-unknown-tool": (["example-queries", "show", "calc__nothing"], 1),
     "docs-unknown-topic": (["docs", "mode"], 2),
 }
 
@@ -59,8 +60,8 @@ JSON = {
     "config validate": ["config", "validate"],
     "config --preset": ["config", "--preset", "full_proxy", "--dry-run"],
     "prompts": ["prompts"],
-    "requests list": ["requests", "list"],
-    "requests show": ["requests", "show", "calc__date_difference"],
+    "example-queries list": ["example-queries", "list"],
+    "example-queries show": ["example-queries", "show", "calc__date_difference"],
     "workflow list": ["workflow", "list"],
     "workflow validate": ["workflow", "validate"],
     "trust --list": ["trust", "--list"],

@@ -207,7 +207,7 @@ def test_later_runs_only_add_and_keep_every_comment(home: Path) -> None:
     config.write_text(config.read_text().replace("  calc:\n", "  # sums and dates\n  calc:\n", 1))
     before = config.read_text()
 
-    assert "has all of these servers already" in pml("init", "--yes").stderr
+    assert "already has all of these servers" in pml("init", "--yes").stderr
     assert config.read_text() == before
 
     values = json.loads(file.read_text())
@@ -481,6 +481,28 @@ def test_scopes_and_ways_that_a_client_lacks_are_told(home: Path) -> None:
     assert not Path(".cursor/mcp.json").exists()
 
 
+def test_a_dry_run_names_only_the_connections_that_the_real_run_leaves(home: Path) -> None:
+    claude_code(home)
+    pml("init", "--yes")
+    pml("connect", "cursor", "--yes")
+    assert "still connected" not in pml("disconnect", "cursor", "--dry-run").stderr
+    pml("connect", "cursor", "--scope", "project", "--yes")
+    for words in (("--dry-run",), ("--yes",)):
+        assert "still connected: Cursor (project); pml" in pml("disconnect", "cursor", *words).stderr
+
+
+def test_in_the_home_folder_a_file_of_the_user_and_the_project_is_one(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    claude_code(home)
+    pml("init", "--yes")
+    monkeypatch.chdir(home)
+    pml("connect", "cursor", "--scope", "project", "--yes")
+    assert "still connected" not in pml("disconnect", "cursor", "--scope", "project", "--dry-run").stderr
+    assert [edit["scope"] for edit in pml_json("disconnect", "cursor", "--all-scopes", "--yes")["edits"]] == ["user"]
+    assert not (home / ".cursor/mcp.json").exists()
+
+
 def test_copied_blocks_with_a_client_s_variables_are_warned_of(home: Path) -> None:
     (home / ".pml").mkdir()
     (home / ".pml" / "config.yaml").write_text(
@@ -530,6 +552,7 @@ def test_a_removed_server_comes_back_under_no_name_until_it_is_asked_for(home: P
     again = pml("init", "--yes")
 
     assert configured(home) == ["sums-cursor"]
+    assert "already has all of these servers, except those that you removed" in again.stderr
     assert "was taken out as 'sums'; pml init --removed brings it back" in again.stderr
     assert SECRETS[0] not in (home / ".pml" / "removed.json").read_text()
     pml("init", "--removed", "--yes")

@@ -19,6 +19,7 @@ from pml_gateway.secrets.env_file import stored_variables
 from pml_gateway.secrets.references import resolve_in
 from pml_gateway.working_directory import WorkingDirectory
 from tests.support.command_line import home_of
+from tests.support.scripted_machine import scripted_machine
 
 KEY = "abcDEF1234567890ghij"
 OTHER = "zzzDEF0987654321zzzz"
@@ -249,6 +250,14 @@ def test_stored_values_are_listed_with_their_users_and_never_shown(home: Path, m
         {"name": "ACME_API_KEY", "used_by": ["servers.acme.env.API_KEY"], "overrides": True},
         {"name": "LEFT_OVER", "used_by": [], "overrides": False},
     ]
+
+
+def test_a_value_is_said_to_be_stored_or_removed_before_gateways_are_said_to_follow(home: Path) -> None:
+    with scripted_machine(home, {"reload": {"pid": 7, "gateways": [{}]}}):
+        stored = pml("secrets", "set", "LEFT_OVER", stdin=f"{OTHER}\n").stderr
+        removed = pml("secrets", "remove", "LEFT_OVER", "--yes").stderr
+    assert 0 <= stored.find("stored LEFT_OVER") < stored.find("1 running gateway follows")
+    assert 0 <= removed.find("removed LEFT_OVER") < removed.find("1 running gateway follows")
 
 
 @pytest.mark.field("C4")

@@ -30,6 +30,7 @@ from pml_gateway.local.entry import gateway_command
 from pml_gateway.local.machine import STARTS
 from pml_gateway.local.starting import reach
 from pml_gateway.local.status import OTHERS
+from pml_gateway.owner import operations
 from pml_gateway.serve.reload import APPLIED
 from pml_gateway.types import JsonObject
 from tests.local.bridged import Bridged
@@ -119,6 +120,21 @@ def test_up_says_where_one_runs_and_keeps_it_from_ending_by_itself(home: Path) -
         shown = pml("up")
         assert "runs already, for 3 min: process 4711" in shown.stdout
         assert machine.endpoint.log in shown.stderr
+
+
+def test_up_says_where_a_running_one_now_listens_and_that_it_stays(home: Path) -> None:
+    listening = {**STATUS, "url": "http://127.0.0.1:9000/mcp"}
+    with scripted_machine(home, {"status": listening, "keep": {}, "http": {"url": listening["url"]}}):
+        shown = " ".join(pml("up", "--http").stdout.split())
+        assert "it now listens at http://127.0.0.1:9000/mcp and stays until pml down" in shown
+        assert "it stays until pml down" in " ".join(pml("up").stdout.split())
+
+
+def test_a_restart_starts_no_gateway_where_none_runs(home: Path) -> None:
+    shown = " ".join(pml("restart").stderr.split())
+    assert "no gateway of this machine runs; the next client starts one, or: pml up" in shown
+    told = answer("restart")
+    assert (told["pid"], told["started"], answer("status")["machine"]) == (None, False, None)
 
 
 @pytest.mark.parametrize("word", ["up", "restart", "down"])
@@ -244,7 +260,7 @@ def test_one_that_a_client_started_waits_for_clients_after_a_restart_and_still_e
 ) -> None:
     config = str(home / "config.yaml")
     reach(Endpoint.of(home, config), gateway_command(str(home), config), time.monotonic() + 30).close()
-    assert commands.ask(Endpoint.of(home, config), "status", 30)
+    assert commands.ask(Endpoint.of(home, config), operations.STATUS, 30)
     assert answer("status")["machine"]["started_by"] == "client"
     for command in ("upstreams", "refresh"):
         assert "has served no client yet" in pml(command).stderr
@@ -375,6 +391,7 @@ def test_what_up_asked_for_is_taken_over_by_the_one_that_a_client_starts_after_a
     [written] = (home / "run").glob("*.up")
     assert (written.stat().st_mode & 0o777, "of-my-shell" in written.read_text()) == (0o600, False)
     kill_gateway(home)
+    assert "was killed; pml up, or the next client, starts it again" in " ".join(pml("status").stderr.split())
     with attached(home):
         assert wait_until(lambda: answer("status")["machine"]["url"] == first["url"])
         second = answer("status")["machine"]
@@ -388,6 +405,18 @@ def test_what_up_asked_for_is_taken_over_by_the_one_that_a_client_starts_after_a
     assert answer("restart")["url"] == first["url"]
     answer("down")
     assert not [*(home / "run").iterdir()]
+
+
+@pytest.mark.slow
+def test_up_says_that_the_gateway_before_was_killed_and_listens_where_it_is_asked_to_now(home: Path) -> None:
+    serve_waiting(home)
+    first = answer("up", "--http", "--port", "0")
+    kill_gateway(home)
+    done = pml("up", "--http", "--port", "0")
+    assert "was killed; this one takes its place" in done.stderr
+    assert answer("status")["machine"]["url"] != first["url"]
+    assert answer("status")["errors"] == []
+    answer("down")
 
 
 @pytest.mark.slow
@@ -508,7 +537,7 @@ def test_status_shows_clients_and_servers_in_80_columns(home: Path) -> None:
         assert max(map(len, shown.stdout.splitlines())) <= 80
         check_golden("status-machine.txt", shown.stdout, {str(home.parent): "<folder>"})
         report = answer("status")
-    assert report["machine"] == busy(home)
+    assert {**report["machine"], "upstreams": []} == busy(home)
     assert report["gateways"] == []
 
 

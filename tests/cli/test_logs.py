@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 
 from pml_gateway.config.servers import UpstreamDefinition
-from pml_gateway.processes.child_log import MAX_LOG_BYTES, LogReader, log_path, old_log, open_child_log
+from pml_gateway.processes.child_log import MAX_LOG_BYTES, LogReader, log_path, open_child_log
+from pml_gateway.telemetry.log_file import old_log
 from tests.support.command_line import run_here
 from tests.support.process import environment, write_settings
 

@@ -71,10 +71,19 @@ def test_a_running_gateway_follows_and_its_calls_are_judged(tmp_path: Path) -> N
     assert [(row["tool"], row["calls"]) for row in report["tools"]] == [("up:echo", 3)]
     assert "up__echo" not in report["never_used"]
     assert report["lists"] == 2
-    assert answer(tmp_path, "stats", "--client", "nobody")["calls"] == 0
+    refused = run_pml(tmp_path, "stats", "--client", "anonymos")
+    assert (refused.returncode, refused.stdout) == (2, "")
+    assert "no client 'anonymos' is configured or recorded; did you mean anonymous?" in refused.stderr
+    assert answer(tmp_path, "stats", "--client", "anonymous")["calls"] == 3
+    assert answer(tmp_path, "stats", "--client", "anonymous", "--since", "1h", "--upstream", "up")["calls"] == 3
+    of_one = answer(tmp_path, "stats", "--upstream", "up")
+    assert (of_one["calls"], of_one["calls_led_by_search"]) == (3, 0)
+    assert (of_one["searches"], of_one["lists"], of_one["saved_tokens"]) == (None, None, None)
+    assert "lists" not in run_pml(tmp_path, "stats", "--upstream", "up").stdout
     shown = run_pml(tmp_path, "stats", extra={"COLUMNS": "80"})
     assert "up__echo" in shown.stdout
-    assert answer(tmp_path, "migrate", "status")["reasons_to_wait"][0] == "3 calls in this stage; 100 are wanted"
+    reasons = answer(tmp_path, "migrate", "status")["reasons_to_wait"]
+    assert reasons[0] == "3 calls in this stage, at least 100 are advised"
     assert answer(tmp_path, "stats", "clear")["cleared_calls"] == 3
     assert answer(tmp_path, "stats")["calls"] == 0
 

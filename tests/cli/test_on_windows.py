@@ -17,9 +17,10 @@ SENTENCE = "one gateway for the machine is not supported on Windows; `pml serve 
 SERVERS = {"servers": {"files": {"command": "no-such-command-of-pml", "enabled": False}}}
 
 AS_ON_WINDOWS = """
-import sys
+import sys, types
 
 sys.modules["fcntl"] = None
+sys.modules["msvcrt"] = types.ModuleType("msvcrt")
 sys.platform = "win32"
 from pml_gateway.__main__ import main
 

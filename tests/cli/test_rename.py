@@ -12,18 +12,20 @@ import pytest
 from mcp.shared.auth import OAuthClientInformationFull, OAuthToken
 from typer.testing import CliRunner
 
+from pml_gateway.catalog.build import Prefix
 from pml_gateway.catalog.manifest import Manifest, ManifestEntry, ManifestFile
 from pml_gateway.cli.app import app
 from pml_gateway.config.load import load_user_settings
 from pml_gateway.config.servers import AuthDefinition
-from pml_gateway.owner.server_state import copy_state
+from pml_gateway.example_queries.library import ExampleLibrary, ExampleOrigin
 from pml_gateway.paths import Paths
-from pml_gateway.requests.library import RequestLibrary, RequestOrigin
+from pml_gateway.setup.server_state import copy_state
+from pml_gateway.storage.tables import Connection
 from pml_gateway.trust.identity import identity_of
 from pml_gateway.trust.pins import Acceptance, Form, Pins, PinsFile, ServerPins
 from pml_gateway.trust.verdict import SubjectKind
 from pml_gateway.upstreams.auth.logins import LoginStore, StoredLogin
-from pml_gateway.usage.database import open_for_writing
+from pml_gateway.usage.database import usage_tables
 from pml_gateway.usage.history import RecordFilter, most_used, read_history
 from tests.support.authorization import keys_in_files
 from tests.support.command_line import home_of
@@ -44,8 +46,8 @@ def rename() -> None:
     assert result.exit_code == 0, result.output
 
 
-def manifest_of(paths: Paths, prefix: str) -> ManifestFile:
-    return ManifestFile.of(paths.manifest_dir, paths.identity(None), prefix, 52)
+def manifest_of(paths: Paths, prefix: Prefix) -> ManifestFile:
+    return ManifestFile(paths.manifest_dir, paths.identity(None), prefix)
 
 
 def login_of(paths: Paths, server: str) -> Path:
@@ -70,20 +72,24 @@ def fill(paths: Paths) -> None:
     token = OAuthToken(access_token="secret-token")
     login = StoredLogin(server_url=URL, tokens=token, client=client, obtained_at=time.time())
     LoginStore(paths.auth_dir).save(login_of(paths, "notes"), login)
-    RequestLibrary(paths.requests_dir).put(
-        "digest", ["show my notes"], RequestOrigin.OWNER, name="read", server="notes"
+    ExampleLibrary(paths.example_queries_dir).put(
+        "digest", ["show my notes"], ExampleOrigin.OWNER, name="read", server="notes"
     )
-    with closing(open_for_writing(paths.usage_file)) as database:
+    hits = json.dumps([["notes", "read"], ["calc", "notes"]])
+
+    def record(database: Connection) -> None:
         for number, (of, upstream) in enumerate(((config, "notes"), (config, "calc"), ("another", "notes"))):
             database.execute(
                 "INSERT INTO calls (id, at, config, upstream, tool, client, code, seconds, how, mode, stage)"
                 " VALUES (?, ?, ?, ?, 'read', 'c', 'OK', 0.1, 'direct', 'hybrid', 's')",
                 (number, time.time(), of, upstream),
             )
-        hits = json.dumps([["notes", "read"], ["calc", "notes"]])
         database.execute(
             "INSERT INTO searches VALUES (1, ?, ?, 1, 'c', 'hybrid', 's', 'q', ?)", (time.time(), config, hits)
         )
+
+    with closing(usage_tables(paths.usage_file)) as tables:
+        tables.change(record)
 
 
 def check(paths: Paths) -> None:
@@ -106,7 +112,7 @@ def check(paths: Paths) -> None:
     assert login is not None
     assert login.access_token == "secret-token"
     assert not login_of(paths, "notes").exists()
-    assert [each.server for each in RequestLibrary(paths.requests_dir).entries()] == ["diary"]
+    assert [each.server for each in ExampleLibrary(paths.example_queries_dir).entries()] == ["diary"]
     assert most_used(paths.usage_file, config) == (("calc", "read"), ("diary", "read"))
     assert most_used(paths.usage_file, "another") == (("notes", "read"),)
     history = read_history(paths.usage_file, RecordFilter(config, upstream="diary"))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 from pathlib import Path
 from typing import Any
@@ -187,6 +188,7 @@ def test_what_a_new_name_opens_is_said_before_it_is_asked_for(home: Path) -> Non
     (home / "config.yaml").write_text(CONFIG.replace('"calc:add"', '"memo*"'))
 
     shown = pml("rename", "notes", "memo", "--yes").output
+    assert "calls to notes__... now fail" in shown
 
     warning = shown.index("clients.ci.allow: 'memo*' gives tools of this server under its new name")
     assert warning < shown.index("+  memo:") < shown.index("wrote ")
@@ -253,8 +255,37 @@ def test_a_server_is_switched_off_and_on(home: Path) -> None:
 
     pml("enable", "calc", "notes", "--yes")
 
-    assert "enabled: true}" in config(home)
+    assert config(home) == CONFIG
     assert "enabled already" in pml("enable", "calc", "--yes").stderr
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ("{command: a, enabled: false}", "{command: a}"),
+        ("{disabled: true, command: a}", "{command: a}"),
+        ("{command: a, enabled: false}  # slow", "{command: a}  # slow"),
+        ("\n    command: a\n    # slow\n    enabled: false", "\n    command: a\n    # slow\n    enabled: true"),
+        ("\n    command: a\n    enabled: false  # slow", "\n    command: a\n    enabled: true   # slow"),
+        ("\n    <<: {command: a, enabled: false}", "\n    <<: {command: a, enabled: false}\n    enabled: true"),
+    ],
+)
+def test_a_server_that_is_enabled_again_stands_there_as_if_it_never_was_disabled(
+    home: Path, before: str, after: str
+) -> None:
+    (home / "config.yaml").write_text(f"servers:\n  a: {before}\nlog: {{level: info}}\n")
+    pml("enable", "a", "--yes")
+    assert config(home) == f"servers:\n  a: {after}\nlog: {{level: info}}\n"
+
+
+def test_what_else_is_said_of_tools_stays_when_one_is_enabled(home: Path) -> None:
+    tools = "{erase: {effect: destructive}, look: {enabled: false}}"
+    (home / "config.yaml").write_text(f"servers:\n  a: {{command: a, tools: {tools}}}\n")
+    pml("enable", "a:look", "a__look", "--yes")
+    assert servers(home)["a"]["tools"] == {"erase": {"effect": "destructive"}}
+    (home / "config.yaml").write_text("servers:\n  a:\n    command: a\n    tools: {}\n")
+    pml("disable", "a:look", "--yes")
+    assert servers(home)["a"]["tools"] == {"look": {"enabled": False}}
 
 
 def test_a_rename_rewrites_the_rules_and_workflows_that_name_the_server(home: Path) -> None:
@@ -308,6 +339,7 @@ def test_a_server_that_works_says_what_it_offers(home: Path) -> None:
     done = pml("add", "sums", "--yes", "--", sys.executable, "-m", "pml_gateway.demo.servers.calc")
 
     assert "sums works: 14 tools" in done.stdout
+    assert re.search(r"sums +14 tools, seen \d+ s ago", pml("status").stdout)
 
 
 @pytest.mark.parametrize("name", ["calc:add", "calc__add"])
@@ -317,9 +349,11 @@ def test_a_tool_is_switched_off_and_on_by_name(home: Path, name: str) -> None:
     assert parse(text, "user", home / "config.yaml").values["servers"]["calc"]["tools"] == {"add": {"enabled": False}}
     assert "# the notes" in text
     assert "disabled already" in pml("disable", name, "--yes").output
+    pml("disable", "calc:sub", "--yes")
     pml("enable", name, "--yes")
-    values = parse((home / "config.yaml").read_text(), "user", home / "config.yaml").values
-    assert values["servers"]["calc"]["tools"] == {"add": {"enabled": True}}
+    assert servers(home)["calc"]["tools"] == {"sub": {"enabled": False}}
+    pml("enable", "calc:sub", "--yes")
+    assert config(home) == CONFIG
     assert "enabled already" in pml("enable", name, "--yes").output
 
 

@@ -16,11 +16,12 @@ import pytest
 
 from pml_gateway.config.settings import Settings
 from pml_gateway.mcp.transport import open_streams
-from pml_gateway.reports.status import by_process
-from pml_gateway.serve.control import ask_gateways
+from pml_gateway.owner.operations import RECONNECT
+from pml_gateway.owner.sockets import ask_gateways
+from pml_gateway.reports.status import merged_rows
 from pml_gateway.upstreams.auth.login import log_in
 from pml_gateway.upstreams.auth.logins import LoginStore
-from pml_gateway.upstreams.lifecycle import UpstreamState
+from pml_gateway.upstreams.connector import UpstreamState
 from tests.support.authorization import keys_in_files, protected
 from tests.support.command_line import home_of, pml, run_here
 from tests.support.machine import open_machine
@@ -153,21 +154,20 @@ async def test_one_process_is_told_once_however_many_folders_it_serves(tmp_path:
         opened.attached("a", folder=one),
         opened.attached("b", folder=two, mode="hybrid"),
     ):
-        await until(lambda: len([*(tmp_path / "run").glob("*.sock")]) == 2)
         gateways = [profile.runtime.gateway for profile in opened.profiles.all if profile.runtime]
         await until(lambda: all(len(gateway.state.catalog.tools) == 2 for gateway in gateways))
         done = await anyio.to_thread.run_sync(partial(run_here, tmp_path, words, "--json"))
         (gateway,) = json.loads(done.stdout)["gateways"]
         shown = (await anyio.to_thread.run_sync(partial(run_here, tmp_path, words))).stdout
     assert (gateway["mode"], gateway["tools"]) == ("hybrid, meta_only", 2)
-    assert sum(line.startswith("up ") for line in shown.splitlines()) == 1
+    # Below, of the gateway that clients share, are the processes of each server.
+    assert sum(line.startswith("up ") for line in shown.partition("\nclient ")[0].splitlines()) == 1
 
 
 @pytest.mark.anyio
 async def test_no_mode_is_told_of_a_gateway_that_is_kept_for_the_next_client(tmp_path: Path) -> None:
     async with open_machine(tmp_path, {"up": ScriptedServer([tool("hello")])}) as opened:
         async with opened.attached(mode="semantic"):
-            await until(lambda: [*(tmp_path / "run").glob("*.sock")])
             assert [each["mode"] for each in (await status(tmp_path, "--json"))["gateways"]] == ["semantic"]
         await until(lambda: not opened.profiles.members)
         (gateway,) = (await status(tmp_path, "--json"))["gateways"]
@@ -194,7 +194,6 @@ async def test_a_server_that_was_seen_before_the_start_is_not_said_never_to_have
 async def test_an_edit_that_is_not_served_is_said(tmp_path: Path) -> None:
     upstream = ScriptedServer([tool("hello")])
     async with open_machine(tmp_path, {"up": upstream}) as opened, opened.attached():
-        await until(lambda: [*(tmp_path / "run").glob("*.sock")])
         (tmp_path / "config.yaml").write_text("servers: [", encoding="utf-8")
         report = await status(tmp_path, "--json")
         async with opened.attached("later", introduced=False) as other:
@@ -206,16 +205,13 @@ async def test_an_edit_that_is_not_served_is_said(tmp_path: Path) -> None:
 
 
 def test_a_server_that_is_not_the_same_in_all_folders_is_told_with_them() -> None:
-    def report(folder: str, pid: int = 1, **row: Any) -> dict[str, Any]:
+    def report(folder: str, **row: Any) -> dict[str, Any]:
         said = {"server": "up", "age_seconds": 3, "latency_seconds": 0.1, "state": "ready", **row}
-        mode = {"mode": "meta_only", "tools": 2, "clients": 1, "url": None, "age_seconds": 9}
-        return {"pid": pid, "folder": folder, "upstreams": [said], **mode}
+        return {"folder": folder, "url": None, "upstreams": [said]}
 
-    reports = [report("/a"), report("/b", age_seconds=4), report("/c", state="failed"), report("/d", 2)]
-    one, other = by_process(reports)
-    assert [(row["state"], row["folders"]) for row in one["upstreams"]] == [("ready", ["/a", "/b"]), ("failed", ["/c"])]
-    assert one["clients"] == 3
-    assert other == reports[-1]
+    rows = merged_rows([report("/a"), report("/b", age_seconds=4), report("/c", state="failed")])
+    assert [(row["state"], row["folders"]) for row in rows] == [("ready", ["/a", "/b"]), ("failed", ["/c"])]
+    assert "folders" not in merged_rows([report("/d")])[0]
 
 
 @pytest.mark.anyio
@@ -235,9 +231,8 @@ async def test_where_a_server_fails_for_some_clients_it_is_said_for_which(tmp_pa
         opened.attached("beta", folder=folders["beta"], environ={"TOKEN": "1"}),
         opened.attached("gamma", folder=folders["beta"]),
     ):
-        await until(lambda: len([*(tmp_path / "run").glob("*.sock")]) == 3)
         pools = [gateway.pool for gateway in opened.profiles.gateways]
-        await until(lambda: all(each.settled.is_set() for pool in pools for each in pool.upstreams.values()))
+        await until(lambda: all(each.connector.settled.is_set() for pool in pools for each in pool.upstreams.values()))
         shown = await status(tmp_path)
         report = await status(tmp_path, "--json")
         table = (await anyio.to_thread.run_sync(partial(run_here, tmp_path, "upstreams"))).stdout
@@ -264,7 +259,7 @@ async def test_a_login_is_asked_for_with_one_command_and_afterwards_the_gateway_
         settings = Settings.model_validate({"servers": {"remote": {"url": stand.url}}})
         async with serving(tmp_path, {}, settings, open_streams=open_streams) as served:
             upstream = served.gateway.pool.upstreams["remote"]
-            await until(lambda: upstream.state is UpstreamState.FAILED)
+            await until(lambda: upstream.connector.state is UpstreamState.FAILED)
             await until(lambda: [*(tmp_path / "run").glob("*.sock")])
             (row,) = (await status(tmp_path, "--json"))["servers"]
             assert row["needs"] == {"what": "needs a login", "command": "pml upstreams login remote"}
@@ -274,7 +269,7 @@ async def test_a_login_is_asked_for_with_one_command_and_afterwards_the_gateway_
             definition = settings.servers["remote"]
             await log_in("remote", definition, LoginStore(tmp_path / "auth"), stand.browse, timeout=20)
             # What `pml upstreams login` says to every gateway on this home once it is done.
-            await ask_gateways(paths_in(tmp_path), "reconnect", server="remote")
+            await ask_gateways(paths_in(tmp_path), RECONNECT, 20, {"server": "remote"})
             await until(lambda: len(served.gateway.state.catalog.tools) == 2)
             (row,) = (await status(tmp_path, "--json"))["servers"]
     assert (row["login"], row["tools"], row["needs"]) == ("logged_in", 2, None)

@@ -52,11 +52,31 @@ def test_every_tool_is_explained_for_a_client_by_its_own_rules(tmp_path: Path) -
     assert by_name["up__echo"]["listed"]
     assert (by_name["up__crash"]["reason"], by_name["up__crash"]["pattern"]) == ("blacklisted", "up:crash")
     others = [row for row in own["tools"] if not row["listed"] and row["score"] is not None]
-    assert all(row["callable"] and row["limit"] in (0.6, 1) for row in others)
+    assert all(row["callable"] and row["limit"] in (0.6, 1, None) for row in others)
+    assert "gateway.follow is off" in run_here(tmp_path, "tools", "--explain", "--searched", "echo").stdout
     bots = explained(tmp_path, "--client", "bot")
     assert bots["mode"] == "full_proxy"
     echo = next(row for row in bots["tools"] if row["name"] == "up__echo")
     assert (echo["reason"], echo["callable"]) == ("denied to this client", False)
+
+
+def test_the_list_after_a_search_is_explained_where_lists_follow_searches(tmp_path: Path) -> None:
+    gateway = {"tools_exposure": "semantic", "follow": "searches"}
+    write_settings(tmp_path, {"servers": CALC, "gateway": gateway})
+    before = explained(tmp_path)
+    after = explained(tmp_path, "--searched", "days between two dates")
+    assert not any(row["listed"] for row in before["tools"])
+    reasons = {row["name"]: row["reason"] for row in after["tools"] if row["listed"]}
+    assert "calc__date_difference" in reasons
+    assert set(reasons.values()) == {"fits what the session searched for"}
+
+
+def test_warnings_of_the_configuration_are_counted_and_told_by_the_command_that_checks_it(tmp_path: Path) -> None:
+    servers = {"up": {"command": sys.executable, "args": [str(UPSTREAM)], "headers": {"A": "b"}}}
+    with home_of(tmp_path, {"servers": servers, "gateway": {"legacy_tools": True}}):
+        assert pml("tools").stderr.strip() == "warning: the configuration has 2 warnings; see: pml config validate"
+        assert "has 2 warnings" in pml("status").stderr
+        assert pml("config", "validate").stderr.count("has no effect") == 2
 
 
 def test_an_unknown_client_is_named_with_those_that_exist(tmp_path: Path) -> None:

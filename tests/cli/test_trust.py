@@ -39,7 +39,7 @@ def listed(
     }
     trust_gate = TrustGate(PinsFile(paths.pins_dir, paths.identity(None)))
     served = trust_gate.admit(entries, settings.servers, settings.trust)
-    trust_gate.note(trust_gate.unread())
+    trust_gate.note(trust_gate.unlinted())
     return {server: [each["name"] for each in entry.tools] for server, entry in served.items()}
 
 

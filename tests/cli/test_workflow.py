@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -23,13 +24,14 @@ WORKFLOWS: dict[str, Any] = {
 
 
 @pytest.fixture
-def config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     monkeypatch.setenv("PML_HOME", str(tmp_path / "home"))
     monkeypatch.chdir(tmp_path)
     file = tmp_path / "config.yaml"
     servers = {"calc": demo_servers(tmp_path / "demo")["calc"]}
     file.write_text(json.dumps({"servers": servers, "workflows": WORKFLOWS}), encoding="utf-8")
-    return file
+    yield file
+    ran("down", "--config", str(file))
 
 
 def ran(*arguments: str) -> tuple[int, Any]:
@@ -50,14 +52,21 @@ def test_workflows_are_listed_checked_and_run(config: Path, tmp_path: Path) -> N
     assert (code, checked["valid"]) == (1, False)
     [problem] = checked["workflows"][1]["problems"]
     assert problem["message"] == "there is no tool 'calc__evaluate'"
+    said = CliRunner().invoke(app, ["workflow", "list", *given])
+    assert "workflows.broken.steps.0.tool: there is no tool 'calc__evaluate'" in " ".join(said.stderr.split())
+    code, result = ran("workflow", "run", "duble", *given)
+    assert (code, result["error"]["code"]) == (1, "NOT_FOUND")
+    assert result["error"]["message"] == "no workflow named 'duble'; did you mean double?"
     assert "calc__evaluate_expression" in problem["hint"]
     code, result = ran("workflow", "run", "double", "--arg", "number=21", *given)
     assert (code, result["structuredContent"]["value"]) == (0, 42)
     code, result = ran("workflow", "run", "broken", *given)
     assert (code, result["structuredContent"]["error"]["code"]) == (1, "UPSTREAM_UNAVAILABLE")
     code, validated = ran("config", "validate", *given)
-    assert code == 0
-    assert any("workflows.broken.steps.0.tool: there is no tool 'calc__evaluate'" in w for w in validated["warnings"])
+    assert code == 78
+    (missing,) = validated["problems"]
+    assert missing["key"] == "workflows.broken.steps.0.tool"
+    assert missing["message"].startswith("there is no tool 'calc__evaluate'; did you mean calc__evaluate_expression")
     file = tmp_path / "steps.yaml"
     file.write_text("steps:\n- tool: calc__evaluate_expression\n  arguments: {expression: 6 * 7}\n", encoding="utf-8")
     code, checked = ran("workflow", "run", str(file), "--dry-run", *given)

@@ -370,7 +370,9 @@ def test_commands_that_are_not_there_are_named_with_the_likely_one(machine: Mach
 
     plan = machine.plan()
 
-    assert imported(plan, "typo").problems == ["command npxx is not found; did you mean npx?"]
+    assert imported(plan, "typo").problems == [
+        "command npxx is not found; did you mean npx? set servers.typo.command: npx"
+    ]
     assert "/no/such is not found" in imported(plan, "gone").problems[0]
     assert set(plan.additions) == {"typo", "gone"}
 

@@ -16,7 +16,7 @@ from pml_gateway.clients.model import FileFormat, Scope
 from pml_gateway.clients.show import masked_diff
 from pml_gateway.clients.translate import is_placeholder, translated
 from pml_gateway.clients.variables import EntryOrigin
-from pml_gateway.config.edit import masked_yaml, set_values
+from pml_gateway.config.edits.edit import masked_yaml, set_values
 from pml_gateway.config.servers import UpstreamDefinition
 from pml_gateway.secrets.judgement import MASK, masked
 from pml_gateway.secrets.references import references, resolve

@@ -1,21 +1,30 @@
 from __future__ import annotations
 
+import os
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from pml_gateway.config.advice import (
-    command_obstacles,
     confusable_ids,
     intent_sources,
     literal_secrets,
+    missing_commands,
     unresolved_references,
     without_effect,
 )
+from pml_gateway.config.findings import Check, SettingsCase, run_checks
 from pml_gateway.config.settings import Settings
 
 KEY = "${env:KEY}"
+
+
+def found(check: Check[SettingsCase], settings: dict[str, Any], environ: Mapping[str, str] = os.environ) -> list[str]:
+    """The faults that one check finds."""
+    case = SettingsCase(Settings.model_validate(settings), environ)
+    return [str(finding) for finding in run_checks([check], case) if finding.is_fault]
 
 
 @pytest.mark.parametrize(
@@ -41,7 +50,7 @@ KEY = "${env:KEY}"
 def test_a_mode_that_selects_by_intent_and_has_none_is_pointed_out(
     gateway: dict[str, Any], clients: dict[str, Any], expected: str
 ) -> None:
-    (warning,) = intent_sources(Settings.model_validate({"gateway": gateway, "clients": clients}))
+    (warning,) = found(intent_sources, {"gateway": gateway, "clients": clients})
 
     assert expected in warning
     assert "gateway.intent" in warning
@@ -56,60 +65,60 @@ def test_a_mode_that_selects_by_intent_and_has_none_is_pointed_out(
         ({"tools_exposure": "hybrid", "hybrid": {"apply_semantic_filter": False}}, {}),
         ({"tools_exposure": "hybrid", "hybrid": {"expose_underlying_tools": False}}, {}),
         ({"tools_exposure": "semantic"}, {"ci": {"key": KEY, "intent": "triage"}}),
+        ({"tools_exposure": "semantic", "follow": "searches"}, {}),
     ],
 )
 def test_there_is_nothing_to_say_where_an_intent_exists_or_none_is_needed(
     gateway: dict[str, Any], clients: dict[str, Any]
 ) -> None:
-    assert intent_sources(Settings.model_validate({"gateway": gateway, "clients": clients})) == ()
+    assert found(intent_sources, {"gateway": gateway, "clients": clients}) == []
 
 
 def test_references_that_stand_for_nothing_are_named_where_they_are_used() -> None:
-    settings = Settings.model_validate(
+    warnings = found(
+        unresolved_references,
         {
             "servers": {
                 "a": {"command": "${env:BIN}", "args": ["--key", "${env:GONE}"], "env": {"T": "${env:SET}"}},
                 "off": {"url": "https://x.test/${env:GONE}", "enabled": False},
             },
             "clients": {"ci": {"key": "${env:GONE}"}},
-            "references": {"store": "redis://${env:GONE}@host"},
-        }
+            "storage": {"results": "redis://${env:GONE}@host"},
+        },
+        {"BIN": "npx", "SET": "hunter2"},
     )
 
-    warnings = unresolved_references(settings, {"BIN": "npx", "SET": "hunter2"})
-
-    assert [warning.partition(": ")[0] for warning in warnings] == [
+    assert {warning.partition(": ")[0] for warning in warnings} == {
         "servers.a.args[1]",
         "clients.ci.key",
-        "references.store",
-    ]
-    assert "GONE is not set" in warnings[0]
+        "storage.results",
+    }
+    assert all("GONE is not set" in warning for warning in warnings)
 
 
 def test_literal_credentials_are_pointed_out_without_being_repeated() -> None:
-    settings = Settings.model_validate(
+    warnings = found(
+        literal_secrets,
         {
             "servers": {
                 "a": {"command": "npx", "env": {"API_TOKEN": "hunter2", "LOG_LEVEL": "debug", "KEY": "${env:K}"}},
                 "b": {"url": "https://x.test", "headers": {"Authorization": "Bearer hunter2"}},
             },
-            "references": {"store": "redis://me:hunter2@host/0"},
-        }
+            "storage": {"results": "redis://me:hunter2@host/0"},
+        },
     )
-
-    warnings = literal_secrets(settings)
 
     assert [warning.partition(" ")[0] for warning in warnings] == [
         "servers.a.env.API_TOKEN",
         "servers.b.headers.Authorization",
-        "references.store",
+        "storage.results",
     ]
     assert "hunter2" not in repr(warnings)
 
 
 @pytest.mark.parametrize("store", ["memory", "disk:~/x@y", "redis://host/0", "redis://me:${env:K}@host", "${env:URL}"])
 def test_a_store_without_a_password_of_its_own_is_no_literal_credential(store: str) -> None:
-    assert literal_secrets(Settings.model_validate({"references": {"store": store}})) == ()
+    assert found(literal_secrets, {"storage": {"results": store}}) == []
 
 
 @pytest.mark.parametrize(
@@ -123,8 +132,7 @@ def test_a_store_without_a_password_of_its_own_is_no_literal_credential(store: s
     ],
 )
 def test_ids_that_cannot_be_told_apart_in_names_are_pointed_out(servers: tuple[str, ...], warned: list[str]) -> None:
-    given = Settings.model_validate({"servers": {server: {"command": "x"} for server in servers}})
-    warnings = confusable_ids(given)
+    warnings = found(confusable_ids, {"servers": {server: {"command": "x"} for server in servers}})
     assert len(warnings) == len(warned)
     assert all(part in warning for part, warning in zip(warned, warnings, strict=True))
 
@@ -146,18 +154,18 @@ def test_a_command_is_proposed_for_one_that_is_not_there_only_where_it_is_near(
 ) -> None:
     for name in ("jcmd", "tesseract", "github-mcp-server", "python3"):
         (tmp_path / name).touch(0o755)
-    definition = Settings.model_validate({"servers": {"x": {"command": typed}}}).servers["x"]
-    (found,) = command_obstacles("x", definition, {"PATH": str(tmp_path)}) or []
-    assert found.meant == meant
-    assert ("did you mean" in found.remedy) is bool(meant)
+    settings = Settings.model_validate({"servers": {"x": {"command": typed}}})
+    (obstacle,) = missing_commands(SettingsCase(settings, {"PATH": str(tmp_path)}))
+    assert ("did you mean" in obstacle.fix) is bool(meant)
+    assert not meant or obstacle.fix == f"did you mean {meant}? set servers.x.command: {meant}"
 
 
 def test_arguments_that_stand_in_the_command_are_told_where_they_belong(tmp_path: Path) -> None:
     (tmp_path / "npx").touch(0o755)
     for typed, is_told in (("npx -y some-server", True), ("nothing -y some-server", False)):
-        definition = Settings.model_validate({"servers": {"x": {"command": typed}}}).servers["x"]
-        (found,) = command_obstacles("x", definition, {"PATH": str(tmp_path)}) or []
-        assert ("servers.x.command: npx, and the rest to servers.x.args" in found.remedy) is is_told
+        settings = Settings.model_validate({"servers": {"x": {"command": typed}}})
+        (obstacle,) = missing_commands(SettingsCase(settings, {"PATH": str(tmp_path)}))
+        assert ("servers.x.command: npx, and the rest to servers.x.args" in obstacle.fix) is is_told
 
 
 def test_references_that_no_client_could_read_are_warned_about() -> None:
@@ -167,5 +175,5 @@ def test_references_that_no_client_could_read_are_warned_about() -> None:
         (without, {}, False),
         (without, {"mode": "all"}, True),
     ):
-        told = without_effect(Settings.model_validate({"gateway": gateway, "references": references}))
+        told = found(without_effect, {"gateway": gateway, "references": references})
         assert any("read_result" in warning for warning in told) == is_told

@@ -9,6 +9,7 @@ import pytest
 from pydantic import ValidationError
 
 from pml_gateway.config.advice import literal_secrets, unresolved_references
+from pml_gateway.config.findings import SettingsCase
 from pml_gateway.config.masked import masked_settings
 from pml_gateway.config.servers import AuthDefinition, AuthKind, UpstreamDefinition
 from pml_gateway.config.settings import Settings
@@ -95,8 +96,9 @@ def test_a_client_secret_is_masked_and_advised_against_in_the_file() -> None:
     entry = {"url": URL, "auth": {"client_id": "id", "client_secret": "hunter2hunter2"}}
     settings = Settings.model_validate({"servers": {"remote": entry}})
     assert "hunter2" not in json.dumps(masked_settings(settings))
-    assert [text for text in literal_secrets(settings) if text.startswith("servers.remote.auth.client_secret")]
+    told = [finding.what for finding in literal_secrets(SettingsCase(settings, {}))]
+    assert any(what.startswith("servers.remote.auth.client_secret") for what in told)
     missing = {"url": URL, "auth": {"client_id": "id", "client_secret": "${env:NOT_SET_ANYWHERE}"}}
     settings = Settings.model_validate({"servers": {"remote": missing}})
-    assert "NOT_SET_ANYWHERE" in unresolved_references(settings, {})[0]
+    assert any("NOT_SET_ANYWHERE" in each.what for each in unresolved_references(SettingsCase(settings, {})))
     assert masked_settings(settings)["servers"]["remote"]["auth"]["client_secret"] == "${env:NOT_SET_ANYWHERE}"

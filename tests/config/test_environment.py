@@ -103,7 +103,7 @@ def test_a_bad_value_names_the_variable(workspace: Workspace) -> None:
 def test_places_are_no_settings_and_strangers_are_mentioned(workspace: Workspace) -> None:
     loaded = workspace.load({"PML_DATA": "/x", "PML_EDITOR": "vi", "PMLX": "1", "pml_gateway__intent": "no"})
 
-    assert loaded.warnings == ("environment variable PML_EDITOR is no setting and was ignored",)
+    assert [*map(str, loaded.warnings)] == ["environment variable PML_EDITOR is no setting and was ignored"]
     assert loaded.settings.gateway.intent is None
 
 

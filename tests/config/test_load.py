@@ -280,7 +280,7 @@ def test_an_unknown_mode_in_a_file_falls_back_to_the_one_that_shows_least(worksp
     loaded = workspace.load()
 
     assert loaded.settings.gateway.tools_exposure is ExposureMode.META_ONLY
-    (warning,) = loaded.warnings
+    (warning,) = map(str, loaded.warnings)
     assert f"{workspace.config_file}:2" in warning
     assert "'hybird', using meta_only" in warning
     assert "did you mean hybrid?" in warning
@@ -307,7 +307,7 @@ def test_an_unknown_mode_is_a_problem_wherever_it_stands(workspace: Workspace, p
     assert problem.key == "gateway.tools_exposure"
     assert "choose from" in problem.message
     assert problem.message.endswith("did you mean hybrid?")
-    assert [str(problem)] == [warning for warning in loaded.warnings if "tools_exposure" in warning]
+    assert [str(problem)] == [warning for warning in map(str, loaded.warnings) if "tools_exposure" in warning]
 
 
 def test_an_unknown_mode_is_said_beside_other_errors(workspace: Workspace) -> None:
@@ -328,7 +328,7 @@ def test_an_unknown_mode_or_preset_on_the_command_line_is_an_error(workspace: Wo
 def test_settings_of_the_style_that_is_not_chosen_say_that_they_do_nothing(workspace: Workspace) -> None:
     workspace.user("gateway: {legacy_tools: true, namespaces: {split_by_access: true}}\n")
 
-    first, second = workspace.load().warnings
+    first, second = map(str, workspace.load().warnings)
 
     assert "gateway.legacy_tools" in first
     assert "gateway.namespaces" in second
@@ -337,7 +337,7 @@ def test_settings_of_the_style_that_is_not_chosen_say_that_they_do_nothing(works
 def test_namespaces_say_which_modes_they_change(workspace: Workspace) -> None:
     workspace.user("gateway: {style: namespaces, tools_exposure: full_proxy}\n")
 
-    (warning,) = workspace.load().warnings
+    (warning,) = map(str, workspace.load().warnings)
 
     assert "changes meta_only and hybrid, not full_proxy" in warning
 

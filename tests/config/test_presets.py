@@ -17,11 +17,11 @@ from .workspace import Workspace
 ROOT = Path(__file__).parents[2]
 
 PROMISES = {
-    "meta_only": (ExposureMode.META_ONLY, 50, 0.6),
-    "semantic": (ExposureMode.SEMANTIC, 50, 0.6),
-    "hybrid_balanced": (ExposureMode.HYBRID, 20, 0.7),
-    "hybrid_permissive": (ExposureMode.HYBRID, 50, 0.5),
-    "full_proxy": (ExposureMode.FULL_PROXY, 50, 0.6),
+    "meta_only": (ExposureMode.META_ONLY, 50, 0.6, None),
+    "semantic": (ExposureMode.SEMANTIC, 50, 0.6, 7000),
+    "hybrid_balanced": (ExposureMode.HYBRID, 20, 0.7, 3000),
+    "hybrid_permissive": (ExposureMode.HYBRID, 50, 0.5, 7000),
+    "full_proxy": (ExposureMode.FULL_PROXY, 50, 0.6, None),
 }
 
 
@@ -30,15 +30,13 @@ def test_a_preset_sets_what_it_promises_and_only_the_exposure(workspace: Workspa
     loaded = workspace.load(preset=name)
 
     gateway = loaded.settings.gateway
-    found = (gateway.tools_exposure, gateway.hybrid.max_underlying_tools, gateway.hybrid.semantic_threshold)
+    hybrid = gateway.hybrid
+    found = (gateway.tools_exposure, hybrid.max_underlying_tools, hybrid.semantic_threshold, hybrid.max_tokens)
     assert found == PROMISES[name]
     assert gateway.hybrid.expose_meta_tools
     assert gateway.hybrid.expose_underlying_tools
     assert gateway.hybrid.apply_semantic_filter
-    assert (gateway.hybrid.max_tokens, gateway.hybrid.fallback) == (
-        None,
-        "usage" if name.startswith("hybrid") else "none",
-    )
+    assert hybrid.fallback == ("usage" if name.startswith("hybrid") else "none")
     assert not gateway.full_proxy.expose_meta_tools
     assert tuple(load_preset(name).leaves()) == EXPOSURE_KEYS
 
@@ -46,6 +44,7 @@ def test_a_preset_sets_what_it_promises_and_only_the_exposure(workspace: Workspa
 def test_the_exposure_keys_are_all_keys_that_decide_what_is_listed() -> None:
     others = {
         "intent",
+        "follow",
         "style",
         "namespaces.groups",
         "namespaces.split_by_access",

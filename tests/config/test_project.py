@@ -10,7 +10,6 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from pml_gateway.cli.trust import proposed
 from pml_gateway.config.project import (
     MAX_INTENT_CHARACTERS,
     MAX_PATTERN_CHARACTERS,
@@ -21,6 +20,7 @@ from pml_gateway.config.project import (
 from pml_gateway.config.settings import GatewaySection
 from pml_gateway.config.trust import TrustStore
 from pml_gateway.errors import ConfigurationError
+from pml_gateway.setup.approval import proposed
 from pml_gateway.types import ExposureMode
 from tests.support.examples import examples
 
@@ -61,7 +61,7 @@ def test_opening_a_hostile_project_runs_nothing_and_shows_nothing_more(workspace
     assert after.gateway.blacklisted_tools == ("mine", "extra_deny")
     allowed = {"intent": before.gateway.intent, "blacklisted_tools": before.gateway.blacklisted_tools}
     assert after.model_copy(update={"gateway": after.gateway.model_copy(update=allowed)}) == before
-    text = "\n".join(loaded.warnings)
+    text = "\n".join(map(str, loaded.warnings))
     for key in ("servers.evil", "servers.leak", "clients.open", "http.host", "search.model"):
         assert key in text
     assert "gateway.direct_calls" in text
@@ -86,7 +86,7 @@ def test_an_untrusted_project_may_narrow_what_is_listed(workspace: Workspace) ->
     assert (gateway.hybrid.max_underlying_tools, gateway.hybrid.semantic_threshold) == (10, 0.8)
     assert gateway.hybrid.max_tokens == 500
     assert loaded.origins["gateway.tools_exposure"].source == "project"
-    assert not any("ignored" in warning for warning in loaded.warnings)
+    assert not any("ignored" in str(warning) for warning in loaded.warnings)
 
 
 @pytest.mark.parametrize(
@@ -122,7 +122,7 @@ def test_an_untrusted_project_cannot_widen(workspace: Workspace, user: str, proj
     loaded = workspace.load()
 
     assert loaded.settings == before
-    assert any(refused in warning for warning in loaded.warnings)
+    assert any(refused in str(warning) for warning in loaded.warnings)
 
 
 def test_an_untrusted_intent_and_denials_are_bounded(workspace: Workspace) -> None:
@@ -148,13 +148,13 @@ def test_a_broken_untrusted_file_is_ignored_with_a_warning(workspace: Workspace,
     loaded = workspace.load()
 
     assert loaded.settings == before
-    assert str(workspace.project_file) in loaded.warnings[0]
+    assert str(workspace.project_file) in str(loaded.warnings[0])
 
 
 def test_a_project_file_that_is_no_file_is_ignored(workspace: Workspace) -> None:
     os.mkfifo(workspace.project_file)
 
-    assert "not a regular file; skipped" in workspace.load().warnings[0]
+    assert "not a regular file; skipped" in str(workspace.load().warnings[0])
 
 
 @pytest.mark.field("A4")
@@ -172,7 +172,7 @@ def test_a_link_out_of_the_project_is_not_read(workspace: Workspace, content: st
 
     assert "hunter2" not in repr(loaded)
     assert loaded.settings == before
-    assert "a link to a file outside the project" in loaded.warnings[0]
+    assert "a link to a file outside the project" in str(loaded.warnings[0])
     with pytest.raises(ConfigurationError, match="outside the project") as caught:
         proposed(workspace.project_file, workspace.trust, workspace.environ)
     assert "hunter2" not in str(caught.value)
@@ -194,7 +194,7 @@ def test_a_project_file_of_another_user_is_not_read(workspace: Workspace) -> Non
 
     loaded = workspace.load()
 
-    assert "another user" in loaded.warnings[0]
+    assert "another user" in str(loaded.warnings[0])
     assert "hunter2" not in repr(loaded)
 
 
@@ -203,7 +203,7 @@ def test_a_project_file_of_another_user_is_not_read(workspace: Workspace) -> Non
 def test_keys_that_no_setting_has_are_not_quoted_before_an_approval(workspace: Workspace, key: str) -> None:
     workspace.in_project(f"{key}: {{a: 1}}\nservers: {{evil: {{command: x}}}}\ngateway: {{hunter2: 1, intent: x}}\n")
 
-    text = "\n".join(workspace.load().warnings)
+    text = "\n".join(map(str, workspace.load().warnings))
 
     assert "hunter2" not in text
     assert "servers.evil" in text
@@ -363,7 +363,7 @@ def test_a_damaged_trust_file_trusts_nothing_and_says_so(workspace: Workspace) -
     loaded = workspace.load()
 
     assert loaded.settings.http.port == 8765
-    assert "trust.json is damaged" in loaded.warnings[0]
+    assert "trust.json is damaged" in str(loaded.warnings[0])
 
 
 def test_the_project_file_is_looked_for_up_to_the_git_root_only(tmp_path: Path) -> None:

@@ -30,6 +30,7 @@ from mcp_types import (
     TextResourceContents,
 )
 
+from pml_gateway.mcp.sdk import request_channel
 from tests.conformance.definitions import DEFAULTS_FORM, ENUMS_FORM, PNG, USER_FORM, WAV
 from tests.conformance.questions import Context, ask, ask_for_prompt, elicit, sample, text_result
 
@@ -113,7 +114,7 @@ async def _at_work(ctx: Context, name: str, arguments: dict[str, Any], log: Log)
 async def _ask(ctx: Context, question: InputRequest) -> CallToolResult:
     """The client's answer to a request of the server, as tools written before 2026 ask: there it is an error."""
     data = question.model_dump(by_alias=True, mode="json", exclude_none=True)
-    return text_result(_answered(await ctx.session._request_outbound.send_raw_request(data["method"], data["params"])))
+    return text_result(_answered(await request_channel(ctx).send_raw_request(data["method"], data["params"])))
 
 
 def _answered(answer: dict[str, Any]) -> str:

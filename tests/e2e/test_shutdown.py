@@ -299,7 +299,9 @@ def test_children_do_not_outlive_a_gateway_that_is_killed(
 
 
 def test_a_command_that_is_told_twice_to_end_leaves_no_child_behind(tmp_path: Path, traces: Traces) -> None:
-    write_settings(tmp_path, {"servers": {"up": launched("--stubborn", *traces.arguments)}})
+    servers = {"up": launched("--stubborn", *traces.arguments)}
+    # Else the servers are those of the gateway that clients share, which goes on.
+    write_settings(tmp_path, {"servers": servers, "local": {"attach": False}})
     with subprocess.Popen(
         [sys.executable, "-m", "pml_gateway", "upstreams", "--probe"],
         env=environment(tmp_path),
@@ -318,7 +320,9 @@ def test_a_command_that_is_told_twice_to_end_leaves_no_child_behind(tmp_path: Pa
 def test_a_signal_ends_a_command_with_its_children(
     tmp_path: Path, traces: Traces, sent: signal.Signals, code: int
 ) -> None:
-    write_settings(tmp_path, {"servers": {"up": launched("--stubborn", *traces.arguments)}})
+    servers = {"up": launched("--stubborn", *traces.arguments)}
+    # Else the servers are those of the gateway that clients share, which goes on.
+    write_settings(tmp_path, {"servers": servers, "local": {"attach": False}})
     with subprocess.Popen(
         [sys.executable, "-m", "pml_gateway", "upstreams", "--probe"],
         env=environment(tmp_path),

@@ -33,7 +33,7 @@ DAYS = ["how many days lie between two dates", "calc__date_difference", '{"start
 ECHO = ["echo a message", "far__echo", '{"message": "over HTTP"}']
 
 _BY_FOLDER = re.compile(r"/proc/self/fd/\d+/\d+-[0-9a-f]{8}\.(?:sock|new)")
-"""A control socket whose path is too long for an address, and which goes by its open folder."""
+"""An owner's socket whose path is too long for an address, and which goes by its open folder."""
 
 COMMANDS = {
     "init": [*PML, "init", "--client", "cursor", "--yes", "--json"],
@@ -73,7 +73,7 @@ class Machine:
         }
 
     def may_speak_to(self, address: str) -> bool:
-        """The one server that is configured with a URL; control sockets, also those of the demo's own home."""
+        """The one server that is configured with a URL; owner's sockets, also those of the demo's own home."""
         return f"http://{address}/mcp" == self.upstream or (
             address.startswith((str(self.home / ".pml" / "run"), str(self.temporary)))
             or _BY_FOLDER.fullmatch(address) is not None

@@ -34,17 +34,22 @@ class TypeScriptClient:
         """What came of the steps at a server: `{url}` or `{command, args, env}`."""
         announced = {"capabilities": self.capabilities, "roots": [*self.roots]}
         script = {"era": self.era, "target": target, **announced, "steps": [*steps]}
-        done = subprocess.run(
-            [self.installation.node, CLIENT, self.installation.npm],
-            input=json.dumps(script),
-            capture_output=True,
-            text=True,
-            timeout=CLIENT_SECONDS,
-            check=False,
-        )
-        assert done.returncode == 0, done.stderr
-        printed: dict[str, Any] = json.loads(done.stdout)
-        return printed
+        return printed_by(self.installation, CLIENT, self.installation.npm, script)
+
+
+def printed_by(installation: Installation, program: Path, packages: Path, script: dict[str, Any]) -> dict[str, Any]:
+    """What a program of ours printed as JSON that runs with these npm packages and takes its script from stdin."""
+    done = subprocess.run(
+        [installation.node, program, packages],
+        input=json.dumps(script),
+        capture_output=True,
+        text=True,
+        timeout=CLIENT_SECONDS,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    printed: dict[str, Any] = json.loads(done.stdout)
+    return printed
 
 
 def call(name: str, **arguments: Any) -> Step:

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+from typing import Any
+
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from pml_gateway.exposure.instructions import CUT, HOW_TO, NO_SYSTEMS, OWN, Systems, instructions
 from pml_gateway.exposure.token_count import count_tokens
+from tests.support.scripted_server import ScriptedServer, tool
+from tests.support.serving import serving
 
 LONG = " ".join(f"Rule {number} says that you look before you leap." for number in range(100))
 
@@ -61,3 +67,24 @@ TEXTS = st.text("ab Z.\n:é🙂#\t", max_size=60).map(lambda text: text * 9) | s
 )
 def test_no_text_exceeds_the_budget(said: dict[str, str], budget: int, can_search: bool) -> None:
     assert count_tokens(instructions(Systems(list(said)), said, budget, can_search=can_search)) <= budget
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize(
+    ("gateway", "path", "told"),
+    [
+        ({"tools_exposure": "meta_only"}, "", True),
+        ({"tools_exposure": "hybrid"}, "", True),
+        ({"tools_exposure": "hybrid", "hybrid": {"expose_meta_tools": False}}, "", False),
+        ({"tools_exposure": "full_proxy"}, "", False),
+        ({"tools_exposure": "full_proxy"}, "/meta_only", True),
+        ({"tools_exposure": "meta_only"}, "/full_proxy", False),
+    ],
+)
+async def test_clients_are_told_to_search_only_if_the_search_is_on_their_list(
+    tmp_path: Path, gateway: dict[str, Any], path: str, told: bool
+) -> None:
+    async with serving(tmp_path, {"up": ScriptedServer([tool("t")])}, gateway=gateway) as served:
+        listed = await served.names(path)
+        said = (await served.result("server/discover", path=path))["instructions"]
+    assert ("search_tools" in listed) == ("search_tools" in said) == told

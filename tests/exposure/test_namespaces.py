@@ -24,10 +24,10 @@ from pml_gateway.exposure.meta_tool import RESERVED
 from pml_gateway.exposure.namespaces import call_signature, definition
 from pml_gateway.exposure.schema_text import field, inline_type, required_names
 from pml_gateway.exposure.token_count import count_tokens
-from pml_gateway.gateway.state import GatewayState, WireCache
+from pml_gateway.gateway.state import GatewayState
 from pml_gateway.gateway.tool_list import render
 from pml_gateway.meta.meta_tools import ALL_META_TOOLS
-from pml_gateway.policy.client import LOCAL
+from pml_gateway.policy.principal import LOCAL
 from pml_gateway.types import ExposureMode
 from tests.support.examples import examples
 
@@ -70,7 +70,7 @@ def flat_and_namespaced(servers: Mapping[str, Sequence[Mapping[str, Any]]]) -> t
     rendered = []
     for gateway in ({"tools_exposure": "full_proxy"}, {"style": "namespaces", "meta_tools": ["search_tools"]}):
         settings = Settings.model_validate({"gateway": gateway})
-        state = GatewayState(settings, catalog, None, WireCache(catalog), meta_tools=ALL_META_TOOLS)
+        state = GatewayState(settings, catalog, None, meta_tools=ALL_META_TOOLS)
         view = state.view(LOCAL)
         exposure = state.expose(view, ExposureMode(settings.gateway.tools_exposure), None)
         rendered.append(render(state, view, exposure, "2025-11-25").decode())

@@ -33,6 +33,7 @@ from pml_gateway.processes.exceeded import ExceededSchemas
 from pml_gateway.processes.workers import Workers, open_workers
 from pml_gateway.reports.doctor.tools import checked_shallowly
 from tests.catalog.listings import catalog_of, only_tool
+from tests.support.cases import started_case
 from tests.support.examples import examples
 from tests.support.hostile import HOSTILE_ARGUMENTS, HOSTILE_SCHEMAS, VALUES, combined_schemas, doubled, wide
 from tests.support.waiting import until
@@ -116,12 +117,12 @@ async def test_it_is_known_after_a_restart_and_doctor_names_it(tmp_path: Path) -
         tasks.cancel_scope.cancel()
     assert set(second.known) <= schema_digests(tool)
     catalog = replace(catalog_of(), tools=(tool,))
-    [finding] = checked_shallowly(catalog, second.on_disk())
+    [finding] = checked_shallowly(started_case(catalog, exceeded=second.on_disk()))
     assert finding.subject == "server"
     assert "1 tool" in finding.what
     assert finding.details == ("server__slow: ended after 50000 steps",)
     assert "author" in finding.fix
-    assert list(checked_shallowly(catalog_of("other"), second.on_disk())) == []
+    assert list(checked_shallowly(started_case(catalog_of("other"), exceeded=second.on_disk()))) == []
 
 
 async def test_a_broken_file_of_what_took_too_much_is_done_without(tmp_path: Path) -> None:

@@ -14,12 +14,13 @@ from hypothesis import strategies as st
 
 from pml_gateway.catalog.model import Catalog, CatalogTool
 from pml_gateway.config.settings import FullProxySettings, GatewaySection, HybridSettings, Settings
-from pml_gateway.exposure.modes import ListReason, ModeExposure, expose
+from pml_gateway.exposure.modes import JudgedTool, ListReason, ModeExposure, expose
 from pml_gateway.exposure.token_count import count_tokens
-from pml_gateway.gateway.state import GatewayState, WireCache
+from pml_gateway.gateway.state import GatewayState
 from pml_gateway.gateway.tool_list import render
+from pml_gateway.index.selection import Cut
 from pml_gateway.meta.meta_tools import ALL_META_TOOLS
-from pml_gateway.policy.client import LOCAL
+from pml_gateway.policy.principal import LOCAL
 from pml_gateway.types import ExposureMode
 from tests.catalog.listings import catalog_of
 from tests.support.examples import examples
@@ -42,20 +43,21 @@ class Case:
     settings: GatewaySection
 
     def state(self) -> GatewayState:
-        settings, wire = Settings(gateway=self.settings), WireCache(self.catalog)
-        return GatewayState(settings, self.catalog, None, wire, meta_tools=ALL_META_TOOLS)
+        return GatewayState(Settings(gateway=self.settings), self.catalog, None, meta_tools=ALL_META_TOOLS)
 
     def visible(self) -> tuple[CatalogTool, ...]:
         return self.state().view(LOCAL).tools
 
-    def search(self, intent: str, limit: int) -> list[tuple[CatalogTool, float]]:
-        """The best visible tools, as the index answers."""
+    def select(self, intent: str) -> list[JudgedTool]:
+        """The visible tools, as the index judges them."""
         scored = [(tool, self.scores[tool.qualified_name]) for tool in self.visible()]
-        return sorted(scored, key=lambda hit: (-hit[1], hit[0].qualified_name))[:limit]
+        threshold = self.settings.hybrid.semantic_threshold
+        judged = [JudgedTool(tool, score, None if score >= threshold else Cut.THRESHOLD) for tool, score in scored]
+        return sorted(judged, key=lambda each: (-each.score, each.tool.qualified_name))
 
     def expose(self) -> ModeExposure:
         ownership = self.catalog.ownership
-        return expose(self.mode, self.visible(), self.search, self.settings, self.intent, ownership=ownership)
+        return expose(self.mode, self.visible(), self.select, self.settings, self.intent, ownership=ownership)
 
     def listed(self) -> list[str]:
         """Names on the wire, in their order."""
@@ -111,14 +113,13 @@ def reference(case: Case) -> list[str]:
         return count_tokens(json.dumps(tool.definition, separators=(",", ":")))
 
     def capped(whitelist: list[CatalogTool], best_first: list[CatalogTool]) -> list[str]:
-        """Whitelisted tools count but are never cut; the last of the others go until all limits hold."""
-        others = [tool for tool in best_first if tool not in whitelist]
-        while others and (
-            len(whitelist) + len(others) > hybrid.max_underlying_tools
-            or (hybrid.max_tokens is not None and sum(map(tokens, whitelist + others)) > hybrid.max_tokens)
-        ):
-            others.pop()
-        return sorted(tool.qualified_name for tool in whitelist + others)
+        """Whitelisted tools count but are never cut; of the others, each one follows that there is room for."""
+        kept = list(whitelist)
+        for tool in (each for each in best_first if each not in whitelist):
+            has_room = hybrid.max_tokens is None or sum(map(tokens, [*kept, tool])) <= hybrid.max_tokens
+            if len(kept) < hybrid.max_underlying_tools and has_room:
+                kept.append(tool)
+        return sorted(tool.qualified_name for tool in kept)
 
     tools = [tool for tool in case.catalog.tools if not named_in(case.settings.blacklisted_tools, tool)]
     hits = sorted(
@@ -154,13 +155,13 @@ def test_every_mode_lists_what_the_table_says(case: Case) -> None:
 def test_the_same_selection_gives_the_same_bytes_in_whatever_order_hits_arrive(case: Case, random: Any) -> None:
     """Hits that all fit may come in any order."""
     exposure = case.expose()
-    shuffled = [(listed.tool, listed.score or 0.0) for listed in exposure.tools]
+    shuffled = [JudgedTool(listed.tool, listed.score or 0.0) for listed in exposure.tools]
     random.shuffle(shuffled)
     roomy = case.settings.hybrid.model_copy(update={"max_underlying_tools": 50, "max_tokens": None})
     again = expose(
         ExposureMode.SEMANTIC,
         case.visible(),
-        lambda intent, limit: shuffled,
+        lambda intent: shuffled,
         GatewaySection(hybrid=roomy.model_copy(update={"semantic_threshold": 0.0})),
         "read",
         ownership=case.catalog.ownership,
@@ -185,7 +186,7 @@ def test_a_blacklisted_tool_is_listed_in_no_mode(case: Case) -> None:
 @given(case=cases())
 def test_whitelisted_tools_are_never_cut_and_count_towards_the_cap(case: Case) -> None:
     exposure = expose(
-        ExposureMode.HYBRID, case.visible(), case.search, case.settings, "read", ownership=case.catalog.ownership
+        ExposureMode.HYBRID, case.visible(), case.select, case.settings, "read", ownership=case.catalog.ownership
     )
     whitelisted = [listed for listed in exposure.tools if listed.reason is ListReason.WHITELISTED]
     hybrid = case.settings.hybrid

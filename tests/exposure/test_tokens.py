@@ -14,9 +14,9 @@ from pml_gateway.config.settings import KNOWN_META_TOOLS
 from pml_gateway.exposure.token_count import (
     TOKENIZER,
     VOCABULARY,
-    _counter,
     count_definition_tokens,
     count_tokens,
+    counter,
     rs_bpe_counter,
     tiktoken_counter,
 )
@@ -61,11 +61,11 @@ def test_both_libraries_count_alike() -> None:
 def test_python_without_the_first_library_counts_with_the_other(monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("tiktoken")
     monkeypatch.setitem(sys.modules, "rs_bpe", None)
-    _counter.cache_clear()
+    counter.cache_clear()
     try:
         assert count_tokens("antidisestablishmentarianism") == 6
     finally:
-        _counter.cache_clear()
+        counter.cache_clear()
 
 
 def test_search_schema_and_call_cost_at_most_450_tokens_with_twelve_systems_named() -> None:

@@ -57,16 +57,6 @@ def test_every_fault_is_named_with_its_path() -> None:
     ]
 
 
-@pytest.mark.parametrize("closed", [{}, {"additionalProperties": False}])
-def test_what_is_missing_is_proposed_for_what_is_unknown(closed: JsonObject) -> None:
-    names = ("source_timezone", "target_timezone", "time")
-    schema = {"type": "object", "properties": {name: {"type": "string"} for name in names}, "required": [*names]}
-    with pytest.raises(InvalidInputError) as caught:
-        anyio.run(check_arguments, only_tool(inputSchema=schema | closed), {"time": "1", "from": "a", "to": "b"})
-    assert 'write "source_timezone" or "target_timezone" instead of "from"; ' in caught.value.hint
-    assert "leave out" not in caught.value.hint
-
-
 def test_the_refusal_carries_the_signature_and_a_code() -> None:
     with pytest.raises(InvalidInputError) as caught:
         anyio.run(check_arguments, only_tool(name="create", inputSchema=ISSUE), {})
@@ -93,6 +83,21 @@ def test_many_faults_and_long_values_are_cut() -> None:
     found = problems(schema, {f"p{i}": "x" * 10_000 for i in range(50)})
     assert len(found) == 5
     assert all(len(message) <= 240 for _, message in found)
+
+
+@pytest.mark.parametrize(
+    ("schema", "value", "reason"),
+    [
+        ({"type": "string", "maxLength": 20}, "x" * 9000, "… is too long"),
+        ({"type": "integer"}, "y" * 9000, "… is not of type 'integer'"),
+        ({"type": "array", "maxItems": 3}, [0] * 9000, "… is too long"),
+        ({"enum": ["a", "b"]}, "z" * 9000, "… is not one of ['a', 'b']"),
+        ({"anyOf": [{"type": "null"}]}, {"k": "v" * 9000}, "… is not valid under any of the given schemas"),
+    ],
+)
+def test_the_reason_stands_behind_a_long_value(schema: JsonObject, value: object, reason: str) -> None:
+    [(path, message)] = problems({"type": "object", "properties": {"a": schema}}, {"a": value})
+    assert (path, message.endswith(reason), len(message) < 250) == ("/a", True, True)
 
 
 def test_root_alternatives_are_checked_as_the_server_wrote_them() -> None:

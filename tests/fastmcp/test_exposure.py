@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import json
 import re
 from collections.abc import Sequence
@@ -25,9 +26,9 @@ from pydantic import BaseModel
 
 from pml_gateway.config.settings import KNOWN_META_TOOLS
 from pml_gateway.errors import ConfigurationError
+from pml_gateway.example_queries.library import ExampleLibrary, ExampleOrigin, definition_digest
 from pml_gateway.fastmcp import Exposure
 from pml_gateway.fastmcp.snapshots import MAX_SNAPSHOTS
-from pml_gateway.requests.library import RequestLibrary, RequestOrigin, definition_digest
 from tests.support.fastmcp_server import ERAS, FastMCPServing, connected
 from tests.support.listening import listening
 
@@ -239,7 +240,7 @@ async def test_mounted_servers_are_systems_of_their_own() -> None:
         only = await found(client, "money back", server="old_store")
         called = await client.call("call_tool", {"server": "store", "name": "store_get_order", "order_id": 4})
     assert "store, old_store" in listed[0]["description"]
-    assert servers == [{"server": "store", "tools": 3}, {"server": "old_store", "tools": 3}]
+    assert [(each["server"], each["tools"]) for each in servers] == [("store", 3), ("old_store", 3)]
     assert only == ["old_store_refund_order"]
     assert called["structuredContent"] == {"order": 4}
 
@@ -382,10 +383,10 @@ def test_a_server_that_is_asked_on_another_event_loop_answers_there() -> None:
     ("make", "said"),
     [
         (lambda: Exposure("hybird"), "'hybird'"),
-        (lambda: Exposure(meta_tools=["focus"]), "'focus'"),
+        (lambda: Exposure(meta_tools=["gateway_info"]), "'gateway_info'"),
         (lambda: Exposure(settings={"servers": {}}), "'servers'"),
         (lambda: Exposure(settings={"gateway": {"intent": "x"}}), "gateway.intent"),
-        (lambda: Exposure(settings={"references": {"store": "disk"}}), "references.store"),
+        (lambda: Exposure(settings={"storage": {"results": "disk"}}), "'storage'"),
         (lambda: Exposure(settings={"gateway": {"style": "namespaces"}}), "gateway.style"),
         (lambda: Exposure(settings={"gateway": {"hybrid": {"fallback": "usage"}}}), "gateway.hybrid.fallback"),
         (lambda: Exposure(settings={"gateway": {"hybrid": {"treshold": 1}}}), "gateway.hybrid.treshold"),
@@ -481,15 +482,16 @@ async def test_what_is_blacklisted_is_denied_also_where_no_list_for_models_has_i
 
 
 async def test_what_is_remembered_of_tools_that_come_and_go_is_bounded() -> None:
-    server, transform = shop(), exposure()
-    server.add_transform(transform)
+    server = shop()
+    server.add_transform(exposure())
     async with connected(server) as client:
-        for number in range(MAX_SNAPSHOTS + 4):
+        for number in range(4 * MAX_SNAPSHOTS):
             server.add_tool(Tool.from_function(lambda: "x", name=f"passing_{number}", description="Passes."))
             await client.names()
             server.local_provider.remove_tool(f"passing_{number}")
-    assert len(transform._snapshots._raw) <= 3 + MAX_SNAPSHOTS
-    assert len(transform._snapshots._names) <= 3 + MAX_SNAPSHOTS
+    gc.collect()
+    held = {str(each["name"]) for each in gc.get_objects() if type(each) is dict and "name" in each}
+    assert 0 < sum(name.startswith("passing_") for name in held) <= 2 * MAX_SNAPSHOTS
 
 
 async def test_many_clients_ask_at_once_while_tools_change() -> None:
@@ -529,14 +531,12 @@ async def test_a_tool_whose_schema_cannot_be_written_takes_no_other_with_it(capl
 async def test_what_is_asked_for_tools_is_known_and_shown_to_nobody(tmp_path: Path) -> None:
     digest = definition_digest("refund_order", "Give a customer the money back.", ["order_id", "reason"])
     asked = "the parcel never came"
-    await asyncio.to_thread(RequestLibrary(tmp_path / "requests").put, digest, [asked], RequestOrigin.OWNER)
-    server, transform = shop(), exposure("full_proxy")
+    await asyncio.to_thread(ExampleLibrary(tmp_path / "example-queries").put, digest, [asked], ExampleOrigin.OWNER)
+    server, transform = shop(), Exposure("full_proxy")
     server.add_transform(transform)
     async with connected(server) as client:
         answers = [await client.call("search_tools", {"query": "money"}), await client.names()]
         assert await transform.wait_for_index()
-        assert transform._background is not None and transform._background.index is not None
-        known = {each.name: each.requests for each in transform._background.index.documents}
-        assert known["refund_order"] == (asked,)
+        assert (await found(client, asked))[0] == "refund_order"
         answers += [await client.call("tool_schema", {"names": ["refund_order"]})]
         assert asked not in str(answers)

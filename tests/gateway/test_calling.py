@@ -348,7 +348,7 @@ async def test_queued_calls_of_a_server_that_is_configured_anew_are_made_and_a_w
                 tasks.start_soon(call, gateway, "up__t", {}, results)
             with anyio.fail_after(30):
                 await started.wait()
-            await gateway.apply_settings(edited)
+            await gateway.updates.apply_settings(edited)
             release.set()
     assert [result["content"][0]["text"] for result in results] == ["done"] * 3
     upstream.hang = True
@@ -360,7 +360,7 @@ async def test_queued_calls_of_a_server_that_is_configured_anew_are_made_and_a_w
                 tasks.start_soon(call, gateway, "up__t", {}, waiting)
                 while upstream.opened == opened:
                     await anyio.lowlevel.checkpoint()
-                await gateway.apply_settings(edited.model_copy(update={"servers": {}}))
+                await gateway.updates.apply_settings(edited.model_copy(update={"servers": {}}))
     assert waiting[0]["structuredContent"]["error"]["code"] == "UPSTREAM_UNAVAILABLE"
 
 

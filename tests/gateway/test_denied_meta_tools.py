@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from pml_gateway.config.settings import META_TOOLS
+from pml_gateway.config.settings import CALLS_BY_EFFECT, META_TOOLS
 from pml_gateway.meta.meta_tools import ALL_META_TOOLS
 from tests.support.memory import settings_for
 from tests.support.scripted_server import ScriptedServer, tool
@@ -67,7 +67,7 @@ async def test_another_client_keeps_it(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("denied", "gone"),
     [
-        ("call_*", {"call_tool", "call_batch"}),
+        ("call_*", {"call_tool", "call_batch", *CALLS_BY_EFFECT}),
         ("search_tools ", {"search_tools"}),
         ("search", set()),
         ("*", set()),
@@ -107,6 +107,4 @@ async def test_where_no_tool_fits_it_is_no_remedy(tmp_path: Path, denied: str, h
     upstreams, settings = denying(denied)
     async with serving(tmp_path, upstreams, settings) as served:
         intent = await served.call("execute_workflow", {"intent": "buy xylophones"}, key=KEY)
-        focus = await served.call("focus", {"query": "buy xylophones"}, key=KEY)
     assert intent["structuredContent"]["next"] == f"no tool fits; {hint}"
-    assert focus["structuredContent"]["error"]["hint"] == hint

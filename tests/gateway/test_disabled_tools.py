@@ -48,9 +48,9 @@ async def test_a_switch_reaches_a_running_gateway_without_a_restart_of_the_serve
     async with serving(tmp_path, {"up": upstream}, settings) as served:
         assert await served.names() == ["up__read", "up__wipe"]
         opened = upstream.opened
-        await served.gateway.apply_settings(switched(settings, "wipe", enabled=False))
+        await served.gateway.updates.apply_settings(switched(settings, "wipe", enabled=False))
         assert await served.names() == ["up__read"]
-        await served.gateway.apply_settings(switched(settings, "wipe", enabled=True))
+        await served.gateway.updates.apply_settings(switched(settings, "wipe", enabled=True))
         assert await served.names() == ["up__read", "up__wipe"]
         assert upstream.opened == opened
 

@@ -9,7 +9,7 @@ import anyio
 import pytest
 
 from pml_gateway.gateway.gateway import open_gateway
-from pml_gateway.upstreams.lifecycle import UpstreamState
+from pml_gateway.upstreams.connector import UpstreamState
 from tests.support.memory import MemoryStreams, paths_in, settings_for
 from tests.support.scripted_server import ScriptedServer, tool
 from tests.support.serving import serving
@@ -22,7 +22,7 @@ async def test_a_manifest_answers_before_any_upstream_is_up(tmp_path: Path) -> N
     good = {"a": ScriptedServer([tool("one")]), "b": ScriptedServer([tool("two")])}
     async with serving(tmp_path, good) as served:
         assert await served.names("/full_proxy") == ["a__one", "b__two"]
-        await swapped(served.gateway, lambda: served.gateway.pool.upstreams["b"].state is UpstreamState.READY)
+        await swapped(served.gateway, lambda: served.gateway.pool.upstreams["b"].connector.state is UpstreamState.READY)
     bad = {"a": ScriptedServer(hang=True), "b": ScriptedServer(refuse=True)}
     async with serving(tmp_path, bad) as served:
         with anyio.fail_after(2):
@@ -118,7 +118,7 @@ async def test_each_way_of_naming_keeps_its_own_names(tmp_path: Path) -> None:
     never = settings_for({"up": upstream}, naming={"prefix": "never"})
     async with open_gateway(always, paths_in(tmp_path), identity="t", open_streams=streams) as gateway:
         await gateway.refresh(5)
-        await gateway.apply_settings(never)
+        await gateway.updates.apply_settings(never)
         upstream.tools.append(tool("two"))
         await gateway.refresh(5)
         assert [each.qualified_name for each in gateway.state.catalog.tools] == ["one", "two"]

@@ -55,7 +55,7 @@ async def indexed(cache_dir: Path, tools: Catalog) -> Sequence[ToolIndex]:
 def embeddings(cache_dir: Path) -> int:
     """How many there are."""
     with closing(sqlite3.connect(cache_dir / "embeddings" / "embeddings.sqlite3")) as connection:
-        (count,) = connection.execute("SELECT count(*) FROM embeddings").fetchone()
+        (count,) = connection.execute("SELECT count(*) FROM blobs").fetchone()
         return int(count)
 
 
@@ -91,7 +91,7 @@ async def test_what_cannot_be_stored_is_computed_once_more_and_found(
     indexer.request(Settings(), many(2 * SLICE))
     async with indexing(indexer) as indexes:
         assert await indexer.wait(30)
-    assert indexes[-1].lacking == indexes[-1].lacking_requests == []
+    assert indexes[-1].lacking == indexes[-1].lacking_examples == []
     assert indexes[-1].search("handle item20", limit=1).hits[0].key == "crm__tool_20"
 
 
@@ -179,7 +179,7 @@ async def test_while_vectors_are_computed_searches_answer_from_words_and_the_vec
 
 async def test_what_was_sought_and_used_gets_its_vectors_first(tmp_path: Path) -> None:
     held = Held()
-    indexer = Indexer(tmp_path, load=lambda _: held, most_used=lambda *_: ["crm__tool_700"])
+    indexer = Indexer(tmp_path, load=lambda _: held, most_used=lambda: [("crm", "tool_700")])
     indexer.request(Settings(), many(4 * FIRST_PART))
     async with indexing(indexer) as indexes:
         assert await indexer.wait_for_usable_index(30)
@@ -228,16 +228,16 @@ async def test_a_restart_computes_no_vector(tmp_path: Path, tools: int) -> None:
 
 @pytest.fixture
 def asked(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
-    """Give every tool two requests, which a word tells apart from those given before."""
+    """Give every tool two examples, which a word tells apart from those given before."""
 
     def give(word: str) -> None:
-        def with_requests(*given: Any) -> list[ToolDocument]:
+        def with_examples(*given: Any) -> list[ToolDocument]:
             return [
-                replace(each, requests=(f"crm wants {each.name} {word}", f"crm {word} somebody"))
+                replace(each, examples=(f"crm wants {each.name} {word}", f"crm {word} somebody"))
                 for each in documents(*given)
             ]
 
-        monkeypatch.setattr(indexing_module, "documents", with_requests)
+        monkeypatch.setattr(indexing_module, "documents", with_examples)
 
     return give
 
@@ -259,10 +259,10 @@ async def test_requests_are_computed_after_the_tools_and_a_restart_computes_none
                 assert await indexer.wait_for_usable_index(30)
                 assert not await indexer.wait(0)
                 assert not indexes[-1].lacking
-                assert len(indexes[-1].lacking_requests) == known
+                assert len(indexes[-1].lacking_examples) == known
                 held.allow(10_000)
             assert await indexer.wait(30)
-            assert not indexes[-1].lacking_requests
+            assert not indexes[-1].lacking_examples
             return indexes[-1]
 
     asked("first")
@@ -271,8 +271,8 @@ async def test_requests_are_computed_after_the_tools_and_a_restart_computes_none
     assert len(request_texts(first)) == 4 * SLICE
     again = Held()
     index = await built(again, 0, many(4 * SLICE))
-    assert index.requests is not None
-    assert index.requests.counts.tolist() == [2] * (4 * SLICE)
+    assert index.examples is not None
+    assert index.examples.counts.tolist() == [2] * (4 * SLICE)
     assert [text for text in again.encoded if text.startswith("crm ")] == []
     came = Held(2)
     await built(came, 2, many(4 * SLICE + 2))
@@ -285,19 +285,19 @@ async def test_requests_are_computed_after_the_tools_and_a_restart_computes_none
     ] * (4 * SLICE)
 
 
-async def test_requests_of_what_was_sought_and_used_are_computed_first(
+async def test_examples_of_what_was_sought_and_used_are_computed_first(
     tmp_path: Path, asked: Callable[[str], None]
 ) -> None:
     asked("first")
     held = Held(4 * FIRST_PART)
-    indexer = Indexer(tmp_path, load=lambda _: held, most_used=lambda *_: ["crm__tool_700"])
+    indexer = Indexer(tmp_path, load=lambda _: held, most_used=lambda: [("crm", "tool_700")])
     indexer.request(Settings(), many(4 * FIRST_PART))
     async with indexing(indexer) as indexes:
         await held.waiting()
         indexer.prefer(["crm__tool_900"])
         held.allow(2 * (FIRST_PART + SLICE))
         await held.waiting()
-        lacking = {indexes[-1].documents[at].name for at in indexes[-1].lacking_requests}
+        lacking = {indexes[-1].documents[at].name for at in indexes[-1].lacking_examples}
         assert "tool_500" in lacking
         assert not lacking & {"tool_700", "tool_900"}
         held.allow(8 * FIRST_PART)

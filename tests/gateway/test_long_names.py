@@ -55,12 +55,12 @@ async def test_a_limit_that_is_lowered_while_the_gateway_runs_renames_what_is_to
     servers = meetings()
     async with serving(tmp_path, servers, **OLD) as served:
         before = await served.names(FULL)
-        await served.gateway.apply_settings(settings_for(servers))
+        await served.gateway.updates.apply_settings(settings_for(servers))
         after = await served.names(FULL)
         assert {*before} & {*after} == {"meetings__list"}
         for name in before:
             assert len(await answers(served, name)) == 2
-        await served.gateway.apply_settings(settings_for(servers, **OLD))
+        await served.gateway.updates.apply_settings(settings_for(servers, **OLD))
         assert await served.names(FULL) == before
         for name in after:
             assert len(await answers(served, name)) == 2

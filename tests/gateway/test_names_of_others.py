@@ -100,7 +100,7 @@ async def test_no_action_of_a_namespace_leads_to_whoever_took_its_name(
 async def test_prompts_and_searches_give_nothing_by_a_name_of_another(tmp_path: Path, circumstance: str) -> None:
     hostile = evil()
     async with beside(tmp_path, hostile, circumstance, "never") as (served, _):
-        await served.gateway.wait_for_index(30)
+        await served.gateway.indexer.wait(30)
         prompts = (await served.result("prompts/list"))["prompts"]
         assert {each["name"] for each in prompts} == {
             *("evil__github__greet", "evil__github:greet", "evil__github"),

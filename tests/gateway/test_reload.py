@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import json
 import threading
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -17,7 +18,7 @@ from pml_gateway.config.settings import Settings
 from pml_gateway.gateway.gateway import Gateway, open_gateway
 from pml_gateway.gateway.request import RequestScope
 from pml_gateway.gateway.tool_list import list_tools, render
-from pml_gateway.policy.client import LOCAL
+from pml_gateway.policy.principal import LOCAL
 from pml_gateway.types import ExposureMode
 from tests.support.memory import MemoryStreams, paths_in, settings_for
 from tests.support.scripted_server import ScriptedServer, tool
@@ -158,7 +159,7 @@ async def test_of_edits_at_once_the_last_one_wins(tmp_path: Path) -> None:
         edits = [settings_for({"a": upstreams["a"]}), settings_for(upstreams, naming={"prefix": "never"}), first]
         async with anyio.create_task_group() as tasks:
             for edit in edits:
-                tasks.start_soon(gateway.apply_settings, edit)
+                tasks.start_soon(gateway.updates.apply_settings, edit)
         assert gateway.state.settings == first
         assert set(gateway.pool.upstreams) == {"a", "b"}
         assert {each.source for each in gateway.state.catalog.tools} == {"a:one", "a:two", "b:three"}
@@ -168,11 +169,11 @@ async def test_a_list_that_no_intent_selects_outlives_a_new_index(tmp_path: Path
     upstreams = servers()
     settings = settings_for(upstreams, search={"ranking": "lexical"})
     async with opened(tmp_path, upstreams, settings) as gateway:
-        assert await gateway.wait_for_index(30)
+        assert await gateway.indexer.wait(30)
         scope = RequestScope(mode=ExposureMode.FULL_PROXY)
         before = await list_tools(gateway, scope, None, "2025-11-25")
         assert gateway.state.index is not None
-        gateway.swap_index(gateway.state.index)
+        gateway.current.swap_index(gateway.state.index)
         after = await list_tools(gateway, scope, None, "2025-11-25")
         assert after.tools_json is before.tools_json
 
@@ -243,11 +244,11 @@ async def test_a_list_that_was_being_made_during_an_edit_is_made_by_the_new_righ
 
         async def list_all() -> None:
             listed = await list_tools(gateway, RequestScope(), None, "2025-11-25")
-            lists.append([each["name"] for each in listed.decoded()])
+            lists.append([each["name"] for each in json.loads(listed.tools_json)])
 
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(list_all)
             assert await anyio.to_thread.run_sync(begun.wait, 30)
-            await gateway.apply_settings(denied)
+            await gateway.updates.apply_settings(denied)
             go_on.set()
     assert lists == [["a__two", "b__three"]]

@@ -10,8 +10,8 @@ import pytest
 
 from pml_gateway.config.settings import Settings
 from pml_gateway.gateway.gateway import open_gateway
-from pml_gateway.owner.server_state import copy_state, drop_state
-from pml_gateway.policy.client import LOCAL
+from pml_gateway.policy.principal import LOCAL
+from pml_gateway.setup.server_state import copy_state, drop_state
 from tests.support.memory import MemoryStreams, paths_in
 from tests.support.scripted_server import ScriptedServer, prompt, tool
 from tests.support.serving import Serving, serving

@@ -17,9 +17,9 @@ from pml_gateway.gateway.request import (
     effective_mode,
     list_intent,
 )
-from pml_gateway.policy.client import Client
 from pml_gateway.types import ExposureMode
 from tests.catalog.listings import JSON
+from tests.support.principals import principal
 
 SOURCES = ("query", "meta", "url", "client", "gateway")
 
@@ -30,7 +30,7 @@ def request(**given_by: str | None) -> tuple[dict[str, Any], RequestScope, Gatew
         params["query"] = given_by["query"]
     if "meta" in given_by:
         params["_meta"] = {QUERY_META_KEY: given_by["meta"]}
-    client = Client("client:a", intent=given_by.get("client"))
+    client = principal("client:a", intent=given_by.get("client"))
     return (
         params,
         RequestScope(client=client, url_query=given_by.get("url")),
@@ -92,6 +92,6 @@ def test_any_parameters_give_an_intent_or_none(params: dict[str, Any] | None) ->
 def test_the_clients_mode_wins_over_the_endpoints_and_that_over_the_configured_one(
     client: ExposureMode | None, endpoint: ExposureMode | None
 ) -> None:
-    scope = RequestScope(client=Client("client:a", mode=client), mode=endpoint)
+    scope = RequestScope(client=principal("client:a", mode=client), mode=endpoint)
     settings = GatewaySection(tools_exposure=ExposureMode.HYBRID)
     assert effective_mode(scope, settings) == (client or endpoint or ExposureMode.HYBRID)

@@ -74,7 +74,7 @@ async def meanwhile(
             order.append("request")
 
         tasks.start_soon(first)
-        await until(lambda: gateway.workers.pids or order)
+        await until(lambda: gateway.shared.workers.pids or order)
         await other()
         order.append("other")
     return answers[0], order
@@ -102,14 +102,14 @@ async def test_what_is_remembered_is_refused_by_its_types_at_once(tmp_path: Path
         answer = await call("call_batch", {"calls": [one] * CALLS})
         assert all(slot["ok"] for slot in answer["slots"])
         assert len(gateway.exceeded.known) == 1
-        before = gateway.workers.pids
+        before = gateway.shared.workers.pids
         answer = await call("call_tool", {"name": "bad__slow0", "arguments": {"a": 1, "n": "x"}})
         assert answer["error"]["code"] == "INVALID_INPUT"
         assert answer["error"]["details"]["errors"] == [{"path": "/n", "message": "string instead of integer"}]
         answer = await call("call_tool", {"name": "bad__slow0", "arguments": {}})
         assert answer["error"]["code"] == "INVALID_INPUT"
-        assert gateway.workers.pids == before
-    assert not gateway.workers.pids
+        assert gateway.shared.workers.pids == before
+    assert not gateway.shared.workers.pids
 
 
 async def test_plain_calls_start_no_process(tmp_path: Path) -> None:
@@ -123,7 +123,7 @@ async def test_plain_calls_start_no_process(tmp_path: Path) -> None:
         ]
         answer = await call("execute_workflow", {"steps": steps})
         assert answer["status"] == "completed"
-        assert gateway.workers.pids == []
+        assert gateway.shared.workers.pids == []
 
 
 def growing(number: int) -> dict[str, Any]:

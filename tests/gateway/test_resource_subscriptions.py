@@ -20,10 +20,11 @@ from pml_gateway.gateway import resource_subscriptions
 from pml_gateway.gateway.request import RequestScope
 from pml_gateway.gateway.resource_subscriptions import ResourceFollowers
 from pml_gateway.mcp.listing import ListKind
-from pml_gateway.policy.client import Client as Principal
+from pml_gateway.policy.principal import anonymous_at
 from pml_gateway.serve import list_changes
 from pml_gateway.serve.list_changes import Subscribers
 from tests.support.memory import settings_for
+from tests.support.principals import principal
 from tests.support.raw import decoded
 from tests.support.scripted_server import EVERY_METHOD, ScriptedServer, prompt, resource, tool
 from tests.support.serving import Serving, serving
@@ -181,7 +182,7 @@ async def test_a_client_that_may_no_longer_see_a_resource_is_told_of_it_no_longe
         async with session(served, key) as (client, told):
             await subscribe(client, "x://a")
             await subscribe(client, "x://b")
-            await served.gateway.apply_settings(settings_for({"up": upstream}, clients=after))
+            await served.gateway.updates.apply_settings(settings_for({"up": upstream}, clients=after))
             await until(lambda: active(upstream) == ["x://b"])
             # The stream of notices was ended with the rights of before; the client opens it again in its own time.
             with anyio.fail_after(LIMIT):
@@ -227,7 +228,7 @@ async def test_a_client_that_takes_no_notices_keeps_no_other_waiting(tmp_path: P
         await served.gateway.refresh(LIMIT)
         subscribers = Subscribers(served.gateway, ResourceFollowers(served.gateway))
         for key, notify in (("stuck", never), ("other", note)):
-            await subscribers._add(key, RequestScope(), VERSION, notify)
+            await subscribers.add(key, RequestScope(), VERSION, notify)
         tasks.start_soon(subscribers.run)
         upstream.prompts.append(prompt("new"))
         await upstream.announce("prompts")
@@ -252,10 +253,9 @@ async def test_one_client_that_follows_too_much_costs_no_other_its_notices(
     async with serving(tmp_path, {"up": upstream}) as served, anyio.create_task_group() as tasks:
         followers = ResourceFollowers(served.gateway)
         tasks.start_soon(followers.run)
-        followers.follow(RequestScope(client=Principal("anonymous", address="b")), "res://one", note)
+        followers.follow(RequestScope(client=anonymous_at("b")), "res://one", note)
         flood = [
-            followers.follow(RequestScope(client=Principal("anonymous", address="a")), f"res://{number}", never)
-            for number in range(20)
+            followers.follow(RequestScope(client=anonymous_at("a")), f"res://{number}", never) for number in range(20)
         ]
         assert [each.is_given_up for each in flood] == [True] * 15 + [False] * 5
         await until(lambda: upstream.subscribed == ["res://one"])
@@ -277,6 +277,6 @@ async def test_one_client_with_too_many_streams_costs_no_other_its_notices(
     async with serving(tmp_path, {"up": ScriptedServer([tool("t")])}) as served:
         subscribers = Subscribers(served.gateway, ResourceFollowers(served.gateway))
         for key, client in (("b1", "b"), ("a1", "a"), ("a2", "a"), ("a3", "a"), ("a4", "a"), ("b2", "b")):
-            scope = RequestScope(client=Principal(f"client:{client}"))
-            await subscribers._add(key, scope, VERSION, never, partial(ended.append, key))
+            scope = RequestScope(client=principal(f"client:{client}"))
+            await subscribers.add(key, scope, VERSION, never, partial(ended.append, key))
     assert ended == ["a1", "a2"]

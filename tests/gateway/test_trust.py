@@ -200,22 +200,6 @@ async def test_a_rejected_tool_that_comes_back_with_another_server_is_recognised
         assert await served.names("/full_proxy") == ["other__fine", "up__add_note", "up__find_note"]
 
 
-async def test_the_first_start_with_pins_takes_what_the_manifest_holds(tmp_path: Path) -> None:
-    up = server(tool("evil", POISON))
-    async with serving(tmp_path, {"up": up}):
-        pass
-    for file in (tmp_path / "trust").glob("*.json"):
-        file.unlink()
-    (manifest,) = [file for file in (tmp_path / "manifest").glob("*.json") if "shapes" not in file.name]
-    raw = json.loads(manifest.read_text())
-    del raw["pinned"]
-    manifest.write_text(json.dumps(raw))
-    sections: dict[str, Any] = {"trust": {"changes": "review", "new_servers": "review"}}
-    async with serving(tmp_path, {"up": up}, **sections) as served:
-        await served.gateway.refresh(10)
-        assert await served.names("/full_proxy") == ["up__add_note", "up__evil", "up__find_note"]
-
-
 async def test_lost_pins_do_not_let_in_what_was_held_back(tmp_path: Path) -> None:
     up = server()
     async with serving(tmp_path, {"up": up}) as served:
@@ -255,8 +239,8 @@ async def test_two_gateways_share_the_pins(tmp_path: Path) -> None:
         await one.refresh(10)
         await two.refresh(10)
         decide(one, approved, "up:evil")
-        await one.readmit()
-        await two.readmit()
+        await one.updates.readmit()
+        await two.updates.readmit()
         assert all(each.state.catalog.by_name("up__evil") for each in (one, two))
 
 
@@ -281,12 +265,12 @@ async def test_a_start_with_unchanged_tools_judges_nothing(tmp_path: Path) -> No
 
     async with open_gateway(settings, paths, identity="t", open_streams=MemoryStreams({"up": up})) as gateway:
         await gateway.refresh(10)
-        await gateway.judge_unread()
+        await gateway.reading.judge_unread()
     async with open_gateway(
         settings, paths, identity="t", open_streams=MemoryStreams({"up": up}), make_judge=never
     ) as gateway:
         await gateway.refresh(10)
-        await gateway.judge_unread()
+        await gateway.reading.judge_unread()
         assert len(gateway.state.catalog.tools) == 2
 
 
@@ -319,9 +303,9 @@ async def test_settings_change_what_is_held_back(tmp_path: Path) -> None:
     async with serving(tmp_path, upstreams, trust={"changes": "review"}) as served:
         await change(served, up, notes(tool("fine"), tool("evil", POISON)))
         assert await served.names("/full_proxy") == ["up__add_note", "up__find_note"]
-        await served.gateway.apply_settings(settings_for(upstreams))
+        await served.gateway.updates.apply_settings(settings_for(upstreams))
         assert await served.names("/full_proxy") == ["up__add_note", "up__find_note", "up__fine"]
-        await served.gateway.apply_settings(settings_for(upstreams, trust={"changes": "notice"}))
+        await served.gateway.updates.apply_settings(settings_for(upstreams, trust={"changes": "notice"}))
         assert "up__evil" in await served.names("/full_proxy")
 
 
@@ -398,7 +382,7 @@ async def test_what_is_quarantined_cannot_be_told_from_what_never_was(
         upstreams = {"up": up, "b": ScriptedServer([tool("other", "Does something else.")])}
         settings = settings_for(upstreams, gateway=gateway, clients=clients)
         async with serving(tmp_path / str(has_it), upstreams, settings) as served:
-            await served.gateway.judge_unread()
+            await served.gateway.reading.judge_unread()
             if has_it:
                 poisoned = tool("poisoned", POISON, POISONED_SCHEMA, annotations={"title": POISON})
                 up.tools = notes(poisoned)
@@ -409,7 +393,7 @@ async def test_what_is_quarantined_cannot_be_told_from_what_never_was(
                 up.templates = [template("note:///{id}"), template("poisoned:///{id}", description=POISON)]
             await served.gateway.refresh(10)
             assert held_somewhere(served) is has_it
-            await served.gateway.wait_for_index(30)
+            await served.gateway.indexer.wait(30)
             answers.append(await everything_said(served, up, "poisoned", {"key": "k" * 40} if has_key else {}))
             reached.append([call["name"] for call in up.calls])
     quarantined, unknown = answers
@@ -437,7 +421,7 @@ async def test_a_client_that_could_see_a_tool_learns_where_it_names_it_that_it_i
         gateway = {"style": style, "meta_tools": [*_ALL_META_TOOLS]}
         async with serving(tmp_path / str(has_it), {"up": up}, gateway=gateway) as served:
             await change(served, up, notes(*([tool("poisoned", POISON, POISONED_SCHEMA)] if has_it else [])))
-            await served.gateway.wait_for_index(30)
+            await served.gateway.indexer.wait(30)
             answers.append(await everything_said(served, up, "poisoned", {}))
     held, unknown = answers
     different = {key: text for key, text in held.items() if text != unknown[key]}
@@ -477,6 +461,6 @@ async def test_a_resource_that_gives_orders_is_not_listed_until_its_owner_says_s
         listed = await served.message("resources/list", {})
         assert [each["uri"] for each in listed["result"]["resources"]] == ["note:///plan"]
         decide(served.gateway, approved, "up:resource:note:///evil")
-        await served.gateway.readmit()
+        await served.gateway.updates.readmit()
         listed = await served.message("resources/list", {})
         assert [each["uri"] for each in listed["result"]["resources"]] == ["note:///plan", "note:///evil"]

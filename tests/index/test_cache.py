@@ -51,7 +51,7 @@ def test_damage_that_sqlite_cannot_name_is_replaced(tmp_path: Path) -> None:
     expected = cache.encode(HashedWords(), TEXTS)
     (file,) = tmp_path.iterdir()
     content = file.read_bytes()
-    damaged = content.replace(b"tableembeddings", b"table\xffmbeddings", 1)
+    damaged = content.replace(b"tableblobs", b"table\xfflobs", 1)
     assert damaged != content
     file.write_bytes(damaged)
     for _ in range(2):
@@ -92,7 +92,7 @@ def test_a_damaged_vector_is_encoded_again(tmp_path: Path, vector: object) -> No
     (file,) = tmp_path.iterdir()
     connection = sqlite3.connect(file)
     with connection:
-        connection.execute("UPDATE embeddings SET vector = ?", (vector,))
+        connection.execute("UPDATE blobs SET blob = ?", (vector,))
     connection.close()
     assert np.array_equal(cache.encode(embedder, DISTINCT), expected)
     assert embedder.encoded == DISTINCT * 2
@@ -142,37 +142,37 @@ REQUESTS = [
 ]
 
 
-def test_requests_of_a_tool_are_encoded_once(tmp_path: Path) -> None:
+def test_examples_of_a_tool_are_encoded_once(tmp_path: Path) -> None:
     embedder = HashedWords()
-    first = EmbeddingCache(tmp_path).encode_requests(embedder, REQUESTS)
+    first = EmbeddingCache(tmp_path).encode_examples(embedder, REQUESTS)
     embedder.encoded.clear()
-    second = EmbeddingCache(tmp_path).encode_requests(embedder, [*REQUESTS, ("count the rows",)])
+    second = EmbeddingCache(tmp_path).encode_examples(embedder, [*REQUESTS, ("count the rows",)])
     assert embedder.encoded == ["count the rows"]
     for mine, computed in zip(second, first, strict=False):
         assert np.array_equal(mine.codes, computed.codes)
         assert np.array_equal(mine.scales, computed.scales)
-    stored = EmbeddingCache(tmp_path).stored_requests(embedder, [("something new",), REQUESTS[1]])
+    stored = EmbeddingCache(tmp_path).stored_examples(embedder, [("something new",), REQUESTS[1]])
     assert [each is None for each in stored] == [True, False]
     assert embedder.encoded == ["count the rows"]
 
 
-def test_requests_of_one_model_are_not_given_for_another(tmp_path: Path) -> None:
-    EmbeddingCache(tmp_path).encode_requests(HashedWords(model_id="one"), REQUESTS)
+def test_examples_of_one_model_are_not_given_for_another(tmp_path: Path) -> None:
+    EmbeddingCache(tmp_path).encode_examples(HashedWords(model_id="one"), REQUESTS)
     for other in (HashedWords(model_id="two"), HashedWords(64, model_id="one")):
-        assert EmbeddingCache(tmp_path).stored_requests(other, REQUESTS) == [None] * 3
+        assert EmbeddingCache(tmp_path).stored_examples(other, REQUESTS) == [None] * 3
 
 
 @pytest.mark.parametrize("at", [0, 5, 40, -1])
 def test_damaged_requests_are_encoded_again(tmp_path: Path, at: int) -> None:
     cache, embedder = EmbeddingCache(tmp_path), HashedWords()
-    (expected,) = cache.encode_requests(embedder, REQUESTS[:1])
-    connection = sqlite3.connect(tmp_path / "requests.sqlite3")
+    (expected,) = cache.encode_examples(embedder, REQUESTS[:1])
+    connection = sqlite3.connect(tmp_path / "examples.sqlite3")
     with connection:
-        (blob,) = connection.execute("SELECT vector FROM embeddings").fetchone()
+        (blob,) = connection.execute("SELECT blob FROM blobs").fetchone()
         damaged = bytearray(blob)
         damaged[at] ^= 1
-        connection.execute("UPDATE embeddings SET vector = ?", (bytes(damaged),))
+        connection.execute("UPDATE blobs SET blob = ?", (bytes(damaged),))
     connection.close()
-    assert cache.stored_requests(embedder, REQUESTS[:1]) == [None]
-    (again,) = cache.encode_requests(embedder, REQUESTS[:1])
+    assert cache.stored_examples(embedder, REQUESTS[:1]) == [None]
+    (again,) = cache.encode_examples(embedder, REQUESTS[:1])
     assert np.array_equal(again.codes, expected.codes)

@@ -12,10 +12,10 @@ import pytest
 from fastmcp.client import Client
 
 from pml_gateway.demo.servers import calc, files, notes
+from pml_gateway.example_queries.shipped import ServerTools, ShippedDefinition, ShippedExamples
 from pml_gateway.index import Embedder, ToolDocument, ToolIndex
 from pml_gateway.index.evaluation import tool_document
 from pml_gateway.index.wording import in_words_of_answers
-from pml_gateway.requests.shipped import ServerTools, ShippedDefinition, ShippedRequests
 from tests.index.tools import REPOSITORY, read_rows
 
 DATA = REPOSITORY / "tests" / "data"
@@ -47,12 +47,12 @@ async def bundled(folder: Path) -> dict[str, Rows]:
 
 
 def documents(server: str, rows: Rows) -> list[ToolDocument]:
-    """What search reads of the tools of a server, with the requests that are shipped for them."""
+    """What search reads of the tools of a server, with the examples that are shipped for them."""
     listing = ServerTools(tuple(ShippedDefinition(row["name"], row["description"]) for row in rows))
-    [requests] = ShippedRequests().requests_of([listing])
+    [examples] = ShippedExamples().examples_of([listing])
     return [
-        replace(tool_document(row), key=f"{server}__{row['name']}", server=server, requests=asked)
-        for row, asked in zip(rows, requests, strict=True)
+        replace(tool_document(row), key=f"{server}__{row['name']}", server=server, examples=asked)
+        for row, asked in zip(rows, examples, strict=True)
     ]
 
 
@@ -197,9 +197,9 @@ def test_values_and_other_words_for_what_tools_do_are_not_unknown(desk: ToolInde
 
 
 @pytest.mark.slow
-def test_a_word_is_known_by_a_tool_that_the_client_may_see_or_by_its_server(desk: ToolIndex) -> None:
+def test_a_word_is_known_by_a_tool_that_the_client_may_see_or_by_its_server(desk: ToolIndex, shipped: Embedder) -> None:
     github = ToolDocument("github__create_issue", "github", "create_issue", "", "Open an issue.", ("title",))
-    index = ToolIndex.build([*desk.documents, github], desk._dense.embedder)  # type: ignore[union-attr]
+    index = ToolIndex.build([*desk.documents, github], shipped)
     query = "create a github issue"
     assert index.search(query, limit=1).unknown == ()
     assert index.search(query, limit=1).hits[0].key == github.key

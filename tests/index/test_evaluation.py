@@ -189,14 +189,14 @@ def test_tools_that_queries_miss_are_named_with_the_reasons() -> None:
         ),
         QueryOutcome(LabelledQuery("q", (frozenset(["e__good"]),)), (("e__good", 0.9),), 1.0, 0),
     ]
-    hard = {row.key: row for row in hard_tools(documents, outcomes)}
+    hard = {row["name"]: row for row in hard_tools(documents, outcomes)}
     assert list(hard) == ["a__x", "b__get", "c__sync", "gone", "d__sync"]
-    assert (hard["a__x"].missed, hard["a__x"].asked) == (2, 2)
-    assert "no description" in hard["a__x"].reasons[0]
-    assert "found instead: rival0, rival1, rival2 and 2 more" in hard["a__x"].reasons[1]
-    assert "2 words" in hard["b__get"].reasons[0]
-    assert hard["c__sync"].reasons == ("duplicate: d__sync has the same description",)
-    assert hard["gone"].reasons == ("no such tool in the catalog",)
+    assert (hard["a__x"]["missed"], hard["a__x"]["asked"]) == (2, 2)
+    assert "no description" in hard["a__x"]["reasons"][0]
+    assert "found instead: rival0, rival1, rival2 and 2 more" in hard["a__x"]["reasons"][1]
+    assert "2 words" in hard["b__get"]["reasons"][0]
+    assert hard["c__sync"]["reasons"] == ["duplicate: d__sync has the same description"]
+    assert hard["gone"]["reasons"] == ["no such tool in the catalog"]
 
 
 def test_tools_whose_text_is_at_fault_are_named_even_where_queries_find_them() -> None:
@@ -210,17 +210,17 @@ def test_tools_whose_text_is_at_fault_are_named_even_where_queries_find_them() -
     outcomes = [
         QueryOutcome(LabelledQuery("q", (frozenset([row.key]),)), ((row.key, 0.9),), 1.0, 0) for row in documents
     ]
-    hard = {row.key: row for row in hard_tools(documents, outcomes)}
+    hard = {row["name"]: row for row in hard_tools(documents, outcomes)}
     assert list(hard) == ["a__list_users", "b__get_users", "c__ping", "d__ping"]
-    assert {(row.missed, row.asked) for row in hard.values()} == {(0, 1)}
-    assert hard["a__list_users"].reasons == ("duplicate: b__get_users has the same description",)
-    assert hard["c__ping"].reasons == (
+    assert {(row["missed"], row["asked"]) for row in hard.values()} == {(0, 1)}
+    assert hard["a__list_users"]["reasons"] == ["duplicate: b__get_users has the same description"]
+    assert hard["c__ping"]["reasons"] == [
         "it has no description",
         "duplicate: d__ping has the same name and no description either",
-    )
+    ]
 
 
 def test_a_tool_that_no_search_comes_near_is_named_too() -> None:
     outcomes = [QueryOutcome(LabelledQuery("q", (frozenset(["a__x"]),)), (), 1.0, 0)]
     (hard,) = hard_tools([tool("a__x", "Sends a message to a channel")], outcomes)
-    assert hard.reasons == ("nothing was found",)
+    assert hard["reasons"] == ["nothing was found"]

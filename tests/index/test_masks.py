@@ -49,10 +49,10 @@ def test_a_masked_search_equals_one_without_the_hidden_tools(mask: list[bool], q
     | st.lists(st.sampled_from(STEPS), min_size=2, max_size=4).map(", and then ".join),
     ranking=st.sampled_from(Ranking),
 )
-def test_requests_of_hidden_tools_leave_no_trace(
+def test_examples_of_hidden_tools_leave_no_trace(
     mask: list[bool], asked: list[int], query: str, ranking: Ranking
 ) -> None:
-    tools = [replace(each, requests=STEPS[:count]) for each, count in zip(OFFICE, asked, strict=True)]
+    tools = [replace(each, examples=STEPS[:count]) for each, count in zip(OFFICE, asked, strict=True)]
     embedder = HashedWords(32)
     allowed_only = [each for each, allowed in zip(tools, mask, strict=True) if allowed]
     masked = visible(ToolIndex.build(tools, embedder), query, ranking, np.array(mask))

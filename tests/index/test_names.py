@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from pml_gateway.index import Embedder, ToolDocument, ToolIndex
+from pml_gateway.index.evidence import Mask
 from pml_gateway.index.names import NameIndex
-from pml_gateway.index.vectors import Mask
 from tests.index.catalogs import catalog
 from tests.index.fakes import HashedWords
 from tests.index.tools import OFFICE, tool

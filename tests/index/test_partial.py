@@ -10,7 +10,9 @@ import numpy as np
 import pytest
 
 from pml_gateway.index import EmbeddingCache, ToolDocument, ToolIndex
-from pml_gateway.index.search import fuse
+from pml_gateway.index.lexical import share
+from pml_gateway.index.meaning import estimated
+from pml_gateway.index.search import WORDS_WEIGHT
 from pml_gateway.index.text import dense_text
 from tests.index.catalogs import catalog
 from tests.index.fakes import HashedWords
@@ -62,20 +64,21 @@ def test_what_is_not_allowed_leaves_no_trace(tmp_path: Path) -> None:
 @pytest.mark.parametrize("words", [0.0, 5.0, 20.0, 60.0])
 def test_an_unknown_cosine_counts_between_none_and_the_best(words: float) -> None:
     cosines = np.asarray([0.0, np.nan, 0.9], dtype=np.float32)
-    none, unknown, best = fuse(cosines, np.full(3, words, dtype=np.float32), 400).tolist()
+    units = np.full(3, words, dtype=np.float32)
+    none, unknown, best = (estimated(cosines, units) + WORDS_WEIGHT * units * share(units)).tolist()
     assert none < unknown < best
 
 
-def test_requests_that_are_stored_are_there_at_once_and_others_are_awaited(tmp_path: Path) -> None:
-    tools = [replace(each, requests=(f"somebody wants {each.name}",)) for each in TOOLS[:30]]
+def test_examples_that_are_stored_are_there_at_once_and_others_are_awaited(tmp_path: Path) -> None:
+    tools = [replace(each, examples=(f"somebody wants {each.name}",)) for each in TOOLS[:30]]
     tools += TOOLS[30:]
     cache, embedder = EmbeddingCache(tmp_path), HashedWords()
-    cache.encode_requests(embedder, [each.requests for each in tools[:10]])
+    cache.encode_examples(embedder, [each.examples for each in tools[:10]])
     before = len(embedder.encoded)
     cache.encode(embedder, [dense_text(each) for each in tools[:20]])
     index = ToolIndex.build(tools, None)
-    assert index.lacking_requests == list(range(30))
+    assert index.lacking_examples == list(range(30))
     index = index.with_known_vectors(embedder, cache)
     assert index.lacking == list(range(20, 60))
-    assert index.lacking_requests == list(range(10, 30))
+    assert index.lacking_examples == list(range(10, 30))
     assert not [text for text in embedder.encoded[before:] if text.startswith("somebody")]

@@ -51,13 +51,13 @@ def test_messages_pass_and_the_bridge_ends_when_its_client_leaves(tmp_path: Path
 def test_a_pipe_of_another_user_is_written_to(tmp_path: Path) -> None:
     program = """
 import os
-from pml_gateway.local.bridge import _writer
+from pml_gateway.local.bridge import writer
 
 reading, writing = os.pipe()
 os.fchmod(writing, 0o400)
 if os.geteuid() == 0:
     os.setuid(65534)
-write, _ = _writer(writing)
+write, _ = writer(writing)
 assert write(memoryview(b"x")) == 1
 assert os.read(reading, 2) == b"x"
 """

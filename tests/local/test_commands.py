@@ -8,32 +8,38 @@ import socket
 import threading
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from pml_gateway.errors import GatewayError
 from pml_gateway.local.commands import ask, wait_for_end
 from pml_gateway.local.endpoint import Endpoint
+from pml_gateway.owner.operations import OfProcess
 from tests.support.scripted_machine import scripted_machine
+
+STATUS: OfProcess[Any] = OfProcess("status")
+DOWN: OfProcess[Any] = OfProcess("down")
+"""Answered by scripts, in few words."""
 
 
 def test_where_nobody_listens_there_is_no_answer(tmp_path: Path) -> None:
-    assert ask(Endpoint.of(tmp_path, "config.yaml"), "status", 5) is None
+    assert ask(Endpoint.of(tmp_path, "config.yaml"), STATUS, 5) is None
 
 
 def test_an_answer_of_many_parts_is_read_to_its_end(tmp_path: Path) -> None:
     answer = {"clients": ["x" * 1000] * 500}
     with scripted_machine(tmp_path, {"status": answer}) as machine:
-        assert ask(machine.endpoint, "status", 5) == answer
+        assert ask(machine.endpoint, STATUS, 5) == answer
 
 
 def test_what_it_refuses_is_an_error_with_its_words(tmp_path: Path) -> None:
-    with scripted_machine(tmp_path, {}) as machine, pytest.raises(GatewayError, match="unknown command 'dance'"):
-        ask(machine.endpoint, "dance", 5)
+    with scripted_machine(tmp_path, {}) as machine, pytest.raises(GatewayError, match="unknown operation 'dance'"):
+        ask(machine.endpoint, OfProcess("dance"), 5)
 
 
 @pytest.mark.parametrize(
-    ("said", "error"), [(b"", "without an answer"), (b"no json\n", "no JSON"), (b"[]\n", "no object")]
+    ("said", "error"), [(b"", "without an answer"), (b"no json\n", "is none"), (b"[]\n", "no result")]
 )
 def test_what_is_no_answer_is_an_error(tmp_path: Path, said: bytes, error: str) -> None:
     endpoint = Endpoint.of(tmp_path, "config.yaml")
@@ -49,7 +55,7 @@ def test_what_is_no_answer_is_an_error(tmp_path: Path, said: bytes, error: str) 
         thread = threading.Thread(target=answer)
         thread.start()
         with pytest.raises(GatewayError, match=error):
-            ask(endpoint, "status", 5)
+            ask(endpoint, STATUS, 5)
         thread.join()
 
 
@@ -84,11 +90,11 @@ def test_one_that_leaves_without_an_answer_is_not_to_blame_where_another_has_its
             connection, _ = listeners[1].accept()
             with connection:
                 connection.recv(1000)
-                connection.sendall(b'{"pid": 4}\n')
+                connection.sendall(b'{"result": {"pid": 4}}\n')
 
     thread = threading.Thread(target=leave)
     thread.start()
-    assert ask(endpoint, "status", 30) == ({"pid": 4} if has_next else None)
+    assert ask(endpoint, STATUS, 30) == ({"pid": 4} if has_next else None)
     thread.join()
     for listener in listeners:
         listener.close()
@@ -101,7 +107,7 @@ def test_one_that_does_not_answer_is_waited_for_within_the_limit(tmp_path: Path)
     endpoint.prepare()
     Path(endpoint.log).touch()
     with endpoint.listen(), pytest.raises(GatewayError, match=r"no answer in 0\.05 s") as caught:
-        ask(endpoint, "status", 0.05)
+        ask(endpoint, STATUS, 0.05)
     assert endpoint.log in str(caught.value)
 
 
@@ -110,7 +116,7 @@ def test_a_log_that_is_not_there_is_not_named(tmp_path: Path) -> None:
     endpoint.prepare()
     Path(endpoint.socket).touch(0o600)
     with pytest.raises(GatewayError, match="something else is in this place") as caught:
-        ask(endpoint, "status", 5)
+        ask(endpoint, STATUS, 5)
     assert endpoint.log not in str(caught.value)
 
 
@@ -133,15 +139,15 @@ def test_only_one_that_has_just_been_started_is_waited_for_beyond_the_limit(
             told.append(left)
             if len(told) == 10:
                 accepted, _ = listener.accept()
-                accepted.sendall(b'{"pid": 1}\n')
+                accepted.sendall(b'{"result": {"pid": 1}}\n')
                 accepted.close()
 
         if is_new:
-            assert ask(endpoint, "status", 0.03, waiting=tell) == {"pid": 1}
+            assert ask(endpoint, STATUS, 0.03, waiting=tell) == {"pid": 1}
             assert min(told) >= 0
         else:
             with pytest.raises(GatewayError, match=r"no answer in 0\.03 s"):
-                ask(endpoint, "status", 0.03, waiting=tell)
+                ask(endpoint, STATUS, 0.03, waiting=tell)
     endpoint.leave(life)
     os.close(life)
 
@@ -157,10 +163,10 @@ def test_whoever_waits_is_told_how_long_it_may_take(tmp_path: Path, monkeypatch:
         def tell(left: float) -> None:
             if not told:
                 accepted.append(listener.accept()[0])
-                accepted[0].sendall(json.dumps({"ended": True}).encode() + b"\n")
+                accepted[0].sendall(json.dumps({"result": {"ended": True}}).encode() + b"\n")
             told.append(left)
 
-        assert ask(endpoint, "down", 30, waiting=tell) == {"ended": True}
+        assert ask(endpoint, DOWN, 30, waiting=tell) == {"ended": True}
         accepted[0].close()
     assert 0 < told[0] <= 30
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from pml_gateway.local import bridge
-from pml_gateway.local.bridge import Link
+from pml_gateway.local.bridge import GatewayConnection
 from pml_gateway.local.endpoint import Endpoint
 from pml_gateway.local.lines import FINISHING
 from tests.support.waiting import wait_for
@@ -22,7 +22,7 @@ def test_a_gateway_that_takes_nothing_just_now_still_learns_that_the_client_send
     ours, gateway = socket.socketpair()
     with ours, gateway:
         ours.setblocking(False)
-        link = Link(ours)
+        link = GatewayConnection(ours)
         waiting = b"x" * 1_000_000 + b"\n"
         sent = ours.send(waiting)
         link.finish()

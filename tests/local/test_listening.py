@@ -66,13 +66,13 @@ async def test_calls_of_the_other_clients_are_not_said_to_end_with_http(
 
 async def test_clients_over_http_are_counted(tmp_path: Path) -> None:
     async with open_machine(tmp_path, {"up": ScriptedServer([tool("hello")])}) as opened:
-        assert opened.machine.status()["http_clients"] is None
+        assert opened.machine.snapshot()["http_clients"] is None
         url = (await opened.command("http", port=0, owner=owner(opened)))["url"]
-        assert opened.machine.status()["http_clients"] == 0
+        assert opened.machine.snapshot()["http_clients"] == 0
         session = await anyio.to_thread.run_sync(HandshakeSession, url)
-        assert opened.machine.status()["http_clients"] == 1
+        assert opened.machine.snapshot()["http_clients"] == 1
         await anyio.to_thread.run_sync(session.__exit__)
-        await until(lambda: opened.machine.status()["http_clients"] == 0)
+        await until(lambda: opened.machine.snapshot()["http_clients"] == 0)
 
 
 @pytest.mark.parametrize(

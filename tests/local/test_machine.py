@@ -17,9 +17,9 @@ import pytest
 from mcp_types.version import LATEST_MODERN_VERSION
 
 from pml_gateway.local import profiles, session
-from pml_gateway.local.machine import accept
-from pml_gateway.local.session import MAX_HELLO
 from pml_gateway.log import ROOT
+from pml_gateway.owner import connection
+from pml_gateway.owner.connection import MAX_FIRST_LINE, accept
 from tests.local.test_server import FULL, Seen
 from tests.support.machine import Attached, TestMachine, open_machine
 from tests.support.scripted_server import ScriptedServer, tool
@@ -30,18 +30,20 @@ pytestmark = pytest.mark.anyio
 HELLO = {"attach": 1, "version": "0.0.1", "secret": "x" * 40, "pid": 1, "folder": "/", "environ": {}, "options": {}}
 
 FIRST_LINES: dict[str, bytes] = {
-    "no object": b'["command"]',
-    "a text": b'"command"',
-    "no command": b'{"command": {}}',
-    "no number": b'{"command": "down", "seconds": "x"}',
-    "deep": b'{"command":' + b"[" * 100_000,
+    "no object": b'["operation"]',
+    "a text": b'"operation"',
+    "no operation": b'{"operation": {}}',
+    "no arguments": b'{"operation": {"name": "down", "arguments": []}}',
+    "no number": b'{"operation": {"name": "down", "arguments": {"seconds": "x"}}}',
+    "deep": b'{"operation":' + b"[" * 100_000,
+    "no folder": b'{"operation": {"name": "tools", "arguments": {}}}',
     "deep from the start": b"[" * 100_000,
     "a long version": json.dumps({**HELLO, "version": "9" * 5000}).encode(),
     "a folder that is none": json.dumps({**HELLO, "folder": "/a\0b"}).encode(),
     "a relative folder": json.dumps({**HELLO, "folder": "a"}).encode(),
     "no variables": json.dumps({**HELLO, "environ": ["A"]}).encode(),
     "no text": b"\xff\xfe",
-    "no owner": b'{"command": "http", "owner": 5, "host": 5}',
+    "no owner": b'{"operation": {"name": "http", "arguments": {"owner": 5, "host": 5}}}',
 }
 
 
@@ -57,15 +59,15 @@ async def test_a_first_line_that_is_none_is_answered_and_stops_nobody(tmp_path: 
 
 async def test_a_first_line_without_end_is_refused_before_it_fills_the_memory(tmp_path: Path) -> None:
     upstreams = {"up": ScriptedServer([tool("hello")])}
-    async with open_machine(tmp_path, upstreams) as opened, opened.line(b" " * (MAX_HELLO + 1)) as client:
+    async with open_machine(tmp_path, upstreams) as opened, opened.line(b" " * (MAX_FIRST_LINE + 1)) as client:
         refused = (await client.notice("refused"))["refused"]
-    assert str(MAX_HELLO) in refused["message"]
+    assert str(MAX_FIRST_LINE) in refused["message"]
 
 
 async def test_a_message_of_a_client_may_be_larger_than_a_first_line(tmp_path: Path) -> None:
     upstreams = {"up": ScriptedServer([tool("hello")])}
     async with open_machine(tmp_path, upstreams, **FULL) as opened, opened.attached("a") as client:
-        client.writer.write(b'{"jsonrpc": "2.0", "id": 99, "method": "ping"' + b" " * MAX_HELLO + b"}\n")
+        client.writer.write(b'{"jsonrpc": "2.0", "id": 99, "method": "ping"' + b" " * MAX_FIRST_LINE + b"}\n")
         assert await client.answer(99) == {}
 
 
@@ -83,19 +85,19 @@ async def test_without_descriptors_it_goes_on_once_there_are_some(tmp_path: Path
         with Exhausted(socket.AF_UNIX) as listener:
             listener.bind(str(tmp_path / "socket"))
             listener.listen()
-            opened.tasks.start_soon(accept, listener, opened.machine, opened.tasks)
+            opened.tasks.start_soon(accept, listener, opened.machine.serve, opened.tasks)
             stream = await anyio.connect_unix(tmp_path / "socket")
             async with stream:
-                await stream.send(b'{"command": "keep"}\n')
+                await stream.send(b'{"operation": {"name": "keep"}}\n')
                 with anyio.fail_after(20):
-                    assert await stream.receive() == b'{"kept": true}\n'
+                    assert b'"started_by": "up"' in await stream.receive()
 
 
 async def test_an_end_does_not_wait_for_a_client_that_reads_nothing(tmp_path: Path) -> None:
     upstreams = {"up": ScriptedServer([tool("hello")])}
     async with open_machine(tmp_path, upstreams, **FULL) as opened, opened.attached("a") as stuck:
         await fill(opened, stuck)
-        assert await opened.command("down", seconds=0.1) == {"ended": True, "unfinished": 1}
+        assert (await opened.command("down", seconds=0.1))["unfinished"] == 1
         await until(lambda: not opened.profiles.members)
 
 
@@ -170,7 +172,7 @@ async def test_a_client_that_leaves_too_much_unread_is_cut_off(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(session, "MAX_UNREAD", 1_000_000)
-    monkeypatch.setattr(session, "LAST_SECONDS", 0.05)
+    monkeypatch.setattr(connection, "LAST_SECONDS", 0.05)
     upstreams = {"up": ScriptedServer([tool("hello")])}
     async with open_machine(tmp_path, upstreams, **FULL) as opened, opened.attached("a") as client:
         await fill(opened, client)
@@ -230,7 +232,7 @@ async def test_clients_of_a_gateway_that_failed_are_sent_to_another_one(tmp_path
             def fail(*_: object) -> None:
                 raise RuntimeError("no disk")
 
-            profile.runtime.gateway.on_swap(fail)
+            profile.runtime.gateway.current.on_swap(fail)
             (tmp_path / "config.yaml").write_text('{"servers": {}}', encoding="utf-8")
             assert await client.notice("leaving") == {"leaving": "restart"}
         await until(lambda: profile.closed.is_set())
@@ -239,9 +241,10 @@ async def test_clients_of_a_gateway_that_failed_are_sent_to_another_one(tmp_path
 
 async def test_a_gateway_that_cannot_be_opened_is_told_and_leaves_nothing(tmp_path: Path) -> None:
     async with open_machine(tmp_path, {"up": ScriptedServer([tool("hello")])}, **FULL) as opened:
+        await opened.command("keep")
         for _ in range(2):
             async with opened.attached(
-                "a", introduced=False, environ={"PML_REFERENCES__STORE": "${env:ELSEWHERE}"}
+                "a", introduced=False, environ={"PML_STORAGE__RESULTS": "${env:ELSEWHERE}"}
             ) as client:
                 assert "ELSEWHERE" in (await client.notice("refused"))["refused"]["message"]
             await until(lambda: not opened.profiles.all)
@@ -257,6 +260,7 @@ async def test_files_that_never_answer_keep_nobody_else_waiting(
     config.write_text(json.dumps({"servers": servers}), encoding="utf-8")
     upstreams = {"up": ScriptedServer([tool("hello")])}
     async with open_machine(tmp_path, upstreams, **FULL) as opened:
+        await opened.command("keep")
         for number in range(clients):
             async with opened.attached(f"b{number}", introduced=False, config=str(config)) as other:
                 assert "could not be read within" in (await other.notice("refused"))["refused"]["message"]

@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-from collections.abc import AsyncIterator
+import time
+from collections.abc import AsyncIterator, Collection
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -16,9 +17,13 @@ from mcp_types.jsonrpc import INVALID_REQUEST
 from mcp_types.version import LATEST_MODERN_VERSION
 
 from pml_gateway import __version__
+from pml_gateway.clients.discover import known_client
+from pml_gateway.clients.own import stdio_entry
 from pml_gateway.config.servers import UpstreamDefinition
+from pml_gateway.config.settings import CALLS_BY_EFFECT, Settings
 from pml_gateway.gateway.state import GatewayState
 from pml_gateway.local.lines import FINISHING
+from pml_gateway.setup.clients import with_calls_by_effect
 from tests.support.asking import asking
 from tests.support.machine import open_machine
 from tests.support.memory import MemoryStreams
@@ -60,7 +65,7 @@ async def test_what_the_gateways_of_a_process_decide_alike_is_logged_once(
         assert len(gateways) == 4
         await until(lambda: all(gateway.trust_gate.servers for gateway in gateways))
         for gateway in gateways:
-            await gateway.judge_unread()
+            await gateway.reading.judge_unread()
     flagged = [line for line in capsys.readouterr().err.splitlines() if "may be an attack" in line]
     assert len(flagged) == 1, flagged
 
@@ -99,6 +104,25 @@ async def test_clients_of_different_folders_share_all_until_one_of_them_has_a_pr
         async with opened.attached("b", folder=two) as again:
             assert "search_tools" in await again.tools()
         assert await a.tools() == ["up__hello"]
+
+
+async def test_a_project_file_written_while_its_client_attaches_is_noticed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    streams, one, two = Seen("up"), tmp_path / "one", tmp_path / "two"
+    one.mkdir()
+    two.mkdir()
+    async with open_machine(tmp_path, streams.upstreams, streams, **FULL) as opened, opened.attached("a", folder=one):
+        changes = opened.shared.file_changes
+        watch = changes.of
+
+        def write_and_watch(files: Collection[Path]) -> Any:
+            (two / ".pml.yaml").write_text("gateway: {tools_exposure: meta_only}", encoding="utf-8")
+            return watch(files)
+
+        monkeypatch.setattr(changes, "of", write_and_watch)
+        async with opened.attached("b", folder=two) as b:
+            assert await b.notice("leaving") == {"leaving": "restart"}
 
 
 async def test_clients_of_projects_share_a_server_and_have_gateways_of_their_own(tmp_path: Path) -> None:
@@ -185,8 +209,21 @@ async def test_the_mode_of_a_client_is_its_own(tmp_path: Path) -> None:
         assert "search_tools" in await c.tools()
 
 
+async def test_the_meta_tools_of_a_client_are_those_that_its_entry_names(tmp_path: Path) -> None:
+    settings = Settings()
+    entry = stdio_entry(known_client("codex"), {}, pin=False, meta_tools=with_calls_by_effect(settings))
+    async with (
+        open_machine(tmp_path, {"up": ScriptedServer([tool("hello")])}) as opened,
+        opened.attached("a", environ=entry.values["env"]) as a,
+        opened.attached("b") as b,
+    ):
+        assert set(await a.tools()) - set(await b.tools()) == set(CALLS_BY_EFFECT)
+        assert set(await b.tools()) - set(await a.tools()) == {"call_tool"}
+
+
 async def test_a_client_that_cannot_be_served_is_told_why(tmp_path: Path) -> None:
     async with open_machine(tmp_path, {"up": ScriptedServer([tool("hello")])}) as opened:
+        await opened.command("keep")
         async with opened.attached("a", introduced=False, mode="everything") as client:
             refused = (await client.notice("refused"))["refused"]
         assert refused["exit"] == 2
@@ -303,18 +340,20 @@ async def test_a_call_with_half_a_character_is_refused(tmp_path: Path) -> None:
         assert not upstreams["up"].calls
 
 
-async def test_a_restored_session_has_its_focus_and_is_told_what_changed(tmp_path: Path) -> None:
+async def test_a_restored_session_has_its_history_and_is_told_what_changed(tmp_path: Path) -> None:
     upstreams = {"up": ScriptedServer([tool("hello"), tool("other")])}
-    async with open_machine(tmp_path, upstreams) as opened:
+    following: dict[str, Any] = {"gateway": {"follow": "searches", "tools_exposure": "semantic"}}
+    async with open_machine(tmp_path, upstreams, **following) as opened:
         async with opened.attached("a") as client:
             await client.tools()
             before = (await client.notice("state"))["state"]
-        state = {**before, "focus": [["up", "hello"]], "follows": True}
+        used = [["up", "hello", time.time()]]
+        state = {**before, "used": used}
         async with opened.attached("a", state=state) as client:
             await client.next_told("notifications/tools/list_changed")
             assert "up__hello" in await client.tools()
             kept = (await client.notice("state"))["state"]
-        assert kept["focus"] == [["up", "hello"]]
+        assert kept["used"] == used
         async with opened.attached("a", state=kept) as client:
             await client.tools()
             assert not [each for each in client.told if "list_changed" in each.get("method", "")]
@@ -360,7 +399,7 @@ async def test_nobody_calls_with_the_variables_of_another_client_after_an_edit(t
             message = {"jsonrpc": "2.0", "id": b.last_id, "method": "tools/call", "params": params}
             b.writer.write(json.dumps(message).encode() + b"\n")
 
-        stop = gateway.on_swap(call_at_once)
+        stop = gateway.current.on_swap(call_at_once)
         text = config.read_text(encoding="utf-8")
         config.write_text(text.replace('"in-memory-up"', '"in-memory-up", "env": {"T": "${env:TOKEN}"}'))
         assert await b.notice("leaving") == {"leaving": "restart"}
@@ -417,10 +456,11 @@ async def test_a_command_ends_it_and_says_what_was_not_finished(tmp_path: Path) 
         await client.tools()
         status = await opened.command("status")
         assert [(each["name"], each["folder"]) for each in status["clients"]] == [("a 1", str(tmp_path))]
-        assert await opened.command("down", seconds=1) == {"ended": True, "unfinished": 0}
+        assert (await opened.command("down", seconds=1))["unfinished"] == 0
         assert await client.notice("leaving") == {"leaving": "down"}
         with pytest.raises(asyncio.IncompleteReadError):
-            await client.line()
+            while "id" not in json.loads(await client.line()):  # a notification may still be on its way
+                pass
         await until(lambda: not opened.profiles.members)
 
 
@@ -480,13 +520,12 @@ async def test_one_that_started_by_itself_ends_when_nobody_uses_it(
         assert opened.life.reason == "idle"
 
 
-async def test_one_that_could_serve_nobody_ends_soon(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_one_that_could_serve_nobody_ends_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("pml_gateway.local.machine.LOOK_SECONDS", 0.02)
     monkeypatch.setattr("pml_gateway.local.machine.UNUSED_SECONDS", 0.05)
     async with open_machine(tmp_path, {"up": ScriptedServer([tool("hello")])}) as opened:
         async with opened.attached("a", introduced=False, mode="everything") as client:
             assert await client.notice("refused")
-        opened.tasks.start_soon(opened.machine.end_when_idle)
         with anyio.fail_after(20):
             await opened.life.ending.wait()
         assert opened.life.reason == "idle"
@@ -501,7 +540,7 @@ async def test_one_that_could_serve_nobody_ends_soon(tmp_path: Path, monkeypatch
 async def test_one_that_was_told_to_run_does_not_end_by_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("pml_gateway.local.machine.LOOK_SECONDS", 0.02)
     async with open_machine(tmp_path, {"up": ScriptedServer([tool("hello")])}, local={"idle_minutes": 0.001}) as opened:
-        assert await opened.command("keep") == {"kept": True}
+        assert (await opened.command("keep"))["started_by"] == "up"
         with anyio.move_on_after(0.3):
             await opened.machine.end_when_idle()
         assert not opened.life.ending.is_set()
@@ -532,12 +571,12 @@ async def test_one_that_expects_a_client_waits_for_it_as_after_another_one(
     monkeypatch.setattr("pml_gateway.local.machine.LOOK_SECONDS", 0.02)
     monkeypatch.setattr("pml_gateway.local.machine.UNUSED_SECONDS", 0.05)
     async with open_machine(tmp_path, {"up": ScriptedServer([tool("hello")])}) as opened:
-        assert await opened.command("expect") == {"expected": True}
+        assert (await opened.command("expect"))["started_by"] == "client"
         with anyio.move_on_after(0.5):
             await opened.machine.end_when_idle()
         assert not opened.life.ending.is_set()
     async with open_machine(tmp_path, {"up": ScriptedServer([tool("hello")])}, local={"idle_minutes": 0.001}) as opened:
-        assert await opened.command("expect") == {"expected": True}
+        assert (await opened.command("expect"))["started_by"] == "client"
         opened.tasks.start_soon(opened.machine.end_when_idle)
         with anyio.fail_after(20):
             await opened.life.ending.wait()

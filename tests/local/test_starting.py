@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from pml_gateway.local.endpoint import Endpoint, write_owned
+from pml_gateway.local.endpoint import Endpoint
 from pml_gateway.local.starting import FailedStartError, reach
 from tests.local import fake_gateway
 from tests.support.waiting import wait_for
@@ -94,11 +94,3 @@ def test_a_log_that_is_no_file_is_not_waited_for(tmp_path: Path) -> None:
     os.mkfifo(log)
     with pytest.raises(OSError, match=log.name), reached(tmp_path):
         pass
-
-
-def test_what_cannot_be_written_leaves_nothing_beside(tmp_path: Path) -> None:
-    taken = tmp_path / "taken"
-    (taken / "by a folder").mkdir(parents=True)
-    with pytest.raises(OSError, match="taken"):
-        write_owned(str(taken), b"x")
-    assert [*tmp_path.iterdir()] == [taken]

@@ -50,8 +50,8 @@ def matrix(tmp_path: Path) -> Matrix:
             served = await stack.enter_async_context(serving(tmp_path, memory, settings))
             for upstream in served.gateway.pool.upstreams.values():
                 with anyio.fail_after(LIMIT):
-                    await upstream.settled.wait()
-                assert upstream.last_listed is not None, (upstream.upstream_id, upstream.last_error)
+                    await upstream.connector.settled.wait()
+                assert upstream.last_listed is not None, (upstream.upstream_id, upstream.connector.last_error)
             # Settled upstreams become lists a moment later.
             assert await served.gateway.refresh(LIMIT)
             yield served

@@ -21,7 +21,7 @@ from pml_gateway.gateway.calling import Caller
 from pml_gateway.gateway.gateway import open_gateway
 from pml_gateway.gateway.request import CallOptions, RequestScope
 from pml_gateway.mcp.refusals import seconds_to_wait
-from pml_gateway.serve.control import gateway_status
+from pml_gateway.reports.status import gateway_status
 from tests.support.forgetful_server import REFUSALS, Refusal, forgetful
 from tests.support.memory import paths_in
 from tests.support.threaded_http import PlainHandler, threaded
@@ -56,7 +56,7 @@ async def failure(folder: Path, entry: dict[str, Any]) -> tuple[GatewayError, st
     async with open_gateway(settings, paths_in(folder), identity="t") as gateway:
         with anyio.fail_after(40):
             await gateway.refresh(30)
-        error = gateway.pool.upstreams["up"].last_error
+        error = gateway.pool.upstreams["up"].connector.last_error
         assert error is not None
         return error, gateway_status(gateway)["upstreams"][0]["error"]
 

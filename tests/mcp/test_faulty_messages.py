@@ -129,7 +129,7 @@ async def test_a_server_that_writes_utf_16_is_told_so(tmp_path: Path, encoding: 
     settings = Settings.model_validate({"servers": {"wide": entry}})
     async with serving(tmp_path, {}, settings, open_streams=open_streams) as served:
         await served.gateway.refresh(30)
-        error = served.gateway.pool.upstreams["wide"].last_error
+        error = served.gateway.pool.upstreams["wide"].connector.last_error
     assert error is not None
     assert "UTF-16" in error.message
     assert "PYTHONUTF8" in (error.hint or "")

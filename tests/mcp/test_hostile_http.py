@@ -187,7 +187,7 @@ async def test_a_server_that_never_answers_what_nobody_waits_for_is_used_again(t
         for _ in range(2):
             with anyio.fail_after(30):
                 assert text_of(await call(caller)) == "fine"
-            gateway.pool.upstreams["bad"].reconnect()
+            gateway.pool.upstreams["bad"].connector.reconnect()
             with anyio.fail_after(30):
                 await gateway.refresh(25)
         assert at in [each.method for each in server.seen] + [each.message.get("method") for each in server.seen]
@@ -237,12 +237,12 @@ async def test_a_stream_that_cannot_be_resumed_does_not_say_that_nothing_was_exe
             await request.send(response(b"", status="405 Method Not Allowed"))
 
     async with raw_server(misbehave, "tools/call") as server:
-        server_answer = server._answer
+        server_answer = server.answer
 
         async def answer(request: RawRequest) -> None:
             await (misbehave(request) if request.headers.get("last-event-id") else server_answer(request))
 
-        server._answer = answer  # type: ignore[method-assign]  # two methods misbehave
+        server.answer = answer  # type: ignore[method-assign]  # two methods misbehave
         async with beside(tmp_path, {"url": server.url}) as (_, caller):
             assert error_of(await call(caller))["details"]["executed"] == "unknown"
 

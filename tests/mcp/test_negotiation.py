@@ -38,7 +38,7 @@ async def gateway_to(folder: Path, entry: dict[str, Any], seconds: float = 40) -
 async def comes_up(folder: Path, entry: dict[str, Any]) -> None:
     """Start a gateway whose server must list its tool and answer a call."""
     async with gateway_to(folder, entry) as gateway:
-        assert gateway.state.catalog.by_name("up__t") is not None, gateway.pool.upstreams["up"].last_error
+        assert gateway.state.catalog.by_name("up__t") is not None, gateway.pool.upstreams["up"].connector.last_error
         with anyio.fail_after(30):
             result = await Caller(gateway).call(RequestScope(), "up__t", {}, CallOptions())
         assert result["content"][0]["text"] == "fine"
@@ -127,7 +127,7 @@ async def test_a_process_that_ends_at_every_version_is_offered_the_older_ones_on
     async with gateway_to(tmp_path, stdio(tmp_path, "exits", [])) as gateway:
         first = offered_to(tmp_path)
         assert first == [LATEST, OLD, OLDEST, "2025-03-26"]
-        assert "ended or closed the connection while starting" in str(gateway.pool.upstreams["up"].last_error)
+        assert "ended or closed the connection while starting" in str(gateway.pool.upstreams["up"].connector.last_error)
         with anyio.fail_after(30):
             await gateway.refresh(30)
         assert offered_to(tmp_path)[len(first) :] == [LATEST]
@@ -144,5 +144,5 @@ async def test_a_refusal_that_is_not_about_versions_is_not_answered_with_others(
 
         with threaded(Refusing) as url:
             async with gateway_to(tmp_path, {"url": url}) as gateway:
-                assert str(status) in str(gateway.pool.upstreams["up"].last_error)
+                assert str(status) in str(gateway.pool.upstreams["up"].connector.last_error)
     assert server.offered == [LATEST]

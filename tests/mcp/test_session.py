@@ -26,8 +26,7 @@ LIMIT = 30
 async def session_with_server() -> AsyncIterator[tuple[Any, Any]]:
     """The streams of a server's end, which may send as fast as it can."""
     async with create_client_server_memory_streams() as (streams, server_streams):
-        dispatcher = WatchedDispatcher(*streams)
-        dispatcher.lost, dispatcher.pace = anyio.Event(), RateLimiter(1_000_000)
+        dispatcher = WatchedDispatcher(*streams, RateLimiter(1_000_000))
         async with PassthroughSession(dispatcher, lambda _name: {}, Questions(), ConnectionFacts()):
             yield server_streams
 

@@ -17,7 +17,7 @@ from pml_gateway.errors import UpstreamAuthError, UpstreamUnavailableError
 from pml_gateway.gateway.calling import Caller
 from pml_gateway.gateway.gateway import Gateway, open_gateway
 from pml_gateway.gateway.request import CallOptions, RequestScope
-from pml_gateway.upstreams.lifecycle import UpstreamState
+from pml_gateway.upstreams.connector import UpstreamState
 from pml_gateway.working_directory import WorkingDirectory
 from tests.support.listening import listening, sse_app
 from tests.support.memory import paths_in
@@ -47,7 +47,7 @@ async def gateway_to(
         settings, paths_in(folder), identity="test", working_directory=working_directory
     ) as gateway:
         with anyio.fail_after(30):
-            await gateway.pool.upstreams["remote"].settled.wait()
+            await gateway.pool.upstreams["remote"].connector.settled.wait()
             await gateway.refresh(30)
         yield gateway, Caller(gateway)
 
@@ -104,7 +104,7 @@ async def test_refused_credentials_are_the_upstreams_matter_and_say_what_to_chec
             _,
         ),
     ):
-        error = gateway.pool.upstreams["remote"].last_error
+        error = gateway.pool.upstreams["remote"].connector.last_error
     assert isinstance(error, UpstreamAuthError)
     assert "servers.remote.headers" in error.hint
     assert "s3cret" not in str(error)
@@ -116,6 +116,6 @@ async def test_nobody_listening_is_unavailable_and_names_the_server(tmp_path: Pa
         entry = {"url": f"http://127.0.0.1:{unused.getsockname()[1]}/mcp"}
         async with gateway_to(tmp_path, entry) as (gateway, _):
             upstream = gateway.pool.upstreams["remote"]
-            assert upstream.state is UpstreamState.FAILED
-            assert isinstance(upstream.last_error, UpstreamUnavailableError)
-            assert "remote" in str(upstream.last_error)
+            assert upstream.connector.state is UpstreamState.FAILED
+            assert isinstance(upstream.connector.last_error, UpstreamUnavailableError)
+            assert "remote" in str(upstream.connector.last_error)

@@ -23,4 +23,4 @@ def test_no_name_or_alias_stands_for_two_meta_tools() -> None:
 def test_a_definition_beside_namespaces_has_the_name_of_its_tool() -> None:
     settings = Settings.model_validate({"gateway": {"meta_tools": META_TOOLS}, "references": {"mode": "all"}})
     listed = [definition["name"] for definition in ALL_META_TOOLS.definitions_beside_namespaces(settings, NO_SYSTEMS)]
-    assert listed == ["search_tools", "call_batch", "execute_workflow", "read_result", "gateway_info", "focus"]
+    assert listed == ["search_tools", "call_batch", "execute_workflow", "read_result", "gateway_info"]

@@ -34,17 +34,17 @@ async def test_a_search_says_how_many_of_the_tools_it_may_see_are_indexed(
     clients = {"wide": {"key": "${env:PML_TEST_WIDE}"}, "narrow": {"key": "${env:PML_TEST_NARROW}", "allow": ["db:*"]}}
     async with serving(tmp_path, upstreams, settings_for(upstreams, clients=clients)) as served:
         await served.gateway.refresh(30)
-        assert await served.gateway.wait_for_index(30)
+        assert await served.gateway.indexer.wait(30)
         whole = served.gateway.state.index
         assert whole is not None
         assert "partial" not in await searched(served, WIDE)
 
-        served.gateway.swap_index(whole.awaiting_vectors())
+        served.gateway.current.swap_index(whole.awaiting_vectors())
         assert (await searched(served, WIDE))["partial"] == ("0 of 3 tools indexed by meaning so far")
         assert (await searched(served, NARROW))["partial"] == "0 of 1 tools indexed by meaning so far"
 
         some = whole.awaiting_vectors()
         some.encoded = np.asarray([each.server == "db" for each in whole.documents])
-        served.gateway.swap_index(some)
+        served.gateway.current.swap_index(some)
         assert (await searched(served, WIDE))["partial"].startswith("1 of 3 ")
         assert "partial" not in await searched(served, NARROW)

@@ -26,8 +26,6 @@ UNKNOWN_TOOLS: list[tuple[str, dict[str, Any]]] = [
     ("call_tool", {"name": "forecast", "arguments": {}}),
     ("call_batch", {"calls": [{"name": "forecast", "arguments": {}}]}),
     ("execute_workflow", {"steps": [{"tool": "forecast", "arguments": {}}]}),
-    ("focus", {"names": ["forecast"]}),
-    ("focus", {"query": "what will the weather be"}),
     ("execute_workflow", {"intent": "what will the weather be"}),
 ]
 
@@ -92,7 +90,7 @@ async def test_a_server_that_fails_is_starting_no_more_and_clients_are_told(
         upstreams["weather"].refuse = True
         upstreams["weather"].hang = False
         broken = served.gateway.pool.upstreams["weather"]
-        broken.reconnect()
+        broken.connector.reconnect()
         await until(lambda: not served.gateway.state.starting)
         assert "starting" not in await described(served)
 

@@ -36,7 +36,7 @@ GIT = ScriptedServer(
 async def test_an_answer_names_what_no_tool_knows(tmp_path: Path, query: str, unknown: list[str] | None) -> None:
     async with serving(tmp_path, {"git": GIT}, settings_for({"git": GIT})) as served:
         await served.gateway.refresh(30)
-        assert await served.gateway.wait_for_index(30)
+        assert await served.gateway.indexer.wait(30)
         answer: Any = (await served.call("search_tools", {"query": query}))["structuredContent"]
     assert answer.get("unknown_words") == unknown
     if unknown is None:
@@ -44,6 +44,14 @@ async def test_an_answer_names_what_no_tool_knows(tmp_path: Path, query: str, un
     else:
         assert all(hit["score"] < 0.5 for hit in answer["hits"])
         assert answer["hits"] or repr(unknown[0]) in answer["reason"]
+
+
+async def test_an_answer_without_hits_says_how_to_see_the_servers(tmp_path: Path) -> None:
+    async with serving(tmp_path, {"git": GIT}, search={"ranking": "lexical", "min_score": 1.0}) as served:
+        await served.gateway.refresh(30)
+        answer: Any = (await served.call("search_tools", {"query": "create working"}))["structuredContent"]
+    assert answer["hits"] == []
+    assert answer["reason"].endswith("use other words, or '*' for the servers")
 
 
 async def test_a_client_that_may_not_see_the_tools_of_a_system_hears_that_none_knows_it(
@@ -56,7 +64,7 @@ async def test_a_client_that_may_not_see_the_tools_of_a_system_hears_that_none_k
     clients = {"all": {"key": "${env:PML_TEST_ALL}"}, "git": {"key": "${env:PML_TEST_GIT}", "allow": ["git:*"]}}
     async with serving(tmp_path, upstreams, settings_for(upstreams, clients=clients)) as served:
         await served.gateway.refresh(30)
-        assert await served.gateway.wait_for_index(30)
+        assert await served.gateway.indexer.wait(30)
         answers: list[Any] = [
             (await served.call("search_tools", {"query": "create a github issue"}, key=key))["structuredContent"]
             for key in ("key-of-a-client-for-all", "key-of-a-client-for-git")

@@ -10,6 +10,7 @@ from mcp.shared.exceptions import MCPError
 from mcp_types import INVALID_PARAMS
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 
+from pml_gateway.mcp.sdk import request_channel
 from tests.support.scripted_server import CACHEABLE, EVERY_METHOD, ScriptedServer, tool
 
 PNG = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mP8z8DwHwAFBQIAX8jx0gAAAABJRU5ErkJggg=="
@@ -122,7 +123,7 @@ class ParityServer:
             case "log":
                 for level, data in LOGS:
                     message = {"level": level, "logger": "parity", "data": data}
-                    await ctx.session._request_outbound.notify("notifications/message", message)
+                    await request_channel(ctx).notify("notifications/message", message)
             case "wait":
                 await self._wait()
         said = {"arguments": ctx.params.get("arguments"), "meta": _foreign(ctx.params)}
@@ -164,7 +165,7 @@ async def _ask(ctx: Any, question: dict[str, Any]) -> dict[str, Any]:
             return {"resultType": "input_required", "inputRequests": {"q": question}, "requestState": "asked"}
         answer = answers["q"]
     else:
-        answer = await ctx.session._request_outbound.send_raw_request(question["method"], question["params"])
+        answer = await request_channel(ctx).send_raw_request(question["method"], question["params"])
     kept = {key: value for key, value in answer.items() if key != "_meta"}
     return {"content": [{"type": "text", "text": json.dumps(kept, sort_keys=True)}]}
 

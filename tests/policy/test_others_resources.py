@@ -9,13 +9,18 @@ import pytest
 from pml_gateway.catalog.ownership import Ownership
 from pml_gateway.catalog.prompts_and_resources import build_offers
 from pml_gateway.exposure.patterns import compile_grants, compile_patterns
+from pml_gateway.mcp.capabilities import ServerCapabilities
 from pml_gateway.mcp.listing import Offers
 from pml_gateway.policy.prompts_and_resources import OfferView
 
 
 def offers(*uris: str, template: str = "") -> Offers:
     templates = ({"uriTemplate": template, "name": "t"},) if template else ()
-    return Offers(resources=tuple({"uri": uri, "name": uri} for uri in uris), templates=templates, has_resources=True)
+    return Offers(
+        resources=tuple({"uri": uri, "name": uri} for uri in uris),
+        templates=templates,
+        capabilities=ServerCapabilities({"resources": {}}),
+    )
 
 
 def asked(

@@ -7,6 +7,7 @@ import pytest
 from pml_gateway.catalog.ownership import Ownership
 from pml_gateway.catalog.prompts_and_resources import OfferKind, build_offers
 from pml_gateway.exposure.patterns import compile_grants, compile_patterns
+from pml_gateway.mcp.capabilities import ServerCapabilities
 from pml_gateway.mcp.listing import Offers
 from pml_gateway.policy.prompts_and_resources import OfferView
 
@@ -14,7 +15,7 @@ URIS = ("file:///pub/x", "file:///pub/dir/", "file:///etc/passwd", "dir://x/", "
 FILES = Offers(
     prompts=({"name": "review"}, {"name": "delete_all"}),
     resources=tuple({"uri": uri} for uri in URIS),
-    has_resources=True,
+    capabilities=ServerCapabilities({"resources": {}}),
 )
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 from hypothesis import given, settings
@@ -10,7 +9,6 @@ from hypothesis import strategies as st
 
 from pml_gateway.catalog.build import build_catalog
 from pml_gateway.catalog.model import Catalog, UpstreamListing
-from pml_gateway.policy.client import Client
 from pml_gateway.policy.view import View
 from pml_gateway.workflow.composite import (
     COMPOSITES,
@@ -22,6 +20,7 @@ from pml_gateway.workflow.composite import (
 )
 from pml_gateway.workflow.plan import Budget
 from tests.support.examples import examples
+from tests.support.principals import principal
 from tests.support.scripted_server import tool
 
 LEAVES = ("a", "b", "c")
@@ -70,7 +69,7 @@ def test_a_composite_is_shown_where_all_it_could_come_to_is_allowed(
     entries: dict[str, dict[str, Any]], allowed: set[str], blacklist: set[str]
 ) -> None:
     catalog = catalog_with(entries)
-    client = Client("client:test", allow=tuple(sorted(allowed)))
+    client = principal("client:test", allow=tuple(sorted(allowed)))
     view = View(catalog, client, sorted(blacklist))
     shown = {each.source for each in view.tools if each.upstream_id == COMPOSITES}
     assert shown == {
@@ -78,7 +77,7 @@ def test_a_composite_is_shown_where_all_it_could_come_to_is_allowed(
         for name in NAMES
         if (source := f"workflows:{name}") in allowed - blacklist and may_run(name, entries, allowed, blacklist)
     }
-    whole = View(catalog, replace(client, allow=("*",)), ())
+    whole = View(catalog, principal("client:test"), ())
     assert len(whole.tools) == len(EVERY)
     for each in catalog.tools:
         assert (view.resolve(each.source) is not None) == (each in view.tools)

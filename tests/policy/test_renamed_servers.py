@@ -9,18 +9,23 @@ from pml_gateway.catalog.build import Prefix, build_catalog
 from pml_gateway.catalog.manifest import Manifest, ManifestEntry
 from pml_gateway.catalog.model import Catalog, UpstreamListing
 from pml_gateway.catalog.prompts_and_resources import OfferKind, build_offers
-from pml_gateway.config.rename import Renaming
+from pml_gateway.config.edits.rename import Renaming
+from pml_gateway.mcp.capabilities import ServerCapabilities
 from pml_gateway.mcp.listing import Offers
-from pml_gateway.policy.client import Client
 from pml_gateway.policy.view import View
 from pml_gateway.workflow.composite import ownership_of
 from tests.support.examples import examples
+from tests.support.principals import principal
 from tests.support.scripted_server import tool
 
 LONG = "a_very_long_name_of_a_tool_that_no_client_would_ever_show_whole"
 TOOLS = ("read", "write", "a.b", "a_b", "old__read", LONG)
 URI = "file:///private/key"
-OFFERS = Offers(prompts=({"name": "write"},), resources=({"uri": URI, "name": "k"},), has_resources=True)
+OFFERS = Offers(
+    prompts=({"name": "write"},),
+    resources=({"uri": URI, "name": "k"},),
+    capabilities=ServerCapabilities({"resources": {}}),
+)
 LIMIT = 40
 
 STARTS = ("old", "old__", "old:", "OLD__", "other__", "other:", "o", "ol?__", "[!n]*__", "*", "", "pml://old/")
@@ -76,8 +81,8 @@ def test_a_client_sees_of_a_renamed_server_what_it_saw_before(
     def renamed(patterns: list[str], *, takes_away: bool) -> tuple[str, ...]:
         return tuple(entry for each in patterns for entry in renaming.entries(each, takes_away=takes_away))
 
-    was = View(before, Client("client:c", allow=tuple(allow), deny=tuple(deny)), blacklist)
-    client = Client("client:c", allow=renamed(allow, takes_away=False), deny=renamed(deny, takes_away=True))
+    was = View(before, principal("client:c", allow=tuple(allow), deny=tuple(deny)), blacklist)
+    client = principal("client:c", allow=renamed(allow, takes_away=False), deny=renamed(deny, takes_away=True))
     now = View(after, client, renamed(blacklist, takes_away=True))
 
     # Without a server `old`, the other one's tool is not called as if it were that one's.

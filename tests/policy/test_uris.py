@@ -13,6 +13,7 @@ from pml_gateway.catalog.ownership import Ownership
 from pml_gateway.catalog.prompts_and_resources import OfferKind, Route, build_offers
 from pml_gateway.catalog.uris import MAX_URI, canonical, readings
 from pml_gateway.exposure.patterns import compile_grants, compile_patterns
+from pml_gateway.mcp.capabilities import ServerCapabilities
 from pml_gateway.mcp.listing import Offers
 from pml_gateway.policy.prompts_and_resources import OfferView
 from tests.support.uris import file_of, node_readers, path_after_decoding, path_in_python, variation
@@ -26,7 +27,7 @@ def offering(*uris: str, templates: tuple[str, ...] = ()) -> Offers:
     return Offers(
         resources=tuple({"uri": uri} for uri in uris),
         templates=tuple({"uriTemplate": each} for each in templates),
-        has_resources=True,
+        capabilities=ServerCapabilities({"resources": {}}),
     )
 
 

@@ -9,10 +9,11 @@ from hypothesis import strategies as st
 
 from pml_gateway.catalog.build import build_catalog
 from pml_gateway.catalog.model import Catalog
-from pml_gateway.policy.client import LOCAL, Client
+from pml_gateway.policy.principal import LOCAL
 from pml_gateway.policy.view import View
 from tests.catalog.listings import catalog_of, listing
 from tests.support.examples import examples
+from tests.support.principals import principal
 
 SERVERS = ("fs", "git", "git__x", "mail")
 TOOLS = ("read", "write", "x__read", "delete_all", "Read", "fs:read")
@@ -20,7 +21,7 @@ PATTERNS = ("*", "fs:*", "git:*", "git__x:*", "*:read", "*:delete_*", "mail__*",
 
 
 def view_of(catalog: Catalog, *, allow: tuple[str, ...] = ("*",), deny: tuple[str, ...] = ()) -> View:
-    return View(catalog, Client("client:test", allow=allow, deny=deny), ())
+    return View(catalog, principal("client:test", allow=allow, deny=deny), ())
 
 
 def resolved(view: View, name: str) -> str | None:
@@ -96,7 +97,7 @@ def test_a_tool_cannot_take_or_blur_the_spelling_of_another_servers_tool() -> No
 
 def test_allow_is_narrowed_by_deny_and_by_the_blacklist() -> None:
     catalog = catalog_of("fs:read", "fs:write", "fs:delete_all", "git:read")
-    client = Client("client:a", allow=("fs:*",), deny=("*:delete_*",))
+    client = principal("client:a", allow=("fs:*",), deny=("*:delete_*",))
     assert [tool.source for tool in View(catalog, client, ("fs__write",)).tools] == ["fs:read"]
 
 
@@ -136,7 +137,7 @@ def test_a_hidden_tool_cannot_be_told_from_one_that_does_not_exist(
     names: list[str], allow: tuple[str, ...], deny: tuple[str, ...], blacklist: tuple[str, ...]
 ) -> None:
     everything = catalog_of(*names)
-    client = Client("client:test", allow=allow, deny=deny)
+    client = principal("client:test", allow=allow, deny=deny)
     view = View(everything, client, blacklist)
     visible = {tool.source for tool in view.tools}
     listings = [

@@ -15,6 +15,7 @@ from pml_gateway.catalog.ownership import Ownership
 from pml_gateway.catalog.prompts_and_resources import OfferKind, build_offers
 from pml_gateway.catalog.uris import canonical, readings
 from pml_gateway.exposure.patterns import compile_grants, compile_patterns
+from pml_gateway.mcp.capabilities import ServerCapabilities
 from pml_gateway.mcp.listing import Offers
 from pml_gateway.policy.prompts_and_resources import OfferView
 from tests.support.uris import node_readers, web_variation
@@ -26,7 +27,9 @@ SEEDS = st.integers(0, 2**64 - 1)
 
 
 def view(*denied: str, allow: tuple[str, ...] = ("*",), templates: tuple[str, ...] = ("{+url}",)) -> OfferView:
-    offers = Offers(templates=tuple({"uriTemplate": each} for each in templates), has_resources=True)
+    offers = Offers(
+        templates=tuple({"uriTemplate": each} for each in templates), capabilities=ServerCapabilities({"resources": {}})
+    )
     table = build_offers({"web": offers})
     return OfferView(table, compile_grants(allow, OWNERSHIP), (compile_patterns(denied),))
 
@@ -196,7 +199,7 @@ def test_a_template_and_what_it_expands_to_are_denied_alike() -> None:
 def test_a_url_that_no_parser_of_the_web_reads_leads_nowhere_unless_it_is_listed(uri: str) -> None:
     assert view().routes(uri) == []
     assert view().routes(f"pml://web/{uri}") == []
-    offers = Offers(resources=({"uri": uri},), has_resources=True)
+    offers = Offers(resources=({"uri": uri},), capabilities=ServerCapabilities({"resources": {}}))
     listing = OfferView(build_offers({"web": offers}), compile_grants(("*",), OWNERSHIP), ())
     assert [route.uri for route in listing.routes(uri)] == [uri]
 

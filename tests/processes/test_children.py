@@ -38,13 +38,13 @@ def stubborn() -> Iterator[subprocess.Popen[bytes]]:
 
 
 def reaper_of(given: Children) -> int:
-    assert given._reaper is not None
-    return given._reaper.pid
+    assert given.reaper is not None
+    return given.reaper.pid
 
 
 def test_a_reaper_that_is_killed_is_replaced_by_one_that_knows_all_children(stubborn: subprocess.Popen[bytes]) -> None:
     with open_children() as given:
-        given.began(stubborn.pid, may_install=True)
+        given.began(stubborn.pid, install_until=0.0)
         given.answered(stubborn.pid)
         killed = reaper_of(given)
         os.kill(killed, signal.SIGKILL)

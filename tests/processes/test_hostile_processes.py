@@ -18,7 +18,7 @@ from pml_gateway.gateway.calling import Caller
 from pml_gateway.gateway.gateway import Gateway, open_gateway
 from pml_gateway.gateway.request import CallOptions, RequestScope
 from pml_gateway.meta.meta_tools import ALL_META_TOOLS
-from pml_gateway.serve.control import gateway_status
+from pml_gateway.reports.status import gateway_status
 from tests.support.memory import paths_in
 
 pytestmark = pytest.mark.anyio

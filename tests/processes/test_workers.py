@@ -55,14 +55,14 @@ async def test_a_client_with_much_work_holds_nobody_elses_up() -> None:
     async with open_workers() as workers, anyio.create_task_group() as tasks:
         done: list[str] = []
 
-        async def in_process(share: str, seconds: float) -> None:
+        async def in_process(quota_key: str, seconds: float) -> None:
             with pytest.raises(WorkerLimitError):
-                await workers.in_process(sum, ENDLESS, seconds=seconds, share=share)
-            done.append(share)
+                await workers.in_process(sum, ENDLESS, seconds=seconds, quota_key=quota_key)
+            done.append(quota_key)
 
-        async def in_thread(share: str, seconds: float) -> None:
-            await workers.in_thread(time.sleep, seconds, share=share)
-            done.append(share)
+        async def in_thread(quota_key: str, seconds: float) -> None:
+            await workers.in_thread(time.sleep, seconds, quota_key=quota_key)
+            done.append(quota_key)
 
         for work in (in_process, in_thread):
             done.clear()

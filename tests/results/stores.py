@@ -10,7 +10,7 @@ from pathlib import Path
 from pml_gateway.config.settings import ReferenceSettings
 from pml_gateway.results.store import ResultStore
 from pml_gateway.results.stored import Source
-from pml_gateway.state.backend import build_backend
+from pml_gateway.storage.backend import build_backend
 
 SOURCE = Source(tool=("up", "make"), name="up__make")
 
@@ -26,11 +26,13 @@ class Clock:
 
 
 @asynccontextmanager
-async def opened(folder: Path, clock: Clock | None = None, **settings: object) -> AsyncIterator[ResultStore]:
+async def opened(
+    folder: Path, clock: Clock | None = None, store: str = "memory", **settings: object
+) -> AsyncIterator[ResultStore]:
     """A store by these settings, with a clock of its own."""
     given = ReferenceSettings.model_validate(settings)
     async with AsyncExitStack() as stack:
-        backend = build_backend(given, folder)
+        backend = build_backend(store, folder, given.max_bytes)
         await stack.enter_async_context(backend.context)
 
         async def open_backend() -> object:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+from decimal import Decimal
 from typing import Any
 
 import anyio
@@ -25,7 +26,9 @@ JSON = st.recursive(
     lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=8), inner, max_size=4),
     max_leaves=20,
 )
-CELLS = st.text(st.characters(codec="utf-8", exclude_characters="\0"), min_size=1, max_size=6)
+CELLS = st.text(st.characters(codec="utf-8", exclude_characters="\0"), min_size=1, max_size=6) | st.text(
+    "0123456789.-+e ", min_size=1, max_size=20
+)
 
 
 def found(path: str, value: Any) -> Any:
@@ -48,9 +51,10 @@ def found(path: str, value: Any) -> Any:
         ("from_json(@)", [1], [1]),
         ("lines(@)[*].from_json(@).n", '{"n": 1}\n{"n": 2}\n', [1, 2]),
         ("to_json(@)", {"a": ["é"]}, '{"a":["é"]}'),
-        ("from_csv(@)[?to_number(n) > 1].name", 'name,n\na,1\n\n"b, c",2\n', ["b, c"]),
-        ("from_csv(@)", "\ufeffa;b\r\n1;2\r\n3\r\n", [{"a": "1", "b": "2"}, {"a": "3", "b": None}]),
-        ("from_csv(@)", "a\tb\n1\t2", [{"a": "1", "b": "2"}]),
+        ("from_csv(@)[?n > 1].name", 'name,n\na,1\n\n"b, c",2\n', ["b, c"]),
+        ("from_csv(@)[?to_number(n) > 1].name", "name,n\na,1\nb,2\n", ["b"]),
+        ("from_csv(@)", "\ufeffa;b\r\n1;2\r\n3\r\n", [{"a": 1, "b": 2}, {"a": 3, "b": None}]),
+        ("from_csv(@)", "a\tb\n1\t2", [{"a": 1, "b": 2}]),
         ("from_csv(@)", "", []),
     ],
 )
@@ -92,12 +96,101 @@ def test_any_value_survives_as_json_text(value: Any) -> None:
     assert json.dumps(found("from_json(to_json(@))", [value])) == json.dumps([value])
 
 
+@pytest.mark.parametrize(
+    ("cell", "value"),
+    [
+        ("0", 0),
+        ("-12", -12),
+        (" 7 ", 7),
+        ("3.50", 3.5),
+        ("0.05", 0.05),
+        ("9007199254740992", 2**53),
+        ("true", True),
+        ("FALSE", False),
+        ("null", None),
+        ("NULL", None),
+        ("", None),
+        *(
+            (text, text)
+            for text in (
+                *(
+                    "007",
+                    "00",
+                    "-01",
+                    "+5",
+                    "+49 171 5550",
+                    "0171 5550",
+                    "1e5",
+                    "1E5",
+                    "0x10",
+                    ".5",
+                    "5.",
+                    "1_000",
+                    "٣",
+                ),
+                *("9007199254740993", "-9007199254740993", "12345678901234567890", "0.12345678901234567"),
+                *(
+                    "2026-11-29",
+                    "29.11.2026",
+                    "09:30",
+                    "1.2.3",
+                    "1,5",
+                    "5 %",
+                    "$5",
+                    "NaN",
+                    "Infinity",
+                    "inf",
+                    "--1",
+                    "1-2",
+                ),
+                *("yes", "None", "Null", "tRue", "n/a", "-", "nan", "12a", "1 2"),
+            )
+        ),
+    ],
+)
+def test_a_cell_is_a_number_a_boolean_or_null_only_if_nothing_is_lost(cell: str, value: Any) -> None:
+    for written in (cell, f'"{cell}"'):
+        [row] = found("from_csv(@)", f"a;b\n{written};x\n")
+        assert row == {"a": value, "b": "x"}
+        assert type(row["a"]) is type(value)
+
+
+@pytest.mark.parametrize(
+    ("column", "values"),
+    [
+        (["01067", "80331"], ["01067", "80331"]),
+        (["+491715550", "5550"], ["+491715550", "5550"]),
+        (["12", "12a"], ["12", "12a"]),
+        (["1.9", "1.10", "1.10.1"], ["1.9", "1.10", "1.10.1"]),
+        (["1.1", "1.10", "3.10"], ["1.1", "1.10", "3.10"]),
+        (["3.9", "3.10"], ["3.9", "3.10"]),
+        (["1", "1.0"], ["1", "1.0"]),
+        (["12.00", " 12"], ["12.00", " 12"]),
+        (["-0", "0"], ["-0", "0"]),
+        (["3.50", "12.00", "3.50", "7"], [3.5, 12.0, 3.5, 7]),
+        (["0.5", "2.25"], [0.5, 2.25]),
+        (["1", "n/a", "", "null", "2.5"], [1, "n/a", None, None, 2.5]),
+    ],
+)
+def test_codes_in_a_column_stay_comparable(column: list[str], values: list[Any]) -> None:
+    rows = found("from_csv(@)", "name,code\n" + "".join(f"x,{cell}\n" for cell in column))
+    assert [row["code"] for row in rows] == values
+
+
 @settings(max_examples=examples(100))
 @given(st.lists(st.tuples(CELLS, CELLS), max_size=5))
 def test_any_table_is_read_as_it_was_written(rows: list[tuple[str, str]]) -> None:
     written = io.StringIO(newline="")
     csv.writer(written, quoting=csv.QUOTE_ALL).writerows([("a", "b"), *rows])
-    assert found("from_csv(@)", written.getvalue()) == [{"a": a, "b": b} for a, b in rows]
+    read = found("from_csv(@)", written.getvalue())
+    for (first, second), row in zip(rows, read, strict=True):
+        for cell, value in ((first, row["a"]), (second, row["b"])):
+            if isinstance(value, str):
+                assert value == cell
+            elif isinstance(value, bool) or value is None:
+                assert cell.strip().lower() == json.dumps(value) or not cell.strip()
+            else:
+                assert Decimal(cell.strip()) == Decimal(json.dumps(value))
 
 
 @settings(max_examples=examples(100))

@@ -13,22 +13,27 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pml_gateway.catalog.model import CatalogTool
-from pml_gateway.policy.client import Client
+from pml_gateway.policy.principal import Principal
 from pml_gateway.results.content import Content
-from pml_gateway.results.learning import MAX_SHAPE, LearnedShapes
+from pml_gateway.results.learning import MAX_SHAPE, LearnedShapes, ShapesFile
 from pml_gateway.results.shapes import fields
 from tests.catalog.listings import only_tool
+from tests.support.principals import principal
 
 pytestmark = pytest.mark.anyio
 
-ANNA, TEAM_MATE, GUEST = Client("client:anna"), Client("client:ben"), Client("client:guest", allow=("server:*",))
+ANNA, TEAM_MATE, GUEST = (
+    principal("client:anna"),
+    principal("client:ben"),
+    principal("client:guest", allow=("server:*",)),
+)
 
 
 def make_tool(description: str = "d") -> CatalogTool:
     return only_tool(name="make", description=description)
 
 
-async def observed(shapes: LearnedShapes, tool: CatalogTool, *values: Any, client: Client = ANNA) -> dict[str, Any]:
+async def observed(shapes: ShapesFile, tool: CatalogTool, *values: Any, client: Principal = ANNA) -> dict[str, Any]:
     for value in values:
         await shapes.observe(client, tool, Content("json", value))
     learned = shapes.shape_of(client, tool)
@@ -36,19 +41,19 @@ async def observed(shapes: LearnedShapes, tool: CatalogTool, *values: Any, clien
     return learned.schema
 
 
-def names(shapes: LearnedShapes, client: Client) -> set[str]:
+def names(shapes: ShapesFile, client: Principal) -> set[str]:
     learned = shapes.shape_of(client, make_tool())
     return set() if learned is None else set(fields(learned.schema))
 
 
 async def test_clients_with_equal_rights_share_what_two_of_them_saw_and_others_see_none(tmp_path: Path) -> None:
-    shapes, tool = LearnedShapes(tmp_path / "s.json", lambda: True), make_tool()
+    shapes, tool = ShapesFile(tmp_path / "s.json"), make_tool()
     await observed(shapes, tool, {"items": [{"id": 1, "salary": 2}], "anna": {"id": 1}})
     assert names(shapes, ANNA) == {"/items", "/items/[]/id", "/items/[]/salary", "/anna", "/anna/id"}
     assert names(shapes, TEAM_MATE) == names(shapes, GUEST) == set()
     await observed(shapes, tool, {"items": [{"id": 1}], "ben": True}, client=TEAM_MATE)
     shared = {"/items", "/items/[]/id"}
-    assert names(shapes, Client("client:cleo")) == shared
+    assert names(shapes, principal("client:cleo")) == shared
     assert names(shapes, TEAM_MATE) == shared | {"/ben"}
     assert names(shapes, ANNA) == shared | {"/items/[]/salary", "/anna", "/anna/id"}
     learned = shapes.shape_of(TEAM_MATE, tool)
@@ -58,7 +63,7 @@ async def test_clients_with_equal_rights_share_what_two_of_them_saw_and_others_s
 
 
 async def test_one_client_that_calls_often_is_one_witness(tmp_path: Path) -> None:
-    shapes, tool = LearnedShapes(tmp_path / "s.json", lambda: True), make_tool()
+    shapes, tool = ShapesFile(tmp_path / "s.json"), make_tool()
     await observed(shapes, tool, *[{"a": 1}] * 40)
     assert names(shapes, TEAM_MATE) == set()
     await observed(shapes, tool, {"a": 1}, client=TEAM_MATE)
@@ -75,15 +80,15 @@ async def test_one_client_that_calls_often_is_one_witness(tmp_path: Path) -> Non
     processes=st.booleans(),
 )
 async def test_nobody_is_told_a_name_that_only_another_saw(
-    tmp_path_factory: pytest.TempPathFactory, results: list[tuple[Client, dict[str, Any]]], processes: bool
+    tmp_path_factory: pytest.TempPathFactory, results: list[tuple[Principal, dict[str, Any]]], processes: bool
 ) -> None:
     path, tool = tmp_path_factory.mktemp("shapes") / "s.json", make_tool()
-    mine, other = LearnedShapes(path, lambda: True), LearnedShapes(path, lambda: True)
+    mine, other = ShapesFile(path), ShapesFile(path)
     for client, value in results:
         await (other if processes and client is ANNA else mine).observe(client, tool, Content("json", value))
     for shapes in (other, mine, other):
         await kept(shapes)
-    fresh = await kept(LearnedShapes(path, lambda: True))
+    fresh = await kept(ShapesFile(path))
     saw = {
         each: {f"/{name}" for client, value in results if client is each for name in value}
         for each in (ANNA, TEAM_MATE)
@@ -91,10 +96,10 @@ async def test_nobody_is_told_a_name_that_only_another_saw(
     for shapes in (mine, other, fresh):
         assert names(shapes, ANNA) <= saw[ANNA]
         assert names(shapes, TEAM_MATE) <= saw[TEAM_MATE]
-        assert names(shapes, Client("client:cleo")) <= saw[ANNA] & saw[TEAM_MATE]
+        assert names(shapes, principal("client:cleo")) <= saw[ANNA] & saw[TEAM_MATE]
 
 
-async def kept(shapes: LearnedShapes) -> LearnedShapes:
+async def kept(shapes: ShapesFile) -> ShapesFile:
     """The shapes, after they were loaded and saved as `run` does."""
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(shapes.run)
@@ -105,13 +110,13 @@ async def kept(shapes: LearnedShapes) -> LearnedShapes:
 
 async def test_shapes_that_an_older_version_learned_are_forgotten(tmp_path: Path) -> None:
     path, tool = tmp_path / "s.json", make_tool()
-    await observed(await kept(LearnedShapes(path, lambda: True)), tool, {"a": 1})
+    await observed(await kept(ShapesFile(path)), tool, {"a": 1})
     path.write_text('{"format": 1, "shapes": [["s", "u", "t", "d", 1, {"type": "object"}]]}', encoding="utf-8")
-    assert names(await kept(LearnedShapes(path, lambda: True)), ANNA) == set()
+    assert names(await kept(ShapesFile(path)), ANNA) == set()
 
 
 async def test_later_results_widen_a_shape(tmp_path: Path) -> None:
-    shapes = LearnedShapes(tmp_path / "s.json", lambda: True)
+    shapes = ShapesFile(tmp_path / "s.json")
     schema = await observed(shapes, make_tool(), {"a": 1, "b": "x"}, {"a": None})
     assert schema == {
         "type": "object",
@@ -122,7 +127,7 @@ async def test_later_results_widen_a_shape(tmp_path: Path) -> None:
 
 async def test_nothing_is_learned_while_it_is_off_or_from_bytes(tmp_path: Path) -> None:
     is_on = False
-    shapes, tool = LearnedShapes(tmp_path / "s.json", lambda: is_on), make_tool()
+    shapes, tool = LearnedShapes(ShapesFile(tmp_path / "s.json"), lambda: is_on), make_tool()
     await shapes.observe(ANNA, tool, Content("json", {"a": 1}))
     is_on = True
     await shapes.observe(ANNA, tool, Content("binary", "aGk=", "image/png"))
@@ -130,7 +135,7 @@ async def test_nothing_is_learned_while_it_is_off_or_from_bytes(tmp_path: Path) 
 
 
 async def test_a_changed_tool_is_learned_anew(tmp_path: Path) -> None:
-    shapes = LearnedShapes(tmp_path / "s.json", lambda: True)
+    shapes = ShapesFile(tmp_path / "s.json")
     await observed(shapes, make_tool(), {"a": 1})
     changed = make_tool("another description")
     assert shapes.shape_of(ANNA, changed) is None
@@ -138,14 +143,14 @@ async def test_a_changed_tool_is_learned_anew(tmp_path: Path) -> None:
 
 
 async def test_after_the_first_results_only_some_are_looked_at(tmp_path: Path) -> None:
-    shapes, tool = LearnedShapes(tmp_path / "s.json", lambda: True), make_tool()
+    shapes, tool = ShapesFile(tmp_path / "s.json"), make_tool()
     await observed(shapes, tool, *[{"a": 1}] * 8)
     assert set((await observed(shapes, tool, {"late": 1}))["properties"]) == {"a"}
     assert set((await observed(shapes, tool, *[{"late": 1}] * 16))["properties"]) == {"a", "late"}
 
 
 async def test_a_shape_without_bounds_is_given_up(tmp_path: Path) -> None:
-    shapes = LearnedShapes(tmp_path / "s.json", lambda: True)
+    shapes = ShapesFile(tmp_path / "s.json")
     letters = "abcdefghij"
     wide: dict[str, dict[str, Any]] = {
         f"f{one}{two}": {**{f"g{three}": 1 for three in letters}, one: {}} for one in letters[:5] for two in letters
@@ -157,13 +162,13 @@ async def test_a_shape_without_bounds_is_given_up(tmp_path: Path) -> None:
 async def test_shapes_survive_a_restart_and_processes_merge_theirs(tmp_path: Path) -> None:
     path, tool = tmp_path / "s.json", make_tool()
     for value in ({"a": 1}, {"b": "secret-value"}):
-        shapes = LearnedShapes(path, lambda: True)
+        shapes = ShapesFile(path)
         await shapes.observe(ANNA, tool, Content("json", value))
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(shapes.run)
             await anyio.lowlevel.checkpoint()
             tasks.cancel_scope.cancel()
-    fresh = LearnedShapes(path, lambda: True)
+    fresh = ShapesFile(path)
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(fresh.run)
         with anyio.fail_after(30):
@@ -180,7 +185,7 @@ async def test_shapes_survive_a_restart_and_processes_merge_theirs(tmp_path: Pat
 async def test_a_damaged_file_is_as_good_as_none(tmp_path: Path, text: str) -> None:
     path, tool = tmp_path / "s.json", make_tool()
     path.write_text(text, encoding="utf-8")
-    shapes = LearnedShapes(path, lambda: True)
+    shapes = ShapesFile(path)
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(shapes.run)
         await observed(shapes, tool, {"a": 1})

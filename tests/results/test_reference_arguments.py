@@ -94,7 +94,7 @@ async def test_what_was_made_of_a_tools_result_is_hidden_with_the_tool(tmp_path:
         asked = {"ref": step["reference"]["ref"], "path": "all[0]"}
         before = await served.call("read_result", asked)
         settings = settings_for(upstreams, gateway={"blacklisted_tools": ["maker:*"]})
-        await served.gateway.apply_settings(settings)
+        await served.gateway.updates.apply_settings(settings)
         after = await served.call("read_result", asked)
     assert before["structuredContent"]["text"] == "näme 0"
     assert after["structuredContent"]["error"]["code"] == "NOT_FOUND"

@@ -11,8 +11,9 @@ import anyio
 import pytest
 
 from pml_gateway.gateway.request import CallOptions, RequestScope
-from pml_gateway.policy.client import Client
+from pml_gateway.policy.principal import Principal
 from tests.support.memory import settings_for
+from tests.support.principals import principal
 from tests.support.scripted_server import ScriptedServer, text_result, tool
 from tests.support.serving import Serving, serving
 
@@ -101,15 +102,14 @@ async def test_two_clients_cannot_read_each_others_references(tmp_path: Path, mo
 
 
 async def test_a_restart_with_the_disk_store_keeps_references_and_their_lineage(tmp_path: Path) -> None:
-    references = {"mode": "meta", "store": "disk"}
-    meta_tools = ["call_tool", "read_result", "gateway_info"]
-    async with serving(
-        tmp_path, {"maker": maker()}, references=references, gateway={"meta_tools": meta_tools}
-    ) as served:
+    settings: dict[str, Any] = {
+        "references": {"mode": "meta"},
+        "storage": {"results": "disk"},
+        "gateway": {"meta_tools": ["call_tool", "read_result", "gateway_info"]},
+    }
+    async with serving(tmp_path, {"maker": maker()}, **settings) as served:
         ref = (await made(served))["ref"]
-    async with serving(
-        tmp_path, {"maker": maker()}, references=references, gateway={"meta_tools": meta_tools}
-    ) as served:
+    async with serving(tmp_path, {"maker": maker()}, **settings) as served:
         page = await served.call("read_result", {"ref": ref, "offset": 5, "limit": 8})
         lineage = await served.call("gateway_info", {"section": "lineage", "ref": ref})
     assert page["structuredContent"]["text"] == LARGE[5:13]
@@ -161,7 +161,7 @@ async def test_references_of_a_tool_that_was_hidden_since_are_gone_with_it(tmp_p
     upstreams = {"maker": maker(), "taker": taker()}
     async with serving(tmp_path, upstreams, references={"mode": "meta"}) as served:
         ref = (await made(served))["ref"]
-        await served.gateway.apply_settings(
+        await served.gateway.updates.apply_settings(
             settings_for(upstreams, references={"mode": "meta"}, gateway={"blacklisted_tools": ["maker:*"]})
         )
         result = await served.call("read_result", {"ref": ref})
@@ -264,13 +264,13 @@ async def test_an_etag_counts_only_for_the_client_it_was_given_to_and_while_it_l
 
         async def ask(client: str, etag: str) -> dict[str, Any]:
             arguments = {"name": "maker__make", "if_none_match": etag}
-            return await caller.call(RequestScope(Client(client)), "call_tool", arguments, CallOptions())
+            return await caller.call(RequestScope(principal(client)), "call_tool", arguments, CallOptions())
 
         etag = (await ask("a", "none"))["_meta"][ETAG]
         assert "unchanged" not in (await ask("b", etag)).get("structuredContent", {})
         assert (await ask("a", etag))["structuredContent"]["unchanged"] is True
         brief = settings_for({"maker": upstream}, references={"ttl_seconds": 1e-9})
-        await served.gateway.apply_settings(brief)
+        await served.gateway.updates.apply_settings(brief)
         assert "unchanged" not in (await ask("a", etag)).get("structuredContent", {})
 
 
@@ -302,10 +302,10 @@ async def test_declared_outputs_are_believed_instead_and_other_rights_see_no_lea
     async with serving(tmp_path, {"maker": upstream}) as served:
         caller = served.runtime.caller
 
-        async def run(client: Client, name: str, arguments: dict[str, Any]) -> str:
+        async def run(client: Principal, name: str, arguments: dict[str, Any]) -> str:
             return json.dumps(await caller.call(RequestScope(client), name, arguments, CallOptions()))
 
-        everyone, narrow = Client("a"), Client("b", allow=("maker:*",))
+        everyone, narrow = principal("a"), principal("b", allow=("maker:*",))
         for name in ("maker__make", "maker__free"):
             await run(everyone, name, {})
         names = {"names": ["maker__make", "maker__free"]}
@@ -321,12 +321,12 @@ async def test_the_gateway_tells_of_itself_only_what_a_clients_rights_show(tmp_p
     async with serving(tmp_path, upstreams, **sections) as served:
         caller = served.runtime.caller
 
-        async def info(client: Client, **arguments: str) -> dict[str, Any]:
+        async def info(client: Principal, **arguments: str) -> dict[str, Any]:
             result = await caller.call(RequestScope(client), "gateway_info", arguments, CallOptions())
             body: dict[str, Any] = result["structuredContent"]
             return body
 
-        whole, narrow = Client("a"), Client("b", allow=("maker:*",))
+        whole, narrow = principal("a"), principal("b", allow=("maker:*",))
         overview = await info(whole)
         assert (overview["mode"], overview["tools"]) == ("meta_only", 2)
         assert [row["server"] for row in overview["upstreams"]] == ["maker", "hidden"]

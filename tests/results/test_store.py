@@ -21,19 +21,20 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from pml_gateway.config.settings import ReferenceSettings
+from pml_gateway.config.settings import Settings, StorageSettings
 from pml_gateway.errors import ConfigurationError, InvalidInputError, ReferenceNotFoundError, ResultStoreError
-from pml_gateway.policy.client import Client
+from pml_gateway.policy.principal import Principal
 from pml_gateway.results.content import Content, content_of, data_result
 from pml_gateway.results.etags import META_KEY
 from pml_gateway.results.store import ResultStore, open_results
 from pml_gateway.results.stored import Source, StoredResult
 from tests.results.stores import SOURCE, Clock, opened
 from tests.support.examples import examples
+from tests.support.principals import principal
 
 pytestmark = pytest.mark.anyio
 
-ANNA, BEN = Client("client:anna"), Client("client:ben")
+ANNA, BEN = principal("client:anna"), principal("client:ben")
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
     lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(), inner, max_size=4),
@@ -49,13 +50,17 @@ def open_store(request: pytest.FixtureRequest, tmp_path: Path) -> Open:
     return partial(opened, tmp_path / "results", store=store)
 
 
-async def kept(store: ResultStore, value: Any, client: Client = ANNA, source: Source = SOURCE) -> StoredResult:
+def stored_in(store: str) -> Settings:
+    return Settings(storage=StorageSettings(results=store))
+
+
+async def kept(store: ResultStore, value: Any, client: Principal = ANNA, source: Source = SOURCE) -> StoredResult:
     stored = await store.put(client, Content("json", value), source=source)
     assert stored is not None
     return stored
 
 
-async def is_known(store: ResultStore, ref: str, client: Client = ANNA) -> bool:
+async def is_known(store: ResultStore, ref: str, client: Principal = ANNA) -> bool:
     try:
         await store.read(client, ref)
     except ReferenceNotFoundError:
@@ -175,7 +180,7 @@ async def test_a_restart_keeps_results_with_their_source(
     kind: str, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
     store_setting = request.getfixturevalue("redis_url") if kind == "redis" else kind
-    settings_ = ReferenceSettings(store=store_setting)
+    settings_ = stored_in(store_setting)
     async with open_results(settings_, tmp_path) as store:
         stored = await kept(store, {"a": 1}, source=Source(("up", "make"), "up__make", refs=("ref_x",), at=1.0))
     async with open_results(settings_, tmp_path) as store:
@@ -200,7 +205,7 @@ async def test_the_disk_store_is_for_its_owner_only_and_names_no_handle(tmp_path
 async def test_a_store_that_does_not_answer_is_our_error_and_names_no_password(monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("redis")
     monkeypatch.setattr("redis.asyncio.retry.sleep", no_pause)
-    async with open_results(ReferenceSettings(store="redis://:hunter2@127.0.0.1:1/0"), Path()) as store:
+    async with open_results(stored_in("redis://:hunter2@127.0.0.1:1/0"), Path()) as store:
         with pytest.raises(ResultStoreError) as caught:
             await kept(store, "x")
     assert caught.value.retryable
@@ -223,7 +228,7 @@ async def test_a_store_that_cannot_be_used_is_refused_at_the_start(
     if url is not None:
         monkeypatch.setenv("PML_TEST_STORE", url)
     with pytest.raises(ConfigurationError, match=r"stands for no store|PML_TEST_STORE is not set") as caught:
-        async with open_results(ReferenceSettings(store="${env:PML_TEST_STORE}"), tmp_path):
+        async with open_results(stored_in("${env:PML_TEST_STORE}"), tmp_path):
             pass
     assert "hunter2" not in str(caught.value)
 
@@ -232,7 +237,7 @@ async def test_where_a_folder_cannot_be_written_results_are_kept_in_memory(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     (tmp_path / "file").write_text("")
-    async with open_results(ReferenceSettings(store=f"disk:{tmp_path}/file/folder"), tmp_path) as store:
+    async with open_results(stored_in(f"disk:{tmp_path}/file/folder"), tmp_path) as store:
         reference = await kept(store, "x")
         assert await kept(store, "y") != reference
     assert "cannot be written (Not a directory): stored results are kept in memory" in caplog.text
@@ -247,7 +252,7 @@ async def test_results_on_disk_are_their_owners_alone_in_any_folder(tmp_path: Pa
     folder.chmod(mode)
     (folder / "notes.txt").write_text("somebody's own")
     (folder / "notes.txt").chmod(0o644)
-    settings = ReferenceSettings(store=f"disk:{folder}")
+    settings = stored_in(f"disk:{folder}")
     before = os.umask(0)
     try:
         async with open_results(settings, tmp_path) as store:
@@ -268,14 +273,14 @@ async def test_results_on_disk_are_their_owners_alone_in_any_folder(tmp_path: Pa
 
 async def test_a_folder_that_holds_no_store_fails_the_reference_and_not_the_gateway(tmp_path: Path) -> None:
     (tmp_path / "cache.db").write_text("no database" * 100)
-    async with open_results(ReferenceSettings(store=f"disk:{tmp_path}"), tmp_path) as store:
+    async with open_results(stored_in(f"disk:{tmp_path}"), tmp_path) as store:
         with pytest.raises(ResultStoreError, match="cannot be used"):
             await kept(store, "x")
 
 
 def test_a_store_of_no_known_kind_is_no_setting() -> None:
     with pytest.raises(ValidationError, match="write memory, disk"):
-        ReferenceSettings(store="memroy")
+        StorageSettings(results="memroy")
 
 
 async def test_the_longest_answer_stays_under_two_thousand_bytes_twice_on_the_wire(tmp_path: Path) -> None:

@@ -160,7 +160,8 @@ async def test_two_keys_see_two_catalogs_and_a_hidden_tool_answers_like_an_unkno
             assert wrong.content == refused.content
 
             overview = await served.call("search_tools", {"query": "*"}, key=KEY_A)
-            assert overview["structuredContent"] == {"servers": [{"server": "fs", "tools": 2}], "total_tools": 2}
+            row = {"server": "fs", "tools": 2, "about": "read_file, write_file"}
+            assert overview["structuredContent"] == {"servers": [row], "total_tools": 2}
             found = await served.call("search_tools", {"query": "send a message to a channel"}, key=KEY_A)
             assert "chat" not in str(found)
             # Names of equal length that resemble no visible tool: only the name may differ.
@@ -234,7 +235,7 @@ async def test_a_mode_change_needs_no_restart_and_tells_only_clients_whose_list_
     async with serving(tmp_path, servers) as served:
         assert await served.names() == META
         changed = settings_for(servers, gateway={"tools_exposure": "full_proxy"})
-        await served.gateway.apply_settings(changed)
+        await served.gateway.updates.apply_settings(changed)
         assert len(await served.names()) == 4
         assert await served.names("/meta_only") == META
         assert servers["fs"].opened == 1, "changing the mode touches no upstream session"
@@ -248,12 +249,12 @@ async def test_a_session_of_one_client_does_not_exist_for_another(tmp_path: Path
         async with serving(tmp_path, upstreams(), clients=clients) as served, served.handshake(key=KEY_A) as session:
 
             def with_other_key() -> tuple[int, bytes]:
-                session._headers["authorization"] = f"Bearer {KEY_B}"
+                session.headers["authorization"] = f"Bearer {KEY_B}"
                 foreign = session.send("tools/list")
-                known = session._headers["mcp-session-id"]
-                session._headers["mcp-session-id"] = "0" * 32
+                known = session.headers["mcp-session-id"]
+                session.headers["mcp-session-id"] = "0" * 32
                 unknown = session.send("tools/list")
-                session._headers |= {"mcp-session-id": known, "authorization": f"Bearer {KEY_A}"}
+                session.headers |= {"mcp-session-id": known, "authorization": f"Bearer {KEY_A}"}
                 assert foreign.content == unknown.content
                 return foreign.status_code, foreign.content
 
@@ -317,6 +318,6 @@ async def test_a_removed_key_ends_its_open_streams(tmp_path: Path) -> None:
             with anyio.fail_after(30):
                 async with client.listen(tools_list_changed=True) as subscription:
                     only_b = settings_for({"up": upstream}, clients={"b": both["b"]})
-                    await served.gateway.apply_settings(only_b)
+                    await served.gateway.updates.apply_settings(only_b)
                     with pytest.raises((SubscriptionLost, StopAsyncIteration)):
                         await subscription.__anext__()

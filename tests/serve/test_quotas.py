@@ -68,7 +68,7 @@ async def test_a_client_that_fills_an_upstreams_queue_makes_no_others_call_busy(
     answers: dict[str, list[dict[str, Any]]] = {"a": [], "b": []}
     settings = settings_for({"up": upstream}, clients=CLIENTS, upstreams=limits)
     async with serving(tmp_path, {"up": upstream}, settings) as served:
-        limit = served.gateway.pool.upstreams["up"]
+        limit = served.gateway.pool.upstreams["up"].activity.limit
 
         async def call(client: str, key: str) -> None:
             answers[client].append(await served.call("up__wait", {"n": client}, key=key))
@@ -105,10 +105,10 @@ async def test_slow_calls_over_http_keep_no_other_client_waiting(tmp_path: Path,
             await stateless(served.url, None, local="127.0.0.2")
         for _ in range(8):
             tasks.start_soon(call, "a", KEY_A, "127.0.0.1")
-        await until(lambda: up.waiting + len(upstream.calls) == 8)
+        await until(lambda: up.activity.limit.waiting + len(upstream.calls) == 8)
         tasks.start_soon(call, "b", KEY_B, "127.0.0.2")
         await until(lambda: "b" in [each["arguments"]["n"] for each in upstream.calls])
-        assert up.waiting
+        assert up.activity.limit.waiting
         go_on.set()
 
 
@@ -120,9 +120,9 @@ async def test_clients_over_stdio_and_http_keep_places_for_each_other(tmp_path: 
     async with anyio.create_task_group() as tasks:
         running: list[str] = []
 
-        async def call(share: str) -> None:
-            async with limit[0].taken(anyio.current_time() + 60, share=share):
-                running.append(share)
+        async def call(quota_key: str) -> None:
+            async with limit[0].taken(anyio.current_time() + 60, quota_key=quota_key):
+                running.append(quota_key)
                 await anyio.sleep_forever()
 
         for _ in range(8):
@@ -151,7 +151,7 @@ async def test_a_lone_client_has_all_places_and_the_whole_queue() -> None:
         running: list[int] = []
 
         async def call(number: int) -> None:
-            async with limit.taken(anyio.current_time() + 60, share="a"):
+            async with limit.taken(anyio.current_time() + 60, quota_key="a"):
                 running.append(number)
                 await anyio.sleep_forever()
 
@@ -185,7 +185,7 @@ async def test_local_clients_have_a_place_however_long_the_calls_of_another_take
         async with served.unable("b") as second, served.unable("c") as third:
             for _ in range(5):
                 tasks.start_soon(call, first, "a")
-            await until(lambda: served.up.waiting == 3 and sent() == "aa")
+            await until(lambda: served.up.activity.limit.waiting == 3 and sent() == "aa")
             tasks.start_soon(call, second, "b")
             await until(lambda: sent() == "aab")
             tasks.start_soon(call, third, "c")
@@ -206,6 +206,6 @@ async def test_places_that_were_kept_for_a_client_are_handed_out_when_it_leaves(
         async with served.unable("b"):
             for _ in range(2):
                 tasks.start_soon(first.call_tool, "up__wait", {"n": "a"})
-            await until(lambda: served.up.waiting == 1 and len(upstream.calls) == 1)
+            await until(lambda: served.up.activity.limit.waiting == 1 and len(upstream.calls) == 1)
         await until(lambda: len(upstream.calls) == 2)
         go_on.set()

@@ -1,4 +1,4 @@
-"""A client's language model as a writer: asked over the control socket, in one form, and only where it can be asked."""
+"""A client's language model as a writer: asked over the owner's socket, in one form, and only where it can be asked."""
 
 from __future__ import annotations
 
@@ -12,18 +12,20 @@ import mcp_types
 import pytest
 from mcp.client.client import Client
 from mcp.shared.exceptions import MCPError
-from mcp.shared.memory import create_client_server_memory_streams
 
 from pml_gateway.config.load import LoadedSettings
 from pml_gateway.errors import GatewayError
-from pml_gateway.requests.writers import MAX_ANSWER_BYTES, WriterError
-from pml_gateway.serve.client_writer import ClientWriter, client_writer
-from pml_gateway.serve.control import ask_socket, sockets
+from pml_gateway.example_queries.writers import MAX_ANSWER_BYTES, WriterError
+from pml_gateway.owner.alone import open_alone
+from pml_gateway.owner.client_writer import ClientWriter, client_writer
+from pml_gateway.owner.operations import SAMPLE
+from pml_gateway.owner.results import WrittenText
+from pml_gateway.owner.sockets import ask_socket, sockets
 from pml_gateway.serve.runtime import open_runtime
 from pml_gateway.serve.sampling import MAX_PROMPT
 from pml_gateway.upstreams.dialogue.local_clients import LocalClients
 from tests.support.asking import Person
-from tests.support.memory import MemoryStreams, paths_in, settings_for
+from tests.support.memory import MemoryStreams, in_memory, paths_in, settings_for
 from tests.support.scripted_server import ScriptedServer, tool
 from tests.support.serving import serving
 from tests.support.waiting import until
@@ -41,36 +43,22 @@ async def gateway(folder: Path, configuration: str = CONFIGURATION) -> AsyncIter
     loaded = LoadedSettings(settings_for(upstreams), origins={}, warnings=(), files=())
     streams = MemoryStreams(upstreams)
     before = set(sockets(paths_in(folder)))
-    async with (
-        open_runtime(
-            loaded,
-            paths_in(folder),
-            identity=configuration,
-            load=lambda: loaded,
-            open_streams=streams,
-            local=LocalClients(alone=True),
-        ) as runtime,
-        create_client_server_memory_streams() as (client_streams, server_streams),
-        anyio.create_task_group() as tasks,
-    ):
+    paths, local = paths_in(folder), LocalClients(alone=True)
+    opening = open_runtime(
+        loaded, paths, identity=configuration, load=lambda: loaded, open_streams=streams, local=local
+    )
+    async with open_alone(opening, paths, configuration, local) as runtime:
         await until(lambda: set(sockets(paths_in(folder))) - before)
-        tasks.start_soon(runtime.server.run, *server_streams, runtime.server.create_initialization_options())
-
-        @asynccontextmanager
-        async def transport() -> AsyncIterator[Any]:
-            yield client_streams
-
-        yield transport()
-        tasks.cancel_scope.cancel()
+        yield in_memory(runtime.server)
 
 
 async def found(folder: Path, seconds: float = SECONDS) -> ClientWriter:
     return await client_writer(paths_in(folder), CONFIGURATION, 100, seconds)
 
 
-async def asked_of(folder: Path, **question: Any) -> dict[str, Any]:
+async def asked_of(folder: Path, **question: Any) -> WrittenText:
     [path] = sockets(paths_in(folder))
-    return await ask_socket(path, "sample", SECONDS, **question)
+    return await ask_socket(path, SAMPLE, SECONDS, question)
 
 
 Sample = Any
@@ -244,6 +232,7 @@ async def test_nothing_else_can_be_asked_over_the_socket(tmp_path: Path) -> None
     question = {"prompt": "who", "max_tokens": 10, "seconds": 5}
     async with gateway(tmp_path) as transport, ada.client(transport, modern=False):
         for changes in CHANGES:
-            assert "this cannot be asked" in (await asked_of(tmp_path, **{**question, **changes}))["error"]
+            with pytest.raises(GatewayError, match="this cannot be asked"):
+                await asked_of(tmp_path, **{**question, **changes})
         assert ada.asked == []
         assert await asked_of(tmp_path, **question) == {"text": "ada: who"}

@@ -29,13 +29,13 @@ from tests.support.turns import turns_of_others
 pytestmark = pytest.mark.anyio
 
 TOOLS = [{"name": "a", "description": 'says "tools":[] and ü'}, {"name": "b"}]
-OVER_HTTP = RequestScope(accepts_bytes=True)
+SCOPE = RequestScope()
 
 
 def written(value: Any, pieces: int = 1) -> WrittenValue:
     content = json.dumps(value).encode()
     step = -(-len(content) // pieces)
-    return WrittenValue([content[at : at + step] for at in range(0, len(content), step)], len(content), OVER_HTTP)
+    return WrittenValue([content[at : at + step] for at in range(0, len(content), step)], len(content), SCOPE)
 
 
 async def sent(message: JSONRPCMessage) -> tuple[JSONRPCMessage, list[object]]:
@@ -111,7 +111,7 @@ async def read(result: str) -> JsonObject:
 
 async def test_what_came_unchanged_goes_on_as_its_server_wrote_it() -> None:
     content = f'[ {{"type":"text",\n"text":"\\u00fc{"x" * LARGE}"}} ]'
-    seen, apart = await large_apart(await read(f'{{"content":{content},"isError":false}}'), OVER_HTTP)
+    seen, apart = await large_apart(await read(f'{{"content":{content},"isError":false}}'), SCOPE)
     assert seen == {"isError": False}
     assert b"".join(apart["content"].pieces) == content.replace("\n", " ").encode()
 
@@ -126,7 +126,7 @@ async def test_what_came_unchanged_goes_on_as_its_server_wrote_it() -> None:
     ids=["text", "resource", "blocks"],
 )
 async def test_what_was_changed_is_written_in_turns(value: list[JsonObject]) -> None:
-    (seen, apart), turns = await turns_of_others(large_apart({"content": value}, OVER_HTTP))
+    (seen, apart), turns = await turns_of_others(large_apart({"content": value}, SCOPE))
     assert seen == {}
     content = b"".join(apart["content"].pieces)
     assert json.loads(content) == value
@@ -134,12 +134,6 @@ async def test_what_was_changed_is_written_in_turns(value: list[JsonObject]) -> 
     assert apart["content"].size == len(content)
 
 
-@pytest.mark.parametrize("scope", [RequestScope(), OVER_HTTP])
-async def test_what_is_small_stays_in_its_result(scope: RequestScope) -> None:
+async def test_what_is_small_stays_in_its_result() -> None:
     result = {"content": [{"type": "text", "text": "x"}], "structuredContent": {"a": [1]}}
-    assert await large_apart(result, scope) == (result, {})
-
-
-async def test_a_transport_that_writes_values_itself_gets_them_whole() -> None:
-    result = {"content": [{"type": "text", "text": "x" * LARGE}]}
-    assert await large_apart(result, RequestScope()) == (result, {})
+    assert await large_apart(result, SCOPE) == (result, {})

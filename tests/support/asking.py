@@ -15,7 +15,8 @@ from mcp.client.client import Client
 from mcp.shared.exceptions import MCPError
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 
-from pml_gateway.mcp.elicitation import Capabilities
+from pml_gateway.mcp.capabilities import ClientCapabilities
+from pml_gateway.mcp.sdk import connection_of, request_channel
 from tests.support.scripted_server import (
     CACHEABLE,
     NOTHING,
@@ -71,7 +72,7 @@ async def act(ctx: Any, call: dict[str, Any]) -> dict[str, Any]:
     if name == "plain":
         return text_result(f"plain {text}")
     if name == "log":
-        channel = ctx.session._request_outbound
+        channel = request_channel(ctx)
         for level in ("debug", "error"):
             await channel.notify("notifications/message", {"level": level, "data": f"{level} {text}"})
         return text_result("logged")
@@ -80,7 +81,7 @@ async def act(ctx: Any, call: dict[str, Any]) -> dict[str, Any]:
         answers = []
         for question in questions:
             try:
-                result = await ctx.session._request_outbound.send_raw_request(
+                result = await request_channel(ctx).send_raw_request(
                     question["method"], question.get("params"), {"timeout": 30}
                 )
             except MCPError as error:
@@ -115,8 +116,11 @@ def _read_by_those_who_can(ctx: Any) -> list[str]:
     return ["ask://sampled"] if able is not None and able.model_dump(exclude_none=True) else []
 
 
-def asking(*, modern: bool = False, **needs: str) -> ScriptedServer:
-    """The server, of one era; tools that are named in `needs` are listed for clients of these capabilities only."""
+def asking(*, modern: bool | None = False, **needs: str) -> ScriptedServer:
+    """Return the server, of one era, or of both if `modern` is None.
+
+    Tools that are named in `needs` are listed for clients of these capabilities only.
+    """
     tools = {**dict.fromkeys(TOOLS, ""), **needs}
     return ScriptedServer(
         [tool(name, properties=TEXT, needs=wanted) for name, wanted in tools.items()],
@@ -192,8 +196,8 @@ class Asked:
     log_level = None
 
     def __init__(self, client_id: str, able: str = "", *, answers_later: bool = False) -> None:
-        self.client_id = self.share = client_id
-        self.client_capabilities = Capabilities(able, {name: {} for name in able.split()})
+        self.client_id = self.quota_key = client_id
+        self.client_capabilities = ClientCapabilities({name: {} for name in able.split()})
         self.answers_later = answers_later
 
     async def ask(self, method: str, params: dict[str, Any], on_progress: object) -> dict[str, Any]:
@@ -221,7 +225,7 @@ async def _note_roots(notes: Path, ctx: Any) -> None:
     """As servers do that look at their client: they want its roots as soon as it is there."""
     able = ctx.session.client_capabilities
     if able is not None and able.roots is not None:
-        answer = await ctx.session._connection.outbound.send_raw_request("roots/list", None, {"timeout": 30})
+        answer = await connection_of(ctx).outbound.send_raw_request("roots/list", None, {"timeout": 30})
         await anyio.Path(notes / "roots").write_text(answer_in(answer))
 
 

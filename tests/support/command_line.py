@@ -52,7 +52,10 @@ def home_of(folder: Path, settings: Mapping[str, Any]) -> Iterator[Path]:
             patch.setenv(name, value)
         patch.setenv("COLUMNS", str(WIDTH))
         patch.chdir(work)
-        yield home
+        try:
+            yield home
+        finally:
+            CliRunner().invoke(app, ["down"])
 
 
 @contextmanager

@@ -15,6 +15,7 @@ from benchmarks.markdown_block import markdown_table, put_block
 from pml_gateway.config.presets import PRESET_NAMES, Preset, load_preset
 from pml_gateway.reports.settings import markdown_reference, reference
 from pml_gateway.results.functions import FUNCTIONS
+from pml_gateway.storage.kinds import KINDS
 from tests.support.command_line import commands
 
 REPOSITORY = Path(__file__).parents[2]
@@ -54,6 +55,7 @@ def generated() -> dict[str, str]:
         "commands": _command_table(),
         "configuration": markdown_reference(reference()),
         "functions": _function_table(),
+        "kinds": _kind_table(),
         "presets": _preset_table(),
     }
 
@@ -64,6 +66,21 @@ def with_generated(text: str) -> str:
         if f"<!-- {name}: begin -->" in text:
             text = put_block(text, name, body)
     return text
+
+
+def _kind_table() -> str:
+    rows = (
+        {
+            "what": kind.name,
+            "shape": kind.shape.value,
+            "where": f"`{kind.location}`",
+            "how long": kind.lifetime,
+            "how much": kind.limit,
+            "stays here, because of": kind.stays,
+        }
+        for kind in KINDS
+    )
+    return markdown_table(list(rows))
 
 
 def _function_table() -> str:

@@ -11,7 +11,7 @@ from fastmcp import Client, FastMCP
 from fastmcp.tools import Tool
 from fastmcp.tools.base import ToolResult
 from mcp_types import CallToolResult, ToolAnnotations
-from pydantic import PrivateAttr
+from pydantic import Field
 
 from tests.support.scripted_server import Definition, ScriptedServer, text_result
 
@@ -21,27 +21,26 @@ ERAS = {"handshake": "legacy", "modern": "2026-07-28"}
 class ScriptedTool(Tool):
     """A tool of a definition, which its scripted server answers and takes note of."""
 
-    _server: ScriptedServer = PrivateAttr()
+    server: Any = Field(exclude=True)
 
     @classmethod
     def of(cls, server: ScriptedServer, definition: Definition) -> ScriptedTool:
         """The tool as FastMCP has it."""
         hints = definition.get("annotations")
-        made = cls(
+        return cls(
+            server=server,
             name=definition["name"],
             description=definition["description"],
             parameters=definition["inputSchema"],
             output_schema=definition.get("outputSchema"),
             annotations=None if hints is None else ToolAnnotations.model_validate(hints),
         )
-        made._server = server
-        return made
 
     async def run(self, arguments: dict[str, Any]) -> ToolResult:
         """What the scripted server answers."""
         call = {"name": self.name, "arguments": arguments}
-        self._server.calls.append(call)
-        handler = self._server.handler
+        self.server.calls.append(call)
+        handler = self.server.handler
         result = (
             text_result(f"{self.name} {sorted(arguments.items())}") if handler is None else await handler(None, call)
         )

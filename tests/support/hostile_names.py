@@ -26,9 +26,10 @@ from pml_gateway.exposure.meta_tool import RESERVED
 from pml_gateway.exposure.patterns import compile_grants, compile_patterns
 from pml_gateway.gateway.state import documents
 from pml_gateway.mcp.listing import Offers
-from pml_gateway.policy.client import LOCAL, Client
+from pml_gateway.policy.principal import LOCAL
 from pml_gateway.policy.view import View
 from pml_gateway.workflow.composite import COMPOSITES, ownership_of
+from tests.support.principals import principal
 
 SERVERS = (
     *("github", "github__ent", "github_", "GitHub", "git", "mcp", "mcp__github", "my server", "my.server", "my_server"),
@@ -116,7 +117,7 @@ def _faults(case: Case) -> Iterator[str]:
         if is_stolen(document.name, tool.upstream_id):
             yield f"a search for {document.name} finds {tool.source} by its name"
     names = set(called_names(case))
-    hidden = (Client("c", allow=("*",), deny=tuple(f"{server}:*" for server in servers[:1])), LOCAL)
+    hidden = (principal("c", allow=("*",), deny=tuple(f"{server}:*" for server in servers[:1])), LOCAL)
     for client in hidden:
         view = View(catalog, client, ())
         groups = group(

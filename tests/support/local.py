@@ -19,12 +19,13 @@ from pml_gateway.config.settings import Settings
 from pml_gateway.gateway.gateway import Gateway
 from pml_gateway.gateway.request import CURRENT, RequestScope
 from pml_gateway.mcp.transport import OpenStreams
-from pml_gateway.policy.client import Client
+from pml_gateway.policy.principal import PrincipalKind
 from pml_gateway.serve.runtime import Runtime, open_runtime
 from pml_gateway.upstreams.dialogue.local_clients import LocalClients
 from pml_gateway.upstreams.upstream import Upstream
 from tests.support.asking import Person
-from tests.support.memory import MemoryStreams, paths_in, settings_for
+from tests.support.memory import MemoryStreams, ParsedSent, paths_in, settings_for
+from tests.support.principals import principal
 from tests.support.scripted_server import ScriptedServer
 
 
@@ -52,14 +53,14 @@ class Machine:
 
             async def pump() -> None:
                 # Requests run in the context of what hands them on.
-                CURRENT.set(RequestScope(Client(f"local:{client_id}")))
+                CURRENT.set(RequestScope(principal(f"local:{client_id}", PrincipalKind.LOCAL)))
                 async with arriving:
                     async for item in read:
                         await arriving.send(item)
 
             async def serve() -> None:
                 try:
-                    await server.run(arrived, write, server.create_initialization_options())
+                    await server.run(arrived, ParsedSent(write), server.create_initialization_options())
                 finally:
                     ended.set()
 

@@ -15,10 +15,15 @@ import anyio
 import anyio.abc
 
 from pml_gateway import __version__
+from pml_gateway.errors import GatewayError
 from pml_gateway.gateway.shared import SharedResources, open_shared
+from pml_gateway.local.endpoint import Endpoint
 from pml_gateway.local.listening import HttpListener
-from pml_gateway.local.machine import Life, Machine
+from pml_gateway.local.machine import Machine, ProcessLifetime
 from pml_gateway.local.profiles import Profiles
+from pml_gateway.owner.connection import accept
+from pml_gateway.owner.operations import OfProcess
+from pml_gateway.owner.sockets import result_of
 from pml_gateway.upstreams.dialogue.local_clients import LocalClients
 from tests.support.memory import MemoryStreams, paths_in
 from tests.support.scripted_server import ScriptedServer
@@ -118,7 +123,7 @@ class TestMachine:
     machine: Machine
     profiles: Profiles
     shared: SharedResources
-    life: Life
+    life: ProcessLifetime
     home: Path
     tasks: anyio.abc.TaskGroup
     listening: HttpListener
@@ -174,11 +179,15 @@ class TestMachine:
                 await client.introduce(name=name)
             yield client
 
-    async def command(self, command: str, **arguments: Any) -> dict[str, Any]:
-        """The answer to a command on the socket."""
-        async with self.connected({"command": command, **arguments}) as client:
-            answer: dict[str, Any] = json.loads(await client.line())
-            return answer
+    async def command(self, operation: str, **arguments: Any) -> dict[str, Any]:
+        """The result of an operation asked on the socket, or its error as a text."""
+        async with self.connected({"operation": {"name": operation, "arguments": arguments}}) as client:
+            line = await client.line()
+        try:
+            asked: OfProcess[dict[str, Any]] = OfProcess(operation)
+            return result_of(asked, line)
+        except GatewayError as error:
+            return {"error": str(error)}
 
 
 @asynccontextmanager
@@ -190,13 +199,18 @@ async def open_machine(
     content = {**sections, "servers": {**servers, **sections.get("servers", {})}}
     (home / "config.yaml").write_text(json.dumps(content), encoding="utf-8")
     paths, up_request = paths_in(home), home / "gateway.up"
-    life = Life("client", str(up_request))
+    life = ProcessLifetime("client", str(up_request))
     async with (
         open_shared(paths, open_streams=streams or MemoryStreams(upstreams), local=LocalClients()) as shared,
         anyio.create_task_group() as tasks,
     ):
         profiles = Profiles(tasks, shared, paths)
         listening = HttpListener(tasks, shared, life.ending)
-        machine = Machine(profiles, shared, listening, paths, life)
-        yield TestMachine(machine, profiles, shared, life, home, tasks, listening, up_request)
-        tasks.cancel_scope.cancel()
+        config = home / "config.yaml"
+        machine = Machine(profiles, shared, listening, paths, life, str(config))
+        endpoint = Endpoint.of(home, config)
+        with endpoint.listen() as listener:
+            tasks.start_soon(accept, listener, machine.serve, tasks)
+            yield TestMachine(machine, profiles, shared, life, home, tasks, listening, up_request)
+            tasks.cancel_scope.cancel()
+            endpoint.withdraw()

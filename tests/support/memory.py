@@ -4,16 +4,48 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import anyio
+from mcp.server.lowlevel import Server
+from mcp.shared._context_streams import ContextSendStream
 from mcp.shared.memory import create_client_server_memory_streams
+from mcp.shared.message import SessionMessage
+from mcp_types.jsonrpc import jsonrpc_message_adapter
 
 from pml_gateway.config.servers import UpstreamDefinition
 from pml_gateway.config.settings import Settings
+from pml_gateway.mcp.sdk import TappedSend
 from pml_gateway.mcp.transport import open_streams
+from pml_gateway.serve.messages.written import pieces_of_message
 from tests.support.scripted_server import ScriptedServer
+
+
+class ParsedSent(TappedSend):
+    """Stream of a gateway to a client in memory, which gets each message as if it had come as text."""
+
+    __slots__ = ()
+
+    def __init__(self, stream: ContextSendStream[Any]) -> None:
+        super().__init__(stream, lambda _: None)
+
+    async def send(self, item: SessionMessage) -> None:
+        text = b"".join(pieces_of_message(item.message))
+        await super().send(replace(item, message=jsonrpc_message_adapter.validate_json(text)))
+
+
+@asynccontextmanager
+async def in_memory(server: Server[Any]) -> AsyncIterator[Any]:
+    """A transport for a client of a gateway's server."""
+    async with (
+        create_client_server_memory_streams() as (streams, (read, write)),
+        anyio.create_task_group() as tasks,
+    ):
+        tasks.start_soon(server.run, read, ParsedSent(write), server.create_initialization_options())
+        yield streams
+        tasks.cancel_scope.cancel()
 
 
 class MemoryStreams:

@@ -85,45 +85,47 @@ def post_initialize(url: str, version: str = "2025-11-25") -> httpx2.Response:
 class HandshakeSession:
     """One session of the handshake era."""
 
-    def __init__(self, url: str, version: str = "2025-11-25", key: str | None = None) -> None:
+    def __init__(
+        self,
+        url: str,
+        version: str = "2025-11-25",
+        key: str | None = None,
+        capabilities: Mapping[str, Any] | None = None,
+    ) -> None:
         self._client = httpx2.Client(timeout=30)
         self._url = url
-        self._headers = {
+        self.headers = {
             "accept": "application/json, text/event-stream",
             "content-type": "application/json",
             **SAME_ID,
             **({"authorization": f"Bearer {key}"} if key else {}),
         }
         self._next = 0
-        response = self.send("initialize", {**INTRODUCTION, "protocolVersion": version})
+        introduction = {**INTRODUCTION, "capabilities": dict(capabilities or {})}
+        response = self.send("initialize", {**introduction, "protocolVersion": version})
         self.initialized = decoded(response)["result"]
-        self._headers["mcp-session-id"] = response.headers["mcp-session-id"]
-        self._headers["mcp-protocol-version"] = self.initialized["protocolVersion"]
+        self.headers["mcp-session-id"] = response.headers["mcp-session-id"]
+        self.headers["mcp-protocol-version"] = self.initialized["protocolVersion"]
         self._client.post(
-            url, content=json.dumps({"jsonrpc": "2.0", "method": "notifications/initialized"}), headers=self._headers
+            url, content=json.dumps({"jsonrpc": "2.0", "method": "notifications/initialized"}), headers=self.headers
         )
 
     def __enter__(self) -> HandshakeSession:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._client.request("DELETE", self._url, headers=self._headers)
+        self._client.request("DELETE", self._url, headers=self.headers)
         self.close()
 
     def close(self) -> None:
         """Leave without a word, as where there is no gateway any more."""
         self._client.close()
 
-    @property
-    def headers(self) -> Mapping[str, str]:
-        """What its requests say of the session."""
-        return self._headers
-
     def send(self, method: str, params: Mapping[str, Any] | None = None, url: str | None = None) -> httpx2.Response:
         """One request of this session, to its own URL or another."""
         self._next += 1
         body = {"jsonrpc": "2.0", "id": self._next, "method": method, "params": dict(params or {})}
-        return self._client.post(url or self._url, content=json.dumps(body), headers=self._headers)
+        return self._client.post(url or self._url, content=json.dumps(body), headers=self.headers)
 
     @property
     def last_id(self) -> int:
@@ -133,7 +135,7 @@ class HandshakeSession:
     def notify(self, method: str, params: Mapping[str, Any]) -> None:
         """One notification, on a connection of its own: the session's may wait for an answer."""
         body = {"jsonrpc": "2.0", "method": method, "params": dict(params)}
-        httpx2.post(self._url, content=json.dumps(body), headers=self._headers, timeout=30)
+        httpx2.post(self._url, content=json.dumps(body), headers=self.headers, timeout=30)
 
     def result(self, method: str, params: Mapping[str, Any] | None = None, url: str | None = None) -> dict[str, Any]:
         """The result of a request that must succeed."""

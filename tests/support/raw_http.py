@@ -57,17 +57,18 @@ class RawServer:
         """Where it listens."""
         return f"http://127.0.0.1:{self.port}/mcp"
 
-    async def answer(self, stream: anyio.abc.SocketStream) -> None:
+    async def serve(self, stream: anyio.abc.SocketStream) -> None:
         """Answer one request of one connection."""
         async with stream:
             try:
                 request = await _read(stream)
                 self.seen.append(request)
-                await self._answer(request)
+                await self.answer(request)
             except (anyio.EndOfStream, anyio.IncompleteRead, anyio.BrokenResourceError, anyio.ClosedResourceError):
                 return
 
-    async def _answer(self, request: RawRequest) -> None:
+    async def answer(self, request: RawRequest) -> None:
+        """Answer one request, as a sound server would where the test does not."""
         method = request.message.get("method")
         if self.at in (method, request.method, "*"):
             await self.misbehave(request)
@@ -109,6 +110,6 @@ async def raw_server(misbehave: Misbehave, at: str, session_id: str = "") -> Asy
         anyio.create_task_group() as tasks,
     ):
         server.port = listener.extra(anyio.abc.SocketAttribute.local_port)
-        tasks.start_soon(listener.serve, server.answer)
+        tasks.start_soon(listener.serve, server.serve)
         yield server
         tasks.cancel_scope.cancel()

@@ -21,6 +21,16 @@ STATUS: JsonObject = {
     "memory_bytes": 190_000_000,
     "started_by": "client",
     "url": None,
+    "config": "",
+    "transport": "machine",
+    "is_ending": False,
+    "gateways": 0,
+    "mode": None,
+    "tools": 0,
+    "client_count": 0,
+    "upstreams": [],
+    "http_clients": None,
+    "not_listening": None,
     "clients": [],
     "servers": [],
 }
@@ -62,12 +72,15 @@ def scripted_machine(
 
     def _answer(connection: socket.socket, request: JsonObject) -> bool:
         """Whether it has ended."""
-        machine.asked.append(request)
-        answer = answers.get(request["command"], {"error": f"unknown command {request['command']!r}"})
-        is_end = request["command"] in ENDS
+        name = request["operation"]["name"]
+        machine.asked.append({"command": name, **request["operation"]["arguments"]})
+        told = answers.get(name, {"error": f"unknown operation {name!r}"})
+        is_end = name in ENDS
         if is_end:
             machine.endpoint.withdraw()
-        connection.sendall(json.dumps(answer() if callable(answer) else answer).encode() + b"\n")
+        said = told() if callable(told) else told
+        answer = {"error": {"message": said["error"], "hint": ""}} if "error" in said else {"result": said}
+        connection.sendall(json.dumps(answer).encode() + b"\n")
         return is_end
 
     def live() -> None:

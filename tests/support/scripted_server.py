@@ -28,6 +28,8 @@ from mcp_types.jsonrpc import METHOD_NOT_FOUND
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 from starlette.responses import Response
 
+from pml_gateway.mcp.sdk import connection_of
+
 Definition = dict[str, Any]
 Handler = Callable[[Any, dict[str, Any]], Awaitable[dict[str, Any]]]
 """Serves a call: its context, and its name and arguments."""
@@ -114,6 +116,10 @@ class ScriptedServer:
     handler: Handler | None = None
     id: str = "up"
     methods: frozenset[str] = frozenset()
+    declares: dict[str, Any] = field(default_factory=dict)
+    """Capabilities in addition to those that follow from its lists and methods."""
+    beyond: frozenset[str] = frozenset()
+    """Methods of extensions that it serves by `answer`; it notes notifications of these names, too."""
     prompts: list[Definition] = field(default_factory=list)
     resources: list[Definition] = field(default_factory=list)
     templates: list[Definition] = field(default_factory=list)
@@ -158,6 +164,9 @@ class ScriptedServer:
         if self.modern and self.methods:
             types = mcp_types.SubscriptionsListenRequestParams
             server.add_request_handler("subscriptions/listen", types, partial(self._listen, ListenHandler(self.bus)))
+        for method in self.beyond:
+            server.add_request_handler(method, mcp_types.RequestParams, self._handle)
+            server.add_notification_handler(method, mcp_types.NotificationParams, self._handle)
         server.middleware.append(self._first)
         return server
 
@@ -214,7 +223,7 @@ class ScriptedServer:
         if ctx.method == refused:
             raise MCPError(METHOD_NOT_FOUND, "this server speaks one era of the protocol only")
         if ctx.method == "notifications/initialized":
-            self.connections.append(ctx.session._connection)
+            self.connections.append(connection_of(ctx))
             self.announced.append(tuple(sorted(_capabilities(ctx))))
         if ctx.method == "tools/list":
             # Past the SDK's checks, as careless servers list.
@@ -223,9 +232,11 @@ class ScriptedServer:
             cacheable = CACHEABLE if ctx.protocol_version in MODERN_PROTOCOL_VERSIONS else {}
             return _complete(
                 ctx,
-                {**self._page(ctx, "tools", [*self.tools, *self.grown.get(ctx.session._connection, ())]), **cacheable},
+                {**self._page(ctx, "tools", [*self.tools, *self.grown.get(connection_of(ctx), ())]), **cacheable},
             )
         result = await call_next(ctx)
+        if ctx.method in ("initialize", "server/discover") and self.declares:
+            return {**result, "capabilities": {**result["capabilities"], **self.declares}}
         if ctx.method == "notifications/initialized" and self.on_initialized is not None:
             await self.on_initialized(ctx)
         return result
@@ -285,7 +296,7 @@ class ScriptedServer:
             case "resources/unsubscribe":
                 self.subscribed.remove(params["uri"])
             case "logging/setLevel":
-                self.levels.append((ctx.session._connection, params["level"]))
+                self.levels.append((connection_of(ctx), params["level"]))
         return {}
 
     def _check_uri(self, uri: str) -> None:
@@ -301,8 +312,12 @@ class ScriptedServer:
 
 
 def _capabilities(ctx: Any) -> set[str]:
+    """The names of the client's capabilities, and the identifiers of its extensions."""
     given = ctx.session.client_capabilities
-    return set() if given is None else set(given.model_dump(exclude_none=True)) - {"experimental"}
+    if given is None:
+        return set()
+    named = set(given.model_dump(exclude_none=True)) - {"experimental", "extensions"}
+    return named | set(given.extensions or ())
 
 
 def _is_for(definition: Definition, ctx: Any) -> bool:

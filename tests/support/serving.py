@@ -16,7 +16,8 @@ from pml_gateway.config.load import LoadedSettings
 from pml_gateway.config.settings import HttpSettings, Settings
 from pml_gateway.gateway.gateway import Gateway
 from pml_gateway.mcp.transport import OpenStreams
-from pml_gateway.serve.http import serve_http
+from pml_gateway.owner.alone import open_alone
+from pml_gateway.serve.http.server import serve_http
 from pml_gateway.serve.runtime import Runtime, open_runtime
 from tests.support.memory import MemoryStreams, paths_in, settings_for
 from tests.support.raw import HandshakeSession, decoded, post_modern, result_modern
@@ -88,9 +89,9 @@ async def serving(
 
     @asynccontextmanager
     async def opener() -> AsyncIterator[Runtime]:
-        async with open_runtime(
-            loaded, paths_in(folder), identity="test", load=lambda: loaded, open_streams=streams
-        ) as runtime:
+        paths = paths_in(folder)
+        opening = open_runtime(loaded, paths, identity="test", load=lambda: loaded, open_streams=streams)
+        async with open_alone(opening, paths, "test", None) as runtime:
             opened.append(runtime)
             yield runtime
 

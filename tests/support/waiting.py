@@ -40,7 +40,7 @@ async def swapped(gateway: Gateway, condition: Callable[[], object]) -> None:
         if condition():
             changed.set()
 
-    stop = gateway.on_swap(look)
+    stop = gateway.current.on_swap(look)
     look()
     try:
         with anyio.fail_after(LIMIT):

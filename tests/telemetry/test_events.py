@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from pml_gateway.gateway.events import CallEnded
+from pml_gateway.gateway.call import Access
 from pml_gateway.telemetry.events import Events, IndexSearched, RequestEnded
 from tests.support.scripted_server import ScriptedServer, tool
 from tests.support.serving import serving
@@ -29,16 +29,16 @@ def test_subscribers_are_told_of_their_own_events_in_their_order() -> None:
 async def test_a_failing_subscriber_breaks_no_call_and_its_text_is_not_logged(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    def broken(event: CallEnded) -> None:
-        raise ValueError(f"s3cret {event.arguments}")
+    def broken(event: Access) -> None:
+        raise ValueError(f"s3cret {event.attempt.arguments}")
 
     codes: list[str] = []
     async with serving(tmp_path, {"up": ScriptedServer([tool("t")])}) as served:
-        served.gateway.events.subscribe(CallEnded, broken)
-        served.gateway.events.subscribe(CallEnded, lambda event: codes.append(event.code))
+        served.gateway.events.subscribe(Access, broken)
+        served.gateway.events.subscribe(Access, lambda event: codes.append(event.code))
         with caplog.at_level(logging.INFO, logger="pml_gateway"):
             result = await served.call("up__t")
     assert not result.get("isError")
     assert codes == ["OK"]
-    assert "ValueError in a subscriber of CallEnded" in caplog.text
+    assert "ValueError in a subscriber of Access" in caplog.text
     assert "s3cret" not in caplog.text

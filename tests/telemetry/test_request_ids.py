@@ -66,7 +66,7 @@ async def test_every_answer_of_the_http_endpoint_carries_an_id(tmp_path: Path) -
 
 async def test_each_request_of_a_handshake_session_has_its_own_id(tmp_path: Path) -> None:
     async with serving(tmp_path, {"up": ScriptedServer()}) as served, served.handshake() as session:
-        session._headers.pop("x-request-id")
+        session.headers.pop("x-request-id")
         answers = [
             await anyio.to_thread.run_sync(lambda: session.send("tools/call", {"name": "nothing", "arguments": {}}))
             for _ in range(2)

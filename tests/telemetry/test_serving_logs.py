@@ -31,6 +31,14 @@ def wait_for(gateway: GatewayProcess, text: str) -> None:
         time.sleep(0.05)
 
 
+def call_once_listed(gateway: GatewayProcess, name: str, **arguments: str) -> None:
+    """Call a tool; a server that has just been started may not have listed it yet."""
+    deadline = time.monotonic() + LIMIT
+    while result_modern(gateway.url, "tools/call", {"name": name, "arguments": arguments}).get("isError"):
+        assert time.monotonic() < deadline, "".join(gateway.log)
+        time.sleep(0.05)
+
+
 def json_lines(gateway: GatewayProcess) -> list[dict[str, Any]]:
     """Every line but what the command itself says for people."""
     return [json.loads(line) for line in gateway.log if not line.startswith(("listening on", "metrics at"))]
@@ -56,7 +64,7 @@ def test_no_secret_is_in_any_line_whatever_fails(tmp_path: Path) -> None:
     with running_gateway(tmp_path, settings, extra=SECRETS) as gateway:
         for name in ("refused", "malformed", "missing", "crashing", "noisy"):
             wait_for(gateway, f"{name}: ")
-        result_modern(gateway.url, "tools/call", {"name": "fine__echo", "arguments": {"message": "my diary"}})
+        call_once_listed(gateway, "fine__echo", message="my diary")
         result_modern(gateway.url, "tools/call", {"name": "refused__x", "arguments": {}})
         result_modern(gateway.url, "tools/call", {"name": "fine__crash", "arguments": {"message": "my diary"}})
         gateway.stop()
@@ -80,7 +88,7 @@ def test_the_form_and_level_change_while_it_runs(tmp_path: Path) -> None:
         wait_for(gateway, "metrics at http://127.0.0.1:")
         gateway.write_config({**settings, "log": {"format": "json", "level": "debug"}})
         wait_for(gateway, '"message": "settings applied')
-        result_modern(gateway.url, "tools/call", {"name": "up__echo", "arguments": {}})
+        call_once_listed(gateway, "up__echo")
         wait_for(gateway, '"code": "OK"')
         gateway.stop()
 

@@ -12,11 +12,12 @@ from hypothesis import strategies as st
 
 from pml_gateway.catalog.manifest import ManifestEntry
 from pml_gateway.config.settings import TrustSettings
+from pml_gateway.mcp.capabilities import ServerCapabilities
 from pml_gateway.mcp.listing import Difference, Offers
 from pml_gateway.trust import review
-from pml_gateway.trust.admission import Admission, ServedBefore, ServerListing, admit
+from pml_gateway.trust.admission import Admission, ServerListing, admit
 from pml_gateway.trust.identity import SERVER, Identity, digest
-from pml_gateway.trust.pins import Acceptance, Because, Form, HeldForm, Pins
+from pml_gateway.trust.pins import Acceptance, Form, HeldForm, HoldReason, Pins
 from pml_gateway.trust.review import Case, State
 from pml_gateway.trust.verdict import Level, Peer, Reason, RiskClass, Subject, SubjectKind, Verdict
 
@@ -106,7 +107,7 @@ def test_what_is_settled_is_looked_at_again_as_soon_as_anything_about_it_changes
     assert again(same, first.pins).entries["a"] is same.entry
     assert again(same, first.pins).settled["a"] is first.settled["a"]
     own = first.pins.servers["a", "w"]
-    rejected = first.pins.having(own.rejecting(NOTE, HeldForm(tool(), digest(tool()), Because.CHANGED, 1.0)))
+    rejected = first.pins.having(own.rejecting(NOTE, HeldForm(tool(), digest(tool()), HoldReason.CHANGED, 1.0)))
     for other, pins in (
         (heard(tool()), first.pins),
         (heard(tool(), version="2"), first.pins),
@@ -134,7 +135,7 @@ def test_of_a_risky_text_the_accepted_one_stays_listed() -> None:
     assert changed.news[0].classes == ("hidden_instruction",)
     assert judge.asked[0].before == tool()
     (held,) = changed.pins.servers["a", "w"].held[NOTE]
-    assert (held.because, held.verdict) == (Because.CHANGED, RISKY)
+    assert (held.because, held.verdict) == (HoldReason.CHANGED, RISKY)
     again = step(heard(tool(description=POISON)), changed.pins, judge)
     assert (served(again), again.news, len(judge.asked)) == ([tool()], (), 1)
 
@@ -159,7 +160,7 @@ def test_an_attack_in_more_than_texts_takes_the_tool_away(change: dict[str, Any]
 def test_a_risky_new_tool_of_a_known_server_is_not_served() -> None:
     changed = step(heard(tool(), tool("new", POISON)), step(heard(tool())).pins)
     assert served(changed) == [tool()]
-    assert changed.pins.servers["a", "w"].held[SubjectKind.TOOL, "new"][0].because is Because.NEW
+    assert changed.pins.servers["a", "w"].held[SubjectKind.TOOL, "new"][0].because is HoldReason.NEW
 
 
 def test_review_holds_every_change_and_accept_none() -> None:
@@ -179,12 +180,12 @@ def test_what_was_held_for_review_is_judged_when_only_the_risky_is_held_back() -
 def test_of_a_new_server_under_review_nothing_is_served_until_it_is_approved() -> None:
     offers = Offers(
         prompts=({"name": "p"},), resources=({"uri": "x://r"},), templates=({"uriTemplate": "x://{t}"},),
-        instructions="Use me.", has_prompts=True, has_resources=True,
+        instructions="Use me.", capabilities=ServerCapabilities({"prompts": {}, "resources": {}}),
     )  # fmt: skip
     listed = heard(tool(), tool("other"), offers=offers)
     new = step(listed, new_servers="review")
     entry = new.entries["a"]
-    assert (entry.tools, entry.offers) == ((), Offers(has_prompts=True))
+    assert (entry.tools, entry.offers) == ((), Offers(capabilities=ServerCapabilities({"prompts": {}})))
     one = step(listed, approved(new.pins, NOTE), new_servers="review")
     assert served(one) == [tool()]
     assert one.entries["a"].offers.instructions == ""
@@ -205,7 +206,7 @@ def test_approving_is_for_exactly_that_definition() -> None:
 def test_what_was_rejected_stays_away_and_is_not_asked_about_again() -> None:
     judge = Words()
     own = step(heard(tool()), judge=judge).pins.servers["a", "w"]
-    rejected = HeldForm(tool(), digest(tool()), Because.CHANGED, 1.0)
+    rejected = HeldForm(tool(), digest(tool()), HoldReason.CHANGED, 1.0)
     pins = Pins().having(own.rejecting(NOTE, rejected))
     again = step(heard(tool()), pins, judge, changes="notice")
     assert (served(again), again.news, judge.asked) == ([], (), [])
@@ -247,7 +248,7 @@ def test_a_rejected_text_is_recognised_at_any_server_under_any_name_and_with_sma
     pins = review.rejected(first.pins, [case], 2.0)
     returned = step({"b": heard(tool(), tool(name, text), what="other")}, pins)
     assert served(returned, "b") == [tool()]
-    assert returned.pins.servers["b", "other"].held[SubjectKind.TOOL, name][0].because is Because.RETURNED
+    assert returned.pins.servers["b", "other"].held[SubjectKind.TOOL, name][0].because is HoldReason.RETURNED
     again = review.approved(returned.pins, [replace(case, server="c")], 3.0)
     assert len(served(step({"d": heard(tool(name, text), what="other")}, again), "d")) == 1
 
@@ -478,17 +479,9 @@ def test_what_is_nested_too_deep_to_be_compared_is_not_served() -> None:
 
 
 def test_lost_pins_are_not_a_new_server() -> None:
-    lost = replace(heard(tool(), tool("evil", POISON)), served_before=ServedBefore.UNDER_PINS)
+    lost = replace(heard(tool(), tool("evil", POISON)), was_served=True)
     assert served(step(lost)) == [tool()]
     assert served(step(lost, changes="review")) == []
-
-
-def test_the_first_start_with_pins_takes_what_was_served_before_and_asks_nothing() -> None:
-    judge = Words()
-    old = replace(heard(tool(), tool("evil", POISON)), served_before=ServedBefore.WITHOUT_PINS)
-    first = step(old, judge=judge, changes="review", new_servers="review")
-    assert first.entries["a"] is old.entry
-    assert (first.news, judge.asked) == ((), [])
 
 
 TEXTS = st.sampled_from(["Takes a note.", "Takes two notes.", POISON, f"{POISON} again"])
@@ -541,20 +534,19 @@ def test_a_new_server_that_awaits_review_gets_nothing_in_by_changing_meanwhile()
 
 def test_resources_of_a_server_that_awaits_review_can_not_be_asked_for() -> None:
     resource = {"uri": "note://a", "name": "a"}
-    offers = Offers(resources=(resource,), has_resources=True, subscribes=True)
+    offers = Offers(resources=(resource,), capabilities=ServerCapabilities({"resources": {"subscribe": True}}))
     differences = {"sampling": Difference(offers=offers)}
     entry = step(heard(tool(), offers=offers, differences=differences), new_servers="review").entries["a"]
     for each in (entry.offers, entry.differences["sampling"].offers):
         assert not each.resources
-        assert not each.has_resources
-        assert not each.subscribes
+        assert not each.capabilities.offers("resources")
 
 
 def test_what_the_owner_rejected_does_not_return_with_a_comma_changed() -> None:
     first = step(heard(tool(), tool("fine")))
     own = first.pins.servers["a", "w"]
     form = own.accepted[NOTE][0]
-    pins = first.pins.having(own.rejecting(NOTE, HeldForm(form.definition, form.digest, Because.CHANGED, 1.0)))
+    pins = first.pins.having(own.rejecting(NOTE, HeldForm(form.definition, form.digest, HoldReason.CHANGED, 1.0)))
     for _ in range(2):
         later = step(heard(tool(description="Takes a note"), tool("fine")), pins)
         assert served(later) == [tool("fine")]
@@ -609,7 +601,7 @@ def test_a_resource_is_judged_whenever_it_comes_and_only_a_risky_one_is_kept_awa
     evil = resource("n:/evil", description=POISON)
 
     def offering(*resources: dict[str, Any]) -> ServerListing:
-        return heard(tool(), offers=Offers(resources=resources, has_resources=True))
+        return heard(tool(), offers=Offers(resources=resources, capabilities=ServerCapabilities({"resources": {}})))
 
     first = step(offering(plain, told, evil), judge=judge)
     assert first.entries["a"].offers.resources == (plain, told)
@@ -636,14 +628,14 @@ def test_a_resource_is_judged_whenever_it_comes_and_only_a_risky_one_is_kept_awa
 def test_resources_that_were_judged_before_this_start_are_not_judged_again() -> None:
     judge = Words()
     told, evil = resource("n:/a", description="The plan of this year."), resource("n:/b", description=POISON)
-    listed = heard(offers=Offers(resources=(told, evil), has_resources=True))
+    listed = heard(offers=Offers(resources=(told, evil), capabilities=ServerCapabilities({"resources": {}})))
     before = step(listed, judge=judge)
     asked = len(judge.asked)
-    after = step(replace(listed, served_before=ServedBefore.UNDER_PINS), before.pins, judge)
+    after = step(replace(listed, was_served=True), before.pins, judge)
     assert after.entries["a"].offers.resources == (told,)
     assert len(judge.asked) == asked
 
-    lost = step(replace(listed, served_before=ServedBefore.UNDER_PINS), judge=judge)
+    lost = step(replace(listed, was_served=True), judge=judge)
     assert lost.entries["a"].offers.resources == (told,)
 
 

@@ -12,7 +12,7 @@ import pytest
 
 from pml_gateway.config.commands.packages import NO_PACKAGE
 from pml_gateway.trust.identity import SERVER, Identity, digest
-from pml_gateway.trust.pins import MAX_SERVER_BYTES, Acceptance, Because, Form, HeldForm, Pins, PinsFile, ServerPins
+from pml_gateway.trust.pins import MAX_SERVER_BYTES, Acceptance, Form, HeldForm, HoldReason, Pins, PinsFile, ServerPins
 from pml_gateway.trust.verdict import Level, Reason, RiskClass, SubjectKind, Verdict
 
 NOTE = (SubjectKind.TOOL, "note")
@@ -26,7 +26,7 @@ def form(text: str, verdict: Verdict | None = None) -> Form:
 
 def held(text: str) -> HeldForm:
     definition = {"name": "note", "description": text}
-    return HeldForm(definition, digest(definition), Because.CHANGED, 2.5, RISKY)
+    return HeldForm(definition, digest(definition), HoldReason.CHANGED, 2.5, RISKY)
 
 
 def server(name: str, *texts: str) -> ServerPins:
@@ -102,7 +102,7 @@ def test_a_full_disk_leaves_the_file_as_it_was(tmp_path: Path, monkeypatch: pyte
     def full(*_: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("pml_gateway.trust.pins.write_atomically", full)
+    monkeypatch.setattr("pml_gateway.storage.documents.write_atomically", full)
     with pytest.raises(OSError, match="No space"):
         file.change(lambda pins: pins.having(server("b", "two")))
     assert file.path.read_bytes() == before

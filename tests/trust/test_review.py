@@ -6,7 +6,7 @@ from typing import Any
 
 from pml_gateway.config.settings import Settings
 from pml_gateway.trust.identity import SERVER, digest, identity_of
-from pml_gateway.trust.pins import Because, HeldForm, Pins, ServerPins
+from pml_gateway.trust.pins import HeldForm, HoldReason, Pins, ServerPins
 from pml_gateway.trust.review import cases, named
 from pml_gateway.trust.verdict import SubjectKind
 
@@ -18,7 +18,7 @@ def waiting(server: str, *names: str) -> ServerPins:
     for name in names:
         definition = {"name": name}
         key = (SubjectKind.TOOL, name) if name else SERVER
-        held[key] = (HeldForm(definition, digest(definition), Because.CHANGED, 1.0),)
+        held[key] = (HeldForm(definition, digest(definition), HoldReason.CHANGED, 1.0),)
     return ServerPins(server, identity_of(SERVERS[server]).what, held=held)
 
 

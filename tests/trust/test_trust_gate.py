@@ -76,15 +76,15 @@ def watched(tmp_path: Path) -> Watched:
 
 @pytest.mark.parametrize("when", ["before it is noted", "before the lint reads", "while the lint reads"])
 def test_the_owners_word_is_not_taken_for_known_when_the_lint_reads(watched: Watched, when: str) -> None:
-    unread = watched.trust_gate.unread()
-    assert unread.places
+    unlinted = watched.trust_gate.unlinted()
+    assert unlinted.places
     if when == "before it is noted":
-        watched.trust_gate.read(unread)
+        watched.trust_gate.lint(unlinted)
     if when == "while the lint reads":
         watched.judge.meanwhile = lambda: watched.decide(approved, "evil")
     else:
         watched.decide(approved, "evil")
-    watched.trust_gate.note(unread)
+    watched.trust_gate.note(unlinted)
     assert watched.told() == []
     assert watched.trust_gate.is_news
     assert not watched.trust_gate.has_unread
@@ -101,7 +101,7 @@ def test_the_owners_word_is_told_when_it_comes_while_a_change_is_judged(watched:
 
 
 def test_what_the_lint_says_is_no_news(watched: Watched) -> None:
-    watched.trust_gate.note(watched.trust_gate.unread())
+    watched.trust_gate.note(watched.trust_gate.unlinted())
     assert not watched.trust_gate.is_news
     watched.decide(rejected, "add_note")
     assert watched.trust_gate.is_news

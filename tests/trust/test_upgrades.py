@@ -45,7 +45,7 @@ def test_an_upgrade_is_served_whole(upgrade: Upgrade, tmp_path: Path) -> None:
     trust_gate = TrustGate(PinsFile(tmp_path, "id"))
     before, after = entry(upgrade.before), entry(upgrade.after)
     assert trust_gate.admit({"up": before}, SETTINGS.servers, SETTINGS.trust)["up"] is before
-    trust_gate.note(trust_gate.unread())
+    trust_gate.note(trust_gate.unlinted())
     served = trust_gate.admit({"up": after}, SETTINGS.servers, SETTINGS.trust)["up"]
     held = {name or str(SubjectKind.INSTRUCTIONS) for _, name in trust_gate.servers["up"].held}
     if upgrade.is_held_out:

@@ -13,10 +13,10 @@ from mcp.client.client import Client
 from pml_gateway.config.settings import BreakerSettings
 from pml_gateway.errors import ErrorCode, GatewayError, UpstreamTimeoutError, UpstreamUnavailableError
 from pml_gateway.quotas import OWN
-from pml_gateway.serve.control import gateway_status
+from pml_gateway.reports.status import gateway_status
 from pml_gateway.upstreams.breaker import Breaker, BreakerState
 from pml_gateway.upstreams.concurrency import CallLimit
-from pml_gateway.upstreams.retries import repeated
+from pml_gateway.upstreams.faults import repeated
 from tests.support.asking import Person, asking
 from tests.support.local import machine
 from tests.support.memory import settings_for
@@ -62,15 +62,15 @@ class Trial:
     def _on_open(self) -> None:
         self.opened += 1
 
-    def fail(self, share: str = OWN) -> None:
+    def fail(self, quota_key: str = OWN) -> None:
         """One call that ends without an answer."""
-        with pytest.raises(UpstreamTimeoutError), self.breaker.call(share, impatient=False) as ticket:
+        with pytest.raises(UpstreamTimeoutError), self.breaker.call(quota_key, impatient=False) as ticket:
             ticket.sent = True
             raise UpstreamTimeoutError("up: no answer")
 
-    def answer(self, share: str = OWN) -> None:
+    def answer(self, quota_key: str = OWN) -> None:
         """One call that is answered."""
-        with self.breaker.call(share, impatient=False):
+        with self.breaker.call(quota_key, impatient=False):
             pass
 
 
@@ -146,9 +146,9 @@ def test_once_the_calls_of_another_client_fail_as_well_everybodys_are_refused() 
     trial.now += 10
     trial.fail("b")
     assert trial.breaker.retry_after == 30, "the pause begins anew"
-    for share in ("a", "b", "c"):
+    for quota_key in ("a", "b", "c"):
         with pytest.raises(UpstreamUnavailableError):
-            trial.answer(share)
+            trial.answer(quota_key)
     trial.now += 30
     trial.answer("c")
     assert trial.breaker.state is BreakerState.CLOSED
@@ -365,3 +365,13 @@ async def test_a_call_that_waits_for_others_until_its_deadline_was_not_sent() ->
                 pytest.fail("there is one place only")
     assert refused.value.details == {"executed": "no"}
     assert slots.is_unused
+
+
+async def test_a_call_whose_time_was_over_when_its_server_was_ready_blames_no_other_calls() -> None:
+    slots = CallLimit("up", 1, 1)
+    with pytest.raises(UpstreamTimeoutError) as refused:
+        async with slots.taken(anyio.current_time()):
+            pytest.fail("there is no time left")
+    assert "others" not in refused.value.message
+    assert "servers.up.call_timeout" in refused.value.hint
+    assert refused.value.details == {"executed": "no"}

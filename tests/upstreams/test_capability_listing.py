@@ -110,7 +110,7 @@ async def test_a_server_is_listed_once_per_set_of_abilities_and_only_if_it_looks
                 assert f"up__{'ask' if client_capabilities == ('elicitation',) else 'roots'}" in str(
                     await client.list_tools()
                 )
-        everything = ("elicitation", "roots", "sampling")
+        everything = ("elicitation", "io.modelcontextprotocol/ui", "roots", "sampling")
         assert looking.announced == [(), everything, ("roots",), ("elicitation",)]
         assert blind.announced == [(), everything]
 
@@ -221,3 +221,38 @@ async def test_a_list_for_able_clients_that_failed_hides_nothing_from_them(
         assert [each.name for each in (await client.list_prompts()).prompts] == ["p"]
         assert len((await client.list_resources()).resources) == 1
         assert len((await client.list_resource_templates()).resource_templates) == 1
+
+
+@pytest.mark.parametrize(
+    "answer", [{}, {"tools": None}, {"tools": "none"}], ids=["without a list", "null in its place", "text in its place"]
+)
+async def test_a_list_for_able_clients_that_was_malformed_once_is_asked_for_again_soon(
+    tmp_path: Path, answer: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pml_gateway.upstreams.capability_listing.SETTLING_SECONDS", 0.01)
+    faulty = [answer]
+
+    class Hiccup(ScriptedServer):
+        """Answers the first listing for able clients with something malformed."""
+
+        def _page(self, ctx: Any, key: str, definitions: Any) -> dict[str, Any]:
+            if faulty and key == "tools" and ctx.session.client_capabilities.elicitation is not None:
+                return faulty.pop()
+            return super()._page(ctx, key, definitions)
+
+    server = Hiccup([tool("plain"), tool("ask", needs="elicitation")])
+    told = anyio.Event()
+
+    async def note(message: Any) -> None:
+        if isinstance(message, mcp_types.ToolListChangedNotification):
+            told.set()
+
+    async with (
+        serving(tmp_path, {"up": server}, gateway=FULL) as served,
+        able_to(served, "elicitation", message_handler=note) as client,
+    ):
+        with anyio.fail_after(15):
+            while await tools(client) != ["ask", "plain"]:
+                await until(told.is_set)
+                told = anyio.Event()
+    assert not faulty

@@ -10,9 +10,9 @@ import anyio
 import pytest
 
 from pml_gateway.gateway.gateway import open_gateway
-from pml_gateway.mcp.listing import Due, ListKind
-from pml_gateway.upstreams import change_pace
-from pml_gateway.upstreams.change_pace import CHANGES_SECONDS, FREE_CHANGES, LONGEST_PAUSE, ChangePace
+from pml_gateway.mcp.listing import DueLists, ListKind
+from pml_gateway.upstreams import lister
+from pml_gateway.upstreams.lister import CHANGES_SECONDS, FREE_CHANGES, LONGEST_PAUSE, ChangePace
 from tests.support.memory import MemoryStreams, paths_in, settings_for
 from tests.support.scripted_server import PROMPTS, ScriptedServer, prompt, tool
 from tests.support.waiting import until
@@ -80,7 +80,7 @@ def test_a_server_that_has_come_to_rest_is_followed_at_once_again() -> None:
 
 @pytest.mark.anyio
 async def test_a_pause_ends_no_longer_rest() -> None:
-    due = Due()
+    due = DueLists()
     due.rest({ListKind.TOOLS}, HOUR)
     due.quiet({ListKind.TOOLS, ListKind.PROMPTS}, 0)
     assert due.take(frozenset(ListKind)) == frozenset(ListKind) - {ListKind.TOOLS}
@@ -107,9 +107,9 @@ def a_tool_more_or_less(server: ScriptedServer, number: int) -> None:
 async def test_after_many_changes_an_announcement_waits_and_the_owner_does_not(
     tmp_path: Path, change: Change, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(change_pace, "FIRST_PAUSE", HOUR)
-    monkeypatch.setattr(change_pace, "LONGEST_PAUSE", HOUR)
-    caplog.set_level(logging.INFO, "pml_gateway.upstreams.lists")
+    monkeypatch.setattr(lister, "FIRST_PAUSE", HOUR)
+    monkeypatch.setattr(lister, "LONGEST_PAUSE", HOUR)
+    caplog.set_level(logging.INFO, "pml_gateway.upstreams.lister")
     server = ScriptedServer([tool("t")], methods=PROMPTS, prompts=[prompt("p")])
     streams, settings = MemoryStreams({"up": server}), settings_for({"up": server})
 

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from pml_gateway.config.settings import Settings
 from pml_gateway.errors import UpstreamUnavailableError, UpstreamUnusableError
 from pml_gateway.gateway.gateway import open_gateway
-from pml_gateway.upstreams import lifecycle
+from pml_gateway.upstreams import connector, faults
 from pml_gateway.upstreams.faults import FIRST_SILENCE, MAX_REASONS, STABLE_AFTER, Faults
 from tests.support import fake_npx
 from tests.support.memory import MemoryStreams, paths_in
@@ -75,8 +75,8 @@ def test_the_next_outage_is_told_and_flapping_is_not() -> None:
 async def test_four_dead_servers_are_told_of_four_times(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(lifecycle, "FIRST_BACKOFF", 0.001)
-    monkeypatch.setattr(lifecycle, "LAST_BACKOFF", 0.001)
+    monkeypatch.setattr(faults, "FIRST_BACKOFF", 0.001)
+    monkeypatch.setattr(faults, "LAST_BACKOFF", 0.001)
     caplog.set_level(logging.WARNING, "pml_gateway")
     refusing = {name: ScriptedServer(refuse=True) for name in ("one", "two")}
     servers = {
@@ -89,7 +89,7 @@ async def test_four_dead_servers_are_told_of_four_times(
     streams = MemoryStreams(refusing)
     async with open_gateway(settings, paths_in(tmp_path), identity="t", open_streams=streams) as gateway:
         await until(lambda: all(server.opened > 15 for server in refusing.values()))
-        await until(lambda: all(upstream.settled.is_set() for upstream in gateway.pool.upstreams.values()))
+        await until(lambda: all(upstream.connector.settled.is_set() for upstream in gateway.pool.upstreams.values()))
         told = [record.message for record in caplog.records if "next attempt" in record.message]
         assert sorted(line.split(":")[0] for line in told) == ["missing", "one", "two", "unset"]
         unset = gateway.pool.upstreams["unset"]
@@ -102,7 +102,7 @@ async def test_four_dead_servers_are_told_of_four_times(
 async def test_a_server_that_answers_again_is_told_of(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(lifecycle, "FIRST_BACKOFF", 0.001)
+    monkeypatch.setattr(faults, "FIRST_BACKOFF", 0.001)
     caplog.set_level(logging.INFO, "pml_gateway")
     server = ScriptedServer([tool("t")], refuse=True)
     settings = Settings.model_validate({"servers": {"up": {"command": "in-memory"}}})
@@ -118,7 +118,7 @@ async def test_a_server_that_answers_again_is_told_of(
 async def test_what_only_its_owner_can_put_right_is_tried_again_when_that_happens(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: str
 ) -> None:
-    monkeypatch.setattr(lifecycle, "SURROUNDINGS_SECONDS", 0.02)
+    monkeypatch.setattr(connector, "SURROUNDINGS_SECONDS", 0.02)
     fake_npx.let_finish(tmp_path)
     environ: dict[str, Any] = {"FAKE_NPX": str(tmp_path), "PATH": str(tmp_path / "bin")}
     entry: dict[str, Any] = {"command": "late", "env": environ, "args": ["server"]}
@@ -129,10 +129,10 @@ async def test_what_only_its_owner_can_put_right_is_tried_again_when_that_happen
     async with open_gateway(settings, paths_in(tmp_path / "home"), identity="t") as gateway:
         upstream = gateway.pool.upstreams["up"]
         with anyio.fail_after(30):
-            await upstream.settled.wait()
-        assert isinstance(upstream.last_error, UpstreamUnusableError)
+            await upstream.connector.settled.wait()
+        assert isinstance(upstream.connector.last_error, UpstreamUnusableError)
         if what == "variable":
             (tmp_path / "secret").write_text("value", encoding="utf-8")
         else:
             fake_npx.runner_in(tmp_path, "late")
-        await until(lambda: upstream.last_error is None and upstream.last_listed is not None)
+        await until(lambda: upstream.connector.last_error is None and upstream.last_listed is not None)

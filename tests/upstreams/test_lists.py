@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from mcp.shared.exceptions import MCPError
 
 from pml_gateway.gateway.gateway import Gateway, open_gateway
-from pml_gateway.mcp.listing import Due, ListKind
-from pml_gateway.upstreams.lists import FIRST_REST, LAST_REST
+from pml_gateway.mcp.listing import DueLists, ListKind
+from pml_gateway.upstreams.lister import FIRST_REST, LAST_REST
 from pml_gateway.upstreams.pages import MAX_LIST_BYTES, MEASURED_AT_ONCE
 from tests.support.memory import MemoryStreams, paths_in, settings_for
 from tests.support.scripted_server import PROMPTS, Definition, ScriptedServer, prompt, tool
@@ -78,7 +78,7 @@ async def test_of_a_list_without_end_nothing_is_kept_and_the_next_attempt_is_far
         for seconds in (FIRST_REST, FIRST_REST * 4):
             with anyio.fail_after(50):
                 await gateway.refresh(50)
-            assert words in str(upstream.last_error)
+            assert words in str(upstream.connector.last_error)
             assert seconds / 2 < upstream.breaker.retry_after <= seconds
             assert kept() == 0
         server.is_endless, server.tools = False, [tool("sound")]
@@ -128,6 +128,30 @@ async def test_prompts_against_the_protocol_rest_alone(tmp_path: Path) -> None:
         assert server.count("prompts/list") == asked
 
 
+@pytest.mark.parametrize("malformed", [{}, {"tools": None}, {"tools": "none"}], ids=["without", "null", "text"])
+async def test_tools_that_were_malformed_once_are_asked_for_again_soon(
+    tmp_path: Path, malformed: dict[str, Any]
+) -> None:
+    faulty: list[dict[str, Any]] = []
+
+    class Hiccup(ScriptedServer):
+        """Answers one listing with something malformed."""
+
+        def _page(self, ctx: Any, key: str, definitions: Any) -> dict[str, Any]:
+            return faulty.pop() if key == "tools" and faulty else super()._page(ctx, key, definitions)
+
+    server = Hiccup([tool("t")])
+    streams, settings = MemoryStreams({"up": server}), settings_for({"up": server})
+    async with open_gateway(settings, paths_in(tmp_path), identity="t", open_streams=streams) as gateway:
+        with anyio.fail_after(15):
+            await gateway.refresh(15)
+            faulty.append(malformed)
+            server.tools.append(tool("u"))
+            await server.announce_change()
+            await until(lambda: gateway.state.catalog.by_name("up__u") is not None)
+    assert not faulty
+
+
 @pytest.mark.parametrize("code", [-32603, -32000, -32602], ids=["internal", "server", "parameters"])
 async def test_prompts_that_could_not_be_listed_are_asked_for_again_and_said_to_lack(tmp_path: Path, code: int) -> None:
     is_broken = True
@@ -140,7 +164,7 @@ async def test_prompts_that_could_not_be_listed_are_asked_for_again_and_said_to_
     server = ScriptedServer([tool("t")], methods=PROMPTS, prompts=[prompt("p")], answer=answer)
     streams, settings = MemoryStreams({"up": server}), settings_for({"up": server})
     async with open_gateway(settings, paths_in(tmp_path), identity="t", open_streams=streams) as gateway:
-        lists = upstream_of(gateway)._lifecycle.lists
+        lists = upstream_of(gateway).lister
         with anyio.fail_after(50):
             await gateway.refresh(50)
             assert lists.last is not None
@@ -183,7 +207,7 @@ async def test_everybody_else_has_turns_while_a_page_is_measured(tmp_path: Path)
 
 
 async def test_the_rest_of_a_list_grows_to_its_longest_and_ends_for_whoever_asks() -> None:
-    due = Due()
+    due = DueLists()
     due.rest({ListKind.TOOLS}, LAST_REST)
     due.announce((ListKind.TOOLS,))
     assert (due.is_any, due.event.is_set(), due.take(frozenset({ListKind.TOOLS}))) == (False, False, frozenset())
@@ -202,7 +226,7 @@ KINDS = st.sets(st.sampled_from(ListKind), min_size=1)
 async def test_however_often_a_resting_list_is_announced_nobody_wakes(
     rested: set[ListKind], announced: list[set[ListKind]]
 ) -> None:
-    due = Due()
+    due = DueLists()
     due.rest(rested, LAST_REST)
     for kinds in announced:
         due.announce(kinds)

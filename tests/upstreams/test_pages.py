@@ -12,7 +12,7 @@ import pytest
 from mcp.shared.exceptions import MCPError
 
 from pml_gateway.gateway.gateway import open_gateway
-from pml_gateway.serve.control import gateway_status
+from pml_gateway.reports.status import gateway_status
 from tests.support.memory import MemoryStreams, paths_in, settings_for
 from tests.support.scripted_server import EVERY_METHOD, ScriptedServer
 
@@ -114,7 +114,7 @@ class Paged(ScriptedServer):
 
 def listed_by(gateway: Any, key: str) -> list[str]:
     listed = gateway.pool.upstreams["up"].last_listed
-    assert listed is not None, gateway.pool.upstreams["up"].last_error
+    assert listed is not None, gateway.pool.upstreams["up"].connector.last_error
     entries = {
         "tools": listed.tools,
         "prompts": listed.offers.prompts,

@@ -12,6 +12,7 @@ import anyio
 import pytest
 
 from pml_gateway.config.settings import Settings
+from pml_gateway.mcp.sdk import connection_of, request_channel
 from tests.support.listening import listening, sse_app
 from tests.support.scripted_server import ScriptedServer, text_result, tool
 from tests.support.serving import Serving, serving
@@ -46,7 +47,7 @@ async def act(ctx: Any, call: dict[str, Any]) -> dict[str, Any]:
 
 
 async def notify(ctx: Any, params: dict[str, Any], related: Any) -> None:
-    channel = ctx.session._request_outbound if related is not None else ctx.session._connection.outbound
+    channel = request_channel(ctx) if related is not None else connection_of(ctx).outbound
     await channel.notify("notifications/progress", params)
 
 

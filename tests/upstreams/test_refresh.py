@@ -86,7 +86,7 @@ async def test_an_upstream_that_is_not_connected_is_left_alone(tmp_path: Path) -
     quiet = settings_for({"up": up}, upstreams={**SOON, "idle_timeout": 0.01})
     async with serving(tmp_path, {"up": up}, quiet) as served:
         upstream = served.gateway.pool.upstreams["up"]
-        await until(lambda: upstream.state == "idle")
+        await until(lambda: upstream.connector.state == "idle")
         before = up.lists
         for _ in range(50):
             await anyio.sleep(0.005)
@@ -110,7 +110,7 @@ async def test_a_real_server_is_listed_again(tmp_path: Path, over: str, era: str
         settings = Settings.model_validate({"servers": {"up": entry}, "upstreams": {"refresh_interval": 0.5}})
         async with open_gateway(settings, paths_in(tmp_path), identity="test") as gateway:
             if era:
-                gateway.pool.upstreams["up"]._lifecycle.era = era
+                gateway.pool.upstreams["up"].connector.era = era
             await swapped(gateway, lambda: gateway.state.catalog.by_name("up__one"))
             names.write_text("one two", encoding="utf-8")
             await swapped(gateway, lambda: gateway.state.catalog.by_name("up__two"))

@@ -7,7 +7,7 @@ import anyio.lowlevel
 import pytest
 
 from pml_gateway.upstreams import starts as module
-from pml_gateway.upstreams.starts import AT_ONCE, EVERYBODY, Starts, Turn
+from pml_gateway.upstreams.starts import AT_ONCE, EVERYBODY, Starts, StartTurn
 from tests.support.waiting import until
 
 pytestmark = pytest.mark.anyio
@@ -18,7 +18,7 @@ class Queue:
 
     def __init__(self, tasks: anyio.abc.TaskGroup) -> None:
         self.starts = Starts()
-        self.begun: dict[str, Turn] = {}
+        self.begun: dict[str, StartTurn] = {}
         self.calls: dict[str, int] = {}
         self._tasks = tasks
 

@@ -14,7 +14,7 @@ from pml_gateway.config.settings import Settings
 from pml_gateway.errors import ConfigurationError, GatewayError
 from pml_gateway.usage.migration import Journal
 from pml_gateway.usage.stages import Stage, stage_in, values_of, with_values
-from tests.config.test_edit import EXPOSURE_LINE, configurations
+from tests.config.edits.test_edit import EXPOSURE_LINE, configurations
 from tests.support.examples import examples
 from tests.support.full_disk import contents, room_for
 

@@ -176,3 +176,27 @@ def test_a_locked_database_loses_nothing_that_fits_in_memory(tmp_path: Path) -> 
     holder.close()
     recorder.close()
     assert len(read_history(tmp_path / "usage.db", RecordFilter("test")).calls) == 50
+
+
+def test_a_damaged_database_is_set_aside_and_recording_goes_on(tmp_path: Path) -> None:
+    path = tmp_path / "usage.db"
+    path.write_bytes(b"this is no database at all, but a text" * 100)
+    recorder = Recorder(path, UsageSettings)
+    recorder.add(row(0))
+    recorder.close()
+    assert len(read_history(path, RecordFilter("test")).calls) == 1
+    assert path.with_name("usage.db.damaged").exists()
+
+
+def test_who_removes_the_database_loses_nothing_that_is_recorded_afterwards(tmp_path: Path) -> None:
+    path = tmp_path / "usage.db"
+    recorders = [Recorder(path, UsageSettings) for _ in range(2)]
+    for rows in (1, 2):
+        for recorder in recorders:
+            recorder.add(row(rows))
+            assert recorder.flush()
+        assert [call.tool[1] for call in read_history(path, RecordFilter("test")).calls] == [f"tool{rows}"] * 2
+        for file in tmp_path.glob("usage.db*"):
+            file.unlink()
+    for recorder in recorders:
+        recorder.close()

@@ -30,21 +30,21 @@ def search(days_ago: float, *, missed: bool) -> RecordedSearch:
 def test_the_figures_of_calls_searches_and_lists() -> None:
     calls = (call(2), call(0, seconds=0.3, query="x"), call(0, code="TIMEOUT", seconds=9.0), call(0, "b"))
     history = History(calls, (search(0, missed=True), search(0, missed=False)), RecordedLists(2, 300, 1000))
-    found = statistics(history, {("up", "a"), ("up", "c")}, now=NOW, days=3)
-    assert (found.calls, found.success_rate, found.errors) == (4, 0.75, (("TIMEOUT", 1),))
-    assert [count for _, count in found.days] == [1, 0, 3]
-    assert [(use.tool[1], use.calls, use.latency.p50, use.latency.p95) for use in found.tools] == [
-        ("a", 3, 0.3, 9.0),
-        ("b", 1, 0.1, 0.1),
+    found = statistics(history, {("up", "a"): "up__a", ("up", "c"): "up__c"}, now=NOW, days=3)
+    assert (found["calls"], found["success_rate"], found["errors"]) == (4, 0.75, {"TIMEOUT": 1})
+    assert [day["calls"] for day in found["days"]] == [1, 0, 3]
+    assert [(use["tool"], use["calls"], use["p50"], use["p95"]) for use in found["tools"]] == [
+        ("up:a", 3, 0.3, 9.0),
+        ("up:b", 1, 0.1, 0.1),
     ]
-    assert found.never_used == (("up", "c"),)
-    assert (found.searches, found.missed_searches, found.led_by_search) == (2, 1, 1)
-    assert (found.lists, found.listed_tokens, found.saved_tokens) == (2, 300, 700)
+    assert found["never_used"] == ["up__c"]
+    assert (found["searches"], found["missed_searches"], found["calls_led_by_search"]) == (2, 1, 1)
+    assert (found["lists"], found["listed_tokens"], found["saved_tokens"]) == (2, 300, 700)
 
 
 def test_nothing_recorded_has_no_rates() -> None:
-    found = statistics(History(), (), now=NOW, days=1)
-    assert (found.calls, found.success_rate, found.latency) == (0, None, None)
+    found = statistics(History(), {}, now=NOW, days=1)
+    assert (found["calls"], found["success_rate"], found["latency_seconds"]) == (0, None, None)
 
 
 def test_a_sparkline_shows_the_most_as_the_highest_bar() -> None:
@@ -61,13 +61,20 @@ def test_a_stage_is_judged_from_its_beginning_against_what_was_before() -> None:
     assert found == StageProgress(2, 2.0, 1, 1, 0, 1.0, 0.5)
 
 
+def test_the_search_that_led_to_the_first_recorded_call_counts_as_in_the_statistics() -> None:
+    history = History((call(1, query="x"), call(0)), (search(2, missed=False),))
+    assert standing(history, None, NOW) == StageProgress(2, 2.0, 1, 1, 0, 1.0, None)
+    figures = statistics(history, {}, now=NOW, days=3)
+    assert (figures["calls"], figures["searches"], figures["calls_led_by_search"]) == (2, 1, 1)
+
+
 @pytest.mark.parametrize(
     ("changed", "reason"),
     [
         ({}, None),
-        ({"calls": 99}, "99 calls in this stage; 100 are wanted"),
-        ({"days": 2.5}, "2.5 days in this stage; 3 are wanted"),
-        ({"missed": 3}, "3 of 10 searches missed (30%); at most 20% are wanted"),
+        ({"calls": 99}, "99 calls in this stage, at least 100 are advised"),
+        ({"days": 2.5}, "2.5 days in this stage, at least 3 are advised"),
+        ({"missed": 3}, "3 of 10 searches missed (30%), at most 20% are advised"),
         ({"success": 0.9}, "success fell from 100.0% to 90.0% in this stage"),
     ],
 )

@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pml_gateway.exposure.token_count import count_tokens
-from pml_gateway.policy.client import LOCAL
+from pml_gateway.policy.principal import LOCAL
 from pml_gateway.results.content import Content
 from pml_gateway.results.store import ResultStore
 from pml_gateway.results.stored import Source, StoredResult

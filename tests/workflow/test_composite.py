@@ -130,7 +130,7 @@ async def test_a_rename_upstream_makes_one_composite_unavailable_by_name_and_the
     workflows: dict[str, Any] = {
         "triage": TRIAGE,
         "missing": {"description": "Uses a tool that is gone.", "steps": [{"tool": "up__gone"}]},
-        "renamed": {"description": "Uses an old name.", "steps": [{"tool": "up__bug", "arguments": {"number": 1}}]},
+        "renamed": {"description": "Uses an old name.", "steps": [{"tool": "up__bug", "arguments": {"owner": 1}}]},
         "circle": {"description": "Calls itself.", "steps": [{"tool": "workflows:circle"}]},
         "broken": {"description": "Has no steps.", "stepz": []},
     }
@@ -138,7 +138,7 @@ async def test_a_rename_upstream_makes_one_composite_unavailable_by_name_and_the
         problems = {name: each.problems for name, each in served.gateway.state.composites.items()}
         assert not problems["triage"]
         assert "there is no tool 'up__gone'" in problems["missing"][0].message
-        assert any("'number' is none of its parameters" in each.message for each in problems["renamed"])
+        assert any("'owner' is none of its parameters" in each.message for each in problems["renamed"])
         assert "circle -> circle" in problems["circle"][0].message
         assert {each.path for each in problems["broken"]} == {"/steps", "/stepz"}
         refused = await served.call("call_tool", {"name": "workflows:missing"})

@@ -71,7 +71,10 @@ WRONG: dict[str, tuple[list[dict[str, Any]], str]] = {
     "no such tool": ([{"tool": "up__nosuch"}], "nosuch"),
     "no such step": ([{"tool": "up__note", "arguments": {"text": "$nosuch.text"}}], "there is no step 'nosuch'"),
     "a number for a text": ([{"tool": "up__note", "arguments": {"count": "many", "text": "$m.note"}}], "/count: "),
-    "a parameter that there is not": ([{"tool": "up__note", "arguments": {"txt": "$m.note"}}], "'txt' is none of"),
+    "a parameter that there is not": (
+        [{"tool": "up__note", "arguments": {"colour": "$m.note"}}],
+        "'colour' is none of",
+    ),
 }
 
 NUMBERED = list(enumerate(WRONG.values()))
@@ -122,6 +125,11 @@ RIGHT: dict[str, list[dict[str, Any]]] = {
     "a number in a text": [
         {"id": "t", "transform": "to_string($m.total)"},
         {"tool": "up__note", "arguments": {"text": "two", "count": "$t"}},
+    ],
+    "a calculation for a number": [{"tool": "up__note", "arguments": {"text": "two", "count": "$m.total * 2 + 1"}}],
+    "a step without a dollar sign for a number": [
+        {"tool": "up__note", "arguments": {"text": "two", "count": "m.total"}},
+        {"tool": "up__note", "arguments": {"text": "two", "count": "length(m.items) - 1"}},
     ],
     "a choice in another case": [
         {"id": "t", "transform": "$m.{kind: 'Open'}"},

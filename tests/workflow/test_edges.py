@@ -170,3 +170,40 @@ def test_a_mistyped_list_of_steps_is_told_its_name() -> None:
         parse_workflow({"stepz": [{"tool": "echo"}]}, LIMITS)
     assert "unknown key 'stepz'" in caught.value.message
     assert caught.value.hint == 'write "steps" instead of "stepz"'
+
+
+@pytest.mark.parametrize(
+    ("when", "holds"),
+    [
+        ("$0.n * 2 - 4 == 10", True),
+        ("$0.n / 2 > 3.5 or $0.on", True),
+        ("$0.n > 5 and not contains($0.list, 1)", False),
+        ("-$my-step.n + 7 == 0", True),
+        ("$0.n-$my-step.n == 0", True),
+        ("not ($0.n < 5 or $0.state == 'closed')", True),
+    ],
+)
+async def test_conditions_calculate(when: str, holds: bool) -> None:
+    async def one(_: Invocation) -> dict[str, Any]:
+        return data({"n": 7, "on": True, "none": None, "state": "open", "list": [1, 2]})
+
+    steps = [{"tool": "one"}, {"id": "my-step", "tool": "one"}, {"tool": "echo", "when": when}]
+    run = await run_of(steps, Stand({"one": one, "echo": echo}))
+    assert (run.outcomes[2].status is StepStatus.OK) == holds
+
+
+@pytest.mark.parametrize(
+    ("transform", "said"),
+    [
+        ("$0.none + 1", "$0.none is null, and + takes numbers; not_null($0.none, 0)"),
+        ("$0.state * 2", "$0.state is a text"),
+        ("$0.n / ($0.n - 7)", "the divisor is 0"),
+        ("sum($0.list) / $0.zero", "$0.zero is 0"),
+    ],
+)
+async def test_a_transform_that_cannot_be_calculated_says_why(transform: str, said: str) -> None:
+    async def one(_: Invocation) -> dict[str, Any]:
+        return data({"n": 7, "zero": 0, "none": None, "state": "open", "list": [1, 2]})
+
+    run = await run_of([{"tool": "one"}, {"transform": transform}], Stand({"one": one}))
+    assert said in (run.outcomes[1].error or {})["message"]

@@ -8,14 +8,12 @@ import anyio
 import pytest
 
 from pml_gateway.errors import GatewayError
-from pml_gateway.policy.client import Client
 from pml_gateway.workflow.execute import Run
 from pml_gateway.workflow.outcome import StepStatus
 from pml_gateway.workflow.plan import Budget
 from pml_gateway.workflow.report import workflow_answer
 from pml_gateway.workflow.sharing import Invocation
-from pml_gateway.workflow.suspended import MAX_RUNS, TTL_SECONDS, RunUnknownError, SuspendedRuns
-from tests.workflow.stand import LIMITS, Stand, data, plan_of, run_of
+from tests.workflow.stand import Stand, data, plan_of, run_of
 
 pytestmark = pytest.mark.anyio
 
@@ -202,36 +200,6 @@ def test_a_step_that_cannot_be_read_says_what_is_wrong_with_it(step: Any, messag
         plan_of([step])
     assert message in caught.value.message
     assert caught.value.details["errors"][0]["path"].startswith("/steps/0")
-
-
-async def test_suspended_runs_are_their_clients_alone_and_do_not_pile_up() -> None:
-    now = [0.0]
-    runs = SuspendedRuns(lambda: now[0])
-    run = Run(plan_of([{"tool": "t"}], LIMITS))
-    a, b = Client("client:a"), Client("client:b")
-    kept = runs.keep(b, "request", run)
-    states = [runs.keep(a, "request", run) for _ in range(MAX_RUNS)]
-    for client, request, state in ((a, "request", states[0]), (b, "request", states[1]), (a, "other", states[1])):
-        with pytest.raises(RunUnknownError):
-            runs.take(client, request, state)
-    assert runs.take(a, "request", states[1]) is run
-    with pytest.raises(RunUnknownError):
-        runs.take(a, "request", states[1])
-    assert runs.take(b, "request", kept) is run
-    kept = runs.keep(b, "request", run)
-    now[0] = TTL_SECONDS
-    with pytest.raises(RunUnknownError):
-        runs.take(b, "request", kept)
-
-
-async def test_sessions_without_a_key_from_one_address_share_their_suspended_runs() -> None:
-    runs = SuspendedRuns()
-    run = Run(plan_of([{"tool": "t"}], LIMITS))
-    other = Client("session:other", address="address:192.0.2.2")
-    kept = runs.keep(other, "request", run)
-    for number in range(MAX_RUNS):
-        runs.keep(Client(f"session:{number}", address="address:192.0.2.1"), "request", run)
-    assert runs.take(other, "request", kept) is run
 
 
 async def test_progress_counts_finished_steps() -> None:

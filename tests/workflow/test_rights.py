@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from pml_gateway.reports.workflows import composite_status, workflow_warnings
+from pml_gateway.config.findings import Severity
+from pml_gateway.reports.workflows import composite_status, workflow_findings
 from tests.support.memory import paths_in, settings_for
 from tests.support.scripted_server import ScriptedServer, text_result, tool
 from tests.support.serving import Serving, serving
@@ -134,7 +135,7 @@ async def test_what_waited_for_its_user_goes_on_only_with_the_rights_of_then(tmp
     async with serving(tmp_path, {"up": fake}, workflows=workflows) as served:
         first = await served.call(name, arguments)
         gateway = {"blacklisted_tools": ["up:purge"]}
-        await served.gateway.apply_settings(settings_for({"up": fake}, workflows=workflows, gateway=gateway))
+        await served.gateway.updates.apply_settings(settings_for({"up": fake}, workflows=workflows, gateway=gateway))
         result = await resumed(served, name, arguments, first)
         assert result["structuredContent"]["error"]["code"] == "NOT_FOUND"
     assert [call["name"] for call in fake.calls] == ["ask"]
@@ -156,5 +157,5 @@ async def test_the_owner_is_told_of_a_workflow_that_no_client_can_call(tmp_path:
         told = {row["name"]: row["warnings"] for row in composite_status(served.gateway.state)}
         assert "gateway.blacklisted_tools" in told["note"][0]
         settings = served.gateway.state.settings
-        warnings = workflow_warnings(settings, paths_in(tmp_path), "test")
-        assert [warning.split(": no client")[0] for warning in warnings] == ["workflows.note"]
+        findings = workflow_findings(settings, paths_in(tmp_path), "test")
+        assert [(each.severity, each.subject) for each in findings] == [(Severity.WARNING, "workflows.note")]

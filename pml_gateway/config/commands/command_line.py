@@ -10,10 +10,34 @@ import re
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from pathlib import PurePath
 
 _OPERATORS = re.compile(r"""[$`;&|<>()\n*?\[\]{}~!#\\]""")
 """Characters by which a shell does more with a line than start a command with words."""
+
+_FROM_AFAR = re.compile(r"(?:npm:|jsr:|https?://).")
+
+_MOUNT_LAST = re.compile(r"-[itdPq]+v")
+"""Short options written together, of which the last one takes the next word."""
+
+_VERSION = re.compile(r"[\d.]+[a-z]?$")
+_PYTHON_OPTION = re.compile(r"-[bBdEhiIOPqsSuvx]*(?P<kind>[mc])(?P<rest>.*)", re.DOTALL)
+_ASSIGNMENT = re.compile(r"[A-Za-z_][A-Za-z0-9_]*=", re.DOTALL)
+
+_RUNNING_OPTION = re.compile(
+    r"(?:exec|command|cmd|run|program|script|entry|plugin|preload|import|require|loader|hook|binary|bin|shell|server"
+    r"|module|extension|launch|wrapper)(?:s|able|-path|-file|point)?\Z",
+    re.IGNORECASE,
+)
+
+_NONE: frozenset[int] = frozenset()
+
+_CODE_ENDING = re.compile(
+    r"\.(?:pyc?|pyi|pyz|pth|[cm]?[jt]sx?|node|wasm|sh|bash|zsh|fish|ps1|bat|cmd|exe|rb|php|phar|go|rs|lua|pl|pm|jar|class"
+    r"|whl|so|dll|dylib|jl|exs?|erl|swift|kts?|groovy|scala|clj|ipynb|deb|rpm|tgz|gem|nupkg)\Z",
+    re.IGNORECASE,
+)
 
 
 def _set(text: str) -> frozenset[str]:
@@ -75,7 +99,6 @@ _FETCHING: Mapping[str, frozenset[str]] = {
 }
 """Runners that fetch what they start, with the options that name the package in place of the command."""
 
-_FROM_AFAR = re.compile(r"(?:npm:|jsr:|https?://).")
 
 CONTAINERS = _set("docker podman nerdctl finch")
 _FLAGS_OF_CONTAINERS = _set(
@@ -83,8 +106,6 @@ _FLAGS_OF_CONTAINERS = _set(
     " --no-healthcheck --oom-kill-disable --sig-proxy --disable-content-trust --replace --tls-verify"
 )
 _MOUNTS = _set("-v --volume --mount")
-_MOUNT_LAST = re.compile(r"-[itdPq]+v")
-"""Short options written together, of which the last one takes the next word."""
 _ENV_FILES = _set("--env-file -e --env-file-if-exists")
 
 _SHELLS: Mapping[str, re.Pattern[str]] = {
@@ -101,7 +122,6 @@ _INTERPRETERS = _set(
     " escript groovy kotlin scala racket guile tclsh wish osascript swift nodemon jbang jshell clojure bb electron"
     " vite-node awk gawk mawk sed vim nvim emacs expect"
 )
-_VERSION = re.compile(r"[\d.]+[a-z]?$")
 _PLAIN_WITH_SCRIPT = _set("node nodejs python pypy")
 """Interpreters that take nothing from the folder they run in where they are given the path of a script."""
 
@@ -118,7 +138,6 @@ _VALUES_OF_INTERPRETERS = _set(
     " --check-hash-based-pycs --add-modules --upgrade-module-path -P -M -x --exec --experimental-config-file"
 )
 _VALUES_OF_PYTHON = _set("-W -X --check-hash-based-pycs")
-_PYTHON_OPTION = re.compile(r"-[bBdEhiIOPqsSuvx]*(?P<kind>[mc])(?P<rest>.*)", re.DOTALL)
 
 _PROJECT_COMMANDS: Mapping[str, frozenset[str]] = {
     "uv": _set("run"),
@@ -202,8 +221,6 @@ _STARTERS = _set(
 )
 """Programs that start the one that is named behind their options."""
 
-_ASSIGNMENT = re.compile(r"[A-Za-z_][A-Za-z0-9_]*=", re.DOTALL)
-
 
 @dataclass(frozen=True, slots=True)
 class CommandLine:
@@ -251,6 +268,7 @@ class CommandLine:
         )
 
 
+@lru_cache(maxsize=1024)
 def name_of(command: str) -> str:
     """Return the name of a program without its folder, version and ending."""
     name = PurePath(command.replace("\\", "/")).name.lower()
@@ -334,13 +352,6 @@ def runs_words(word: str) -> bool:
     name = name_of(word)
     is_option = word.startswith("-") and _RUNNING_OPTION.search(word.partition("=")[0]) is not None
     return is_option or name in _INTERPRETERS or name in _SHELLS
-
-
-_RUNNING_OPTION = re.compile(
-    r"(?:exec|command|cmd|run|program|script|entry|plugin|preload|import|require|loader|hook|binary|bin|shell|server"
-    r"|module|extension|launch|wrapper)(?:s|able|-path|-file|point)?\Z",
-    re.IGNORECASE,
-)
 
 
 def _assignments(words: Sequence[str]) -> frozenset[int]:
@@ -443,14 +454,6 @@ def _behind(at: int, words: Sequence[str], found: CommandLine) -> CommandLine:
         if inner.looks_around:
             return replace(inner.behind(at + 1, found.choosing), paths=found.paths | inner.behind(at + 1, _NONE).paths)
     return found
-
-
-_NONE: frozenset[int] = frozenset()
-_CODE_ENDING = re.compile(
-    r"\.(?:pyc?|pyi|pyz|pth|[cm]?[jt]sx?|node|wasm|sh|bash|zsh|fish|ps1|bat|cmd|exe|rb|php|phar|go|rs|lua|pl|pm|jar|class"
-    r"|whl|so|dll|dylib|jl|exs?|erl|swift|kts?|groovy|scala|clj|ipynb|deb|rpm|tgz|gem|nupkg)\Z",
-    re.IGNORECASE,
-)
 
 
 def _package(name: str, words: Sequence[str], led: int, subcommand: tuple[str, ...]) -> CommandLine:

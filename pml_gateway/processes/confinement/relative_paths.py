@@ -16,27 +16,11 @@ from pml_gateway.config.document import is_there
 from pml_gateway.secrets.judgement import looks_like_a_key
 from pml_gateway.secrets.names import is_secret_name
 
-
-def _set(text: str) -> frozenset[str]:
-    return frozenset(text.split())
-
-
-_ENDINGS = _set(
-    """
-    db db3 sqlite sqlite3 duckdb sql csv tsv parquet json jsonl json5 ndjson yaml yml toml ini cfg conf env lock xml
-    txt md mdx rst log html css pdf docx xlsx pptx png jpg jpeg svg ipynb pem crt key
-    py pyi js mjs cjs jsx ts mts cts tsx sh bash zsh ps1 bat rb php go lua jar whl tgz gz zip
-    """
-)
-"""Extensions of data, settings and program files; none is a common top-level domain, or the end of a version."""
-
 _ARCHIVES = frozenset({"whl", "tgz", "gz", "zip"})
 """Extensions of files that package runners install from; `chart.js` is a package."""
 
-SUBCOMMANDS = _set("mcp serve server start run stdio http sse launch dev")
-"""Words that servers are commonly started with, even if a folder has that name."""
-
 _URL = re.compile(r"(?P<scheme>[A-Za-z][\w+.-]*)://(?P<rest>[^\s,;\"']*)")
+
 _IN_FILES = re.compile(r"(?:sqlite|duckdb)\d?(?:\+\w+)?", re.IGNORECASE)
 """Databases whose address has a path after `///`, which is relative unless it starts with another slash."""
 
@@ -60,6 +44,24 @@ _OWNED = re.compile(r"[^/]+/[^/]+")
 
 _OF_PLACES = re.compile(r"path|dir|folder|file|root|home|data|db|stor|config|cache|workspace", re.IGNORECASE)
 """Parts of names of variables whose value may be a folder; elsewhere, `dev` and `docs` are not folders."""
+
+
+def _set(text: str) -> frozenset[str]:
+    return frozenset(text.split())
+
+
+_ENDINGS = _set(
+    """
+    db db3 sqlite sqlite3 duckdb sql csv tsv parquet json jsonl json5 ndjson yaml yml toml ini cfg conf env lock xml
+    txt md mdx rst log html css pdf docx xlsx pptx png jpg jpeg svg ipynb pem crt key
+    py pyi js mjs cjs jsx ts mts cts tsx sh bash zsh ps1 bat rb php go lua jar whl tgz gz zip
+    """
+)
+"""Extensions of data, settings and program files; none is a common top-level domain, or the end of a version."""
+
+
+SUBCOMMANDS = _set("mcp serve server start run stdio http sse launch dev")
+"""Words that servers are commonly started with, even if a folder has that name."""
 
 
 def is_relative(path: str) -> bool:

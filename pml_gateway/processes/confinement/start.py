@@ -52,6 +52,24 @@ MAX_SHOWN = 60
 _SHEBANG_BYTES = 200
 _MOUNT_SOURCES = ("source", "src")
 
+_IF_PATH = "write ./ before it if it is one, and servers.NAME.sessions: shared if it is not"
+
+_NAMES_PLACE = frozenset(
+    {"--directory", "--cwd", "--dir", "--prefix", "-C", "--project", "--project-directory", "--manifest-path", "-f"}
+    | {"--manifest", "--file", "--justfile", "--taskfile"}
+)
+
+_PLACES_OF_CODE = frozenset({"/app", "/code", "/usr", "/bin", "/sbin", "/lib", "/lib64", "/opt", "/etc", "/root"})
+"""Folders of containers that usually contain the image's programs."""
+
+_PATH_LISTS = frozenset({"PATH", "PYTHONPATH", "NODE_PATH", "CLASSPATH", "LD_LIBRARY_PATH", "PERL5LIB", "RUBYLIB"})
+
+_LOADS_BY_NAME = re.compile(
+    r"(?:^|\s)(?:--import|--require|-r|--loader|--experimental-(?:loader|default-config-file))\b"
+)
+
+_SHELLS_OF_SCRIPTS = frozenset({"sh", "bash", "zsh", "dash", "ash", "ksh", "fish"})
+
 
 class ProgramOfFolderError(UpstreamUnusableError):
     """The client's folder would determine which program a server runs."""
@@ -208,9 +226,6 @@ def _confined(client: ConfinedClient) -> Confinement:
                 reasons.append(f"env.{name} is relative")
             env[name] = read.text
     return Confinement(tuple(args), env, tuple(reasons), runs_elsewhere=True)
-
-
-_IF_PATH = "write ./ before it if it is one, and servers.NAME.sessions: shared if it is not"
 
 
 def _check_variables(client: ConfinedClient, env: Mapping[str, str]) -> None:
@@ -402,19 +417,6 @@ class _Words:
             )
 
 
-_NAMES_PLACE = frozenset(
-    {"--directory", "--cwd", "--dir", "--prefix", "-C", "--project", "--project-directory", "--manifest-path", "-f"}
-    | {"--manifest", "--file", "--justfile", "--taskfile"}
-)
-_PLACES_OF_CODE = frozenset({"/app", "/code", "/usr", "/bin", "/sbin", "/lib", "/lib64", "/opt", "/etc", "/root"})
-"""Folders of containers that usually contain the image's programs."""
-
-_PATH_LISTS = frozenset({"PATH", "PYTHONPATH", "NODE_PATH", "CLASSPATH", "LD_LIBRARY_PATH", "PERL5LIB", "RUBYLIB"})
-_LOADS_BY_NAME = re.compile(
-    r"(?:^|\s)(?:--import|--require|-r|--loader|--experimental-(?:loader|default-config-file))\b"
-)
-
-
 def _loads_by_name(env: Mapping[str, str]) -> bool:
     """Return True if Node.js would load a module that it searches for in its working directory."""
     return any(name.upper() == "NODE_OPTIONS" and _LOADS_BY_NAME.search(value) for name, value in env.items())
@@ -455,9 +457,6 @@ def _starts_others(command: str, client: ConfinedClient) -> bool:
     first, *_ = start.split(b"\n", 1)
     words = first[2:].decode("utf-8", "replace").split() if first.startswith(b"#!") else []
     return any(name_of(word) in _SHELLS_OF_SCRIPTS for word in words)
-
-
-_SHELLS_OF_SCRIPTS = frozenset({"sh", "bash", "zsh", "dash", "ash", "ksh", "fish"})
 
 
 def _absolute_mount(text: str, paths: PathReader) -> str:

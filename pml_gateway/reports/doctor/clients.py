@@ -6,11 +6,10 @@ from collections.abc import Iterator
 
 from pml_gateway.clients.discover import ClientStatus, client_files, client_status
 from pml_gateway.clients.own import ENTRY_NAME, own_kind
-from pml_gateway.clients.places import Surroundings
+from pml_gateway.config.findings import Area, Finding, Severity
 from pml_gateway.config.settings import SHORTEST_NAME, Settings
-from pml_gateway.gateway.state import GatewayState
-from pml_gateway.policy.client import LOCAL
-from pml_gateway.reports.doctor.finding import Area, Finding, Severity
+from pml_gateway.policy.principal import LOCAL
+from pml_gateway.reports.doctor.cases import MachineCase, StartedCase
 from pml_gateway.text import counted
 from pml_gateway.types import ExposureMode
 
@@ -18,9 +17,9 @@ MAX_NAMED = 10
 """Names that one finding shows, the longest first."""
 
 
-def clients(settings: Settings, surroundings: Surroundings, *, is_serving_http: bool) -> Iterator[Finding]:
+def clients(case: MachineCase) -> Iterator[Finding]:
     """Check which clients get their tools from the gateway, and what prevents others from it."""
-    found = [client_status(file, settings.http) for file in client_files(surroundings)]
+    found = [client_status(file, case.settings.http) for file in client_files(case.surroundings)]
     # What is wrong with a file is wrong with all of its blocks.
     listed = [
         status
@@ -28,7 +27,7 @@ def clients(settings: Settings, surroundings: Surroundings, *, is_serving_http: 
         if status.state not in ("absent", "empty") and not (status.file.problem and status.file.project)
     ]
     for status in listed:
-        yield _finding(status, settings, is_serving_http=is_serving_http)
+        yield _finding(status, case.settings, is_serving_http=case.listener is not None)
     readable = (status.file.client.name for status in listed if not status.file.problem)
     if not any(status.kind for status in listed):
         yield Finding(
@@ -40,12 +39,12 @@ def clients(settings: Settings, surroundings: Surroundings, *, is_serving_http: 
         )
 
 
-def long_names(state: GatewayState, surroundings: Surroundings) -> Iterator[Finding]:
-    """Names that are too long for a client that uses the gateway, with what it puts before them."""
-    settings, view = state.settings, state.view(LOCAL)
+def long_names(case: StartedCase) -> Iterator[Finding]:
+    """Find names that are too long for a client that uses the gateway, with what it puts before them."""
+    state, settings, view = case.state, case.settings, case.state.view(LOCAL)
     own = [tool.name for tool in state.meta_tools.enabled(settings)]
     names = [*own, *state.namespaces(view), *sorted(view.names)]
-    for file in client_files(surroundings):
+    for file in client_files(case.surroundings):
         rules = file.client.names
         if rules is None:
             continue
@@ -92,7 +91,7 @@ def _finding(status: ClientStatus, settings: Settings, *, is_serving_http: bool)
     elif status.kind == "http" and not is_serving_http:
         address = f"{settings.http.host}:{settings.http.port}"
         severity, what = Severity.WARNING, f"connected by URL, and no gateway listens on {address}"
-        fix = "pml serve --http"
+        fix = "pml up --http"
     elif status.state == "both":
         severity, what = Severity.NOTE, f"connected ({status.kind}), and starts {others} itself as well"
         fix = f"pml init --client {client.name}, then {connect}, which says what keeps the rest there"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import platform
 import stat
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import replace
 from importlib import metadata
 from pathlib import Path
@@ -14,25 +14,27 @@ from packaging.requirements import Requirement
 
 from pml_gateway import __version__
 from pml_gateway.config.document import is_there
-from pml_gateway.config.settings import Settings
+from pml_gateway.config.findings import Area, Finding, SettingsCase, Severity
 from pml_gateway.errors import SecretError
 from pml_gateway.files import OWNER_ONLY, PRIVATE_FOLDER
-from pml_gateway.home import unwritable_places
 from pml_gateway.paths import Paths
-from pml_gateway.reports.doctor.finding import Area, Finding, Severity
+from pml_gateway.reports.doctor.cases import MachineCase
 from pml_gateway.secrets.masking import without_defaults
 from pml_gateway.secrets.references import references, resolve_in
+from pml_gateway.storage.places import unwritable_places
 from pml_gateway.working_directory import WorkingDirectory
 
 HOME = "the gateway's folder"
 MAX_FILES = 2_000
 """Logs, logins and results that are looked at; more than a home has in practice."""
 
+DISTRIBUTION = "pml-gateway"
 
-def files(paths: Paths, settings: Settings | None, environ: Mapping[str, str], config_file: Path) -> Iterator[Finding]:
+
+def files(case: MachineCase) -> Iterator[Finding]:
     """Check the permissions of files that only the owner should read, and that the folder can be written."""
-    home = paths.home
-    lacking = unwritable_places(paths)
+    home = case.paths.home
+    lacking = unwritable_places(case.paths)
     for lack in lacking:
         yield Finding(
             Area.FILES,
@@ -50,9 +52,9 @@ def files(paths: Paths, settings: Settings | None, environ: Mapping[str, str], c
         # Modes say nothing there.
         return
     found = [
-        *_open_to_others(paths, config_file),
-        _results_folder(settings, environ),
-        *(_secret_file(path, written) for path, written in _referenced_files(settings, environ)),
+        *_open_to_others(case.paths, Path(case.identity)),
+        _results_folder(case),
+        *(_secret_file(path, written) for path, written in _referenced_files(case)),
     ]
     findings = [finding for finding in found if finding is not None]
     yield from findings
@@ -71,7 +73,7 @@ def _open_to_others(paths: Paths, config_file: Path) -> Iterator[Finding | None]
         (paths.backups_dir, Severity.WARNING, "a backup of a client's file"),
         (paths.results_dir, Severity.WARNING, "a stored result"),
         (paths.logs_dir, Severity.WARNING, "a server's log"),
-        (paths.run_dir, Severity.WARNING, "a control socket"),
+        (paths.run_dir, Severity.WARNING, "a socket of a gateway"),
     ):
         if is_there(folder):
             for path in sorted(folder.rglob("*"))[:MAX_FILES]:
@@ -100,12 +102,12 @@ def _closed(path: Path, wanted: int, severity: Severity, what: str) -> Finding |
     )
 
 
-def _results_folder(settings: Settings | None, environ: Mapping[str, str]) -> Finding | None:
-    """Return a finding where others can look into the folder that `references.store` names."""
-    store = "" if settings is None else settings.references.store
+def _results_folder(case: SettingsCase) -> Finding | None:
+    """Return a finding where others can look into the folder that `storage.results` names."""
+    store = case.settings.storage.results
     if not store.startswith("disk:"):
         return None
-    here = WorkingDirectory.here(environ)
+    here = WorkingDirectory.here(case.environ)
     try:
         folder = here.path(resolve_in(store.removeprefix("disk:"), here))
     except SecretError:
@@ -120,16 +122,14 @@ def _is_private(folder: Path) -> bool:
         return False
 
 
-def _referenced_files(settings: Settings | None, environ: Mapping[str, str]) -> Iterator[tuple[Path, str]]:
+def _referenced_files(case: SettingsCase) -> Iterator[tuple[Path, str]]:
     """Files that `${file:PATH}` and `env_file` name, and how their paths are written."""
-    if settings is None:
-        return
-    texts = [client.key for client in settings.clients.values()]
-    for definition in settings.servers.values():
+    texts = [client.key for client in case.settings.clients.values()]
+    for definition in case.settings.servers.values():
         texts += [definition.url or "", *definition.args, *definition.env.values(), *definition.headers.values()]
         if definition.env_file:
             try:
-                here = WorkingDirectory.here(environ)
+                here = WorkingDirectory.here(case.environ)
                 folder = here.path(resolve_in(definition.cwd or "", here))
                 written = without_defaults(str(Path(definition.cwd or "") / definition.env_file))
                 yield replace(here, folder=folder).path(resolve_in(definition.env_file, here)), written
@@ -140,7 +140,7 @@ def _referenced_files(settings: Settings | None, environ: Mapping[str, str]) -> 
 
 
 def _secret_file(path: Path, written: str) -> Finding | None:
-    """Return the operator chose the mode of this file, which others may need: only what everybody can read is told."""
+    """Return a finding if all users can read the file; other modes are the operator's choice."""
     try:
         mode = stat.S_IMODE(path.stat().st_mode)
     except OSError:
@@ -156,10 +156,7 @@ def _secret_file(path: Path, written: str) -> Finding | None:
     )
 
 
-DISTRIBUTION = "pml-gateway"
-
-
-def versions(distribution: str = DISTRIBUTION) -> Iterator[Finding]:
+def versions(_: SettingsCase, distribution: str = DISTRIBUTION) -> Iterator[Finding]:
     """Yield this version, Python's, and packages that are missing or of the wrong version."""
     what = f"pml-gateway {__version__}, Python {platform.python_version()}, {platform.system()}"
     try:

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 
-from pml_gateway.catalog.prompts_and_resources import OfferTable, UriConflict
+from pml_gateway.catalog.prompts_and_resources import UriConflict
 from pml_gateway.catalog.uris import unusable
+from pml_gateway.config.advice import hindrances
+from pml_gateway.config.findings import Area, Finding, Severity
 from pml_gateway.config.servers import UpstreamDefinition
-from pml_gateway.gateway.gateway import Gateway
 from pml_gateway.processes.child_log import LogReader, log_path
-from pml_gateway.processes.npx_cache import BROKEN_FOLDER, remove
-from pml_gateway.reports.doctor.finding import Area, Finding, Severity, from_error
+from pml_gateway.processes.npx_cache import BROKEN_FOLDER
+from pml_gateway.reports.doctor.cases import StartedCase
+from pml_gateway.reports.status import need_of
 from pml_gateway.text import counted
+from pml_gateway.types import JsonObject
 from pml_gateway.upstreams.upstream import Upstream
 
 LAST_WORDS = 10
@@ -27,8 +29,8 @@ ADVERTISEMENT = "npm notice"
 """Prefix of the lines with which npm offers its next version after any error."""
 
 
-class LastWords:
-    """Lines that servers write to stderr after this is created."""
+class StderrTail:
+    """Lines that servers write to stderr after this is created; where there are none, the last ones before."""
 
     def __init__(self, logs_dir: Path, definitions: Mapping[str, UpstreamDefinition]) -> None:
         self._readers = {
@@ -42,24 +44,24 @@ class LastWords:
     def of(self, server: str) -> tuple[str, ...]:
         """Return the last lines of one server, without its secrets."""
         reader = self._readers.get(server)
-        written = reader.more() if reader is not None else ()
+        written = (reader.more() or reader.last(LAST_WORDS)) if reader is not None else ()
         lines = [line for line in written if line.strip() and not line.startswith(ADVERTISEMENT)]
         # A server that is tried again says the same again.
         return tuple(dict.fromkeys(lines[-LAST_WORDS:]))
 
 
-def servers(
-    gateway: Gateway, last_words: LastWords, waited: float, explained: Collection[str] = ()
-) -> Iterator[Finding]:
-    """One finding for each server; the failures of those `explained` have been told with their cause."""
-    for name, upstream in gateway.pool.upstreams.items():
-        if upstream.last_error is not None and name in explained:
-            continue
-        yield _server(name, upstream, last_words, waited)
+def servers(case: StartedCase) -> Iterator[Finding]:
+    """Tell of each server how it answered; a failure whose cause is known without starting it is told there."""
+    for row in case.rows:
+        name = row["server"]
+        upstream = case.upstreams[name]
+        if upstream.connector.last_error is None or not hindrances(case.settings, name, case.environ):
+            yield _server(row, upstream, case)
 
 
-def resources(table: OfferTable) -> Iterator[Finding]:
-    """Servers that list what is another one's, or what nobody can ask for."""
+def resources(case: StartedCase) -> Iterator[Finding]:
+    """Find servers that list what is another one's, or what no client can ask for."""
+    table = case.state.catalog.offers
     pairs: dict[tuple[str, str], list[UriConflict]] = {}
     for claim in table.claims:
         pairs.setdefault((claim.upstream_id, claim.owner_id), []).append(claim)
@@ -79,27 +81,32 @@ def resources(table: OfferTable) -> Iterator[Finding]:
             yield Finding(Area.SERVERS, Severity.WARNING, server, what, "its author may want to know", tuple(lines))
 
 
-def _server(name: str, upstream: Upstream, last_words: LastWords, waited: float) -> Finding:
-    listed = upstream.last_listed
-    if upstream.last_error is not None:
-        found = from_error(Area.SERVERS, upstream.last_error, name, last_words.of(name))
-        folder = upstream.last_error.details.get(BROKEN_FOLDER)
+def _server(row: JsonObject, upstream: Upstream, case: StartedCase) -> Finding:
+    name, listed, need = upstream.upstream_id, upstream.last_listed, need_of(row)
+    if need is not None and need.severity is Severity.ERROR:
+        found = replace(need, details=case.last_words(name))
+        folder = (
+            upstream.connector.last_error.details.get(BROKEN_FOLDER)
+            if upstream.connector.last_error is not None
+            else None
+        )
         if folder is None:
             return found
         question = f"Remove {folder}, which npx then installs anew?"
-        return replace(found, question=question, repair=partial(remove, Path(str(folder))))
-    if upstream.installing is not None:
-        what = upstream.installing.message.removeprefix(f"{name}: ")
+        return replace(found, question=question, npx_folder=str(folder))
+    if upstream.connector.installing is not None:
+        what = upstream.connector.installing.message.removeprefix(f"{name}: ")
         fix = "it goes on by itself; look again in a moment"
-        return Finding(Area.SERVERS, Severity.WARNING, name, what, fix, last_words.of(name))
-    if not upstream.settled.is_set() or listed is None:
-        what = f"did not list its tools within {waited:.0f} s"
+        return Finding(Area.SERVERS, Severity.WARNING, name, what, fix, case.last_words(name))
+    if not upstream.connector.settled.is_set() or listed is None:
+        what = f"did not list its tools within {case.waited:.0f} s"
         fix = f"check the server, or raise servers.{name}.connect_timeout"
-        return Finding(Area.SERVERS, Severity.ERROR, name, what, fix, last_words.of(name))
+        return Finding(Area.SERVERS, Severity.ERROR, name, what, fix, case.last_words(name))
     tools = counted(len(listed.tools), "tool")
     version = f" {listed.server_version}" if listed.server_version else ""
     what = f"{tools} ({listed.server_name or 'unnamed'}{version}, {listed.era})"
-    if not listed.tools and not listed.offers.has_prompts and not listed.offers.has_resources:
+    capabilities = listed.offers.capabilities
+    if not (listed.tools or capabilities.offers("prompts") or capabilities.offers("resources")):
         fix = f"check its arguments and rights; its messages: pml upstreams logs {name}"
         return Finding(Area.SERVERS, Severity.WARNING, name, f"answers, and has nothing to offer: {what}", fix)
     if listed.faults:

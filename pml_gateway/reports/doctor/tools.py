@@ -1,58 +1,49 @@
-"""Doctor: entries of lists that name no tool, and tools that had to be repaired."""
+"""Doctor: entries of lists that name no tool, tools that had to be repaired, and definitions that are held back."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 
-from pml_gateway.catalog.model import Catalog, CatalogTool
-from pml_gateway.config.servers import disabled_tools
-from pml_gateway.config.settings import META_TOOLS, Settings
-from pml_gateway.exposure.patterns import (
-    about_meta_tools,
-    compile_grants,
-    compile_patterns,
-    unmatched,
-    without_grants,
-)
+from pml_gateway.catalog.model import CatalogTool
+from pml_gateway.config.findings import Area, Finding, SettingsCase, Severity
 from pml_gateway.exposure.validation import schema_digests
-from pml_gateway.policy.prompts_and_resources import is_about_offers
-from pml_gateway.reports.doctor.finding import Area, Finding, Severity
-from pml_gateway.text import counted, nearest
-from pml_gateway.trust.pins import ServerPins
+from pml_gateway.policy.idle_entries import idle_entries
+from pml_gateway.reports.doctor.cases import StartedCase
+from pml_gateway.text import counted, quoted
+from pml_gateway.trust.identity import SERVER, Key
 
-MAX_NAMED = 3
-
-_FOR_TOOLS_ONLY = ("gateway.hybrid.", "gateway.namespaces.")
-"""Lists that say nothing of prompts and resources; the others hold for them too."""
+MAX_NAMED = 5
 
 NAME_REPAIR = "name:"
 """Prefix of the catalog's repairs that concern a name rather than a schema."""
 
 
-def tools(
-    settings: Settings, catalog: Catalog, silent: Sequence[str], kept_away: Collection[str] = ()
-) -> Iterator[Finding]:
-    """Check lists, then repairs; `silent` servers have no known tools, so entries may be theirs."""
-    if not catalog.tools:
-        return
-    wrong = list(_unmatched(settings, catalog, silent, kept_away))
+def rules(case: StartedCase) -> Iterator[Finding]:
+    """Find entries of lists that give or take no tool; they may be about tools of servers that are still unknown."""
+    catalog = case.state.catalog
+    wrong = [*idle_entries(case.settings, catalog, case.trust_gate.servers, case.silent)]
     yield from wrong
-    if not wrong:
+    if catalog.tools and not wrong:
         yield Finding(Area.TOOLS, Severity.OK, "", f"{counted(len(catalog.tools), 'tool')}; every list entry names one")
+
+
+def repairs(case: StartedCase) -> Iterator[Finding]:
+    """Tell what had to be repaired of the tools of each server."""
     by_server: dict[str, list[CatalogTool]] = {}
-    for tool in catalog.tools:
+    for tool in case.state.catalog.tools:
         if tool.repairs:
             by_server.setdefault(tool.upstream_id, []).append(tool)
     for server, repaired in by_server.items():
         yield from _repaired(server, repaired)
 
 
-def checked_shallowly(catalog: Catalog, exceeded: Mapping[str, str]) -> Iterator[Finding]:
-    """Tools whose schema took too much when arguments were checked with it, by server."""
+def checked_shallowly(case: StartedCase) -> Iterator[Finding]:
+    """Find tools whose schema took too much when arguments were checked with it, by server."""
+    exceeded = case.exceeded
     if not exceeded:
         return
     by_server: dict[str, list[str]] = {}
-    for tool in catalog.tools:
+    for tool in case.state.catalog.tools:
         for why in [exceeded[digest] for digest in schema_digests(tool) if digest in exceeded][:1]:
             by_server.setdefault(tool.upstream_id, []).append(f"{tool.qualified_name}: ended after {why}")
     for server, lines in by_server.items():
@@ -68,36 +59,9 @@ def checked_shallowly(catalog: Catalog, exceeded: Mapping[str, str]) -> Iterator
         )
 
 
-def _entries(settings: Settings) -> Iterator[tuple[str, Sequence[str], bool]]:
-    """Each list by its key, and whether its entries give tools or take them away."""
-    gateway = settings.gateway
-    yield "gateway.blacklisted_tools", gateway.blacklisted_tools, False
-    yield "gateway.hybrid.whitelisted_tools", gateway.hybrid.whitelisted_tools, True
-    for group, members in gateway.namespaces.groups.items():
-        yield f"gateway.namespaces.groups.{group}", members, True
-    for name, client in settings.clients.items():
-        yield f"clients.{name}.allow", client.allow, True
-        yield f"clients.{name}.deny", client.deny, False
-
-
-def _denies_meta_tool(key: str, entry: str) -> bool:
-    """Return True if an entry hides a meta-tool from a client; the blacklist applies to servers' tools only."""
-    return key.startswith("clients.") and about_meta_tools([entry]).matches_any(META_TOOLS)
-
-
-def kept_away(pinned: Mapping[str, ServerPins], settings: Settings) -> frozenset[str]:
-    """Return the names held back, rejected or disabled: they are in no catalog, and rules about them are right."""
-    judged = [(server, name) for server, pins in pinned.items() for _, name in (*pins.held, *pins.rejected)]
-    return frozenset(
-        f"{server}{separator}{name}"
-        for server, name in (*judged, *disabled_tools(settings.servers))
-        for separator in (":", "__")
-    )
-
-
-def disabled(settings: Settings) -> Iterator[Finding]:
-    """Tools that are switched off in the configuration, by server."""
-    for server, definition in settings.servers.items():
+def disabled(case: SettingsCase) -> Iterator[Finding]:
+    """Tell which tools are switched off in the configuration, by server."""
+    for server, definition in case.settings.servers.items():
         if definition.enabled and (names := sorted(definition.disabled_tools)):
             yield Finding(
                 Area.TOOLS,
@@ -106,46 +70,6 @@ def disabled(settings: Settings) -> Iterator[Finding]:
                 f"{counted(len(names), 'tool')} disabled: {', '.join(names)}",
                 f"to have one again: pml enable {server}:{names[0]}",
             )
-
-
-def idle_entries(
-    settings: Settings, catalog: Catalog, kept_away: Collection[str] = ()
-) -> Iterator[tuple[str, str, list[str]]]:
-    """Entries that do nothing, by key, with the tools that they name and do not give, since any server could."""
-    for key, entries, gives in _entries(settings):
-        if gives:
-            idle = without_grants(entries, catalog.tools, catalog.ownership)
-        else:
-            idle = {entry: [] for entry in unmatched(entries, catalog.tools) if not _denies_meta_tool(key, entry)}
-        for entry, named in idle.items():
-            if compile_patterns([entry]).matches_any(kept_away):
-                continue
-            if not key.startswith(_FOR_TOOLS_ONLY):
-                rules = compile_grants([entry], catalog.ownership) if gives else compile_patterns([entry])
-                if is_about_offers(entry, rules, catalog.offers, settings.servers):
-                    continue
-            yield key, entry, named
-
-
-def _unmatched(
-    settings: Settings, catalog: Catalog, silent: Sequence[str], kept_away: Collection[str]
-) -> Iterator[Finding]:
-    names = [name for tool in catalog.tools for name in (tool.qualified_name, tool.source)]
-    for key, entry, named in idle_entries(settings, catalog, kept_away):
-        if named:
-            shown = ", ".join(named[:MAX_NAMED])
-            what = f"{entry!r} gives no tool: any server could call one as it names {shown}, without a server"
-            yield Finding(Area.TOOLS, Severity.WARNING, key, what, f"write {named[0]} in {key}")
-        else:
-            near = nearest(entry, names)
-            fix = f"write {near[0]} in {key}" if near else f"take it out of {key}, or see the names with pml tools"
-            what = f"{entry!r} matches no tool"
-            if silent:
-                yield Finding(
-                    Area.TOOLS, Severity.NOTE, key, f"{what} that is known; {', '.join(silent)} did not answer", fix
-                )
-            else:
-                yield Finding(Area.TOOLS, Severity.WARNING, key, what, fix)
 
 
 def _repaired(server: str, repaired: Sequence[CatalogTool]) -> Iterator[Finding]:
@@ -166,3 +90,35 @@ def _repaired(server: str, repaired: Sequence[CatalogTool]) -> Iterator[Finding]
             "nothing to do; its author may want to know",
             tuple(lines),
         )
+
+
+def trust(case: StartedCase) -> Iterator[Finding]:
+    """Check for definitions held back or flagged, and for an unusable file of pins."""
+    trust_gate = case.trust_gate
+    if trust_gate.file.problem:
+        yield Finding(
+            Area.TRUST,
+            Severity.WARNING,
+            "",
+            f"{trust_gate.file.problem}: what is accepted and held back is forgotten at every end",
+            "make the folder writable, and see that the disk is not full",
+        )
+    is_quiet = True
+    for server, pins in trust_gate.servers.items():
+        for keys, what in (
+            (tuple(pins.held), f"{counted(len(pins.held), 'definition')} held back"),
+            (pins.flagged, f"{counted(len(pins.flagged), 'accepted definition')} may be an attack"),
+        ):
+            if keys:
+                is_quiet = False
+                first = quoted(server if keys[0] == SERVER else f"{server}:{keys[0][1]}")
+                fix = f"pml trust show {first}, then pml trust approve {first} or pml trust reject {first}"
+                yield Finding(Area.TRUST, Severity.WARNING, server, f"{what}: {_names(keys)}", fix)
+    if is_quiet and trust_gate.servers:
+        pinned = sum(len(pins.accepted) for pins in trust_gate.servers.values())
+        yield Finding(Area.TRUST, Severity.OK, "", f"{counted(pinned, 'definition')} pinned; none is held back")
+
+
+def _names(keys: Sequence[Key]) -> str:
+    names, more = ["the server itself" if key == SERVER else key[1] for key in keys[:MAX_NAMED]], len(keys) - MAX_NAMED
+    return ", ".join(names) + (f" and {more} more" if more > 0 else "")

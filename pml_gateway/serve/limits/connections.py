@@ -23,8 +23,8 @@ import httptools
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from pml_gateway.config.settings import HttpSettings
-from pml_gateway.log import Seldom, get_logger
-from pml_gateway.quotas import Holdings, share_of_address
+from pml_gateway.log import ThrottledWarning, get_logger
+from pml_gateway.quotas import Holdings, quota_key_of_address
 
 logger = get_logger(__name__)
 
@@ -70,55 +70,59 @@ class ConnectionLimits:
     waiting: Holdings[ClientConnection] = field(default_factory=Holdings)
     refusing: set[ClientConnection] = field(default_factory=set)
     refused: Counter[Refusal] = field(default_factory=Counter)
-    line: dict[Refusal, Seldom] = field(default_factory=lambda: {each: Seldom(logger) for each in Refusal})
+    line: dict[Refusal, ThrottledWarning] = field(
+        default_factory=lambda: {each: ThrottledWarning(logger) for each in Refusal}
+    )
 
     def protocol(self) -> type[asyncio.Protocol]:
         """Create the protocol of one connection for uvicorn."""
         return cast(type[asyncio.Protocol], partial(ClientConnection, self))
 
-    def admit(self, share: str) -> Refusal | None:
+    def admit(self, quota_key: str) -> Refusal | None:
         """Admit one more connection of an address, closing an idle one if needed, or return why not."""
         settings = self.settings
-        if self.open[share] >= settings.max_connections_per_address:
-            oldest = next(self.waiting.of(share), None)
+        if self.open[quota_key] >= settings.max_connections_per_address:
+            oldest = next(self.waiting.of(quota_key), None)
             if oldest is None:
-                self._note(Refusal.ADDRESS, share, "max_connections_per_address", settings.max_connections_per_address)
+                self._note(
+                    Refusal.ADDRESS, quota_key, "max_connections_per_address", settings.max_connections_per_address
+                )
                 return Refusal.ADDRESS
             oldest.give_way()
         elif self.open.total() >= self.max_connections:
             oldest = self.waiting.first_to_go()
             if oldest is None:
-                self._note(Refusal.FULL, share, "max_connections", self.max_connections)
+                self._note(Refusal.FULL, quota_key, "max_connections", self.max_connections)
                 return Refusal.FULL
             oldest.give_way()
-        self.open[share] += 1
+        self.open[quota_key] += 1
         return None
 
-    def left(self, share: str) -> None:
+    def left(self, quota_key: str) -> None:
         """Note that an admitted connection has ended."""
-        self.open[share] -= 1
-        if not self.open[share]:
-            del self.open[share]
+        self.open[quota_key] -= 1
+        if not self.open[quota_key]:
+            del self.open[quota_key]
 
-    def late(self, share: str, setting: str, seconds: float) -> None:
+    def late(self, quota_key: str, setting: str, seconds: float) -> None:
         """Note that a request did not arrive in time."""
-        self._note(Refusal.LATE, share, setting, seconds)
+        self._note(Refusal.LATE, quota_key, setting, seconds)
 
-    def unreadable(self, refusal: Refusal, share: str) -> None:
+    def unreadable(self, refusal: Refusal, quota_key: str) -> None:
         """Count a request that is too large outside of its body, or is not HTTP."""
         self.refused[refusal] += 1
         what = "with too large headers" if refusal is Refusal.LARGE else "that is not HTTP"
-        self.line[refusal].warning("a request of %s %s was refused", share, what)
+        self.line[refusal].warning("a request of %s %s was refused", quota_key, what)
 
     def end_refused(self) -> None:
         """Wait no longer for what refused connections send."""
         for connection in list(self.refusing):
             connection.transport.abort()
 
-    def _note(self, refusal: Refusal, share: str, setting: str, value: float) -> None:
+    def _note(self, refusal: Refusal, quota_key: str, setting: str, value: float) -> None:
         self.refused[refusal] += 1
         what = "a request that did not arrive in time" if refusal is Refusal.LATE else "one connection too many"
-        self.line[refusal].warning("%s of %s was refused: http.%s is %g", what, share, setting, value)
+        self.line[refusal].warning("%s of %s was refused: http.%s is %g", what, quota_key, setting, value)
 
     def answer(self, refusal: Refusal) -> bytes:
         """Return the whole HTTP response for a refusal."""
@@ -167,7 +171,7 @@ class ClientConnection(HttpToolsProtocol):
     def __init__(self, limits: ConnectionLimits, **uvicorn: Any) -> None:
         super().__init__(**uvicorn)
         self._limits = limits
-        self._share = ""
+        self._quota_key = ""
         self._refusal: Refusal | None = None
         self._is_admitted = False
         self._is_counted = False
@@ -192,8 +196,8 @@ class ClientConnection(HttpToolsProtocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Admit it, or wait for what it wants in order to tell it that it cannot be served."""
         peer = transport.get_extra_info("peername")
-        self._share = share_of_address(str(peer[0]) if isinstance(peer, tuple) else "")
-        self._refusal = self._limits.admit(self._share)
+        self._quota_key = quota_key_of_address(str(peer[0]) if isinstance(peer, tuple) else "")
+        self._refusal = self._limits.admit(self._quota_key)
         if self._refusal is None:
             self._is_admitted = self._is_counted = True
             super().connection_made(transport)
@@ -310,7 +314,7 @@ class ClientConnection(HttpToolsProtocol):
 
     def _refuse(self, refusal: Refusal) -> None:
         """Serve nothing more on this connection, and say why once requests before this one are answered."""
-        self._limits.unreadable(refusal, self._share)
+        self._limits.unreadable(refusal, self._quota_key)
         self._refusal = refusal
         if not self.pipeline and not self._is_serving:
             self._tell_refusal()
@@ -354,7 +358,7 @@ class ClientConnection(HttpToolsProtocol):
         self._limits.waiting.forget(self)
         if self._is_counted:
             self._is_counted = False
-            self._limits.left(self._share)
+            self._limits.left(self._quota_key)
 
     def _follow(self, *, arrived: bool) -> None:
         """Enter the phase that the request at hand is in."""
@@ -383,9 +387,9 @@ class ClientConnection(HttpToolsProtocol):
         match phase:
             case _Phase.IDLE:
                 self._has_begun = False
-                self._limits.waiting.note(self, self._share)
+                self._limits.waiting.note(self, self._quota_key)
             case _Phase.HEADERS:
-                self._limits.waiting.note(self, self._share)
+                self._limits.waiting.note(self, self._quota_key)
                 self._timer = self.loop.call_later(self._limits.settings.header_seconds, self._headers_are_late)
             case _Phase.BODY:
                 self._body_until = self._last_data + self._limits.settings.body_seconds
@@ -426,7 +430,7 @@ class ClientConnection(HttpToolsProtocol):
     def _end_late(self, setting: str, seconds: float) -> None:
         if self.transport.is_closing():
             return
-        self._limits.late(self._share, setting, seconds)
+        self._limits.late(self._quota_key, setting, seconds)
         if self._phase is _Phase.HEADERS or not self.cycle.response_started:
             self.transport.write(self._limits.answer(Refusal.LATE))
         self.transport.close()

@@ -9,7 +9,7 @@ from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
 
 from pml_gateway.config.settings import HttpSettings
 from pml_gateway.gateway.request import RequestScope
-from pml_gateway.log import Seldom, get_logger
+from pml_gateway.log import ThrottledWarning, get_logger
 from pml_gateway.mcp.sdk import live_sessions, on_session_end
 from pml_gateway.quotas import Holdings
 from pml_gateway.types import ExposureMode
@@ -24,7 +24,7 @@ MAX_SESSIONS = 10_000
 class BoundSession:
     """Owner of a session, and the mode it was opened in."""
 
-    client_id: str
+    account: str
     mode: ExposureMode | None
 
 
@@ -41,16 +41,16 @@ class Sessions:
         self._bound: dict[bytes, BoundSession] = {}
         self._held: Holdings[bytes] = Holdings()
         self._requests: Counter[bytes] = Counter()
-        self._line = Seldom(logger)
+        self._line = ThrottledWarning(logger)
         on_session_end(manager, lambda session_id, _: self._forget(session_id.encode("latin-1")))
 
     def __len__(self) -> int:
         return len(live_sessions(self._manager))
 
-    def find(self, session_id: bytes, client_id: str) -> BoundSession | None:
-        """Return the session, if it is this client's."""
+    def find(self, session_id: bytes, account: str) -> BoundSession | None:
+        """Return the session, if it is of this account."""
         bound = self._bound.get(session_id)
-        return None if bound is None or bound.client_id != client_id else bound
+        return None if bound is None or bound.account != account else bound
 
     def begin_use(self, session_id: bytes) -> None:
         """Note that a request of a session is being answered, until `end_use`."""
@@ -63,17 +63,17 @@ class Sessions:
             del self._requests[session_id]
         self._held.used(session_id)
 
-    def has_room(self, share: str) -> bool:
+    def has_room(self, quota_key: str) -> bool:
         """Return True if a client may open one more session; not if every session that could be closed is busy."""
-        crowded = self._crowded(share, 1)
+        crowded = self._crowded(quota_key, 1)
         return crowded is None or self._first_to_go(crowded) is not None
 
     async def bind(self, session_id: bytes, scope: RequestScope) -> None:
         """Remember whose session was opened, and end one where there are too many."""
         client = scope.client
-        self._bound[session_id] = BoundSession(client.id, scope.mode)
-        self._held.note(session_id, client.share)
-        crowded = self._crowded(client.share, 0)
+        self._bound[session_id] = BoundSession(client.account, scope.mode)
+        self._held.note(session_id, client.quota_key)
+        crowded = self._crowded(client.quota_key, 0)
         if crowded is None or (oldest := self._first_to_go(crowded)) is None:
             return
         self._line.warning(
@@ -87,14 +87,14 @@ class Sessions:
         if transport is not None:
             await transport.terminate()
 
-    def _crowded(self, share: str, more: int) -> str | None:
+    def _crowded(self, quota_key: str, more: int) -> str | None:
         """Return the client that has too many sessions, or most of all where there are too many in all."""
-        if self._held.held_by(share) + more > self._most:
-            return share
+        if self._held.held_by(quota_key) + more > self._most:
+            return quota_key
         return self._held.largest() if len(self._held) + more > MAX_SESSIONS else None
 
-    def _first_to_go(self, share: str) -> bytes | None:
-        return next((session_id for session_id in self._held.of(share) if session_id not in self._requests), None)
+    def _first_to_go(self, quota_key: str) -> bytes | None:
+        return next((session_id for session_id in self._held.of(quota_key) if session_id not in self._requests), None)
 
     def _forget(self, session_id: bytes) -> None:
         self._bound.pop(session_id, None)

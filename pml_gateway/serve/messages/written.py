@@ -5,6 +5,8 @@
 2. Over HTTP, `Splicing` has the JSON in the place of that text in the body, piece by piece, and corrects the length
    that the headers promise. Over stdio and sockets, `WrittenSent` makes it a part of the message, which then writes
    itself.
+
+Every transport does one of these, so that answers do not depend on it.
 """
 
 from __future__ import annotations
@@ -13,7 +15,6 @@ import itertools
 import re
 import secrets
 from collections.abc import Iterable, Iterator
-from contextvars import ContextVar
 from dataclasses import replace
 from typing import Any
 from weakref import WeakValueDictionary
@@ -21,15 +22,13 @@ from weakref import WeakValueDictionary
 import anyio.lowlevel
 from mcp.shared.message import SessionMessage
 from mcp_types.jsonrpc import JSONRPCMessage, JSONRPCResponse
+from pydantic import BaseModel
 from starlette.types import Message, Send
 
 from pml_gateway.gateway.request import RequestScope
 from pml_gateway.json_text.pieces import LARGE, SourcedList, SourcedObject, pieces_of
 from pml_gateway.mcp.sdk import TappedSend
 from pml_gateway.types import JsonObject
-
-over_stdio: ContextVar[bool] = ContextVar("pml_gateway_over_stdio", default=False)
-"""True where what is answered is sent by `WrittenSent`."""
 
 _LARGE_KEYS = ("content", "structuredContent", "contents", "messages")
 """Members of results that may be large."""
@@ -61,14 +60,8 @@ class WrittenValue(str):
         written = super().__new__(cls, f"{_mark}{next(_numbers)}")
         written.pieces, written.size = pieces, size
         _known[written] = written
-        if scope.accepts_bytes:
-            scope.written.append(written)
+        scope.written.append(written)
         return written
-
-
-def takes_written(scope: RequestScope) -> bool:
-    """Return True if the transport of a request sends JSON that is written already."""
-    return scope.accepts_bytes or over_stdio.get()
 
 
 async def large_apart(result: JsonObject, scope: RequestScope) -> tuple[JsonObject, JsonObject]:
@@ -76,11 +69,10 @@ async def large_apart(result: JsonObject, scope: RequestScope) -> tuple[JsonObje
 
     A member that came unchanged from its server is not written again: its JSON goes on as it came.
     """
-    if not takes_written(scope):
-        return result, {}
     apart: JsonObject = {}
     for key in _LARGE_KEYS:
-        value = result.get(key)
+        if (value := result.get(key)) is None:
+            continue
         source = value.source if isinstance(value, SourcedObject | SourcedList) else None
         if source is not None:
             apart[key] = WrittenValue(source, source.size, scope)
@@ -109,28 +101,24 @@ def _has_large_text(value: Any, depth: int = 2) -> bool:
 class _WrittenResponse(JSONRPCResponse):
     """A message that is written with the JSON of its values in their places."""
 
-    def pieces(self) -> Iterator[bytes]:
-        """Return the message in UTF-8."""
-        body = super().model_dump_json(by_alias=True, exclude_unset=True).encode()
-        return _spliced(body, _places(body))
-
     def model_dump_json(self, **_: Any) -> str:
-        return b"".join(self.pieces()).decode()
+        return b"".join(pieces_of_message(self)).decode()
 
 
 def pieces_of_message(message: JSONRPCMessage) -> Iterator[bytes]:
     """Return a message as JSON in UTF-8, in pieces of bounded size if it has values that are written already."""
-    if isinstance(message, _WrittenResponse):
-        return message.pieces()
-    return iter([message.model_dump_json(by_alias=True, exclude_unset=True).encode()])
+    body = BaseModel.model_dump_json(message, by_alias=True, exclude_unset=True).encode()
+    return _spliced(body, _places(body) if _values(message) else [])
 
 
 def size_of(message: JSONRPCMessage) -> int:
     """Return the length of a message as JSON, in bytes or characters."""
-    size = len(message.model_dump_json())
-    if isinstance(message, JSONRPCResponse):
-        size += sum(value.size for value in message.result.values() if isinstance(value, WrittenValue))
-    return size
+    return len(message.model_dump_json()) + sum(value.size for value in _values(message))
+
+
+def _values(message: JSONRPCMessage) -> list[WrittenValue]:
+    result = message.result if isinstance(message, JSONRPCResponse) else {}
+    return [value for value in result.values() if isinstance(value, WrittenValue)]
 
 
 class WrittenSent(TappedSend):
@@ -141,9 +129,7 @@ class WrittenSent(TappedSend):
     async def send(self, item: SessionMessage) -> None:
         """Send one message."""
         message = item.message
-        if isinstance(message, JSONRPCResponse) and any(
-            isinstance(value, WrittenValue) for value in message.result.values()
-        ):
+        if _values(message):
             item = replace(item, message=_WrittenResponse.model_construct(**dict(message)))
         await super().send(item)
 

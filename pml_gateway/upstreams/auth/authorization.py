@@ -8,6 +8,7 @@ from __future__ import annotations
 import time
 from collections.abc import AsyncGenerator, Callable, Coroutine
 from contextlib import suppress
+from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -18,12 +19,15 @@ import httpx2
 
 from pml_gateway.config.servers import AuthDefinition, AuthKind, UpstreamDefinition
 from pml_gateway.errors import GatewayError, UpstreamAuthError, UpstreamUnavailableError, innermost
-from pml_gateway.home import AUTH, warn_unwritable
+from pml_gateway.files import Signature
+from pml_gateway.files import signature as file_signature
 from pml_gateway.log import get_logger
 from pml_gateway.mcp.http import CREDENTIALS_ENDED, Challenge
 from pml_gateway.secrets.references import resolve_in
+from pml_gateway.storage.places import AUTH, warn_unwritable
 from pml_gateway.types import JsonObject
-from pml_gateway.upstreams.auth.logins import LoginStore, Signature, StoredLogin, login_needed
+from pml_gateway.upstreams.auth.addresses import origin_of
+from pml_gateway.upstreams.auth.logins import LoginStore, StoredLogin, login_needed
 from pml_gateway.working_directory import WorkingDirectory
 
 logger = get_logger(__name__)
@@ -31,24 +35,25 @@ logger = get_logger(__name__)
 RENEWAL_SECONDS = 60.0
 """Time limit in seconds for a renewal, including those of other processes that come first."""
 
+ENDED = "the login was revoked or has ended"
+
 TRUST_SECONDS = 30.0
 """Seconds after a renewal in which a server that refuses the new token gets no further one."""
 
 RETRY_STORE_SECONDS = 30.0
 """Seconds until a login that could not be read is read again, unless it is replaced before."""
 
-
 Start = Callable[[Callable[[], Coroutine[Any, Any, None]]], object]
 """Starts a renewal that lives as long as the gateway, so that no token is lost if the caller is cancelled."""
 
 
+@dataclass(slots=True, eq=False)
 class _Renewal:
     """One renewal, shared by all requests that wait for it."""
 
-    def __init__(self) -> None:
-        self.done = anyio.Event()
-        self.login: StoredLogin | None = None
-        self.error: GatewayError | None = None
+    done: anyio.Event = field(default_factory=anyio.Event)
+    login: StoredLogin | None = None
+    error: GatewayError | None = None
 
 
 class Authorization:
@@ -65,12 +70,13 @@ class Authorization:
         self._upstream_id = upstream_id
         self._definition = definition
         self._auth = definition.auth or AuthDefinition()
+        self._needs_no_person = self._auth.type is AuthKind.CLIENT_CREDENTIALS
         self._store = store
         self._start = start
         self._workplace = working_directory or WorkingDirectory.here()
         self._is_off = definition.url is None or self._auth.type is AuthKind.NONE or definition.has_authorization_header
         self._login: StoredLogin | None = None
-        self._signature: Signature | None = None
+        self._signature: Signature = None
         self._url_and_path: tuple[str, Path] | None = None
         self._problem: GatewayError | None = None
         self._read_again_at = 0.0
@@ -87,12 +93,12 @@ class Authorization:
             UpstreamUnavailableError: the token expired, and the authorization server cannot be reached.
         """
         login = await self._current()
-        if login is None and self._auth.type is AuthKind.CLIENT_CREDENTIALS and not self._is_off:
+        if login is None and self._needs_no_person and not self._is_off:
             login = await self._renewed(None)
         if login is None:
             return {}
         if login.tokens is None:
-            raise self._needed("the login was revoked or has ended")
+            raise self._needed(ENDED)
         if not login.is_fresh:
             login = await self._renewed(login.access_token)
         return {"authorization": f"Bearer {login.access_token}"}
@@ -107,10 +113,11 @@ class Authorization:
             GatewayError: the reason why there is no other token.
         """
         login = await self._current()
-        if login is None and self._auth.type is not AuthKind.CLIENT_CREDENTIALS:
-            return False
-        if login is not None and login.tokens is None and self._auth.type is not AuthKind.CLIENT_CREDENTIALS:
-            raise self._needed("the login was revoked or has ended")
+        if not self._needs_no_person:
+            if login is None:
+                return False
+            if login.tokens is None:
+                raise self._needed(ENDED)
         refused = sent.removeprefix("Bearer ") if sent else None
         if login is not None and login.tokens is not None and login.access_token != refused:
             return True
@@ -125,12 +132,17 @@ class Authorization:
         """Return the error for a 401 or 403 response."""
         status = challenge.status
         said = f": {challenge.said}" if challenge.said else ""
-        if self._is_off:
+
+        def refused(what: str, hint: str) -> UpstreamAuthError:
             return UpstreamAuthError(
-                f"{self._upstream_id}: the server refused the gateway's credentials (HTTP {status}){said}",
-                hint=f"check servers.{self._upstream_id}.headers, then: pml upstreams",
+                f"{self._upstream_id}: the server {what} (HTTP {status}){said}",
+                hint=f"check servers.{self._upstream_id}.{hint}",
                 details={"http_status": status},
             )
+
+        headers_refused = "refused the gateway's credentials", "headers, then: pml upstreams"
+        if self._is_off:
+            return refused(*headers_refused)
         if challenge.missing_scope is not None:
             await self._want(challenge.missing_scope)
             scope = challenge.missing_scope
@@ -144,21 +156,12 @@ class Authorization:
             return problem.anew()
         login = self._login
         if status != CREDENTIALS_ENDED:
-            hint = f"check servers.{self._upstream_id}." + ("auth" if self._definition.auth else "headers")
             whose = "to this login" if login is not None else "to the gateway"
-            return UpstreamAuthError(
-                f"{self._upstream_id}: the server forbids this {whose} (HTTP {status}){said}",
-                hint=hint,
-                details={"http_status": status},
-            )
+            return refused(f"forbids this {whose}", "auth" if self._definition.auth else "headers")
         if login is None and self._definition.auth is None and self._definition.headers and not challenge.is_bearer:
-            return UpstreamAuthError(
-                f"{self._upstream_id}: the server refused the gateway's credentials (HTTP {status}){said}",
-                hint=f"check servers.{self._upstream_id}.headers, then: pml upstreams",
-                details={"http_status": status},
-            )
+            return refused(*headers_refused)
         self._is_asked = True
-        reason = "the server asks for a login" if login is None else "the login was revoked or has ended"
+        reason = "the server asks for a login" if login is None else ENDED
         return self._needed(f"{reason} (HTTP {status})", http_status=status)
 
     def for_httpx(self) -> httpx2.Auth | None:
@@ -173,7 +176,7 @@ class Authorization:
     def signature(self) -> object:
         """Return a value that changes whenever the stored login does."""
         with suppress(GatewayError):
-            return self._store.signature(self._path())
+            return file_signature(self._path())
         return None
 
     def status(self) -> JsonObject:
@@ -183,7 +186,7 @@ class Authorization:
         if self._problem is not None:
             return {"state": "login_needed", "reason": self._problem.message}
         login = self._login
-        if self._auth.type is AuthKind.CLIENT_CREDENTIALS:
+        if self._needs_no_person:
             return {"state": "client_credentials", "expires_at": moment(login.expires_at if login else None)}
         if login is None:
             return {"state": "login_needed" if self._definition.auth or self._is_asked else "not_needed"}
@@ -197,7 +200,7 @@ class Authorization:
         if self._is_off:
             return None
         path = self._path()
-        signature = self._store.signature(path)
+        signature = file_signature(path)
         if signature == self._signature and (self._problem is None or time.monotonic() < self._read_again_at):
             if self._problem is not None:
                 raise self._problem.anew()
@@ -211,7 +214,7 @@ class Authorization:
         self._take(login, signature)
         return login
 
-    def _take(self, login: StoredLogin | None, signature: Signature | None) -> None:
+    def _take(self, login: StoredLogin | None, signature: Signature) -> None:
         self._login, self._signature = login, signature
         self._problem = self._renewal_error = None
         self._is_asked = self._is_asked and login is None
@@ -228,7 +231,6 @@ class Authorization:
         return renewal.login
 
     async def _run(self, renewal: _Renewal, refused: str | None) -> None:
-        """Renew for all waiting requests."""
         try:
             with anyio.fail_after(RENEWAL_SECONDS):
                 renewal.login = await self._renew(refused)
@@ -257,7 +259,7 @@ class Authorization:
             login = await self._read_for_renewal(path)
             if login is not None and login.is_fresh and login.access_token != refused:
                 return self._adopt(path, login)
-            if self._auth.type is AuthKind.CLIENT_CREDENTIALS:
+            if self._needs_no_person:
                 allowed = login.allowed if login is not None else ()
                 granted = await client_credentials(
                     self._upstream_id, self._definition, self._auth, self._workplace, allowed=allowed
@@ -273,14 +275,14 @@ class Authorization:
                 except GrantRefusedError:
                     logger.info("%s: the authorization server renews the login no more", self._upstream_id)
                 await self._save(path, login.refused())
-            raise self._needed("the login was revoked or has ended")
+            raise self._needed(ENDED)
 
     async def _read_for_renewal(self, path: Path) -> StoredLogin | None:
         try:
             return await anyio.to_thread.run_sync(self._store.load, self._upstream_id, path)
         except UpstreamAuthError:
             # An unreadable login is replaced if no person is needed for that.
-            if self._auth.type is AuthKind.CLIENT_CREDENTIALS:
+            if self._needs_no_person:
                 return None
             raise
 
@@ -292,7 +294,7 @@ class Authorization:
         return self._adopt(path, login)
 
     def _adopt(self, path: Path, login: StoredLogin) -> StoredLogin:
-        self._take(login, self._store.signature(path))
+        self._take(login, file_signature(path))
         return login
 
     async def _want(self, scope: str) -> None:
@@ -316,7 +318,7 @@ class Authorization:
         return self._url_and_path[1]
 
     def _needed(self, reason: str, **details: object) -> UpstreamAuthError:
-        if self._auth.type is AuthKind.CLIENT_CREDENTIALS:
+        if self._needs_no_person:
             return UpstreamAuthError(
                 f"{self._upstream_id}: {reason}", hint=f"check servers.{self._upstream_id}.auth", details=details
             )
@@ -328,11 +330,11 @@ class BearerAuth(httpx2.Auth):
 
     def __init__(self, authorization: Authorization, url: str) -> None:
         self._authorization = authorization
-        self._origin = _origin(httpx2.URL(url))
+        self._origin = origin_of(httpx2.URL(url))
 
     async def async_auth_flow(self, request: httpx2.Request) -> AsyncGenerator[httpx2.Request, httpx2.Response]:
         """Send the request with a token, or without one: this never raises, as the SDK understands a 401 response."""
-        if _origin(request.url) != self._origin:
+        if origin_of(request.url) != self._origin:
             yield request
             return
         await self._authorize(request)
@@ -353,10 +355,6 @@ class BearerAuth(httpx2.Auth):
             return False
         request.headers.update(headers)
         return bool(headers)
-
-
-def _origin(url: httpx2.URL) -> tuple[str, str, int | None]:
-    return url.scheme, url.host, url.port
 
 
 def moment(seconds: float | None) -> str | None:

@@ -14,7 +14,8 @@ from typing import TypeVar
 
 from cryptography.fernet import Fernet, InvalidToken
 
-from pml_gateway.files import locked, write_atomically
+from pml_gateway.storage import kinds
+from pml_gateway.storage.documents import Document
 
 KEY_FILE = "key"
 KEYRING_SERVICE = "pml-gateway"
@@ -35,6 +36,13 @@ class Encryption:
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
+        self._key_file: Document[bytes | None] = Document(
+            kinds.LOGIN_KEY,
+            folder / KEY_FILE,
+            decode=bytes.strip,
+            encode=lambda key: "" if key is None else key.decode(),
+            empty=lambda: None,
+        )
         self._keys: dict[str, Fernet] = {}
 
     def encrypt(self, text: str) -> str:
@@ -44,7 +52,7 @@ class Encryption:
         data = Fernet(key).encrypt(text.encode()).decode()
         return json.dumps({"version": VERSION, "key": _key_id(key), "data": data})
 
-    def decrypt(self, envelope: str) -> str:
+    def decrypt(self, envelope: str | bytes) -> str:
         """Return the text of an envelope.
 
         Raises:
@@ -72,29 +80,26 @@ class Encryption:
                     break
             else:
                 raise EncryptionError(
-                    f"it is encrypted with a key that is neither in {self._folder / KEY_FILE} nor in a keyring "
-                    "that answers"
+                    f"it is encrypted with a key that is neither in {self._key_file.path} nor in a keyring that answers"
                 )
         return self._keys[key_id]
 
     def _key_for_writing(self) -> bytes:
-        with locked(self._folder / KEY_FILE):
+        with self._key_file.locked():
             key = self._file_key() or self._keyring_key()
             if key is not None and _is_key(key):
                 return key
             fresh = Fernet.generate_key()
             if self._keep_in_keyring(fresh):
                 return fresh
-            write_atomically(self._folder / KEY_FILE, fresh.decode())
+            self._key_file.write(fresh)
             return fresh
 
     def _file_key(self) -> bytes | None:
         try:
-            return (self._folder / KEY_FILE).read_bytes().strip()
-        except (FileNotFoundError, NotADirectoryError):
-            return None
+            return self._key_file.load()
         except OSError as exc:
-            raise EncryptionError(f"the key file {self._folder / KEY_FILE} cannot be read: {exc.strerror}") from None
+            raise EncryptionError(f"the key file {self._key_file.path} cannot be read: {exc.strerror}") from None
 
     def _keyring_key(self) -> bytes | None:
         def read() -> str | None:

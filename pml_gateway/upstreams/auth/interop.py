@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 import re
 from typing import Any
-from urllib.parse import urljoin, urlsplit
 
 import httpx2
 from mcp.client.auth import OAuthClientProvider
 from mcp.shared.auth import AuthorizationCodeResult
+from pydantic import AnyUrl
 
 from pml_gateway.mcp.sdk import OpenOAuthFlow
 from pml_gateway.types import JsonObject
@@ -20,7 +20,6 @@ DEFAULT_METHOD = "client_secret_basic"
 OTHER_METHODS = ("client_secret_post", "none")
 """Other methods that need no key, in order of preference."""
 
-_DEFAULT_PORTS = {"http": 80, "https": 443}
 _ESCAPED = re.compile(r"%([0-9A-Fa-f]{2})")
 _UNRESERVED = re.compile(r"[A-Za-z0-9._~-]")
 
@@ -30,16 +29,11 @@ def same_issuer(one: str, other: str) -> bool:
     return one == other or _normal(one) == _normal(other)
 
 
-def _normal(url: str) -> tuple[object, ...]:
+def _normal(url: str) -> str:
     try:
-        parts = urlsplit(url)
-        port = parts.port
+        return str(AnyUrl(_ESCAPED.sub(_unescaped, url)))
     except ValueError:
-        return (url,)
-    scheme = parts.scheme.lower()
-    path = urljoin("http://h/", _ESCAPED.sub(_unescaped, parts.path)).removeprefix("http://h") or "/"
-    at = port if port is not None else _DEFAULT_PORTS.get(scheme)
-    return (scheme, parts.username, parts.password, parts.hostname, at, path, parts.query, parts.fragment)
+        return url
 
 
 def _unescaped(found: re.Match[str]) -> str:
@@ -104,13 +98,15 @@ class ConsentProvider(NormalizedProvider, OAuthClientProvider):
     `may_choose_method` is set if the client was registered by hand with a secret and no method.
     """
 
-    may_choose_method = False
+    def __init__(self, *args: Any, may_choose_method: bool, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self._may_choose_method = may_choose_method
 
     def use_methods(self, supported: object) -> None:
         """Request one of these methods in the registration, or choose one for a client registered by hand."""
         super().use_methods(supported)
         client = self.context.client_info
-        if self.may_choose_method and client is not None and isinstance(supported, list):
+        if self._may_choose_method and client is not None and isinstance(supported, list):
             secret = [method for method in (client.token_endpoint_auth_method, DEFAULT_METHOD) if method in supported]
             client.token_endpoint_auth_method = next(iter(secret), client.token_endpoint_auth_method)
 

@@ -12,8 +12,9 @@ from pydantic import AnyUrl
 
 from pml_gateway.config.servers import AuthDefinition, AuthKind, UpstreamDefinition
 from pml_gateway.errors import ConfigurationError, UpstreamAuthError
-from pml_gateway.home import obstacle
 from pml_gateway.secrets.references import resolve_in
+from pml_gateway.storage.places import obstacle
+from pml_gateway.upstreams.auth.addresses import LoginAddresses
 from pml_gateway.upstreams.auth.callback import Callback, listening
 from pml_gateway.upstreams.auth.interop import ConsentProvider
 from pml_gateway.upstreams.auth.logins import LoginStore, StoredLogin, login_command
@@ -26,7 +27,6 @@ from pml_gateway.upstreams.auth.oauth import (
     revoked,
     stored_login,
 )
-from pml_gateway.upstreams.auth.places import Places
 from pml_gateway.working_directory import WorkingDirectory
 
 Show = Callable[[str, Callback], Awaitable[None]]
@@ -63,8 +63,8 @@ async def log_in(
     else:
         scope = await anyio.to_thread.run_sync(_wanted_scope, upstream_id, auth, store, url)
         with anyio.move_on_after(timeout) as limit:
-            places = Places(upstream_id, url, allowed=allowed)
-            login = await _by_consent(upstream_id, definition, auth, url, scope, show, places)
+            addresses = LoginAddresses(upstream_id, url, allowed=allowed)
+            login = await _by_consent(upstream_id, definition, auth, url, scope, show, addresses)
         if limit.cancelled_caught:
             raise UpstreamAuthError(
                 f"{upstream_id}: no login within {timeout:g} s; nothing was stored",
@@ -128,7 +128,7 @@ async def _by_consent(
     url: str,
     scope: str | None,
     show: Show,
-    places: Places,
+    addresses: LoginAddresses,
 ) -> StoredLogin:
     async with (
         listening(upstream_id, auth.redirect_uri) as callback,
@@ -137,8 +137,8 @@ async def _by_consent(
         storage = MemoryTokenStorage(_registered(auth, callback.redirect_uri))
 
         async def redirect(authorization_url: str) -> None:
-            await places.check(authorization_url)
-            await check_endpoints(provider.context, places)
+            await addresses.check(authorization_url)
+            await check_endpoints(provider.context, addresses)
             callback.expect(authorization_url)
             await show(authorization_url, callback)
 
@@ -152,9 +152,9 @@ async def _by_consent(
             redirect,
             answer,
             client_metadata_url=auth.client_metadata_url,
+            may_choose_method=auth.method is None and auth.client_secret is not None,
         )
-        provider.may_choose_method = auth.method is None and auth.client_secret is not None
-        status = await probe(definition, url, provider, WorkingDirectory.here(), scope=scope, places=places)
+        status = await probe(definition, url, provider, WorkingDirectory.here(), scope=scope, addresses=addresses)
         if storage.tokens is None:
             raise UpstreamAuthError(
                 f"{upstream_id}: the server answered HTTP {status} and asked for no login",
@@ -165,7 +165,7 @@ async def _by_consent(
                 f"{upstream_id}: the server refuses the token of its own authorization server; nothing was stored",
                 hint=f"check servers.{upstream_id}.url and auth",
             )
-        return stored_login(provider.context, storage.tokens, places)
+        return stored_login(provider.context, storage.tokens, addresses)
 
 
 def _registered(auth: AuthDefinition, redirect_uri: str) -> OAuthClientInformationFull | None:

@@ -10,13 +10,15 @@ from pathlib import Path
 
 import anyio
 from mcp.shared.auth import OAuthClientInformationFull, OAuthMetadata, OAuthToken, ProtectedResourceMetadata
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field
 
 from pml_gateway.config.servers import AuthDefinition
 from pml_gateway.errors import UpstreamAuthError, UpstreamUnavailableError
-from pml_gateway.files import lock_if_free, locked, write_atomically
-from pml_gateway.home import AUTH, warn_unwritable
+from pml_gateway.files import lock_if_free
 from pml_gateway.log import get_logger
+from pml_gateway.storage import kinds
+from pml_gateway.storage.documents import DamagedDocumentError, Document
+from pml_gateway.storage.places import AUTH, warn_unwritable
 from pml_gateway.text import quoted
 from pml_gateway.upstreams.auth.encryption import Encryption, EncryptionError
 
@@ -28,14 +30,11 @@ EARLY_SECONDS = 30.0
 LOCK_SECONDS = 40.0
 LOCK_POLL_SECONDS = 0.02
 
-Signature = tuple[int, int, int]
-"""Attributes of a file that change when it is replaced."""
-
 
 class StoredLogin(BaseModel):
     """A stored login. Without `tokens`, it was refused for good, and a new login is needed.
 
-    `allowed` are the origins that its owner permits; `reach` is the network zone of the server (see `places.py`).
+    `allowed` are the origins that its owner permits; `zone` is that of the server (see `addresses.py`).
     """
 
     model_config = ConfigDict(frozen=True, hide_input_in_errors=True)
@@ -49,16 +48,14 @@ class StoredLogin(BaseModel):
     expires_at: float | None = None
     wanted_scope: str | None = None
     allowed: tuple[str, ...] = ()
-    reach: int | None = None
+    zone: int | None = None
 
     @property
     def access_token(self) -> str | None:
-        """Return the bearer token; None if there is none."""
         return self.tokens.access_token if self.tokens else None
 
     @property
     def scope(self) -> str | None:
-        """Return the granted scopes."""
         return self.tokens.scope if self.tokens else None
 
     @property
@@ -87,18 +84,13 @@ class StoredLogin(BaseModel):
             update={
                 "tokens": tokens.model_copy(update=kept),
                 "obtained_at": now,
-                "expires_at": expiry(tokens, now),
+                "expires_at": None if tokens.expires_in is None else now + tokens.expires_in,
             }
         )
 
     def refused(self) -> StoredLogin:
         """Return this login after its tokens were refused for good; the client's registration is kept."""
         return self.model_copy(update={"tokens": None, "expires_at": None})
-
-
-def expiry(tokens: OAuthToken, now: float) -> float | None:
-    """Return the expiry of the access token, in seconds since the epoch."""
-    return None if tokens.expires_in is None else now + tokens.expires_in
 
 
 class LoginStore:
@@ -114,15 +106,6 @@ class LoginStore:
         digest = hashlib.sha256(f"{upstream_id}\0{url}\0{auth.type}\0{auth.client_id or ''}".encode()).hexdigest()[:16]
         return self._folder / f"{name[:60]}-{digest}.login"
 
-    @staticmethod
-    def signature(path: Path) -> Signature | None:
-        """Return a value that changes whenever the login does; None if there is none."""
-        try:
-            status = path.stat()
-        except OSError:
-            return None
-        return status.st_mtime_ns, status.st_ino, status.st_size
-
     def load(self, upstream_id: str, path: Path) -> StoredLogin | None:
         """Read the login; None if there is none.
 
@@ -130,23 +113,19 @@ class LoginStore:
             UpstreamAuthError: it cannot be read; a new login replaces it.
         """
         try:
-            envelope = path.read_text(encoding="utf-8")
-        except (FileNotFoundError, NotADirectoryError):
-            return None
-        except (OSError, UnicodeDecodeError) as exc:
-            reason = f"it cannot be read ({type(exc).__name__})"
-            raise login_needed(upstream_id, f"the stored login is of no use: {reason}") from None
-        try:
-            return StoredLogin.model_validate_json(self._encryption.decrypt(envelope))
+            return self._document(path).load()
         except EncryptionError as exc:
-            raise login_needed(upstream_id, f"the stored login is of no use: {exc}") from None
-        except ValidationError:
+            reason = str(exc)
+        except OSError as exc:
+            reason = f"it cannot be read ({type(exc).__name__})"
+        except DamagedDocumentError:
             # No cause, which quotes the tokens.
-            raise login_needed(upstream_id, "the stored login is of no use: it is incomplete") from None
+            reason = "it is incomplete"
+        raise login_needed(upstream_id, f"the stored login is of no use: {reason}")
 
     def save(self, path: Path, login: StoredLogin) -> None:
         """Replace the login; a reader sees the old or the new one."""
-        write_atomically(path, self._encryption.encrypt(login.model_dump_json(exclude_none=True)))
+        self._document(path).write(login)
 
     def copy(self, source: Path, target: Path) -> None:
         """Copy a login to another path, if it exists.
@@ -154,17 +133,21 @@ class LoginStore:
         Raises:
             OSError: it cannot be read or written.
         """
-        if source.exists():
-            with locked(source, LOCK_SECONDS):
-                write_atomically(target, source.read_bytes())
+        self._document(source).copy(target)
 
     def delete(self, path: Path) -> bool:
         """Delete the login; return True if there was one."""
-        try:
-            path.unlink()
-        except (FileNotFoundError, NotADirectoryError):
-            return False
-        return True
+        return self._document(path).delete()
+
+    def _document(self, path: Path) -> Document[StoredLogin | None]:
+        return Document(
+            kinds.LOGINS,
+            path,
+            decode=lambda content: StoredLogin.model_validate_json(self._encryption.decrypt(content)),
+            encode=lambda login: self._encryption.encrypt(login.model_dump_json(exclude_none=True) if login else ""),
+            empty=lambda: None,
+            lock_seconds=LOCK_SECONDS,
+        )
 
     @asynccontextmanager
     async def locked(self, upstream_id: str, path: Path) -> AsyncIterator[None]:
@@ -203,5 +186,4 @@ def login_needed(upstream_id: str, reason: str, **details: object) -> UpstreamAu
 
 
 def login_command(upstream_id: str) -> str:
-    """Return the command to log in."""
     return f"pml upstreams login {quoted(upstream_id)}"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import re
-import time
 from collections.abc import AsyncIterator, Collection
 from contextlib import asynccontextmanager
 from typing import Any
@@ -23,8 +22,8 @@ from pml_gateway.mcp.network import Network
 from pml_gateway.mcp.sdk import refresh_request, stream_within_origin
 from pml_gateway.mcp.transport import resolved_headers
 from pml_gateway.secrets.references import resolve_in
+from pml_gateway.upstreams.auth.addresses import LoginAddresses, login_client
 from pml_gateway.upstreams.auth.logins import StoredLogin, login_command
-from pml_gateway.upstreams.auth.places import Places, login_client
 from pml_gateway.working_directory import WorkingDirectory
 
 REVOKE_SECONDS = 5.0
@@ -50,15 +49,12 @@ class MemoryTokenStorage:
         return None
 
     async def set_tokens(self, tokens: OAuthToken) -> None:
-        """Keep the tokens of the token endpoint."""
         self.tokens = tokens
 
     async def get_client_info(self) -> OAuthClientInformationFull | None:
-        """Return the client registered by hand, if any."""
         return self._client
 
     async def set_client_info(self, client_info: OAuthClientInformationFull) -> None:
-        """Keep the result of the registration."""
         self._client = client_info
 
 
@@ -78,35 +74,34 @@ class _Restored(OAuthClientProvider):
         self.context.protocol_version = HANDSHAKE_PROTOCOL_VERSIONS[-1]
 
 
-def stored_login(context: OAuthContext, tokens: OAuthToken, places: Places) -> StoredLogin:
+def stored_login(context: OAuthContext, tokens: OAuthToken, addresses: LoginAddresses) -> StoredLogin:
     """Return the login that results from a finished flow."""
     assert context.client_info is not None
-    now = time.time()
     login = StoredLogin(
         server_url=context.server_url,
         tokens=None,
         client=context.client_info,
         metadata=context.oauth_metadata,
         resource=context.protected_resource_metadata,
-        obtained_at=now,
-        allowed=places.allowed,
-        reach=places.reach,
+        obtained_at=0.0,
+        allowed=addresses.allowed,
+        zone=addresses.zone,
     )
     return login.with_tokens(tokens)
 
 
 def oauth_client(
-    places: Places, working_directory: WorkingDirectory, headers: dict[str, str] | None = None
+    addresses: LoginAddresses, working_directory: WorkingDirectory, headers: dict[str, str] | None = None
 ) -> httpx2.AsyncClient:
     """Create a client for one exchange with a server and its authorization server."""
     # The SDK logs whole responses of authorization servers, which contain tokens.
     logging.getLogger("mcp.client.auth").setLevel(logging.CRITICAL + 1)
-    return login_client(places, Network.of(working_directory), headers)
+    return login_client(addresses, Network.of(working_directory), headers)
 
 
-def places_of(upstream_id: str, login: StoredLogin) -> Places:
+def addresses_of(upstream_id: str, login: StoredLogin) -> LoginAddresses:
     """Return the addresses that a login may use."""
-    return Places(upstream_id, login.server_url, allowed=login.allowed, reach=login.reach)
+    return LoginAddresses(upstream_id, login.server_url, allowed=login.allowed, zone=login.zone)
 
 
 async def refreshed(upstream_id: str, login: StoredLogin, working_directory: WorkingDirectory) -> StoredLogin:
@@ -119,7 +114,7 @@ async def refreshed(upstream_id: str, login: StoredLogin, working_directory: Wor
     """
     try:
         request = await refresh_request(_Restored(login))
-        async with oauth_client(places_of(upstream_id, login), working_directory) as client:
+        async with oauth_client(addresses_of(upstream_id, login), working_directory) as client:
             response = await client.send(request)
     except OAuthFlowError:
         raise GrantRefusedError from None
@@ -146,7 +141,7 @@ async def revoked(upstream_id: str, login: StoredLogin, working_directory: Worki
     form = {"token": token, "token_type_hint": kind, "client_id": login.client.client_id}
     try:
         form, headers = _Restored(login).context.prepare_token_auth(form, {})
-        async with oauth_client(places_of(upstream_id, login), working_directory) as client:
+        async with oauth_client(addresses_of(upstream_id, login), working_directory) as client:
             answer = await client.post(str(endpoint), data=form, headers=headers, timeout=REVOKE_SECONDS)
     except (OAuthFlowError, UpstreamAuthError, httpx2.HTTPError, httpx2.StreamError, OSError):
         return False
@@ -177,6 +172,8 @@ async def client_credentials(
     class Provider(NormalizedProvider, ClientCredentialsOAuthProvider):
         """The SDK's provider with normalized responses."""
 
+        issuer = auth.issuer
+
     url = resolve_in(definition.url or "", working_directory)
     storage = MemoryTokenStorage()
     provider = Provider(
@@ -188,15 +185,14 @@ async def client_credentials(
         scope=auth.scope,
         issuer=auth.issuer,
     )
-    provider.issuer = auth.issuer
-    places = Places(upstream_id, url, allowed=[*allowed, *([auth.issuer] if auth.issuer else [])])
+    addresses = LoginAddresses(upstream_id, url, allowed=[*allowed, *([auth.issuer] if auth.issuer else [])])
     async with flow_errors(upstream_id, hint=f"check servers.{upstream_id}.auth"):
-        await probe(definition, url, provider, working_directory, scope=auth.scope, places=places)
+        await probe(definition, url, provider, working_directory, scope=auth.scope, addresses=addresses)
     if storage.tokens is None:
         raise UpstreamAuthError(
             f"{upstream_id}: the authorization server gave no token", hint=f"check servers.{upstream_id}.auth"
         )
-    return stored_login(provider.context, storage.tokens, places)
+    return stored_login(provider.context, storage.tokens, addresses)
 
 
 async def probe(
@@ -206,7 +202,7 @@ async def probe(
     working_directory: WorkingDirectory,
     *,
     scope: str | None,
-    places: Places,
+    addresses: LoginAddresses,
 ) -> int:
     """Run the provider's flow with a harmless request to the server; return the status of the last response.
 
@@ -229,7 +225,7 @@ async def probe(
         "mcp-protocol-version": HANDSHAKE_PROTOCOL_VERSIONS[-1],
     }
     body: Any = {"jsonrpc": "2.0", "id": 1, "method": "ping"} if method == "POST" else None
-    async with oauth_client(places, working_directory, resolved_headers(definition, working_directory)) as client:
+    async with oauth_client(addresses, working_directory, resolved_headers(definition, working_directory)) as client:
         client.auth = provider
         client.event_hooks["response"].append(challenge)
         async with stream_within_origin(
@@ -238,7 +234,7 @@ async def probe(
             return response.status_code
 
 
-async def check_endpoints(context: OAuthContext, places: Places) -> None:
+async def check_endpoints(context: OAuthContext, addresses: LoginAddresses) -> None:
     """Check that a login may use all endpoints, and that the server supports PKCE.
 
     Raises:
@@ -255,7 +251,7 @@ async def check_endpoints(context: OAuthContext, places: Places) -> None:
         metadata.revocation_endpoint,
     ):
         if endpoint is not None:
-            await places.check(str(endpoint))
+            await addresses.check(str(endpoint))
     methods = metadata.code_challenge_methods_supported
     if methods is not None and "S256" not in methods:
         raise OAuthFlowError("the authorization server does not support PKCE with S256")

@@ -50,8 +50,4 @@ class Background:
     def _start_new(self, tasks: anyio.abc.TaskGroup) -> None:
         while self._new:
             context, work = self._new.popleft()
-            context.run(_start, tasks, work)
-
-
-def _start(tasks: anyio.abc.TaskGroup, work: Work) -> None:
-    tasks.start_soon(work)
+            context.run(tasks.start_soon, work)

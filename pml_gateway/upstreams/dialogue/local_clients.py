@@ -6,38 +6,12 @@ every call is from it.
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
-from typing import Any
 
 import anyio
 
-from pml_gateway.mcp.elicitation import NO_CAPABILITIES, Audience, Capabilities
-
-_OLDEST: dict[str, dict[str, Any]] = {"elicitation": {"form": {}}}
-"""Meaning of a capability without details: clients that name no mode show forms."""
-
-
-def union(one: Capabilities, other: Capabilities) -> Capabilities:
-    """Return the combined capabilities of two clients."""
-    if one == other or not other:
-        return one
-    if not one:
-        return other
-    announced = {
-        name: _merged(one.announced.get(name), other.announced.get(name), _OLDEST.get(name, {}))
-        for name in sorted({*one.announced, *other.announced})
-    }
-    return Capabilities(json.dumps(announced, sort_keys=True), announced)
-
-
-def _merged(one: Any, other: Any, oldest: dict[str, Any]) -> Any:
-    if one is None or other is None or one == other:
-        return other if one is None else one
-    merged = dict(one or oldest)
-    for detail, value in (other or oldest).items():
-        merged[detail] = merged.get(detail) or value
-    return merged
+from pml_gateway.mcp.capabilities import NO_CAPABILITIES, ClientCapabilities, union
+from pml_gateway.mcp.elicitation import Audience
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,12 +20,15 @@ class LocalClient:
 
     client_id: str
     name: str
-    client_capabilities: Capabilities
+    client_capabilities: ClientCapabilities
     audience: Audience | None
 
 
 class LocalClients:
-    """The connected clients, and their combined capabilities. Those only grow, as sessions were opened with them."""
+    """The connected clients, and their combined capabilities; extensions only if all clients have the same.
+
+    Other capabilities only grow, as sessions were opened with them.
+    """
 
     def __init__(self, *, alone: bool = False) -> None:
         """Start without clients; `alone` is True if there will only be one."""
@@ -64,7 +41,7 @@ class LocalClients:
         self._apart: dict[str, LocalClients] = {}
 
     def introduce(
-        self, client_id: str, name: str, client_capabilities: Capabilities, audience: Audience | None
+        self, client_id: str, name: str, client_capabilities: ClientCapabilities, audience: Audience | None
     ) -> None:
         """Note the name and the capabilities of a client."""
         self.has_several = self.has_several or (self.known.is_set() and client_id != self._first)
@@ -74,7 +51,10 @@ class LocalClients:
             # It reconnected: its own sessions reach it by the new connection from now on.
             apart.introduce(client_id, name, client_capabilities, audience)
         before = NO_CAPABILITIES if self.is_alone else self.client_capabilities
-        self.client_capabilities = union(before, client_capabilities)
+        combined = union(before, client_capabilities)
+        is_alike = self.is_alone or not self.known.is_set() or before.extended == client_capabilities.extended
+        # A server would answer all of its clients as it answers those with the extension.
+        self.client_capabilities = combined if is_alike else combined.plain
         self.known.set()
 
     def leave(self, client_id: str) -> None:
@@ -90,6 +70,11 @@ class LocalClients:
     def find(self, client_id: str) -> LocalClient | None:
         """Return the client with this id, if it is local and connected."""
         return self._present.get(client_id)
+
+    @property
+    def are_one(self) -> bool:
+        """Return True if there has been one client so far."""
+        return self.known.is_set() and not self.has_several
 
     @property
     def sole(self) -> LocalClient | None:
@@ -109,9 +94,6 @@ class LocalClients:
     @property
     def writer(self) -> LocalClient | None:
         """Return the client to ask for its language model: the latest that offers sampling, else the latest of all."""
-        offering = [each for each in self._present.values() if each.audience is not None and _samples(each)]
-        return next(iter(reversed(offering or list(self._present.values()))), None)
-
-
-def _samples(client: LocalClient) -> bool:
-    return "sampling" in client.client_capabilities.announced
+        present = [*self._present.values()]
+        offering = [each for each in present if each.audience and each.client_capabilities.announces("sampling")]
+        return next(iter(reversed(offering or present)), None)

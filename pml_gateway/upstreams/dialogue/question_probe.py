@@ -17,7 +17,7 @@ import anyio
 
 from pml_gateway.mcp.elicitation import Party
 from pml_gateway.signal import Signal
-from pml_gateway.upstreams.dialogue.habits import Asked, Habit
+from pml_gateway.upstreams.dialogue.observations import Asked, ServerObservations
 
 TURN_SECONDS = 2.0
 """Seconds that a request waits for those of others before it uses its own session: most are over by then."""
@@ -25,10 +25,22 @@ TURN_SECONDS = 2.0
 _Counted = TypeVar("_Counted", bound=Hashable)
 
 
+@contextmanager
+def counted(counts: Counter[_Counted], what: _Counted) -> Iterator[None]:
+    """Count something once more for the length of this context."""
+    counts[what] += 1
+    try:
+        yield
+    finally:
+        counts[what] -= 1
+        if not counts[what]:
+            del counts[what]
+
+
 class QuestionProbe:
     """Tracks requests that are known not to ask, and lets the others take turns on the shared session."""
 
-    def __init__(self, habit: Habit) -> None:
+    def __init__(self, habit: ServerObservations) -> None:
         self._habit = habit
         self._running: Counter[Party] = Counter()
         self._tried: Counter[Asked] = Counter()
@@ -55,12 +67,8 @@ class QuestionProbe:
     ) -> AsyncIterator[bool]:
         """Yield True if a request may run on the shared session for the length of this context, in which it is tried.
 
-        Args:
-            tried: the request.
-            party: the client, or the call of a stateless one, that a question would be for.
-            deadline: of the request (`anyio.current_time`); half of the time is left for its answer.
-            moves: returns True if the client should have its own session by now.
-            apart: returns True if the request should be tried in its client's own session.
+        A question in it would be for `party`; half of the time until `deadline` is left for the answer. `moves` returns
+        True if the client should have its own session by now, `apart` if the request should be tried in it.
         """
 
         def is_due() -> bool:
@@ -72,11 +80,11 @@ class QuestionProbe:
             yield False
             return
         is_shared = tried in self.proven or not (apart() or self._others(party))
-        with (
-            self._counted(self._tried, tried),
-            self._counted(self._running, party) if is_shared else nullcontext(),
-        ):
-            yield is_shared
+        try:
+            with counted(self._tried, tried), counted(self._running, party) if is_shared else nullcontext():
+                yield is_shared
+        finally:
+            self._changed.set()
 
     async def until_quiet(self, party: Party, *, deadline: float, moves: Callable[[], bool]) -> None:
         """Wait until no other client's request is tried on the shared session, as questions are refused after this."""
@@ -89,14 +97,3 @@ class QuestionProbe:
 
     def _others(self, party: Party) -> bool:
         return len(self._running) > (party in self._running)
-
-    @contextmanager
-    def _counted(self, counts: Counter[_Counted], what: _Counted) -> Iterator[None]:
-        counts[what] += 1
-        try:
-            yield
-        finally:
-            counts[what] -= 1
-            if not counts[what]:
-                del counts[what]
-            self._changed.set()

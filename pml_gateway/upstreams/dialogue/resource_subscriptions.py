@@ -9,9 +9,8 @@ such clients use their own sessions, so their subscriptions must be made there a
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from typing import Protocol
 
 import anyio
 import anyio.abc
@@ -42,45 +41,65 @@ BRING_SECONDS = 5.0
 """Time limit in seconds for a session to accept its client's subscriptions; the call that needs it waits meanwhile."""
 
 
-def tell_followers(followed: Mapping[str, Mapping[object, OnUpdated]], uri: str) -> None:
-    """Notify the followers of a resource, and of any resource above it, that it changed."""
-    for each, followers in list(followed.items()):
-        if uri == each or uri.startswith(each.rstrip("/") + "/"):
-            for on_updated in list(followers.values()):
-                on_updated(uri)
+class FollowedResources:
+    """Resources by URI, each with its followers, or the error with which the upstream refused it."""
+
+    def __init__(self) -> None:
+        self.followers: dict[str, dict[object, OnUpdated]] = {}
+        self.refused: dict[str, GatewayError] = {}
+
+    def add(self, uri: str, key: object, on_updated: OnUpdated) -> None:
+        """Follow a resource as soon as the upstream is connected."""
+        self.followers.setdefault(uri, {})[key] = on_updated
+        self.refused.pop(uri, None)
+
+    def remove(self, uri: str, key: object) -> None:
+        """Stop following it; the subscription ends with its last follower."""
+        followers = self.followers.get(uri, {})
+        followers.pop(key, None)
+        if not followers:
+            self.followers.pop(uri, None)
+            self.refused.pop(uri, None)
+
+    def updated(self, uri: str) -> None:
+        """Notify the followers of a resource, and of any resource above it, that it changed."""
+        for each, followers in list(self.followers.items()):
+            if uri == each or uri.startswith(each.rstrip("/") + "/"):
+                for on_updated in list(followers.values()):
+                    on_updated(uri)
 
 
-class ResourceSubscriptions:
-    """The followed resources of one upstream, their followers, and the upstream's confirmations."""
+async def _refusal(
+    upstream_id: str, connection: Connection, method: str, uri: str, seconds: float = ANSWER_SECONDS
+) -> GatewayError | None:
+    """Send a request about a resource; return the error with which the upstream refuses it."""
+    try:
+        await connection.session.send_raw(method, {"uri": uri}, timeout=seconds)
+    except MCPError as exc:
+        error = translate(exc, upstream_id)
+        error.__cause__ = exc
+        return error
+    return None
+
+
+class ResourceSubscriptions(FollowedResources):
+    """The followed resources of one upstream on the shared session, and the upstream's confirmations."""
 
     def __init__(self, upstream_id: str) -> None:
+        super().__init__()
         self._upstream_id = upstream_id
-        self._followers: dict[str, dict[object, OnUpdated]] = {}
         self._confirmed: frozenset[str] = frozenset()
-        self._refused: dict[str, GatewayError] = {}
         self._missed: set[str] = set()
         self._wanted = Signal()
         self._settled = Signal()
 
-    @property
-    def is_used(self) -> bool:
-        """Return True if any resource is followed, so that the connection must stay open."""
-        return bool(self._followers)
-
     def add(self, uri: str, key: object, on_updated: OnUpdated) -> None:
-        """Follow a resource as soon as the upstream is connected."""
-        self._followers.setdefault(uri, {})[key] = on_updated
-        self._refused.pop(uri, None)
+        super().add(uri, key, on_updated)
         self._wanted.set()
 
     def remove(self, uri: str, key: object) -> None:
-        """Stop following it; the subscription ends with its last follower."""
-        followers = self._followers.get(uri, {})
-        followers.pop(key, None)
-        if not followers:
-            self._followers.pop(uri, None)
-            self._refused.pop(uri, None)
-            self._wanted.set()
+        super().remove(uri, key)
+        self._wanted.set()
 
     async def confirmed(self, uri: str) -> None:
         """Wait until the upstream has confirmed a subscription.
@@ -89,14 +108,10 @@ class ResourceSubscriptions:
             GatewayError: it refused.
         """
         while uri not in self._confirmed:
-            error = self._refused.get(uri)
+            error = self.refused.get(uri)
             if error is not None:
                 raise error
             await self._settled.wait()
-
-    def updated(self, uri: str) -> None:
-        """Pass on that a resource changed, to followers of it or of a resource above it."""
-        tell_followers(self._followers, uri)
 
     @asynccontextmanager
     async def following(self, connection: Connection) -> AsyncIterator[None]:
@@ -111,7 +126,7 @@ class ResourceSubscriptions:
 
     async def _next(self) -> frozenset[str]:
         """Wait until the wanted resources differ from the confirmed and refused ones; return them."""
-        while (wanted := frozenset(self._followers) - self._refused.keys()) == self._confirmed:
+        while (wanted := frozenset(self.followers) - self.refused.keys()) == self._confirmed:
             await self._wanted.wait()
         return wanted
 
@@ -126,22 +141,13 @@ class ResourceSubscriptions:
         while True:
             wanted = await self._next()
             for uri in sorted(self._confirmed - wanted):
-                await self._request(connection, "resources/unsubscribe", uri)
+                await _refusal(self._upstream_id, connection, "resources/unsubscribe", uri)
                 self._settle(self._confirmed - {uri})
             for uri in sorted(wanted - self._confirmed):
-                error = await self._request(connection, "resources/subscribe", uri)
+                error = await _refusal(self._upstream_id, connection, "resources/subscribe", uri)
                 if error is not None:
-                    self._refused[uri] = error
+                    self.refused[uri] = error
                 self._settle(self._confirmed | ({uri} if error is None else set()))
-
-    async def _request(self, connection: Connection, method: str, uri: str) -> GatewayError | None:
-        try:
-            await connection.session.send_raw(method, {"uri": uri}, timeout=ANSWER_SECONDS)
-        except MCPError as exc:
-            error = translate(exc, self._upstream_id)
-            error.__cause__ = exc
-            return error
-        return None
 
     async def _listen(self, connection: Connection) -> None:
         current = anyio.CancelScope()
@@ -167,7 +173,7 @@ class ResourceSubscriptions:
                 new = sorted(wanted - kept)
                 if not new:
                     current.cancel()
-                    self._refused.update(dict.fromkeys(wanted, error))
+                    self.refused.update(dict.fromkeys(wanted, error))
                     self._settle(frozenset())
                 for uri in new:
                     # One refused resource must not cost the other clients their subscriptions.
@@ -175,7 +181,7 @@ class ResourceSubscriptions:
                     if error is None:
                         kept |= {uri}
                     else:
-                        self._refused[uri] = error
+                        self.refused[uri] = error
                 self._settle(self._confirmed)
 
     async def _stream(
@@ -207,89 +213,59 @@ class ResourceSubscriptions:
             self._wanted.set()
 
 
-class Subscriber(Protocol):
-    """A session of one client: `followed` has the URIs it subscribed to, each with True if the server agreed."""
-
-    followed: dict[str, bool]
-
-    @property
-    def client_id(self) -> str:
-        """Return the id of its client."""
-
-    @property
-    def is_usable(self) -> bool:
-        """Return True if it is open or opening."""
-
-
 class OwnSubscriptions:
     """The resources that each client follows, and their updates in the client's own sessions."""
 
     def __init__(self, upstream_id: str) -> None:
         self._upstream_id = upstream_id
-        self._followers: dict[str, dict[str, dict[object, OnUpdated]]] = {}
-        self._refused: dict[tuple[str, str], GatewayError] = {}
+        self._clients: dict[str, FollowedResources] = {}
+
+    def of(self, client_id: str) -> FollowedResources:
+        return self._clients.get(client_id, FollowedResources())
 
     def add(self, client_id: str, uri: str, key: object, on_updated: OnUpdated) -> None:
         """Follow a resource in the current sessions of a client (once `bring` ran) and in later ones."""
-        self._followers.setdefault(client_id, {}).setdefault(uri, {})[key] = on_updated
-        self._refused.pop((client_id, uri), None)
+        self._clients.setdefault(client_id, FollowedResources()).add(uri, key, on_updated)
 
     def remove(self, client_id: str, uri: str, key: object) -> None:
-        """Stop following it."""
-        own = self._followers.get(client_id, {})
-        followers = own.get(uri, {})
-        followers.pop(key, None)
-        if not followers:
-            own.pop(uri, None)
-            self._refused.pop((client_id, uri), None)
-        if not own:
-            self._followers.pop(client_id, None)
+        self.of(client_id).remove(uri, key)
+        if not self.of(client_id).followers:
+            self._clients.pop(client_id, None)
 
-    def refusal(self, client_id: str, uri: str) -> GatewayError | None:
-        """Return the error with which the upstream refused a resource to this client, if it did."""
-        return self._refused.get((client_id, uri))
+    async def bring(self, client_id: str, followed: dict[str, bool], connection: Connection) -> None:
+        """Subscribe a client's session to the resources that it follows, and to no others.
 
-    def updated(self, client_id: str, uri: str) -> None:
-        """Notify followers that a session of this client reported a change of a resource."""
-        tell_followers(self._followers.get(client_id, {}), uri)
-
-    async def bring(self, session: Subscriber, connection: Connection) -> None:
-        """Subscribe a session to the resources that its client follows, and to no others."""
-        wanted = self._followers.get(session.client_id, {})
-        if wanted.keys() == session.followed.keys() or connection.era == MODERN:
+        `followed` has the URIs that the session subscribed to, each with True if the server agreed.
+        """
+        resources = self.of(client_id)
+        wanted = resources.followers.keys()
+        if wanted == followed.keys() or connection.era == MODERN:
             return
-        surplus = session.followed.keys() - wanted.keys()
-        lacking = wanted.keys() - session.followed.keys()
+        surplus, lacking = followed.keys() - wanted, wanted - followed.keys()
         for uri in surplus:
-            del session.followed[uri]
+            del followed[uri]
         # Set at once, so that calls which begin meanwhile do not subscribe as well.
-        session.followed.update(dict.fromkeys(lacking, False))
+        followed.update(dict.fromkeys(lacking, False))
+
+        async def subscribe(uri: str) -> None:
+            error = await self._request(connection, "resources/subscribe", uri)
+            if error is not None:
+                resources.refused[uri] = error
+            elif uri in followed:
+                followed[uri] = True
+
         with anyio.move_on_after(BRING_SECONDS):
             async with anyio.create_task_group() as tasks:
                 for uri in surplus:
                     tasks.start_soon(self._request, connection, "resources/unsubscribe", uri)
                 for uri in lacking:
-                    tasks.start_soon(self._subscribe, session, connection, uri)
-
-    async def _subscribe(self, session: Subscriber, connection: Connection, uri: str) -> None:
-        error = await self._request(connection, "resources/subscribe", uri)
-        if error is not None:
-            self._refused[session.client_id, uri] = error
-        elif uri in session.followed:
-            session.followed[uri] = True
+                    tasks.start_soon(subscribe, uri)
 
     async def _request(self, connection: Connection, method: str, uri: str) -> GatewayError | None:
         try:
-            await connection.session.send_raw(method, {"uri": uri}, timeout=BRING_SECONDS)
-        except (MCPError, GatewayError) as exc:
-            error = translate(exc, self._upstream_id)
-            error.__cause__ = exc
+            return await _refusal(self._upstream_id, connection, method, uri, BRING_SECONDS)
+        except GatewayError as error:
             return error
         except (anyio.ClosedResourceError, anyio.BrokenResourceError) as exc:
             logger.debug("%s did not reach %s: %s", method, self._upstream_id, exc)
         return None
-
-
-def hears(sessions: Iterable[Subscriber], client_id: str, uri: str) -> bool:
-    """Return True if one of a client's own sessions gets the updates of a resource."""
-    return any(each.client_id == client_id and each.followed.get(uri) and each.is_usable for each in sessions)

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 
 import anyio
 from mcp.shared.dispatcher import ProgressFnT
@@ -18,11 +19,12 @@ from mcp.shared.exceptions import MCPError
 from mcp_types.jsonrpc import INVALID_REQUEST, METHOD_NOT_FOUND, REQUEST_TIMEOUT
 
 from pml_gateway.errors import ErrorCode, UpstreamError
+from pml_gateway.mcp.capabilities import ClientCapabilities, union
 from pml_gateway.mcp.elicitation import (
+    ELICITATION_COMPLETE,
     LOG,
     ROOTS,
     Audience,
-    Capabilities,
     OnAsked,
     OpenCall,
     Party,
@@ -32,7 +34,7 @@ from pml_gateway.mcp.elicitation import (
 )
 from pml_gateway.signal import Signal
 from pml_gateway.types import JsonObject
-from pml_gateway.upstreams.dialogue.local_clients import LocalClient, LocalClients, union
+from pml_gateway.upstreams.dialogue.local_clients import LocalClient, LocalClients
 
 HELD_SECONDS = 30.0
 """Seconds that a question waits until its call is certain; time limits of the calls it may belong to are suspended."""
@@ -58,34 +60,32 @@ def unclear() -> UnclearQuestionError:
     )
 
 
+@dataclass(frozen=True, slots=True)
+class QuestionHooks:
+    """The handlers of a session's questions.
+
+    `on_unproven` is called if a call may have asked, though it was known not to, `on_outdated` if other clients need
+    another session.
+    """
+
+    on_asked: OnAsked
+    on_unproven: Callable[[], None] = lambda: None
+    on_outdated: Callable[[], None] = lambda: None
+
+
 class SharedQuestions(Questions):
-    """The questions and notices of a session that local clients share; if there is only one, all are for it."""
+    """The questions and notices of a session that local clients share; if there is only one, all are for it.
+
+    `in_order` is True if a question never comes after the answer to its call.
+    """
 
     def __init__(
-        self,
-        local: LocalClients,
-        question_timeout: float,
-        *,
-        on_asked: OnAsked,
-        on_unproven: Callable[[], None] = lambda: None,
-        on_outdated: Callable[[], None] = lambda: None,
-        in_order: bool = True,
+        self, local: LocalClients, question_timeout: float, hooks: QuestionHooks, *, in_order: bool = True
     ) -> None:
-        """Set up the questions for these clients.
-
-        Args:
-            local: the clients that use the session.
-            question_timeout: time limit in seconds for an answer.
-            on_asked: handler for every question.
-            on_unproven: called if a call may have asked, though it was known not to.
-            on_outdated: called if other clients need another session.
-            in_order: True if a question never comes after the answer to its call.
-        """
-        super().__init__(local.client_capabilities, on_asked)
+        super().__init__(local.client_capabilities, hooks.on_asked)
         self._local = local
         self._question_timeout = question_timeout
-        self._on_unproven = on_unproven
-        self._on_outdated = on_outdated
+        self._hooks = hooks
         self._in_order = in_order
         self._open: list[_OpenQuestion] = []
         self._unnamed = 0
@@ -107,12 +107,12 @@ class SharedQuestions(Questions):
             self._roots_of is not None and self._local.has_several
         )
 
-    def serves(self, client_id: str, client_capabilities: Capabilities) -> bool:
+    def serves(self, client_id: str, client_capabilities: ClientCapabilities) -> bool:
         """Return True if a client's calls may run here: the peer knows its capabilities, and no other roots."""
         if self._roots_of not in (None, client_id):
             return False
-        announced = self.client_capabilities
-        return client_capabilities == announced or union(announced, client_capabilities) == announced
+        announced, given = self.client_capabilities.plain, client_capabilities.plain
+        return given == announced or union(announced, given) == announced
 
     def is_used_by(self, client_id: str) -> bool:
         """Return True if a call of this client has ever run on the session."""
@@ -124,18 +124,15 @@ class SharedQuestions(Questions):
 
     @property
     def is_unused(self) -> bool:
-        """Return True if no call runs on the session."""
         return not self._calls and not self._unnamed
 
     async def until_unused(self) -> None:
-        """Wait until no call runs on the session."""
         await self._ended.until(lambda: self.is_unused)
 
     def add(self, call: OpenCall) -> None:
         """Do nothing: a call is noted while it is sent (`during`)."""
 
     async def remove(self, call: OpenCall) -> None:
-        """End the call."""
         await call.end()
 
     @contextmanager
@@ -184,28 +181,31 @@ class SharedQuestions(Questions):
             self._roots_of = self._local.sole.client_id
         if call is not None or audience is None:
             return await super().answer(method, params, call, on_progress)
-        self.note_asked(method)
-        if (refusal := self.client_capabilities.refusal(method, params)) is not None:
-            raise MCPError(*refusal)
+        self._check(method, params)
         with self._opened(list(self._calls), outlives_calls=method == ROOTS) as question, question.scope:
             return await self._ask(audience, method, params, on_progress, question)
         raise too_late()
 
     async def tell(self, method: str, params: JsonObject, call: OpenCall | None = None) -> None:
-        """Pass on a notice; logs without a call go to a client that is the only user of the session.
+        """Pass on a notice; logs and notices of extensions without a call go to the only user of the session.
 
         If others may join, that client must have set a log level: once they have, it gets logs in its own session.
         """
-        if method != LOG or call is not None:
+        if call is not None or method == ELICITATION_COMPLETE:
             await super().tell(method, params, call)
+        elif method != LOG:
+            if self.is_one_clients or len(self._users) == 1:
+                await super().tell(method, params)
         elif (audience := self._only_audience) is not None:
-            is_wanted = self._local.is_alone or audience.log_level is not None
-            if is_wanted and wants_log(audience.log_level, params):
+            if self._may_log(audience) and wants_log(audience.log_level, params):
                 await audience.tell(method, params)
         elif self.is_one_clients:
             heard = next((each for each in self._calls if each.audience.log_level is not None), None)
             if heard is not None:
                 await heard.tell(method, params)
+
+    def _may_log(self, audience: Audience) -> bool:
+        return audience.log_level is not None
 
     def withdraw(self, client_id: str) -> None:
         """Withdraw the questions to a client that left."""
@@ -216,8 +216,6 @@ class SharedQuestions(Questions):
     @property
     def is_one_clients(self) -> bool:
         """Return True if only one local client has ever used the session."""
-        if self._local.is_alone:
-            return True
         if self._local.has_several:
             return False
         sole = self._local.sole
@@ -227,7 +225,7 @@ class SharedQuestions(Questions):
     def _is_certain(self) -> bool:
         """Return True if one client gets all questions; False if it is stateless, as its call matters then."""
         sole = self._local.sole
-        return self.is_one_clients and (self._local.is_alone or sole is None or sole.audience is not None)
+        return self.is_one_clients and (sole is None or sole.audience is not None)
 
     @property
     def _only_audience(self) -> Audience | None:
@@ -239,12 +237,15 @@ class SharedQuestions(Questions):
             client = self._local.find(next(iter(self._users)))
         return None if client is None else client.audience
 
-    async def _answer_of_several(
-        self, method: str, params: JsonObject, call: OpenCall | None, on_progress: ProgressFnT | None
-    ) -> JsonObject:
+    def _check(self, method: str, params: JsonObject) -> None:
         self.note_asked(method)
         if (refusal := self.client_capabilities.refusal(method, params)) is not None:
             raise MCPError(*refusal)
+
+    async def _answer_of_several(
+        self, method: str, params: JsonObject, call: OpenCall | None, on_progress: ProgressFnT | None
+    ) -> JsonObject:
+        self._check(method, params)
         if method == ROOTS and not self._is_left_to_one():
             # The server would keep them, and use them for other clients.
             raise MCPError(METHOD_NOT_FOUND, "this session is used by several clients, each with roots of its own")
@@ -253,12 +254,14 @@ class SharedQuestions(Questions):
         with self._opened(list(self._calls), outlives_calls=False) as question:
             if not question.causes:
                 raise too_late()
-            able = [each for each in question.causes if _can_be_asked(each, method, params)]
+            able = [
+                each for each in question.causes if each.audience.client_capabilities.refusal(method, params) is None
+            ]
             if not able:
                 raise MCPError(METHOD_NOT_FOUND, f"{method} is not supported by the client of this call")
             if len(self._users) > 1 or not self._in_order:
                 raise self._unclear(able)
-            question.suspect(*self._unanswered)
+            question.others.update(self._unanswered)
             with question.scope:
                 party = await self._whose(question)
                 if isinstance(party, OpenCall):
@@ -277,7 +280,7 @@ class SharedQuestions(Questions):
         if len(self._users) != 1 or not self._calls or self._roots_of not in (None, *self._users):
             return False
         [self._roots_of] = self._users
-        self._on_outdated()
+        self._hooks.on_outdated()
         return True
 
     async def _whose(self, question: _OpenQuestion) -> Party:
@@ -327,48 +330,49 @@ class SharedQuestions(Questions):
         question = _OpenQuestion(causes, outlives_calls=outlives_calls)
         for call in causes:
             call.was_questioned = True
-        self._on_unproven()
+        self._hooks.on_unproven()
         self._open.append(question)
         try:
             yield question
         finally:
             self._open.remove(question)
-            question.close()
+            question.held.close()
 
 
-def _can_be_asked(call: OpenCall, method: str, params: JsonObject) -> bool:
-    return call.audience.client_capabilities.refusal(method, params) is None
+class OneClientsQuestions(SharedQuestions):
+    """The questions and notices of a session that no other client will ever use: all are for its client."""
+
+    is_one_clients = True
+    _is_certain = True
+
+    def _may_log(self, audience: Audience) -> bool:
+        return True
 
 
 class _OpenQuestion:
-    """One question, and the calls that may have caused it, whose time limits are suspended."""
+    """One question, and the calls that may have caused it, whose time limits are suspended.
+
+    `others` are clients whose calls are over, but may have caused it.
+    """
 
     def __init__(self, causes: Sequence[OpenCall], *, outlives_calls: bool) -> None:
         self.scope = anyio.CancelScope()
         self.asked_of: Party = ""
         self.causes = list(causes)
         self._outlives_calls = outlives_calls
-        self._others: set[Party] = set()
-        self._held = ExitStack()
+        self.others: set[Party] = set()
+        self.held = ExitStack()
         for call in causes:
             self.hold(call)
 
-    def close(self) -> None:
-        """Resume the time limits."""
-        self._held.close()
-
     def hold(self, call: OpenCall) -> None:
         """Suspend the time limit of this call."""
-        self._held.enter_context(call.held())
-
-    def suspect(self, *client_ids: str) -> None:
-        """Add clients whose calls are over, but may have caused the question."""
-        self._others.update(client_ids)
+        self.held.enter_context(call.held())
 
     @property
     def suspects(self) -> set[Party]:
         """Return the clients or calls that it may be for."""
-        return self._others | {call.party for call in self.causes}
+        return self.others | {call.party for call in self.causes}
 
     @property
     def is_stuck(self) -> bool:
@@ -378,7 +382,7 @@ class _OpenQuestion:
         """
         unproven = {call.party for call in self.causes if not call.is_proven}
         present = {call.party for call in self.causes}
-        return len(self._others | unproven) > 1 or not self._others <= present
+        return len(self.others | unproven) > 1 or not self.others <= present
 
     def is_without(self, call: OpenCall, *, is_answered: bool) -> None:
         """Note that a call is over; if it was the last that may have caused the question, end the question."""
@@ -386,7 +390,7 @@ class _OpenQuestion:
             return
         self.causes.remove(call)
         if not (is_answered and call.is_proven) and not self.asked_of:
-            self._others.add(call.audience.client_id)
+            self.others.add(call.audience.client_id)
         left = [each for each in self.causes if self.asked_of in ("", each.party)]
         if not left and not self._outlives_calls:
             self.scope.cancel()

@@ -6,33 +6,22 @@ the result of its request and answers with another request. In between, the call
 
 from __future__ import annotations
 
-import secrets
-from collections.abc import Awaitable, Callable, Mapping
-from typing import Any
+from collections.abc import Awaitable, Callable
 
 import anyio
 from mcp.shared.dispatcher import ProgressFnT
 
 from pml_gateway.delivery import DELIVERY, Delivery
-from pml_gateway.errors import ErrorCode, ToolCallError, UpstreamUnavailableError
+from pml_gateway.errors import UpstreamUnavailableError
 from pml_gateway.mcp.deadlines import forget_limits
-from pml_gateway.mcp.elicitation import Audience, Capabilities
-from pml_gateway.quotas import Holdings
+from pml_gateway.mcp.elicitation import Audience
 from pml_gateway.signal import Signal
+from pml_gateway.storage.pending import PendingTable
 from pml_gateway.types import JsonObject
 from pml_gateway.upstreams.dialogue.background import Background
 
 SETTLE_SECONDS = 0.02
 """Seconds within which questions are collected and asked together."""
-
-MAX_WAITING = 512
-"""Maximum number of suspended calls of one upstream; past it, the client with most of them loses its oldest."""
-
-
-class StateUnknownError(ToolCallError):
-    """No call of this client waits under this state; unknown, foreign and expired states look the same."""
-
-    code = ErrorCode.NOT_FOUND
 
 
 class _Question:
@@ -49,46 +38,21 @@ class _Question:
 class SuspendedCall:
     """One call whose client comes and goes; to its upstream, it acts as the client."""
 
-    def __init__(self, audience: Audience, on_progress: ProgressFnT | None) -> None:
+    answers_later = False
+    """The call itself waits for the client."""
+
+    def __init__(self, audience: Audience, on_progress: ProgressFnT | None, request: Callable[[], str]) -> None:
+        self.request = request
         self.scope = anyio.CancelScope()
-        self._present: Audience | None = audience
-        self._on_progress = on_progress
-        self._last = audience
+        self.client_id = audience.client_id
+        self.quota_key = audience.quota_key
+        self.is_one_client = audience.is_one_client
+        self._return(audience, on_progress)
         self._questions: dict[str, _Question] = {}
         self._asked = 0
         self._changed = Signal()
         self._outcome: list[JsonObject | Exception] = []
         self._taken = anyio.Event()
-
-    @property
-    def client_id(self) -> str:
-        """Return the id of the client that it belongs to."""
-        return self._last.client_id
-
-    @property
-    def share(self) -> str:
-        """Return the client that it counts for."""
-        return self._last.share
-
-    @property
-    def is_one_client(self) -> bool:
-        """Return True if this id stands for one client only."""
-        return self._last.is_one_client
-
-    @property
-    def client_capabilities(self) -> Capabilities:
-        """Return the capabilities of its client at the start."""
-        return self._last.client_capabilities
-
-    @property
-    def answers_later(self) -> bool:
-        """Return False: the call itself waits for the client."""
-        return False
-
-    @property
-    def log_level(self) -> str | None:
-        """Return the log level of its client."""
-        return self._last.log_level
 
     async def ask(self, method: str, params: JsonObject, on_progress: ProgressFnT | None) -> JsonObject:
         """Wait for the answer, which comes with another request."""
@@ -135,16 +99,21 @@ class SuspendedCall:
                 self._outcome.append(UpstreamUnavailableError("the call was given up while it waited for its client"))
             self._changed.set()
 
-    def attach(self, audience: Audience, on_progress: ProgressFnT | None, responses: Mapping[str, Any]) -> None:
+    def attach(self, audience: Audience, on_progress: ProgressFnT | None, responses: JsonObject) -> None:
         """Attach a request of the client, with its answers."""
         self.scope.deadline = float("inf")
-        self._present = self._last = audience
-        self._on_progress = on_progress
+        self._return(audience, on_progress)
         for key, response in responses.items():
             question = self._questions.get(key)
             if question is not None and isinstance(response, dict):
                 question.response = response
                 question.answered.set()
+
+    def _return(self, audience: Audience, on_progress: ProgressFnT | None) -> None:
+        self._present: Audience | None = audience
+        self._on_progress = on_progress
+        self.client_capabilities = audience.client_capabilities
+        self.log_level = audience.log_level
 
     def detach(self, seconds: float) -> None:
         """Note that the client was asked; it has `seconds` to come back."""
@@ -191,44 +160,36 @@ class SuspendedCalls:
     """The calls of one upstream that run apart from the requests of their clients."""
 
     def __init__(self, upstream_id: str, background: Background, question_timeout: float) -> None:
-        self._upstream_id = upstream_id
         self._background = background
         self._question_timeout = question_timeout
-        self._waiting: dict[str, SuspendedCall] = {}
-        self._held: Holdings[str] = Holdings()
+        self._pending: PendingTable[SuspendedCall] = PendingTable(
+            f"call to {upstream_id}", question_timeout, give_up=SuspendedCall.give_up
+        )
 
-    def __len__(self) -> int:
-        return len(self._waiting)
-
-    async def begin(self, audience: Audience, on_progress: ProgressFnT | None, send: Send) -> JsonObject:
-        """Start a call; return its result, or the interim result with questions."""
-        call = SuspendedCall(audience, on_progress)
+    async def begin(
+        self, audience: Audience, on_progress: ProgressFnT | None, request: Callable[[], str], send: Send
+    ) -> JsonObject:
+        """Start a call; return its result, or the interim result with questions; `request` gives its fingerprint."""
+        call = SuspendedCall(audience, on_progress, request)
 
         async def run() -> None:
             try:
                 await call.finish(lambda: send(call), linger=self._question_timeout)
             finally:
-                for state in [state for state, waiting in self._waiting.items() if waiting is call]:
-                    self._forget(state)
+                self._pending.drop(lambda waiting: waiting is call)
 
         self._background.start(run)
         return await self._follow(call)
 
     async def resume(
-        self, audience: Audience, on_progress: ProgressFnT | None, state: str, responses: Mapping[str, Any]
+        self, audience: Audience, on_progress: ProgressFnT | None, request: str, state: str, responses: JsonObject
     ) -> JsonObject:
         """Continue a call; return as `begin`.
 
         Raises:
-            StateUnknownError: no call of this client waits under this state.
+            PendingNotFoundError: no call of this client and request waits under this state.
         """
-        call = self._waiting.get(state)
-        if call is None or call.client_id != audience.client_id:
-            raise StateUnknownError(
-                f"no call to {self._upstream_id} waits under this requestState",
-                hint=f"send the same request within {self._question_timeout:g} s and once; else start it anew",
-            )
-        self._forget(state)
+        call = self._pending.take(state, owner=audience.client_id, fingerprint=request)
         delivery = DELIVERY.get()
         if delivery is not None:
             # The call itself runs in the context of the request that began it.
@@ -238,8 +199,7 @@ class SuspendedCalls:
 
     def end_client(self, client_id: str) -> None:
         """Give up the calls that wait for a client that does not come back."""
-        for state in [state for state, call in self._waiting.items() if call.client_id == client_id]:
-            self._forget(state).give_up()
+        self._pending.drop(lambda call: call.client_id == client_id)
 
     async def _follow(self, call: SuspendedCall, delivery: Delivery | None = None) -> JsonObject:
         try:
@@ -252,14 +212,6 @@ class SuspendedCalls:
             if delivery is not None:
                 delivery.answered()
             return result
-        state = secrets.token_urlsafe(24)
-        self._waiting[state] = call
-        self._held.note(state, call.share)
-        while len(self._held) > MAX_WAITING and (oldest := self._held.first_to_go()) is not None:
-            self._forget(oldest).give_up()
+        state = self._pending.add(call, owner=call.client_id, quota_key=call.quota_key, fingerprint=call.request())
         call.detach(self._question_timeout)
         return {"resultType": "input_required", "inputRequests": call.requests, "requestState": state}
-
-    def _forget(self, state: str) -> SuspendedCall:
-        self._held.forget(state)
-        return self._waiting.pop(state)

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from pml_gateway.config.findings import Severity
 from pml_gateway.config.settings import Settings
 from pml_gateway.reports.doctor.files import files
-from pml_gateway.reports.doctor.finding import Severity
-from tests.support.memory import paths_in
+from tests.support.cases import machine_case
 
 
 @pytest.mark.field("A8")
@@ -22,8 +22,8 @@ def test_a_folder_of_results_that_others_can_enter_is_named(tmp_path: Path, mode
     folder.parent.chmod(0o755)
     folder.chmod(mode)
     home.chmod(0o700)
-    settings = Settings.model_validate({"references": {"store": f"disk:{folder}"}})
-    found = [each for each in files(paths_in(home), settings, {}, home / "config.yaml") if str(folder) in str(each)]
+    settings = Settings.model_validate({"storage": {"results": f"disk:{folder}"}})
+    found = [each for each in files(machine_case(home, settings=settings)) if str(folder) in str(each)]
     assert [each.severity for each in found] == [Severity.WARNING] * is_open
     for finding in found:
         assert finding.repair is not None

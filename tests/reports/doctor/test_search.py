@@ -6,9 +6,9 @@ import sys
 
 import pytest
 
+from pml_gateway.config.findings import SettingsCase, Severity
 from pml_gateway.config.settings import Settings
 from pml_gateway.installation import TRANSFORMERS, adding
-from pml_gateway.reports.doctor.finding import Severity
 from pml_gateway.reports.doctor.search import model
 
 
@@ -16,7 +16,7 @@ def test_a_model_whose_library_is_missing_is_a_warning_with_the_command_that_add
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setitem(sys.modules, "sentence_transformers", None)
-    found = model(Settings.model_validate({"search": {"model": "nobody/model"}}))
+    (found,) = model(SettingsCase(Settings.model_validate({"search": {"model": "nobody/model"}}), {}))
     assert (found.severity, found.subject) == (Severity.WARNING, "model nobody/model")
     assert "words alone" in found.what
     assert adding(TRANSFORMERS) in found.fix

@@ -94,7 +94,7 @@ async def test_streams_and_slow_calls_outlive_every_limit_on_requests(tmp_path: 
     upstream = ScriptedServer([tool("t")], wait)
     limits = {"header_seconds": 0.1, "body_seconds": 0.1}
     async with serving(tmp_path, {"up": upstream}, http=limits) as served, served.handshake() as session:
-        headers = {**session._headers, "accept": "text/event-stream"}
+        headers = {**session.headers, "accept": "text/event-stream"}
         lines = "".join(f"{name}: {value}\r\n" for name, value in headers.items() if name != "content-type")
         stream_request = f"GET /mcp HTTP/1.1\r\nhost: {served.url.split('/')[2]}\r\n{lines}\r\n".encode()
         async with connected(served.url, stream_request) as stream, anyio.create_task_group() as tasks:

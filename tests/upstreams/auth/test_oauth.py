@@ -19,8 +19,8 @@ from pml_gateway.errors import ConfigurationError, InvalidInputError, UpstreamAu
 from pml_gateway.gateway.calling import Caller
 from pml_gateway.gateway.gateway import Gateway
 from pml_gateway.gateway.request import CallOptions, RequestScope
-from pml_gateway.mcp.elicitation import Capabilities
-from pml_gateway.serve.control import gateway_status, read_logins
+from pml_gateway.mcp.capabilities import ClientCapabilities
+from pml_gateway.reports.status import gateway_status, read_logins
 from pml_gateway.upstreams.auth.callback import Callback
 from pml_gateway.upstreams.auth.login import Show, log_in, log_out
 from pml_gateway.upstreams.auth.logins import LoginStore, StoredLogin
@@ -57,7 +57,7 @@ async def call(caller: Caller, tool: str = "whoami") -> dict[str, Any]:
 
 async def status_of(opened: Gateway) -> dict[str, Any]:
     await read_logins(opened)
-    return gateway_status(opened)
+    return {**gateway_status(opened)}
 
 
 def error_of(result: dict[str, Any]) -> dict[str, Any]:
@@ -79,11 +79,11 @@ async def test_a_first_login_opens_the_way_for_listing_and_calls(tmp_path: Path)
 async def test_without_a_login_calls_say_how_to_log_in_and_a_login_needs_no_restart(tmp_path: Path) -> None:
     async with protected() as stand, gateway(tmp_path, stand) as (opened, caller):
         upstream = opened.pool.upstreams["remote"]
-        assert isinstance(upstream.last_error, UpstreamAuthError)
-        assert upstream.last_error.hint == HINT
+        assert isinstance(upstream.connector.last_error, UpstreamAuthError)
+        assert upstream.connector.last_error.hint == HINT
         assert (await status_of(opened))["upstreams"][0]["auth"] == {"state": "login_needed"}
         await logged_in(tmp_path, stand)
-        upstream.reconnect()
+        upstream.connector.reconnect()
         assert await opened.refresh(20)
         assert (await call(caller))["content"][0]["text"] == "did whoami"
 
@@ -298,16 +298,16 @@ async def test_a_token_is_sent_to_the_url_it_was_given_for_and_no_other(tmp_path
     async with protected() as stand, protected() as other:
         await logged_in(tmp_path, stand)
         async with gateway(tmp_path, other) as (opened, _):
-            assert isinstance(opened.pool.upstreams["remote"].last_error, UpstreamAuthError)
+            assert isinstance(opened.pool.upstreams["remote"].connector.last_error, UpstreamAuthError)
         assert set(other.bearers) == {""}
 
 
 class Someone:
     """A client of its own, who can be asked nothing."""
 
-    client_id = share = "someone"
+    client_id = quota_key = "someone"
     is_one_client = True
-    client_capabilities = Capabilities()
+    client_capabilities = ClientCapabilities()
     answers_later = False
     log_level = "warning"
 
@@ -352,7 +352,7 @@ async def test_a_login_with_another_client_is_another_login(tmp_path: Path) -> N
     async with protected() as stand:
         await logged_in(tmp_path, stand)
         async with gateway(tmp_path, stand, auth={"client_id": "by-hand"}) as (opened, _):
-            error = opened.pool.upstreams["remote"].last_error
+            error = opened.pool.upstreams["remote"].connector.last_error
             assert error is not None
             assert error.hint == HINT
 

@@ -12,6 +12,7 @@ from mcp.client.client import Client
 from mcp.client.stdio import StdioServerParameters
 
 from pml_gateway.config.settings import Settings
+from pml_gateway.mcp.sdk import connection_of
 from tests.support.asking import Asked, Person, act, asking
 from tests.support.memory import settings_for
 from tests.support.process import environment, serve_alone, write_settings
@@ -30,7 +31,7 @@ def counting() -> ScriptedServer:
     counts: dict[Any, int] = {}
 
     async def act(ctx: Any, call: dict[str, Any]) -> dict[str, Any]:
-        session = ctx.session._connection
+        session = connection_of(ctx)
         counts[session] = counts.get(session, 0) + 1
         return text_result(str(counts[session]))
 
@@ -51,7 +52,7 @@ async def count(client: Client) -> str:
 async def test_each_client_has_a_session_of_its_own_until_it_leaves(tmp_path: Path) -> None:
     fake = counting()
     async with per_client(tmp_path, fake) as served:
-        sessions: Any = served.gateway.pool.upstreams["up"]._own_sessions
+        sessions: Any = served.gateway.pool.upstreams["up"].sessions.own
         async with Client(served.url, mode="legacy") as ada, Client(served.url, mode="legacy") as bob:
             assert [await count(client) for client in (ada, ada, bob, ada, bob)] == ["1", "2", "1", "3", "2"]
             # Those of the two, and the one that lists.
@@ -85,7 +86,7 @@ async def test_more_clients_than_sessions_are_refused_with_the_setting_to_raise(
 
 async def test_the_state_of_a_client_is_not_ended_to_make_room_for_another(tmp_path: Path) -> None:
     async with per_client(tmp_path, counting(), max_sessions=1) as served:
-        sessions: Any = served.gateway.pool.upstreams["up"]._own_sessions
+        sessions: Any = served.gateway.pool.upstreams["up"].sessions.own
         async with Client(served.url, mode="legacy") as bob:
             async with Client(served.url, mode="legacy") as ada:
                 assert await count(ada) == "1"
@@ -113,7 +114,7 @@ async def test_a_client_with_all_sessions_in_use_gives_one_to_another(tmp_path: 
 
         async def call(client: Asked) -> None:
             await upstream.request("tools/call", {"name": "wait", "arguments": {}}, audience=client)
-            answered.append(client.share)
+            answered.append(client.quota_key)
 
         # What clients can be asked tells their sessions apart, so that one of them has all four in use.
         for able in ("elicitation", "sampling", "roots", "elicitation sampling"):
@@ -121,7 +122,7 @@ async def test_a_client_with_all_sessions_in_use_gives_one_to_another(tmp_path: 
                 tasks.start_soon(call, Asked("client:a", able))
         await until(lambda: len(fake.calls) == 4)
         tasks.start_soon(call, Asked("client:b", "roots"))
-        await until(lambda: upstream._own_sessions._claims)
+        await anyio.wait_all_tasks_blocked()
         for done in range(13):
             go_on.release()
             await until(lambda done=done: len(answered) == done + 1)
@@ -209,13 +210,13 @@ async def test_an_http_server_withdraws_when_the_client_cancels(tmp_path: Path) 
     ada = Person("ada")
     ada.answers = anyio.Event()
     async with definition_of("http-handshake") as definition, gateway_to(tmp_path, definition) as served:
-        sessions: Any = served.gateway.pool.upstreams["up"]._own_sessions
+        sessions: Any = served.gateway.pool.upstreams["up"].sessions.own
         async with ada.client(served.url, modern=False) as client:
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(client.call_tool, "up__ask", {"text": "who"})
                 await until(lambda: ada.asked)
                 tasks.cancel_scope.cancel()
-            await until(lambda: all(not session.users for session in sessions._sessions))
+            await until(lambda: all(not session.users for session in sessions))
             ada.answers.set()
             result = await client.call_tool("up__ask", {"text": "again"})
             assert result.content[0].text == "ada: again"  # type: ignore[union-attr]
@@ -226,7 +227,7 @@ async def test_sessions_of_a_client_that_is_idle_are_closed(tmp_path: Path) -> N
     ada, fake = Person("ada"), asking()
     settings = Settings.model_validate({"servers": {"up": {"command": "x"}}, "upstreams": {"idle_timeout": 0.2}})
     async with serving(tmp_path, {"up": fake}, settings) as served, ada.client(served.url, modern=False) as client:
-        sessions: Any = served.gateway.pool.upstreams["up"]._own_sessions
+        sessions: Any = served.gateway.pool.upstreams["up"].sessions.own
         await client.call_tool("up__ask", {"text": "who"})
         assert len(sessions) == 1
         await until(lambda: len(sessions) == 0)
@@ -343,7 +344,7 @@ async def test_a_session_that_is_opened_while_the_configuration_changes_ends_in_
             await until(lambda: fake.opened > opened)
             settings = served.gateway.state.settings
             changed = settings.servers["up"].model_copy(update={"args": ("--changed",)})
-            await served.gateway.apply_settings(settings.model_copy(update={"servers": {"up": changed}}))
+            await served.gateway.updates.apply_settings(settings.model_copy(update={"servers": {"up": changed}}))
     error = results[0].structured_content["error"]
     assert (error["code"], error["details"]["executed"]) == ("UPSTREAM_UNAVAILABLE", "no")
 
@@ -367,7 +368,7 @@ async def test_a_call_goes_on_when_another_connection_with_the_same_key_leaves(
     definition = settings.servers["up"].model_copy(update={"sessions": "per_client"})
     results: list[Any] = []
     async with serving(tmp_path, {"up": fake}, settings.model_copy(update={"servers": {"up": definition}})) as served:
-        sessions: Any = served.gateway.pool.upstreams["up"]._own_sessions
+        sessions: Any = served.gateway.pool.upstreams["up"].sessions.own
 
         async def call() -> None:
             results.append(await served.call("up__plain", key=key))
@@ -376,7 +377,7 @@ async def test_a_call_goes_on_when_another_connection_with_the_same_key_leaves(
             async with served.handshake(key=key):
                 tasks.start_soon(call)
                 await began.wait()
-            await until(lambda: sessions._sessions[0].closing.is_set())
+            await until(lambda: next(iter(sessions)).closing.is_set())
             with anyio.move_on_after(0.5):
                 await until(lambda: bool(results))
             go_on.set()

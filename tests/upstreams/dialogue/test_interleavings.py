@@ -14,6 +14,7 @@ import pytest
 from mcp.client.client import Client
 from mcp.shared.exceptions import MCPError
 
+from pml_gateway.mcp.sdk import connection_of
 from pml_gateway.serve.clients import end_local_client
 from pml_gateway.upstreams.dialogue import question_probe, shared_questions
 from tests.support.asking import Person, act, asking, question_of
@@ -54,12 +55,12 @@ class Server:
         if name in ("ask", "sample") or (name == "sometimes" and self._chance.random() < 0.4):
             return await act(ctx, {**given, "name": "sample" if name == "sample" else "ask"})
         if name == "log":
-            await ctx.session._connection.notify("notifications/message", {"level": "error", "data": text})
+            await connection_of(ctx).notify("notifications/message", {"level": "error", "data": text})
         if name == "late":
             with anyio.move_on_after(MOMENT):
                 await act(ctx, {**given, "name": "ask"})
         if name == "afterwards":
-            self.works.start_soon(self._ask_afterwards, ctx.session._connection, text)
+            self.works.start_soon(self._ask_afterwards, connection_of(ctx), text)
         await anyio.sleep(self._chance.random() * MOMENT)
         return text_result(f"{name}: {text}")
 
@@ -136,7 +137,7 @@ async def test_everything_reaches_its_own_client(tmp_path: Path, monkeypatch: py
                 async with anyio.create_task_group() as tasks:
                     for caller in callers:
                         tasks.start_soon(caller.run, served)
-        await until(lambda: len(served.up._own_sessions) == 0)
+        await until(lambda: len(served.up.sessions.own) == 0)
         works.cancel_scope.cancel()
     for person, caller in zip(people, callers, strict=True):
         assert caller.wrong == []

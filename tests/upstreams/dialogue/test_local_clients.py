@@ -14,11 +14,12 @@ from mcp.client.client import Client
 from mcp.shared.exceptions import MCPError
 
 from pml_gateway.config.settings import Settings
-from pml_gateway.mcp.elicitation import Capabilities
+from pml_gateway.mcp.capabilities import ClientCapabilities, union
+from pml_gateway.mcp.sdk import connection_of
 from pml_gateway.mcp.transport import open_streams
-from pml_gateway.upstreams import change_pace, lifecycle
+from pml_gateway.upstreams import connector, lister
 from pml_gateway.upstreams.dialogue import question_probe, shared_questions
-from pml_gateway.upstreams.dialogue.local_clients import LocalClients, union
+from pml_gateway.upstreams.dialogue.local_clients import LocalClients
 from tests.support.asking import Asked, Person, act, asking, gated, question_of
 from tests.support.local import Machine, machine
 from tests.support.memory import MemoryStreams, paths_in, settings_for
@@ -40,7 +41,7 @@ async def known(served: Machine, *clients: Client) -> None:
         await until(lambda: served.up.last_listed is not None)
         while "up__plain" not in {each.name for each in (await client.list_tools()).tools}:  # noqa: ASYNC110
             await anyio.sleep(0.01)
-    await until(lambda: (questions := served.up._lifecycle.shared_questions) is not None and not questions.is_outdated)
+    await until(lambda: (questions := served.up.connector.shared_questions) is not None and not questions.is_outdated)
 
 
 @asynccontextmanager
@@ -54,7 +55,7 @@ async def ada_and_bob(
 
 
 def own_sessions(served: Machine) -> list[str]:
-    return [each.client_id for each in served.up.sessions() if not each.is_shared]
+    return [each.client_id for each in served.up.sessions if not each.is_shared]
 
 
 class Gate:
@@ -107,7 +108,7 @@ async def test_the_client_whose_only_call_runs_is_asked_and_has_its_own_session_
         assert await call(first, "plain", "x") == "plain x"
         assert sorted(own_sessions(served)) == ["local:ada", "local:bob"]
         assert (ada.asked, bob.asked) == (["one"], ["two"])
-        whys = {each.why for each in served.up.sessions() if not each.is_shared}
+        whys = {each.why for each in served.up.sessions if not each.is_shared}
         assert whys == {"the server asks clients (elicitation)"}
 
 
@@ -221,7 +222,7 @@ async def test_a_tool_that_is_new_is_tried_in_a_session_of_its_client_where_othe
             assert await call(first, "plain", "new") == "plain new"
             assert await call(first, "ask", "who") == "ada: who"
             gate.goes_on["later"].set()
-        assert [each.why for each in served.up.sessions() if not each.is_shared] == ["a tool was new that may ask"]
+        assert [each.why for each in served.up.sessions if not each.is_shared] == ["a tool was new that may ask"]
         assert (ada.asked, bob.asked) == (["who"], [])
         opened, connections = gate.fake.opened, gate.fake.sessions
         assert await call(first, "hold", "again") == "hold again"
@@ -289,7 +290,7 @@ async def test_a_question_that_comes_after_the_answer_to_its_call_reaches_nobody
     async def work_on(ctx: Any, given: dict[str, Any]) -> dict[str, Any]:
         text = given["arguments"].get("text")
         if given["name"] == "ask":
-            connection, question = ctx.session._connection, question_of("ask", text)
+            connection, question = connection_of(ctx), question_of("ask", text)
 
             async def ask() -> None:
                 await asks.wait()
@@ -355,7 +356,7 @@ async def test_a_question_of_a_call_that_was_cancelled_reaches_nobody_else(tmp_p
                 await late.wait()
                 await until(lambda: outcomes)
             return text_result("done")
-        connection, question = ctx.session._connection, question_of("ask", "secret of ada")
+        connection, question = connection_of(ctx), question_of("ask", "secret of ada")
 
         async def work() -> None:
             begun.set()
@@ -379,7 +380,7 @@ async def test_a_question_of_a_call_that_was_cancelled_reaches_nobody_else(tmp_p
             tasks.start_soon(call, first, "ask")
             await begun.wait()
             tasks.cancel_scope.cancel()
-        await until(lambda: served.up._lifecycle.shared_questions.is_unused)  # type: ignore[union-attr]
+        await until(lambda: served.up.connector.shared_questions.is_unused)  # type: ignore[union-attr]
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(call, second, "plain", "wait")
             await until(lambda: len(fake.calls) == 2)
@@ -401,7 +402,7 @@ async def test_a_question_that_comes_with_the_answer_to_its_call_reaches_nobody_
             await refused.wait()
         if text == "hasty":
             await both.wait()
-            connection, question = ctx.session._connection, question_of("ask", "secret of ada")
+            connection, question = connection_of(ctx), question_of("ask", "secret of ada")
 
             async def ask() -> None:
                 try:
@@ -431,7 +432,7 @@ async def test_roots_of_one_client_are_never_used_for_another(tmp_path: Path) ->
     fake = asking()
 
     async def note(ctx: Any) -> None:
-        connection = ctx.session._connection
+        connection = connection_of(ctx)
         try:
             answer = await connection.outbound.send_raw_request("roots/list", None, {"timeout": 30})
             given[connection] = str(answer["roots"][0]["uri"])
@@ -439,8 +440,8 @@ async def test_roots_of_one_client_are_never_used_for_another(tmp_path: Path) ->
             given[connection] = "refused"
 
     async def tell(ctx: Any, _call: dict[str, Any]) -> dict[str, Any]:
-        await until(lambda: ctx.session._connection in given)
-        return text_result(given[ctx.session._connection])
+        await until(lambda: connection_of(ctx) in given)
+        return text_result(given[connection_of(ctx)])
 
     fake.on_initialized, fake.handler = note, tell
     ada, bob = Person("ada"), Person("bob")
@@ -511,7 +512,7 @@ async def test_logs_of_a_shared_session_reach_only_clients_that_asked_for_them(t
             await call(second, "log", "bob")
             await until(lambda: bob.logs)
             assert own_sessions(served) == ["local:bob"]
-            assert [each.why for each in served.up.sessions() if not each.is_shared] == ["the client wants its logs"]
+            assert [each.why for each in served.up.sessions if not each.is_shared] == ["the client wants its logs"]
             await call(first, "log", "again")
             await until(lambda: len(ada.logs) == 2)
     assert ada.logs == ["error ada", "error again"]
@@ -533,7 +534,7 @@ async def test_the_client_of_a_gateway_of_its_own_is_told_logs_unasked(tmp_path:
 async def test_clients_have_sessions_of_their_own_at_a_stateful_server_and_the_one_that_lists_is_closed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(lifecycle, "LISTING_SECONDS", 0.05)
+    monkeypatch.setattr(connector, "LISTING_SECONDS", 0.05)
     fake, ada, bob = asking(), Person("ada"), Person("bob")
     async with (
         machine(tmp_path, {"up": fake}, per_client(fake)) as served,
@@ -555,7 +556,7 @@ async def test_clients_have_sessions_of_their_own_at_a_stateful_server_and_the_o
             ada.answers.set()
         assert said == {"one": "ada: one", "two": "ada: two"}
         assert sorted(own_sessions(served)) == ["local:ada", "local:bob"]
-        await until(lambda: sorted(each.client_id for each in served.up.sessions()) == ["local:ada", "local:bob"])
+        await until(lambda: sorted(each.client_id for each in served.up.sessions) == ["local:ada", "local:bob"])
 
 
 async def test_a_client_that_leaves_frees_its_sessions_at_once(tmp_path: Path) -> None:
@@ -647,7 +648,7 @@ async def test_a_question_waits_until_another_call_of_the_same_stateless_client_
             tasks.start_soon(call, client, "hold", "later")
             await until(lambda: "later" in gate.begun)
             tasks.start_soon(ask)
-            await until(lambda: served.up._lifecycle.lists.asks)
+            await until(lambda: served.up.lister.asks)
             await anyio.wait_all_tasks_blocked()
             assert bob.asked == []
             gate.goes_on["later"].set()
@@ -666,7 +667,7 @@ async def test_a_call_of_a_stateless_client_that_was_given_up_leaves_its_questio
             tasks.start_soon(call, client, "hold", "given up")
             await until(lambda: "given up" in gate.begun)
             tasks.cancel_scope.cancel()
-        await until(lambda: served.up._lifecycle.shared_questions.is_unused)  # type: ignore[union-attr]
+        await until(lambda: served.up.connector.shared_questions.is_unused)  # type: ignore[union-attr]
         result = await client.call_tool("up__ask", {"text": "who"})
         error: Any = result.structured_content
         assert "several calls" in error["error"]["message"]
@@ -732,7 +733,7 @@ def growing() -> ScriptedServer:
 
     async def grow(ctx: Any, given: dict[str, Any]) -> dict[str, Any]:
         if given["name"] == "plain":
-            fake.grown[ctx.session._connection] = [tool("grown", properties={"text": {"type": "string"}})]
+            fake.grown[connection_of(ctx)] = [tool("grown", properties={"text": {"type": "string"}})]
             await ctx.session.send_tool_list_changed()
         return text_result(given["name"])
 
@@ -783,7 +784,7 @@ async def test_a_stateful_server_whose_lists_are_known_is_started_by_the_first_c
     opened = fake.opened
     async with machine(tmp_path, {"up": fake}, per_client(fake)) as served, served.client(bob) as client:
         await lists(client, "plain")
-        await until(lambda: served.up.settled.is_set())
+        await until(lambda: served.up.connector.settled.is_set())
         fake.tools.append(tool("new", properties={"text": {"type": "string"}}))
         assert fake.opened == opened
         assert await call(client, "ask") == "ask"
@@ -800,13 +801,13 @@ async def test_a_stateful_server_whose_lists_are_known_is_started_by_the_first_c
 async def test_a_session_of_one_client_that_changes_all_the_time_is_listed_less_often(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(change_pace, "FREE_CHANGES", 2)
-    monkeypatch.setattr(change_pace, "FIRST_PAUSE", 3600.0)
-    monkeypatch.setattr(change_pace, "LONGEST_PAUSE", 3600.0)
+    monkeypatch.setattr(lister, "FREE_CHANGES", 2)
+    monkeypatch.setattr(lister, "FIRST_PAUSE", 3600.0)
+    monkeypatch.setattr(lister, "LONGEST_PAUSE", 3600.0)
     fake, bob = asking(), Person("bob")
 
     async def grow(ctx: Any, given: dict[str, Any]) -> dict[str, Any]:
-        grown = fake.grown.setdefault(ctx.session._connection, [])
+        grown = fake.grown.setdefault(connection_of(ctx), [])
         grown.append(tool(f"grown{len(grown)}"))
         await ctx.session.send_tool_list_changed()
         return text_result(given["name"])
@@ -838,12 +839,12 @@ async def test_three_clients_use_one_process_until_it_asks(tmp_path: Path) -> No
         await known(served, *clients)
         for client, person in zip(clients, people, strict=True):
             assert await call(client, "plain", person.name) == f"plain {person.name}"
-        [shared] = served.up.sessions()
+        [shared] = served.up.sessions
         assert shared.is_shared
         assert shared.pid is not None
         for client, person in zip(clients, people, strict=True):
             assert await call(client, "ask", "who") == f"{person.name}: who"
-        sessions = served.up.sessions()
+        sessions = served.up.sessions
         assert [each.client_id for each in sessions] == ["", "local:ada", "local:bob", "local:eve"]
         assert len({each.pid for each in sessions}) == 4
 
@@ -864,13 +865,8 @@ async def test_a_local_client_is_listed_what_is_for_clients_like_it(tmp_path: Pa
 
 
 def test_what_several_clients_can_be_asked_is_what_any_of_them_can() -> None:
-    def able(key: str, **announced: Any) -> Capabilities:
-        return Capabilities(key, announced)
-
-    one, other = (
-        able("1", elicitation={}, roots={"listChanged": False}),
-        able("2", elicitation={"url": {}}, sampling={}),
-    )
+    one = ClientCapabilities({"elicitation": {}, "roots": {"listChanged": False}})
+    other = ClientCapabilities({"elicitation": {"url": {}}, "sampling": {}})
     both = union(one, other)
     assert both.announced == {
         "elicitation": {"form": {}, "url": {}},
@@ -878,7 +874,7 @@ def test_what_several_clients_can_be_asked_is_what_any_of_them_can() -> None:
         "sampling": {},
     }
     assert union(both, one) == union(one, both) == union(both, both) == both
-    assert union(one, Capabilities()) is one
+    assert union(one, ClientCapabilities()) is one
     local = LocalClients()
     local.introduce("a", "a", one, None)
     local.introduce("b", "b", other, None)

@@ -12,6 +12,7 @@ import pytest
 from mcp.client.client import Client
 from mcp.shared.exceptions import MCPError
 
+from pml_gateway.mcp.sdk import connection_of
 from tests.support.asking import MODERN, Person, question_of
 from tests.support.memory import settings_for
 from tests.support.scripted_server import ScriptedServer, text_result, tool
@@ -36,7 +37,7 @@ class Upstream:
     async def ask(self, ctx: Any, text: str = "who") -> None:
         question = question_of("ask", text)
         try:
-            answer = await ctx.session._connection.send_raw_request(question["method"], question["params"])
+            answer = await connection_of(ctx).send_raw_request(question["method"], question["params"])
         except MCPError as error:
             self.outcomes.append(f"{error.code} {error.message}")
         except anyio.get_cancelled_exc_class():
@@ -62,7 +63,7 @@ class Upstream:
                     self.outcomes.append("cancelled")
             case "leave":
                 # Answers while its question is open.
-                connection = ctx.session._connection
+                connection = connection_of(ctx)
                 question = question_of("ask", "who")
 
                 async def abandoned() -> None:
@@ -105,7 +106,7 @@ def serving_with(folder: Path, upstream: Upstream, **limits: float) -> AbstractA
 
 
 def pool_of(served: Serving) -> Any:
-    return served.gateway.pool.upstreams["up"]._own_sessions
+    return served.gateway.pool.upstreams["up"].sessions.own
 
 
 @ERAS
@@ -119,7 +120,7 @@ async def test_a_client_that_leaves_cancels_its_call_and_what_it_was_asked(tmp_p
         # A stateless client was asked by a result; its call is given up once the time to answer is over.
         await until(lambda: upstream.outcomes)
         assert upstream.outcomes == ["cancelled"]
-        await until(lambda: all(not session.users for session in pool_of(served)._sessions))
+        await until(lambda: all(not session.users for session in pool_of(served)))
 
 
 @ERAS
@@ -133,7 +134,7 @@ async def test_a_call_that_is_cancelled_while_its_upstream_works_is_cancelled_th
             await upstream.waiting.wait()
             tasks.cancel_scope.cancel()
         await until(lambda: upstream.outcomes == ["cancelled"])
-        await until(lambda: all(not session.users for session in pool_of(served)._sessions))
+        await until(lambda: all(not session.users for session in pool_of(served)))
         await client.call_tool("up__plain", {})
 
 
@@ -212,7 +213,7 @@ async def test_a_question_nobody_answers_ends_at_its_own_limit(tmp_path: Path) -
 async def test_a_stateless_client_that_does_not_come_back_frees_the_call_and_its_session(tmp_path: Path) -> None:
     upstream = Upstream()
     meta: dict[str, Any] = {"io.modelcontextprotocol/clientCapabilities": {"elicitation": {"form": {}}}}
-    async with serving_with(tmp_path, upstream, question_timeout=0.2, max_sessions=1) as served:
+    async with serving_with(tmp_path, upstream, question_timeout=2, max_sessions=1) as served:
         params = {"name": "up__ask", "arguments": {}, "_meta": meta}
         first = await served.result("tools/call", params)
         assert first["resultType"] == "input_required"

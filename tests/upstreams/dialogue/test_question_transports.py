@@ -12,8 +12,11 @@ import anyio
 import pytest
 from mcp.client.client import Client
 from mcp.shared.exceptions import MCPError
+from starlette.responses import Response
 
 from pml_gateway.config.settings import Settings
+from pml_gateway.mcp.negotiation import HANDSHAKE, MODERN
+from pml_gateway.mcp.sdk import request_channel
 from pml_gateway.mcp.session import MAX_OPEN_REQUESTS
 from pml_gateway.mcp.transport import open_streams
 from tests.conformance import server as conformance_server
@@ -131,6 +134,31 @@ async def test_a_slow_server_is_asked_for_its_era_once_though_clients_give_up(tm
     assert starts.stat().st_size - before == 2
 
 
+async def test_a_server_that_did_not_say_its_era_when_it_was_listed_is_asked_again(tmp_path: Path) -> None:
+    app, refused = asking(modern=None).http_app(), list[bytes]()
+
+    async def starting(scope: Any, receive: Any, send: Any) -> None:
+        method = dict(scope.get("headers", ())).get(b"mcp-method")
+        if method == b"server/discover" and not refused:
+            refused.append(method)
+            await Response("starting", 503)(scope, receive, send)
+        else:
+            await app(scope, receive, send)
+
+    ada = Person("ada")
+    async with (
+        listening(starting) as port,
+        gateway_to(tmp_path, {"url": f"http://127.0.0.1:{port}/mcp"}) as served,
+        ada.client(served.url, modern=True) as client,
+    ):
+        connector = served.gateway.pool.upstreams["up"].connector
+        assert connector.era == HANDSHAKE
+        with anyio.fail_after(LIMIT):
+            result = await client.call_tool("up__ask", {"text": "who"})
+        assert result.content[0].text == "ada: who"  # type: ignore[union-attr]
+        assert connector.era == MODERN
+
+
 @pytest.mark.parametrize("transport", ["memory", "http", "sse"])
 @pytest.mark.slow
 async def test_what_a_server_asks_beside_all_that_may_be_open_is_refused_at_once(
@@ -144,7 +172,7 @@ async def test_what_a_server_asks_beside_all_that_may_be_open_is_refused_at_once
 
         async def ask() -> None:
             try:
-                answered.append(await ctx.session._request_outbound.send_raw_request(*question.values()))
+                answered.append(await request_channel(ctx).send_raw_request(*question.values()))
             except MCPError as error:
                 refused.append(error.message)
 

@@ -13,6 +13,7 @@ import pytest
 from mcp.client.client import Client
 from mcp.shared.exceptions import MCPError
 
+from pml_gateway.mcp.sdk import connection_of
 from tests.gateway.test_resource_subscriptions import subscribe, unsubscribe
 from tests.support.asking import Person
 from tests.support.scripted_server import EVERY_METHOD, ScriptedServer, resource, text_result, tool
@@ -36,7 +37,7 @@ class TellingUpstream(ScriptedServer):
         self.answer, self.handler = self.note, self.tell
 
     async def note(self, ctx: Any, method: str, params: dict[str, Any]) -> dict[str, Any] | None:
-        own = self.followed.setdefault(ctx.session._connection, set())
+        own = self.followed.setdefault(connection_of(ctx), set())
         if method == "resources/subscribe" and params["uri"] not in self.refused:
             own.add(params["uri"])
         if method == "resources/unsubscribe":
@@ -46,7 +47,7 @@ class TellingUpstream(ScriptedServer):
         return None
 
     async def tell(self, ctx: Any, call: dict[str, Any]) -> dict[str, Any]:
-        mine = ctx.session._connection
+        mine = connection_of(ctx)
         for connection, uris in list(self.followed.items()):
             for uri in sorted(uris) if call["name"] == "all" or connection is mine else ():
                 await connection.notify("notifications/resources/updated", {"uri": uri})
@@ -103,9 +104,9 @@ async def test_a_change_that_every_session_is_told_of_is_told_once(tmp_path: Pat
 async def test_a_session_that_a_call_opens_later_follows_as_well(tmp_path: Path) -> None:
     up = TellingUpstream()
     async with serving(tmp_path, {"up": up}) as served, following(served, "ada") as (ada, told):
-        sessions: Any = served.gateway.pool.upstreams["up"]._own_sessions
+        sessions: Any = served.gateway.pool.upstreams["up"].sessions.own
         await subscribe(ada, "x://a")
-        sessions._sessions[0].closing.set()
+        next(iter(sessions)).closing.set()
         await until(lambda: len(sessions) == 0)
         await ada.call_tool("up__mine", {})
         await until(lambda: told == ["x://a"])

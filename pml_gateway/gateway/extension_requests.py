@@ -1,0 +1,293 @@
+"""Requests and notifications of protocol extensions, relayed to the servers that declare extensions.
+
+Most are for one server. The skills of all servers are one list.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import anyio
+from mcp.shared.exceptions import MCPError
+from mcp_types.jsonrpc import METHOD_NOT_FOUND
+
+from pml_gateway.catalog.prompts_and_resources import OfferKind, Route
+from pml_gateway.catalog.public_uris import with_public_uris
+from pml_gateway.config.servers import disabled_tools
+from pml_gateway.errors import GatewayError
+from pml_gateway.gateway.call import Attempt, CallContext, Calls, Decision
+from pml_gateway.gateway.calling import ask_upstream
+from pml_gateway.gateway.gateway import Gateway
+from pml_gateway.gateway.request import Context, given_capabilities, options_of, own_params
+from pml_gateway.gateway.state import GatewayState
+from pml_gateway.log import get_logger
+from pml_gateway.mcp.capabilities import EXTENSIONS
+from pml_gateway.policy.view import View
+from pml_gateway.results.answers import as_rpc_error, carried
+from pml_gateway.types import JsonObject
+from pml_gateway.upstreams.session_choice import late
+
+logger = get_logger(__name__)
+
+NOTIFY_SECONDS = 5.0
+"""Seconds until a notification that a server does not take is dropped."""
+
+MAX_ROUTES = 3
+"""Maximum number of servers that are asked in turn about one URI."""
+
+SKILLS = "io.modelcontextprotocol/skills"
+LIST_SKILLS = "skills/list"
+OF_SKILLS = frozenset({LIST_SKILLS, "skills/get", "resources/directory/read"})
+"""The methods of the extension for skills; URIs in their answers are those under which clients read the files."""
+
+SKILLS_SECONDS = 10.0
+"""Seconds until servers that have not listed their skills are left out."""
+
+MAX_SKILL_PAGES = 50
+MAX_SKILLS = 2000
+MAX_SKILLS_SIZE = 4 * 1024**2
+"""Maximum pages, skills and characters that are listed of one server."""
+
+VERBATIM = ("frontmatter", "_meta")
+"""The members of an entry that are passed on unchanged."""
+
+MAX_DEPTH = 5
+"""Maximum depth of an answer about skills; what is deeper is left out."""
+
+
+def not_found(method: str) -> MCPError:
+    """Return the SDK's error for a method that nobody serves."""
+    return MCPError(METHOD_NOT_FOUND, "Method not found", method)
+
+
+class ExtensionRelay:
+    """Relays methods beyond the protocol for clients that declare extensions."""
+
+    def __init__(self, gateway: Gateway, calls: Calls) -> None:
+        self._gateway = gateway
+        self._calls = calls
+
+    async def request(self, ctx: Context) -> JsonObject:
+        """Return the answer of the first server that knows the method, or the skills of all.
+
+        Raises:
+            MCPError: no server knows it, or the server's error.
+        """
+        state = await self._gateway.wait_for_tools()
+        context = CallContext(
+            self._gateway, self._calls, state, state.view(ctx.scope.client), ctx.scope, options_of(ctx)
+        )
+        kind = SkillList if ctx.method == LIST_SKILLS else ExtensionRequest
+        try:
+            return await carried(await kind(context, ctx.method, own_params(ctx)).run())
+        except GatewayError as error:
+            raise as_rpc_error(error) from error
+
+    async def notify(self, ctx: Context) -> None:
+        """Pass on a notification if it is certain for which server it is."""
+        if not given_capabilities(ctx).extended:
+            return
+        state = self._gateway.state
+        routes = routes_of(state, state.view(ctx.scope.client), ctx.method, own_params(ctx))
+        if len(routes) != 1:
+            return
+        [(upstream_id, params)] = routes
+        upstream = self._gateway.pool.upstreams.get(upstream_id)
+        if upstream is not None:
+            with anyio.move_on_after(NOTIFY_SECONDS):
+                await upstream.sessions.notify(ctx.scope.client.id, ctx.method, params)
+
+
+class ExtensionRequest(Attempt):
+    """A request whose method belongs to an extension."""
+
+    def __init__(self, context: CallContext, method: str, params: JsonObject) -> None:
+        super().__init__(context, method, method, params)
+        self._routes: list[tuple[str, JsonObject]] = []
+
+    def resolve(self) -> None:
+        """Find the servers that may know the method."""
+        self._routes = routes_of(self.context.state, self.context.view, self.method, self.arguments)
+        if self._routes:
+            self.server = self._routes[0][0]
+
+    async def authorise(self) -> Decision:
+        """Allow it: only visible servers are asked, and none for anything hidden."""
+        return None
+
+    async def send(self) -> JsonObject:
+        """Ask one server after the other until one knows the method."""
+        gateway = self.context.gateway
+        for upstream_id, params in self._routes:
+            self.server = upstream_id
+            try:
+                result = await ask_upstream(gateway, upstream_id, self.method, params, self.context.options, once=True)
+            except GatewayError as error:
+                if error.details.get("jsonrpc_code") != METHOD_NOT_FOUND:
+                    raise
+            else:
+                return self._public(upstream_id, result, params.get("uri"))
+        raise not_found(self.method)
+
+    def _public(self, upstream_id: str, result: JsonObject, sent: object = None) -> JsonObject:
+        """Return an answer with URIs as clients know them; the server was `sent` its own for the one asked for."""
+        offers = self.context.gateway.state.catalog.offers
+        if self.method not in OF_SKILLS:
+            return with_public_uris(result, upstream_id, offers)
+
+        def public(uri: str) -> str:
+            return str(self.arguments["uri"]) if uri == sent else offers.public_uri(upstream_id, uri)
+
+        def permits(uri: str) -> bool:
+            return self.context.view.offers.permits(upstream_id, uri)
+
+        changed: JsonObject = _Uris(public, permits).replaced(result, MAX_DEPTH)
+        return changed
+
+
+class SkillList(ExtensionRequest):
+    """The skills of all visible servers, as one list without pages."""
+
+    async def send(self) -> JsonObject:
+        """Ask every server at once; those that fail or are slow are left out, unless all are."""
+        servers = [upstream_id for upstream_id, _ in self._routes]
+        found: dict[str, list[JsonObject]] = {}
+        failures: list[GatewayError] = []
+
+        async def ask(upstream_id: str) -> None:
+            try:
+                found[upstream_id] = await self._skills_of(upstream_id)
+            except GatewayError as error:
+                logger.debug("skills not listed: %s", error)
+                failures.append(error)
+
+        if not servers:
+            raise not_found(self.method)
+        with anyio.move_on_after(SKILLS_SECONDS):
+            async with anyio.create_task_group() as tasks:
+                for upstream_id in servers:
+                    tasks.start_soon(ask, upstream_id)
+        if not found:
+            raise failures[0] if failures else late(servers[0], self.method, SKILLS_SECONDS, "unknown")
+        skills = [each for upstream_id in servers for each in found.get(upstream_id, ())]
+        return {"skills": skills, "ttlMs": 0, "cacheScope": "private"}
+
+    async def _skills_of(self, upstream_id: str) -> list[JsonObject]:
+        """Return the skills of one server whose files this client may read."""
+        permits, options = self.context.view.offers.permits, self.context.options
+        skills: list[JsonObject] = []
+        left, cursors = MAX_SKILLS_SIZE, set[str]()
+        cursor: JsonObject = {}
+        while len(skills) < MAX_SKILLS:
+            page = await ask_upstream(self.context.gateway, upstream_id, self.method, cursor, options)
+            listed = page.get("skills")
+            for each in (listed if isinstance(listed, list) else [])[: MAX_SKILLS - len(skills)]:
+                if not isinstance(each, dict) or not permits(upstream_id, str(each.get("uri"))):
+                    continue
+                if (left := left - len(json.dumps(each))) < 0:
+                    return skills
+                skills.append(self._public(upstream_id, each))
+            following = page.get("nextCursor")
+            # A repeated cursor would loop for ever.
+            if not isinstance(following, str) or following in cursors or len(cursors) >= MAX_SKILL_PAGES:
+                break
+            cursors.add(following)
+            cursor = {"cursor": following}
+        return skills
+
+
+@dataclass(frozen=True, slots=True)
+class _Uris:
+    """Replaces the URIs in an answer about skills, and leaves out list members that the client may not read."""
+
+    public: Callable[[str], str]
+    permits: Callable[[str], bool]
+
+    def replaced(self, value: Any, depth: int) -> Any:
+        match value:
+            case dict() if depth:
+                return {key: self._member(key, each, depth) for key, each in value.items()}
+            case list() if depth:
+                return [self.replaced(each, depth - 1) for each in value if self._is_readable(each)]
+            case dict() | list():
+                return None
+        return value
+
+    def _member(self, key: str, value: Any, depth: int) -> Any:
+        if key in VERBATIM:
+            return value
+        return self.public(value) if key == "uri" and isinstance(value, str) else self.replaced(value, depth - 1)
+
+    def _is_readable(self, member: Any) -> bool:
+        uri = member.get("uri") if isinstance(member, dict) else None
+        return not isinstance(uri, str) or self.permits(uri)
+
+
+def routes_of(state: GatewayState, view: View, method: str, params: JsonObject) -> list[tuple[str, JsonObject]]:
+    """Return the visible servers that a message may be for, each with its params as it knows them.
+
+    A message that names a visible tool, prompt or resource is for its server. One that names something hidden, held
+    back or switched off is for none.
+    """
+    servers = _with_extension(view, method)
+    sent = dict(params)
+    if (name := params.get("name")) is not None:
+        owner = _owner(view, name)
+        if owner is not None:
+            servers = [each for each in servers if each == owner.upstream_id]
+            sent["name"] = owner.uri
+        elif _may_be_hidden(state, view, name):
+            return []
+    if (uri := params.get("uri")) is None:
+        return [(upstream_id, sent) for upstream_id in servers]
+    routes = view.offers.routes(uri) if isinstance(uri, str) else []
+    found = [(each.upstream_id, {**sent, "uri": each.uri}) for each in routes if each.upstream_id in servers]
+    return found[:MAX_ROUTES]
+
+
+def _with_extension(view: View, method: str) -> list[str]:
+    """Return the visible servers that may know a method.
+
+    Those are the ones with its extension. If that is unknown, they are all that declare an extension, or else an
+    experimental capability.
+    """
+    said = [
+        (upstream_id, offers.capabilities)
+        for upstream_id, offers in view.said.items()
+        if offers is not None and offers.capabilities.is_extended and view.sees_any_of(upstream_id)
+    ]
+    if method in OF_SKILLS:
+        return [upstream_id for upstream_id, capabilities in said if capabilities.has_extension(SKILLS)]
+    named = [upstream_id for upstream_id, capabilities in said if EXTENSIONS in capabilities.announced]
+    return named or [upstream_id for upstream_id, _ in said]
+
+
+def _owner(view: View, name: object) -> Route | None:
+    """Return the server of a visible tool or prompt, and its own name there."""
+    if not isinstance(name, str):
+        return None
+    if (tool := view.resolve(name)) is not None:
+        return Route(tool.upstream_id, tool.name)
+    prompt = view.offers.find(OfferKind.PROMPT, name)
+    return None if prompt is None else Route(prompt.upstream_id, prompt.name)
+
+
+def _may_be_hidden(state: GatewayState, view: View, name: object) -> bool:
+    """Return True if a name without a visible owner may belong to something hidden, held back or switched off.
+
+    Anything but a string may.
+    """
+    if not isinstance(name, str):
+        return True
+    catalog = view.catalog
+    catalogs = [catalog, *([] if catalog.held is None else [catalog.held])]
+    return (
+        catalog.ownership.claim(name) is not None
+        or any(name in each.own_names or each.by_name(name) is not None for each in catalogs)
+        or catalog.offers.find(OfferKind.PROMPT, name) is not None
+        or any(offer.name == name for offer in catalog.offers.of_kind(OfferKind.PROMPT))
+        or any(name == tool for _, tool in disabled_tools(state.settings.servers))
+    )

@@ -1,0 +1,1 @@
+"""Answers: one function for each operation of one gateway, which returns its result."""

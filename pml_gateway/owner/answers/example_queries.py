@@ -1,0 +1,98 @@
+"""Example queries of a gateway's current tools: read, and learned from use."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import anyio.to_thread
+
+from pml_gateway.catalog.model import CatalogTool
+from pml_gateway.config.problems import server_entry
+from pml_gateway.example_queries.learning import learned
+from pml_gateway.example_queries.library import ExampleOrigin, ExampleQuery
+from pml_gateway.example_queries.sources import tool_digest
+from pml_gateway.gateway.call import find
+from pml_gateway.gateway.gateway import Gateway
+from pml_gateway.gateway.state import GatewayState, documents
+from pml_gateway.index import EmbeddingCache, load_embedder
+from pml_gateway.owner.context import OperationContext
+from pml_gateway.owner.results import KnownExamples, LearnedExamples
+from pml_gateway.policy.principal import LOCAL, OWNER
+from pml_gateway.usage.history import RecordFilter, read_history
+
+
+async def examples(context: OperationContext, names: list[str], server: str | None) -> KnownExamples:
+    """Return the tools that are named, of a server, or all, with their examples.
+
+    Raises:
+        GatewayError: there is no such tool or server.
+    """
+    state, rows = await tools_with_examples(context.gateway)
+    return {
+        "tools": [
+            {
+                "name": tool.qualified_name,
+                "server": tool.upstream_id,
+                "digest": tool_digest(tool),
+                "task_only": tool.task_only,
+                "examples": [{"text": each.text, "origin": each.origin.value} for each in rows[tool.qualified_name]],
+            }
+            for tool in _chosen(state, names, server)
+        ],
+        "digests": [tool_digest(tool) for tool in state.catalog.tools],
+    }
+
+
+async def learn_examples(context: OperationContext) -> LearnedExamples:
+    """Return the recorded searches after which a tool was called, as examples of that tool."""
+    state, rows = await tools_with_examples(context.gateway)
+    catalog = state.catalog
+    tools = {(tool.upstream_id, tool.name): tool for tool in catalog.tools}
+    others = [tuple(each for each in known if each.origin is not ExampleOrigin.USE) for known in rows.values()]
+
+    def read() -> dict[str, tuple[str, ...]]:
+        calls = read_history(context.paths.usage_file, RecordFilter(context.identity)).calls
+        asked = [
+            (tools[call.tool].qualified_name, call.query)
+            for call in calls
+            if call.succeeded and call.query and call.tool in tools
+        ]
+        if not asked:
+            return {}
+        embedder = load_embedder(state.settings.search.model)
+        cache = EmbeddingCache.of_catalog(context.paths.cache_dir, len(catalog.tools))
+        return learned(documents(catalog.tools, catalog.ownership, others), asked, embedder, cache)
+
+    found = await anyio.to_thread.run_sync(read)
+    return {
+        "tools": [
+            {
+                "server": tool.upstream_id,
+                "name": tool.name,
+                "digest": tool_digest(tool),
+                "examples": [*found[tool.qualified_name]],
+            }
+            for tool in catalog.tools
+            if tool.qualified_name in found
+        ]
+    }
+
+
+async def tools_with_examples(gateway: Gateway) -> tuple[GatewayState, dict[str, tuple[ExampleQuery, ...]]]:
+    """Return the state, and the examples of each tool of its catalog by name."""
+    state = await gateway.wait_for_tools()
+    tools = state.catalog.tools
+    asked = await anyio.to_thread.run_sync(gateway.shared.examples.of, tools, state.settings.servers)
+    return state, {tool.qualified_name: each for tool, each in zip(tools, asked, strict=True)}
+
+
+def _chosen(state: GatewayState, names: Sequence[str], server: str | None) -> list[CatalogTool]:
+    view = state.view(LOCAL)
+    if server is not None:
+        server_entry(state.settings, server)
+    wanted = (
+        {find(view, name, OWNER).qualified_name for name in names}
+        if names
+        else {tool.qualified_name for tool in view.tools if server in (None, tool.upstream_id)}
+    )
+    return [tool for tool in state.catalog.tools if tool.qualified_name in wanted]

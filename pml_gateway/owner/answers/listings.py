@@ -1,0 +1,135 @@
+"""The catalog, what one client gets of it, and why, as rows for people and programs."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import anyio.to_thread
+
+from pml_gateway.catalog.model import CatalogTool
+from pml_gateway.config.problems import client_entry
+from pml_gateway.config.servers import disabled_tools
+from pml_gateway.exposure.history import NOTHING_FOLLOWED, Followed
+from pml_gateway.gateway.state import GatewayState
+from pml_gateway.gateway.tool_list import legacy_definition, own_definitions
+from pml_gateway.owner.context import OperationContext
+from pml_gateway.owner.results import ExplainedTools, ListedTools, ToolRow
+from pml_gateway.policy.principal import LOCAL, Principal, configured
+from pml_gateway.reports.verdicts import unlisted, verdicts
+from pml_gateway.text import first_sentence
+from pml_gateway.types import MODES, ExposureMode
+
+
+async def tools(
+    context: OperationContext, query: str | None, client: str | None, is_mode_given: bool, as_client: bool
+) -> ListedTools:
+    """Return the `tools` as rows, and the servers with unknown tools; with `as_client`, as a client gets them."""
+    gateway = context.gateway
+    state = await gateway.wait_for_tools()
+    viewer = _client(state, client)
+    intent = query or _intent(state, viewer)
+    mode = _mode(state, viewer, is_mode_given=is_mode_given) if as_client else ExposureMode.FULL_PROXY
+    if intent is not None and MODES[mode].reads_intent:
+        state = await gateway.wait_for_search(30)
+    view = state.view(viewer)
+    namespaces = state.namespaces(view)
+    exposure = await anyio.to_thread.run_sync(state.expose, view, mode, intent)
+    meta = own_definitions(state, view, exposure) if as_client else []
+    rows = [
+        _row(each["name"], "namespace" if each["name"] in namespaces else "meta-tool", each["description"])
+        for each in meta
+    ]
+    rows += [
+        _row(
+            listed.tool.qualified_name,
+            listed.reason.value if as_client else None,
+            listed.tool.description,
+            listed.tool,
+            listed.score,
+        )
+        for listed in exposure.tools
+    ]
+    rows += [
+        _row(tool.qualified_name, "legacy", legacy_definition(state, view, tool)["description"], tool)
+        for tool in exposure.legacy
+    ]
+    return {"tools": rows, "unlisted": list(gateway.unlisted())}
+
+
+def _row(
+    name: str, reason: str | None, description: str, tool: CatalogTool | None = None, score: float | None = None
+) -> ToolRow:
+    return {
+        "name": name,
+        "server": tool.upstream_id if tool is not None else None,
+        "reason": reason,
+        "score": score,
+        "state": "" if tool is None else "stale" if tool.stale else "ok",
+        "effect": None if tool is None else tool.effect.value,
+        "description": first_sentence(description, 70),
+    }
+
+
+async def explain(
+    context: OperationContext, query: str | None, client: str | None, is_mode_given: bool, searched: list[str]
+) -> ExplainedTools:
+    """Every tool, with why a client of the mode would be listed it or not after these searches, the last one newest."""
+    state = await context.gateway.wait_for_search(60)
+    viewer = _client(state, client)
+    view = state.view(viewer)
+    mode, intent = _mode(state, viewer, is_mode_given=is_mode_given), query or _intent(state, viewer)
+    settings = state.settings.gateway
+    followed = Followed(tuple(reversed(searched))) if settings.follow == "searches" else NOTHING_FOLLOWED
+    judged = await anyio.to_thread.run_sync(
+        lambda: verdicts(
+            mode,
+            view.tools,
+            partial(state.select, view),
+            settings,
+            intent,
+            state.used(view),
+            ownership=state.catalog.ownership,
+            followed=followed,
+        )
+    )
+    excluded = filter(None, map(view.exclusion, state.catalog.tools))
+    return {
+        "mode": mode.value,
+        "intent": intent,
+        "follow": settings.follow,
+        "client": viewer.shown,
+        "direct_calls": settings.direct_calls,
+        "tools": [
+            # Listed tools first, then the others, each best first.
+            *sorted(judged, key=lambda each: (not each["listed"], each["place"] or len(judged), each["name"])),
+            *(
+                unlisted(each.tool.qualified_name, each.tool.upstream_id, each.rule.value, each.pattern)
+                for each in excluded
+            ),
+            *(
+                unlisted(f"{server}:{name}", server, "disabled", f"servers.{server}.tools.{name}.enabled")
+                for server, name in disabled_tools(state.settings.servers)
+            ),
+        ],
+    }
+
+
+def _client(state: GatewayState, name: str | None) -> Principal:
+    """Return the client of this name in the configuration, without its key; whoever runs the command if none is named.
+
+    Raises:
+        UsageError: no such client.
+    """
+    if name is None:
+        return LOCAL
+    client_entry(state.settings, name)
+    return configured(state.settings)[name]
+
+
+def _mode(state: GatewayState, client: Principal, *, is_mode_given: bool) -> ExposureMode:
+    """Return the mode asked for, else the client's own, else the gateway's."""
+    return state.settings.gateway.tools_exposure if is_mode_given or client.mode is None else client.mode
+
+
+def _intent(state: GatewayState, client: Principal) -> str | None:
+    return client.intent or state.settings.gateway.intent

@@ -1,0 +1,86 @@
+"""A process that serves, and the operations of its owner on it and on all of its gateways."""
+
+from __future__ import annotations
+
+import os
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import Annotated
+
+import anyio
+from pydantic import Field
+
+from pml_gateway.errors import UsageError
+from pml_gateway.owner.results import ModelOfClient, Reconnecting, WrittenText
+from pml_gateway.reports.status import ProcessStatus, read_logins
+from pml_gateway.serve.runtime import Runtime
+from pml_gateway.serve.sampling import MAX_PROMPT, MAX_SECONDS, MAX_TOKENS, ClientModel
+
+REFRESH_SECONDS = 20.0
+"""Time limit in seconds for all servers to list their tools again."""
+
+DRAIN_SECONDS = 60.0
+"""Maximum seconds that requests in flight get when the gateway ends on purpose."""
+
+
+class ServingProcess(ABC):
+    """A process that serves: the gateway of this machine, which has more operations, or one of its own."""
+
+    def __init__(self, model: ClientModel) -> None:
+        self._model = model
+
+    @property
+    @abstractmethod
+    def runtimes(self) -> Sequence[Runtime]:
+        """Its open gateways."""
+
+    @abstractmethod
+    def snapshot(self) -> ProcessStatus:
+        """Return its state, its clients and its servers."""
+
+    async def status(self) -> ProcessStatus:
+        """Return its status after a look at the logins, which other processes change."""
+        for runtime in self.runtimes:
+            await read_logins(runtime.gateway)
+        return self.snapshot()
+
+    async def refresh(self) -> ProcessStatus:
+        """Have every server list its tools again."""
+        async with anyio.create_task_group() as tasks:
+            for runtime in self.runtimes:
+                tasks.start_soon(runtime.gateway.refresh, REFRESH_SECONDS)
+        return await self.status()
+
+    async def reload(self) -> ProcessStatus:
+        """Load the configuration of every gateway and serve by it.
+
+        Raises:
+            UsageError: a configuration is broken; the one before it serves on.
+        """
+        problems = [problem for runtime in self.runtimes if (problem := await runtime.reload()) is not None]
+        if problems:
+            raise UsageError("; ".join(dict.fromkeys(problems)))
+        return self.snapshot()
+
+    async def reconnect(self, server: str) -> Reconnecting:
+        """Connect to a server anew, as after a login."""
+        pools = (runtime.gateway.pool.upstreams for runtime in self.runtimes)
+        found = [pool[server] for pool in pools if server in pool]
+        if not found:
+            raise UsageError("no such server")
+        for upstream in found:
+            upstream.connector.reconnect()
+        return {"reconnecting": server, "pid": os.getpid()}
+
+    async def client(self) -> ModelOfClient:
+        """Return the client whose language model can be asked, or why there is none."""
+        return {**self.snapshot(), "client": self._model.name, "refusal": self._model.refusal}
+
+    async def sample(
+        self,
+        prompt: Annotated[str, Field(min_length=1, max_length=MAX_PROMPT)],
+        max_tokens: Annotated[int, Field(gt=0, le=MAX_TOKENS)],
+        seconds: Annotated[float, Field(gt=0, le=MAX_SECONDS)],
+    ) -> WrittenText:
+        """Return the `text` that the language model of a client writes. No tools, no context, no other method."""
+        return {"text": await self._model.answer(prompt, max_tokens, seconds)}

@@ -1,0 +1,180 @@
+"""Results of the owner's operations, as JSON has them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NotRequired, TypedDict
+
+from pml_gateway.reports.status import ProcessStatus
+from pml_gateway.reports.verdicts import ExplainedTool
+from pml_gateway.reports.workflows import CheckedWorkflow
+from pml_gateway.types import JsonObject
+
+
+class Reconnecting(TypedDict):
+    """Server to which a process connects anew."""
+
+    reconnecting: str
+    pid: int
+
+
+class ModelOfClient(ProcessStatus):
+    """Process with the client whose language model can be asked, or the reason why none can."""
+
+    client: str | None
+    refusal: str | None
+
+
+class WrittenText(TypedDict):
+    """Text that a client's language model wrote."""
+
+    text: str
+
+
+class Listening(TypedDict):
+    """Address at which the gateway is served over HTTP."""
+
+    url: str
+
+
+class Ended(TypedDict):
+    """Number of clients whose requests were cut off; `http` has the arguments of that operation for the next one."""
+
+    unfinished: int
+    http: Mapping[str, Any] | None
+
+
+class ToolResult(TypedDict):
+    """Result of a tool, as of MCP."""
+
+    content: list[JsonObject]
+    structuredContent: NotRequired[JsonObject]
+    isError: NotRequired[bool]
+
+
+class CalledTool(TypedDict, total=False):
+    """Result of the tool, or the error in the words of the command line."""
+
+    answer: ToolResult
+    wrong: JsonObject
+
+
+class ToolDescription(TypedDict):
+    """Name, description and parameters of a tool."""
+
+    name: str
+    description: str
+    inputSchema: JsonObject
+
+
+class ToolRow(TypedDict):
+    """Row of a list of tools; `reason` says what lists it for a client, `state` is `ok` or `stale`.
+
+    `effect` is `read`, `write`, `destructive` or `unknown`; None for the gateway's own tools.
+    """
+
+    name: str
+    server: str | None
+    reason: str | None
+    score: float | None
+    state: str
+    effect: str | None
+    description: str
+
+
+class ListedTools(TypedDict):
+    """List of tools, and the servers with unknown tools."""
+
+    tools: list[ToolRow]
+    unlisted: list[str]
+
+
+class ExplainedTools(TypedDict):
+    """List that a client gets, explained for every tool."""
+
+    mode: str
+    intent: str | None
+    follow: str
+    client: str
+    direct_calls: str
+    tools: list[ExplainedTool]
+
+
+class ListedOffers(TypedDict):
+    """Prompts, resources and templates by kind, errors of servers that could not be asked, and the number of all."""
+
+    listed: dict[str, list[JsonObject]]
+    failed: dict[str, str]
+    servers: int
+
+
+class GotPrompt(TypedDict):
+    """Prompt, as of MCP."""
+
+    description: NotRequired[str]
+    messages: list[JsonObject]
+
+
+class ReadResource(TypedDict):
+    """Contents of a resource, as of MCP."""
+
+    contents: list[JsonObject]
+
+
+class Workflows(TypedDict):
+    """Workflows of the configuration."""
+
+    workflows: list[CheckedWorkflow]
+
+
+class Started(TypedDict):
+    """Servers that are ready, that failed, with the reason, and that are still starting."""
+
+    ready: list[str]
+    failed: dict[str, str]
+    starting: list[str]
+
+
+class StarterQueries(TypedDict):
+    """Rows of a file of queries."""
+
+    queries: list[JsonObject]
+
+
+class ExampleText(TypedDict):
+    """Example query and its origin."""
+
+    text: str
+    origin: str
+
+
+class ExamplesOfTool(TypedDict):
+    """Examples of one tool; `digest` is that of its definition."""
+
+    name: str
+    server: str
+    digest: str
+    task_only: bool
+    examples: list[ExampleText]
+
+
+class KnownExamples(TypedDict):
+    """Chosen tools with their examples, and the digests of all definitions of the catalog."""
+
+    tools: list[ExamplesOfTool]
+    digests: list[str]
+
+
+class LearnedTool(TypedDict):
+    """Searches after which a tool was called, as examples of it."""
+
+    server: str
+    name: str
+    digest: str
+    examples: list[str]
+
+
+class LearnedExamples(TypedDict):
+    """Examples from use."""
+
+    tools: list[LearnedTool]

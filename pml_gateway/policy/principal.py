@@ -1,0 +1,118 @@
+"""The principal of a request: identified by its origin and key, never by the name that it gives."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from functools import cached_property, lru_cache
+from typing import assert_never
+
+from pml_gateway.config.settings import Settings
+from pml_gateway.policy.rules import EVERYTHING, Rules
+from pml_gateway.quotas import quota_key_of_address
+from pml_gateway.types import ExposureMode
+
+
+class PrincipalKind(StrEnum):
+    """The way in which a principal was identified."""
+
+    LOCAL = "local"
+    """A process of the gateway's owner, over stdio."""
+    OWNER = "owner"
+    """The gateway's owner, who runs commands."""
+    CLIENT = "client"
+    """The holder of a configured key."""
+    USER = "user"
+    """The user who logged in at a FastMCP server."""
+    ANONYMOUS = "anonymous"
+    """A request without a key, where none is configured."""
+
+
+@dataclass(frozen=True)
+class Principal:
+    """The client of a request: its rules, and the mode and intent that its owner set for it.
+
+    `client_capabilities` are the questions that its client supports, by which some servers choose their offers. What it
+    holds is counted for `quota_key`: its own id, or that of all without a key at its address.
+    """
+
+    id: str
+    kind: PrincipalKind
+    rules: Rules = EVERYTHING
+    mode: ExposureMode | None = None
+    intent: str | None = None
+    client_capabilities: str = ""
+    quota_key: str = ""
+
+    def __post_init__(self) -> None:
+        if not self.quota_key:
+            object.__setattr__(self, "quota_key", self.id)
+
+    @cached_property
+    def shown(self) -> str:
+        """Return its name for logs and records: that of a configured client, else the kind; session ids are keys."""
+        return self.id.removeprefix(_CONFIGURED) if self.kind is PrincipalKind.CLIENT else self.kind.value
+
+    @property
+    def has_own_records(self) -> bool:
+        """Return True if nobody else is recorded under its `shown` name."""
+        match self.kind:
+            case PrincipalKind.CLIENT:
+                return self.shown not in _KINDS
+            case PrincipalKind.LOCAL | PrincipalKind.OWNER:
+                return True
+            case PrincipalKind.USER | PrincipalKind.ANONYMOUS:
+                return False
+            case _ as unknown:
+                assert_never(unknown)
+
+    @property
+    def account(self) -> str:
+        """Return the owner of its sessions over HTTP: itself with its key, or all that have none."""
+        return ANONYMOUS.id if self.kind is PrincipalKind.ANONYMOUS else self.id
+
+
+_CONFIGURED = f"{PrincipalKind.CLIENT}:"
+_KINDS = frozenset(kind.value for kind in PrincipalKind)
+
+LOCAL = Principal("local", PrincipalKind.LOCAL)
+"""The client that started the gateway as a stdio process."""
+
+OWNER = Principal("owner", PrincipalKind.OWNER)
+
+ANONYMOUS = Principal("anonymous", PrincipalKind.ANONYMOUS)
+"""All HTTP requests without a key and a session, if no keys are configured."""
+
+
+def local_client(name: str) -> Principal:
+    """Return one of several local clients, with the rights of `LOCAL`."""
+    return Principal(f"{LOCAL.id}:{name}", PrincipalKind.LOCAL)
+
+
+@lru_cache(4096)
+def anonymous_at(address: str) -> Principal:
+    """Return the principal for requests without a key from this address."""
+    return replace(ANONYMOUS, quota_key=quota_key_of_address(address))
+
+
+def anonymous_session(session_id: str, quota_key: str = "") -> Principal:
+    """Return the principal of one session without a key; what it holds is its own unless it is an address's."""
+    return Principal(f"session:{session_id}", PrincipalKind.ANONYMOUS, quota_key=quota_key)
+
+
+def configured(settings: Settings) -> dict[str, Principal]:
+    """Return the principals that have a key, by their names in the configuration."""
+    return {
+        name: Principal(
+            f"{_CONFIGURED}{name}", PrincipalKind.CLIENT, Rules(entry.allow, entry.deny), entry.mode, entry.intent
+        )
+        for name, entry in settings.clients.items()
+    }
+
+
+def current(principal: Principal, settings: Settings) -> Principal | None:
+    """Return the principal of long-lived state under the current settings; None if it may no longer ask."""
+    if principal.kind is PrincipalKind.CLIENT:
+        now = configured(settings).get(principal.shown)
+        return None if now is None else replace(now, client_capabilities=principal.client_capabilities)
+    return None if settings.requires_keys and principal.kind is not PrincipalKind.LOCAL else principal

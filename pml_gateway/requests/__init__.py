@@ -1,1 +1,0 @@
-"""Requests: what people ask who need a tool, kept per definition, as evidence for search and nothing else."""

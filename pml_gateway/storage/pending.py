@@ -1,0 +1,96 @@
+"""Suspended runs and calls that wait for an answer, each for one owner and one request."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import secrets
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+from pml_gateway.errors import ErrorCode, ToolCallError
+from pml_gateway.quotas import Holdings
+from pml_gateway.types import JsonObject
+
+MAX_SECONDS = 900.0
+"""Maximum time in seconds that anything waits: a person has to answer, and the client asks again in between."""
+
+MAX_PENDING = 512
+"""Maximum number of entries of a table: each may hold a request of its server open, or the results of a plan."""
+
+Payload = TypeVar("Payload")
+
+
+class PendingNotFoundError(ToolCallError):
+    """Nothing waits under this state for this request; unknown, foreign and expired states look the same."""
+
+    code = ErrorCode.NOT_FOUND
+
+
+@dataclass(frozen=True, slots=True)
+class _Entry(Generic[Payload]):
+    request: tuple[str, str]
+    payload: Payload
+    expires_at: float
+
+
+class PendingTable(Generic[Payload]):
+    """Entries by the secret state that their owner sends to continue, each usable once and for a limited time."""
+
+    def __init__(
+        self,
+        name: str,
+        seconds: float = MAX_SECONDS,
+        *,
+        give_up: Callable[[Payload], None] = lambda _: None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """`name` says in errors what waits; `give_up` is called for what is dropped before it goes on."""
+        self._name = name
+        self._seconds = seconds
+        self._give_up = give_up
+        self._clock = clock
+        self._entries: dict[str, _Entry[Payload]] = {}
+        self._held: Holdings[str] = Holdings()
+
+    def add(self, payload: Payload, *, owner: str, quota_key: str, fingerprint: str) -> str:
+        """Keep a payload and return its state; without room, drop the oldest of the quota that holds most."""
+        now, state = self._clock(), secrets.token_urlsafe(24)
+        for old in [old for old, entry in self._entries.items() if entry.expires_at <= now]:
+            self._give_up(self._remove(old))
+        self._entries[state] = _Entry((owner, fingerprint), payload, now + self._seconds)
+        self._held.note(state, quota_key)
+        while len(self._held) > MAX_PENDING and (oldest := self._held.first_to_go()) is not None:
+            self._give_up(self._remove(oldest))
+        return state
+
+    def take(self, state: str, *, owner: str, fingerprint: str) -> Payload:
+        """Remove and return a payload.
+
+        Raises:
+            PendingNotFoundError: nothing of this owner waits under this state for this request.
+        """
+        entry, request = self._entries.get(state), (owner, fingerprint)
+        if entry is None or entry.request != request or entry.expires_at <= self._clock():
+            raise PendingNotFoundError(
+                f"no {self._name} of this request waits under this requestState",
+                hint=f"send the same request as before, within {self._seconds:g} s and once; else start it anew",
+            )
+        return self._remove(state)
+
+    def drop(self, is_over: Callable[[Payload], bool]) -> None:
+        """Give up each payload for which `is_over` returns True."""
+        for state in [state for state, entry in self._entries.items() if is_over(entry.payload)]:
+            self._give_up(self._remove(state))
+
+    def _remove(self, state: str) -> Payload:
+        self._held.forget(state)
+        return self._entries.pop(state).payload
+
+
+def fingerprint(target: str, arguments: JsonObject) -> str:
+    """Return the digest of a request: its target and its arguments."""
+    text = json.dumps([target, arguments], sort_keys=True, default=str)
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()

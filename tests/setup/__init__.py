@@ -1,0 +1,1 @@
+"""Changes that commands plan, and looks before and after them."""
