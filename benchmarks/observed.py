@@ -15,6 +15,8 @@ from collections import Counter
 
 from pml_gateway.cli.app import main as pml
 
+_loops: set[asyncio.AbstractEventLoop] = set()
+
 
 def main() -> None:
     """Take the socket's path from the command line, and run `pml` with the rest."""
@@ -23,6 +25,7 @@ def main() -> None:
     listener.bind(path)
     listener.listen()
     threading.Thread(target=_answer, args=(listener,), daemon=True).start()
+    _note_loops()
     pml()
 
 
@@ -33,10 +36,27 @@ def _answer(listener: socket.socket) -> None:
             connection.sendall(json.dumps(tasks()).encode())
 
 
+def _note_loops() -> None:
+    run_forever = asyncio.BaseEventLoop.run_forever
+
+    def noted(loop: asyncio.BaseEventLoop) -> None:
+        _loops.add(loop)
+        try:
+            run_forever(loop)
+        finally:
+            _loops.discard(loop)
+
+    asyncio.BaseEventLoop.run_forever = noted  # type: ignore[method-assign]
+
+
 def tasks() -> dict[str, int]:
-    """How many unfinished tasks run each coroutine."""
+    """Return how many unfinished tasks run each coroutine.
+
+    `gc.get_objects` would find them, too, but a tuple that another thread is building must not be referenced by
+    anything else: Python fails there with a SystemError.
+    """
     gc.collect()
-    running = [entry for entry in gc.get_objects() if isinstance(entry, asyncio.Task) and not entry.done()]
+    running = [task for loop in [*_loops] for task in asyncio.all_tasks(loop)]
     return dict(Counter(getattr(task.get_coro(), "__qualname__", "?") for task in running).most_common())
 
 
