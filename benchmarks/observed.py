@@ -39,12 +39,12 @@ def _answer(listener: socket.socket) -> None:
 def _note_loops() -> None:
     run_forever = asyncio.BaseEventLoop.run_forever
 
-    def noted(loop: asyncio.BaseEventLoop) -> None:
-        _loops.add(loop)
+    def noted(self: asyncio.BaseEventLoop) -> None:
+        _loops.add(self)
         try:
-            run_forever(loop)
+            run_forever(self)
         finally:
-            _loops.discard(loop)
+            _loops.discard(self)
 
     asyncio.BaseEventLoop.run_forever = noted  # type: ignore[method-assign]
 
