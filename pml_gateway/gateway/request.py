@@ -23,6 +23,7 @@ from pml_gateway.exposure.history import NOTHING_FOLLOWED, Followed, SessionHist
 from pml_gateway.mcp.capabilities import ClientCapabilities, read_client
 from pml_gateway.mcp.elicitation import ELICITATION_COMPLETE, LOG, LOG_LEVELS, Audience
 from pml_gateway.mcp.sdk import connection_of, request_channel
+from pml_gateway.mcp.tasks import TaskRequest
 from pml_gateway.policy.principal import ANONYMOUS, LOCAL, Principal
 from pml_gateway.types import ExposureMode, JsonObject
 
@@ -62,7 +63,7 @@ class CallOptions:
     """Context of a call: progress to relay, metadata, and answers to an upstream's earlier questions.
 
     `may_ask` says that the client can carry an `input_required` result; `audience` is the client for upstreams that
-    ask or tell it something.
+    ask or tell it something. `task` is given if the server is to run the call as a task, where it can.
     """
 
     on_progress: ProgressFnT | None = None
@@ -71,6 +72,7 @@ class CallOptions:
     request_state: str | None = None
     may_ask: bool = False
     audience: Audience | None = None
+    task: TaskRequest | None = None
 
 
 @dataclass(slots=True)
