@@ -30,7 +30,7 @@ class PrincipalKind(StrEnum):
 
 @dataclass(frozen=True)
 class Principal:
-    """The client of a request: its rules, and the mode and intent that its owner set for it.
+    """The client of a request: its rules, and the mode, intent and roles (by name) that its owner set for it.
 
     `client_capabilities` are the questions that its client supports, by which some servers choose their offers. What it
     holds is counted for `quota_key`: its own id, or that of all without a key at its address.
@@ -41,6 +41,7 @@ class Principal:
     rules: Rules = EVERYTHING
     mode: ExposureMode | None = None
     intent: str | None = None
+    roles: tuple[str, ...] = ()
     client_capabilities: str = ""
     quota_key: str = ""
 
