@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -30,10 +31,11 @@ def packages() -> Path:
 
 def entries(installation: Installation, packages: Path) -> dict[str, dict[str, Any]]:
     """The two servers as `servers:` entries."""
+    scope, options = packages / "@modelcontextprotocol", ["--stdio", f"--log-file={os.devnull}"]
     return {
         name: {
             "command": str(installation.node),
-            "args": [str(packages / "@modelcontextprotocol" / f"server-{name}" / "dist" / "index.js"), "--stdio"],
+            "args": [str(scope / f"server-{name}" / "dist" / "index.js"), *options],
         }
         for name in ("debug", "system-monitor")
     }
