@@ -10,7 +10,8 @@ from itertools import islice
 from typing import Any
 
 from pml_gateway.catalog.pointers import escaped, local_target
-from pml_gateway.exposure.parameter_names import UNKNOWN, NameReading, Names, ToolSubject
+from pml_gateway.exposure.parameter_facts import UNKNOWN
+from pml_gateway.exposure.parameter_names import NameReading, Names, ToolSubject
 from pml_gateway.exposure.schema_cost import parts_of
 from pml_gateway.exposure.shallow_check import (
     TYPES,

@@ -2,22 +2,53 @@
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cache, lru_cache
+from functools import cache
 from typing import Any
 
 from rapidfuzz.distance import OSA
 
 from pml_gateway.exposure import name_words
 from pml_gateway.exposure.grouping import loosely
+from pml_gateway.exposure.name_forms import (
+    BOUNDED,
+    GENERIC,
+    KINDS,
+    Words,
+    alternatives,
+    are_opposed,
+    are_synonyms,
+    expanded,
+    forms_of,
+    is_known_word,
+    is_unit,
+    known_units,
+    opposites,
+    plural_of_unit,
+    rows_of,
+    singular,
+    unit_in,
+    unit_of,
+)
+from pml_gateway.exposure.parameter_facts import (
+    ARTICLE,
+    EXAMPLES,
+    MAX_DESCRIPTION,
+    RELATION,
+    SHOWN_KINDS,
+    UNKNOWN,
+    is_number,
+    is_of_kind,
+    looks_like,
+    looks_like_id,
+    mentions,
+    names_told_by,
+    text_of,
+)
 from pml_gateway.text import nearest, words_of
 from pml_gateway.types import JsonObject
-
-MAX_DESCRIPTION = 400
-"""Characters of a description that are read."""
 
 MAX_PARAMETERS = 200
 """Parameters of one object that a name is compared with."""
@@ -28,8 +59,6 @@ MIN_SLIP = 5
 SPELLED_LIKE = 0.75
 """Share of letters in common from which a hint names a parameter that is spelled alike."""
 
-MAX_WORDS = 12
-"""Words of a name that are read."""
 
 MAX_NEAR = 3
 """Parameters that a hint names."""
@@ -37,32 +66,13 @@ MAX_NEAR = 3
 _FILLERS = frozenset(name_words.FILLERS.split())
 _BOOLEAN_FILLERS = frozenset(name_words.BOOLEAN_FILLERS.split())
 _COUNTS = frozenset(name_words.COUNTS.split())
-_STOPS = frozenset(name_words.STOPS.split())
 _LENGTHS = frozenset(name_words.LENGTHS.split())
-_MOMENTS = frozenset(name_words.MOMENTS.split())
-_GENERIC = frozenset(name_words.GENERIC.split())
-_BOUNDED = frozenset(name_words.BOUNDED.split())
 _CONTENTS = frozenset(name_words.CONTENTS.split())
 _STARTS = frozenset(name_words.STARTS.split())
 _QUALIFIERS = frozenset(name_words.QUALIFIERS.split())
-_KINDS = frozenset(name_words.KINDS.split())
 _BOUNDS = _COUNTS | {"maximum", "minimum"}
-_IRREGULAR = {
-    "ids": "id",
-    "people": "person",
-    "children": "child",
-    "indices": "index",
-    "criteria": "criterion",
-    "indexes": "index",
-}
-_UNCOUNTED = frozenset(name_words.UNCOUNTED.split())
 
 UNSAID_UNIT = "a unit that its description does not say"
-
-UNKNOWN: Any = object()
-"""A value that is not known yet, which may be of any kind."""
-
-Words = tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,29 +85,30 @@ class ToolSubject:
 
     def within(self, name: str) -> ToolSubject:
         """Return the subject of an object that a parameter of this name holds."""
-        return ToolSubject(self.words | frozenset(_forms(name)[0]), self.description, self.is_destructive)
+        return ToolSubject(self.words | frozenset(forms_of(name)[0]), self.description, self.is_destructive)
 
 
 def subject_of(name: str, description: str = "", *, is_destructive: bool = False) -> ToolSubject:
     """Return the subject of a tool."""
-    words = frozenset(_forms(name)[0])
+    words = frozenset(forms_of(name)[0])
     # A direction in the name of a tool says nothing of its parameters.
     is_destructive = is_destructive or not words.isdisjoint(name_words.REMOVING.split())
-    return ToolSubject(words - _sides().keys(), description[:MAX_DESCRIPTION].casefold(), is_destructive)
+    return ToolSubject(words - opposites().keys(), description[:MAX_DESCRIPTION].casefold(), is_destructive)
 
 
 @dataclass(frozen=True, slots=True)
 class NameReading:
     """The parameter that a name can only stand for, or those that it may stand for.
 
-    `units` are those of parameters whose unit is another than that of the name, or one that the name does not say; it
-    is empty for another kind. `must_stay` is True if leaving the name out may destroy more than was meant.
+    `other_values` are parameters that need another value than the given one, each with the unit of that value if the
+    name has another unit or none, else with an empty text. `must_stay` is True if leaving the name out may destroy more
+    than was meant.
     """
 
     target: str | None = None
     near: tuple[str, ...] = ()
     must_stay: bool = False
-    units: Mapping[str, str] = field(default_factory=dict)
+    other_values: Mapping[str, str] = field(default_factory=dict)
 
 
 class Names:
@@ -142,7 +153,9 @@ class Names:
         while True:
             taken = {reading.target for reading in readings.values()} | set(self._given)
             free = [target for target in self._known if target not in taken]
-            left = [name for name, each in readings.items() if each.target is None and not any(each.units.values())]
+            left = [
+                name for name, each in readings.items() if each.target is None and not any(each.other_values.values())
+            ]
             choices = {name: self._fitting(name, undeclared[name], free, len(left) == 1) for name in left}
             times = Counter(target for targets in choices.values() for target in targets)
             found = {name: targets[0] for name, targets in choices.items() if len(targets) == 1}
@@ -174,54 +187,58 @@ class Names:
 
     def _may_be(self, name: str, value: Any, target: str) -> bool:
         """Return True if a word of a name, or its place beside another, speaks for a parameter and nothing against."""
-        asked, declared = _forms(name)[0], _forms(target)[0]
+        asked, declared = forms_of(name)[0], forms_of(target)[0]
         opposed = any(
-            _are_opposed(one, other) or other in _alternatives().get(one, ())
-            for form in _forms(name)
+            are_opposed(one, other) or other in alternatives().get(one, ())
+            for form in forms_of(name)
             for one in form
-            for said in _forms(target)
+            for said in forms_of(target)
             for other in said
         )
         if unit_of(name) or unit_of(target):
             return False
-        if not all(word not in _SHOWN or _looks_like(word, value) for word in declared):
+        if not all(word not in SHOWN_KINDS or looks_like(word, value) for word in declared):
             return False
         says = self._is_part(asked, declared) or self._is_told(asked, target) or _are_contents(asked, declared)
         return (says and not opposed) or self._is_other_half(asked, target) or self._is_start(asked, target)
 
     def _is_part(self, asked: Words, declared: Words) -> bool:
         """Return True if every word of a name is one of a longer name."""
-        twins = [next((other for other in declared if word == other or _share(word, other)), None) for word in asked]
-        if None in twins or all(word in _KINDS or word in _GENERIC or word in _FILLERS for word in asked):
+        twins = [
+            next((other for other in declared if word == other or are_synonyms(word, other)), None) for word in asked
+        ]
+        if None in twins or all(word in KINDS or word in GENERIC or word in _FILLERS for word in asked):
             return False
         return all(word in twins or self._is_of_subject(word) or _may_narrow(word) for word in declared)
 
     def _is_told(self, asked: Words, target: str) -> bool:
         """Return True if a description says that a parameter, or an alternative for it, is what a name says."""
         words = [word for word in asked if word not in _FILLERS and word not in _COUNTS]
-        is_side = len(_forms(target)[0]) > 1 and self._has_opposite(_forms(target)[0])
-        if not words or is_side or any(word in _KINDS for word in words):
+        is_side = len(forms_of(target)[0]) > 1 and self._has_opposite(forms_of(target)[0])
+        if not words or is_side or any(word in KINDS for word in words):
             return False
-        told = _EXAMPLES.split(_text_of(self._known[target]), maxsplit=1)[0]
-        heads = (_RELATION.split(_ARTICLE.sub("", each, count=1), maxsplit=1)[0] for each in told.split(" or "))
-        return any(all(_mentions(head, word) for word in words) for head in heads)
+        told = EXAMPLES.split(text_of(self._known[target]), maxsplit=1)[0]
+        heads = (RELATION.split(ARTICLE.sub("", each, count=1), maxsplit=1)[0] for each in told.split(" or "))
+        return any(all(mentions(head, word) for word in words) for head in heads)
 
     def _is_other_half(self, asked: Words, target: str) -> bool:
         """Return True for `remote_port` if the only other port is `local_port`."""
-        declared = _forms(target)[0]
+        declared = forms_of(target)[0]
         for word in asked:
             rest = sorted(each for each in asked if each != word)
             kin = [
-                each for each in self._known if set(rest) < set(_forms(each)[0]) and len(_forms(each)[0]) == len(asked)
+                each
+                for each in self._known
+                if set(rest) < set(forms_of(each)[0]) and len(forms_of(each)[0]) == len(asked)
             ]
-            opposite = [each for each in kin if _sides().get(word, frozenset()).intersection(_forms(each)[0])]
+            opposite = [each for each in kin if opposites().get(word, frozenset()).intersection(forms_of(each)[0])]
             if rest and len(kin) == 2 and len(opposite) == 1 and target in kin and target not in opposite:
-                return not any(each in _sides().get(word, ()) for each in declared)
+                return not any(each in opposites().get(word, ()) for each in declared)
         return False
 
     def _is_start(self, asked: Words, target: str) -> bool:
         """Return True for `from` and `base_branch` of a tool for branches, if no parameter is where something ends."""
-        side, *rest = _forms(target)[0] or ("",)
+        side, *rest = forms_of(target)[0] or ("",)
         if (
             len(asked) != 1
             or not rest
@@ -233,42 +250,36 @@ class Names:
 
     def _is_enough(self, name: str, value: Any, target: str, admitting: Sequence[str], is_needed: bool) -> bool:
         """Return True if what speaks for a parameter suffices: the less it is needed or typical, the more."""
-        asked, declared = _forms(name)[0], _forms(target)[0]
+        asked, declared = forms_of(name)[0], forms_of(target)[0]
         schema = self._known[target]
         is_text = value is UNKNOWN or isinstance(value, str | bool)
         is_only = not is_text and admitting == [target]
         if self._is_other_half(asked, target) or self._is_start(asked, target) or "enum" in schema:
             return True
         if self._is_part(asked, declared):
-            has_head = asked[-1] == declared[-1] or _share(asked[-1], declared[-1])
-            words = [word for word in asked if word not in _KINDS and word not in _GENERIC]
+            has_head = asked[-1] == declared[-1] or are_synonyms(asked[-1], declared[-1])
+            words = [word for word in asked if word not in KINDS and word not in GENERIC]
             if has_head:
                 return is_needed or is_only or (len(words) > 1 and len(declared) == len(asked) + 1)
             ends = words_of(target)[-1]
             is_counted = not isinstance(value, int | float) or (
-                _singular(ends) != ends and asked[0] not in _alternatives()
+                singular(ends) != ends and asked[0] not in alternatives()
             )
-            return (is_only and is_counted) or (is_needed and declared[-1] in _GENERIC)
+            return (is_only and is_counted) or (is_needed and declared[-1] in GENERIC)
         if self._is_told(asked, target):
-            return is_needed or is_only or (not is_text and len(asked) > 1) or self._is_begin(asked, target)
+            return is_needed or is_only or (not is_text and len(asked) > 1)
         return is_needed
-
-    def _is_begin(self, asked: Words, target: str) -> bool:
-        """Return True if a description begins with a name, and what it is of is what the tool deals with."""
-        head = _HEAD.match(_text_of(self._known[target]))
-        words = set(_forms(head[1])[0]) if head is not None else set()
-        return set(asked) < words and all(self._is_of_subject(word) for word in words.difference(asked))
 
     def _has_opposite(self, words: Collection[str]) -> bool:
         """Return True if a parameter says the other side of a word."""
-        others = {other for word in words for other in _sides().get(word, ())}
-        return any(others.intersection(form) for each in self._known for form in _forms(each))
+        others = {other for word in words for other in opposites().get(word, ())}
+        return any(others.intersection(form) for each in self._known for form in forms_of(each))
 
     @staticmethod
     def _is_near(name: str, value: Any, target: str) -> bool:
         """Return True if a name may stand for the only parameter that is missing: `location` for `city`."""
-        is_text = _looks_like("name", value) and not _looks_like_id(value)
-        return is_text and (*_forms(name)[-1], *_forms(target)[-1]) in _near()
+        is_text = looks_like("name", value) and not looks_like_id(value)
+        return is_text and (*forms_of(name)[-1], *forms_of(target)[-1]) in _near()
 
     def _read(self, name: str, value: Any) -> NameReading:
         same = [target for target in self._known if loosely(target) == loosely(name)]
@@ -276,7 +287,7 @@ class Names:
             return (
                 NameReading(same[0]) if len(same) == 1 and same[0] not in self._given else NameReading(near=tuple(same))
             )
-        self._is_plural = any(_singular(word) != word for word in words_of(name)[-1:])
+        self._is_plural = any(singular(word) != word for word in words_of(name)[-1:])
         found = {target: self._compared(name, value, target) for target in self._known}
         units = self._other_units(name, value, found)
         levels = (_Match.is_literal_name, _Match.is_name, _Match.is_description)
@@ -288,7 +299,7 @@ class Names:
             if len(equal) > 1:
                 return NameReading(near=tuple(equal[:MAX_NEAR]))
         if units:
-            return NameReading(near=tuple(units)[:MAX_NEAR], units=units)
+            return NameReading(near=tuple(units)[:MAX_NEAR], other_values=units)
         likely = [] if self._subject.is_destructive else self._likely(name, found)
         if likely:
             return self._chosen(likely, value)
@@ -297,12 +308,12 @@ class Names:
     def _rivals(self, name: str, value: Any, target: str, found: Mapping[str, _Match]) -> list[str]:
         """Return other parameters that the name is a part of, if it is not certain that the target is the one."""
         match = found[target]
-        is_shown = all(word in _SHOWN and word != "id" for word in match.added)
-        is_own = _forms(name)[0][-1] in _KINDS and all(self._is_of_subject(word) for word in match.added)
+        is_shown = all(word in SHOWN_KINDS and word != "id" for word in match.added)
+        is_own = forms_of(name)[0][-1] in KINDS and all(self._is_of_subject(word) for word in match.added)
         if match.is_literal and (is_shown or is_own):
             return []
         others = [each for each, other in found.items() if each != target and other.has_all]
-        others = [each for each in others if not any(word in _sides() for word in found[each].added)]
+        others = [each for each in others if not any(word in opposites() for word in found[each].added)]
         return [each for each in others if self._admits(self._known[each], value)]
 
     def _chosen(self, targets: Sequence[str], value: Any) -> NameReading:
@@ -312,29 +323,31 @@ class Names:
     def _hinted(self, name: str, value: Any, found: Mapping[str, _Match]) -> NameReading:
         ranked = sorted((target for target in found if found[target].score), key=lambda each: -found[each].score)
         ranked = [each for each in ranked if found[each].is_named or self._admits(self._known[each], value)]
-        missing = [each for each in self.missing if not set(_forms(each)[0]) <= _CONTENTS]
-        if set(_forms(name)[0]) <= _KINDS and len(missing) > 1:
-            return NameReading(near=tuple(missing[:MAX_NEAR]), units=dict.fromkeys(missing[:MAX_NEAR], ""))
+        missing = [each for each in self.missing if not set(forms_of(each)[0]) <= _CONTENTS]
+        if set(forms_of(name)[0]) <= KINDS and len(missing) > 1:
+            return NameReading(near=tuple(missing[:MAX_NEAR]), other_values=dict.fromkeys(missing[:MAX_NEAR], ""))
         near = tuple(each for each in ranked if each not in self._given)[:MAX_NEAR] or self._spelled_like(name)
         if near:
             kinds = {each: "" for each in near if found[each].is_of_other_kind}
             is_whole = len(near) > 1 and all(each in self.missing for each in near)
-            return NameReading(near=near, units=dict.fromkeys(near, "") if is_whole or len(kinds) == len(near) else {})
+            return NameReading(
+                near=near, other_values=dict.fromkeys(near, "") if is_whole or len(kinds) == len(near) else {}
+            )
         # A switch the other way round says the same as its opposite.
-        kinds_of = (_alternatives(), _sides()) if isinstance(value, bool) else (_alternatives(),)
-        others = {other for word in _forms(name)[0] for table in kinds_of for other in table.get(word, ())}
+        kinds_of = (alternatives(), opposites()) if isinstance(value, bool) else (alternatives(),)
+        others = {other for word in forms_of(name)[0] for table in kinds_of for other in table.get(word, ())}
         free = [each for each in self._known if each not in self._given]
-        instead = [each for each in free if others.intersection(_forms(each)[0])][:MAX_NEAR]
+        instead = [each for each in free if others.intersection(forms_of(each)[0])][:MAX_NEAR]
         may_mean = not isinstance(value, bool) and any(self._admits(self._known[each], value) for each in free)
-        words = [_expanded(word) for word in words_of(name)]
-        is_side = any(word in _sides() for word in words) and not self._has_opposite(words)
+        words = [expanded(word) for word in words_of(name)]
+        is_side = any(word in opposites() for word in words) and not self._has_opposite(words)
         must_stay = (self._subject.is_destructive or is_side) and may_mean
-        return NameReading(near=tuple(instead), must_stay=must_stay, units=dict.fromkeys(instead, ""))
+        return NameReading(near=tuple(instead), must_stay=must_stay, other_values=dict.fromkeys(instead, ""))
 
     def _spelled_like(self, name: str) -> tuple[str, ...]:
         free = [each for each in self._known if each not in self._given and len(each) >= MIN_SLIP]
         near = nearest(name, free, likeness=SPELLED_LIKE)
-        opposed = any(_are_opposed(a, b) for each in near for a in _forms(name)[0] for b in _forms(each)[0])
+        opposed = any(are_opposed(a, b) for each in near for a in forms_of(name)[0] for b in forms_of(each)[0])
         return () if opposed else tuple(near)
 
     def _likely(self, name: str, found: Mapping[str, _Match]) -> list[str]:
@@ -353,52 +366,52 @@ class Names:
         unit = unit_of(name)
         if unit is not None and unit[0] == "text" and (isinstance(value, bool) or not isinstance(value, int | float)):
             unit = None
-        bounds = {word for word in _forms(name)[0] if word in _BOUNDS}
-        says_only_that = unit is not None and all(_is_unit(word) or word in _BOUNDS for word in _forms(name)[0])
+        bounds = {word for word in forms_of(name)[0] if word in _BOUNDS}
+        says_only_that = unit is not None and all(is_unit(word) or word in _BOUNDS for word in forms_of(name)[0])
         units: dict[str, str] = {}
         for target, match in found.items():
             own = unit_of(target)
             if unit is not None and own is None:
-                own = _unit_in(_text_of(self._known[target]), unit)
+                own = unit_in(text_of(self._known[target]), unit)
             if own == unit:
                 if says_only_that and self._is_length(target, bounds):
                     found[target] = replace(match, is_same=True, score=1)
             elif own is None:
                 units |= {target: UNSAID_UNIT} if match.score else {}
             elif match.score or (unit is not None and own[0] == unit[0]):
-                units[target] = _plural(own[1])
+                units[target] = plural_of_unit(own[1])
         return units if not any(match.is_same and target not in units for target, match in found.items()) else {}
 
     def _is_length(self, target: str, bounds: Collection[str]) -> bool:
         """Return True if a parameter says how much of a unit, and nothing else of it but these bounds."""
-        words = [word for word in _forms(target)[0] if word not in _COUNTS and not _is_unit(word)]
+        words = [word for word in forms_of(target)[0] if word not in _COUNTS and not is_unit(word)]
         words = [word for word in words if word not in bounds]
-        return _is_number(self._known[target]) and all(word in _LENGTHS for word in words)
+        return is_number(self._known[target]) and all(word in _LENGTHS for word in words)
 
     def _compared(self, name: str, value: Any, target: str) -> _Match:
         schema = self._known[target] if isinstance(self._known[target], dict) else {}
-        text = _text_of(schema)
+        text = text_of(schema)
         names = [
             self._match(asked, declared, target, schema, text, value)
-            for asked, is_limit in self._forms(name)
-            for declared, is_other_limit in self._forms(target)
+            for asked, is_limit in self._readings_of(name)
+            for declared, is_other_limit in self._readings_of(target)
             if not (is_limit and is_other_limit)
         ]
         best = max(names, key=lambda each: (each.is_same, each.is_literal, each.score))
-        if best.is_named or any(_are_opposed(one, other) for one in _forms(name)[0] for other in _forms(target)[0]):
+        if best.is_named or any(are_opposed(one, other) for one in forms_of(name)[0] for other in forms_of(target)[0]):
             return best
-        sides = [word for word in _forms(target)[0] if word in _sides()]
-        for said in _said_by(text, target):
-            for asked in _forms(name):
+        sides = [word for word in forms_of(target)[0] if word in opposites()]
+        for said in names_told_by(text, target):
+            for asked in forms_of(name):
                 match = self._match(asked, said, target, schema, text, value)
-                is_it = match.is_same and match.has_all and all(word in _KINDS for word in match.added)
+                is_it = match.is_same and match.has_all and all(word in KINDS for word in match.added)
                 if is_it and all(side in said for side in sides):
                     return replace(best, is_described=True, score=0.5)
         return best
 
-    def _forms(self, name: str) -> Iterator[tuple[Words, bool]]:
+    def _readings_of(self, name: str) -> Iterator[tuple[Words, bool]]:
         """Yield the words of a name; and for `max_emails` of a tool for emails that it is its limit."""
-        forms = _forms(name)
+        forms = forms_of(name)
         yield from ((words, False) for words in forms)
         first, *rest = forms[0] or ("",)
         if (first == "maximum" or (first == "count" and rest)) and all(self._is_of_subject(word) for word in rest):
@@ -409,7 +422,7 @@ class Names:
         extra: list[str] = []
         literal = True
         for word in asked:
-            twin = word if word in left else next((each for each in left if _share(word, each)), None)
+            twin = word if word in left else next((each for each in left if are_synonyms(word, each)), None)
             if twin is None:
                 extra.append(word)
                 continue
@@ -418,21 +431,21 @@ class Names:
             literal = literal and twin == word
         if not pairs:
             return self._of_subject(asked, declared, text, value)
-        is_opposed = any(_are_opposed(one, other) for one in extra for other in declared)
-        is_opposed = is_opposed or any(_are_opposed(one, other) for one in left for other in asked)
-        of_two_kinds = any(word in _KINDS for word in extra) and any(word in _KINDS for word in left)
+        is_opposed = any(are_opposed(one, other) for one in extra for other in declared)
+        is_opposed = is_opposed or any(are_opposed(one, other) for one in left for other in asked)
+        of_two_kinds = any(word in KINDS for word in extra) and any(word in KINDS for word in left)
         matched = set(asked) - set(extra)
-        lacks_kind = any(word in _SHOWN and not _looks_like(word, value) for word in left)
+        lacks_kind = any(word in SHOWN_KINDS and not looks_like(word, value) for word in left)
         is_same = not (left and extra)
         is_same = is_same and all(self._may_lack(word, declared, schema, text, value) for word in extra)
         is_same = is_same and all(self._may_add(word, declared, schema, value) for word in left)
         is_same = is_same and (literal or ("id" not in left and "name" not in extra))
         is_same = is_same or self._is_half(declared, left, extra, target, text, value)
-        has_head = asked[-1] == declared[-1] or _share(asked[-1], declared[-1])
-        plain = not (left and extra) and asked[-1] not in _KINDS
+        has_head = asked[-1] == declared[-1] or are_synonyms(asked[-1], declared[-1])
+        plain = not (left and extra) and asked[-1] not in KINDS
         plain = plain and all(_is_plain(word) for word in extra)
         plain = plain and all(
-            "enum" in schema or (_is_plain(word) and _mentions(self._subject.description, word)) for word in left
+            "enum" in schema or (_is_plain(word) and mentions(self._subject.description, word)) for word in left
         )
         return _Match(
             is_named=True,
@@ -442,16 +455,18 @@ class Names:
             added=tuple(word for word in left if word not in _FILLERS),
             has_head=has_head,
             is_part=has_head and not is_opposed and plain and self._speaks_of(extra, text),
-            is_of_other_kind=of_two_kinds or lacks_kind or bool(left and extra and matched <= _KINDS | _BOUNDS),
+            is_of_other_kind=of_two_kinds or lacks_kind or bool(left and extra and matched <= KINDS | _BOUNDS),
             score=0 if is_opposed else pairs / max(len(asked), len(declared)),
         )
 
     def _may_go(self, word: str, text: str) -> bool:
         """Return True if a word beside one half of a pair is of what the tool deals with."""
-        return word in _FILLERS or (word not in _SHOWN and (self._is_of_subject(word) or self._speaks_of([word], text)))
+        return word in _FILLERS or (
+            word not in SHOWN_KINDS and (self._is_of_subject(word) or self._speaks_of([word], text))
+        )
 
     def _speaks_of(self, words: Sequence[str], text: str) -> bool:
-        return all(_mentions(text, word) or _mentions(self._subject.description, word) for word in words)
+        return all(mentions(text, word) or mentions(self._subject.description, word) for word in words)
 
     def _of_subject(self, asked: Words, declared: Words, text: str, value: Any) -> _Match:
         """Compare a name that only says of what with one that only says how it is named: `issue` with `number`."""
@@ -464,52 +479,52 @@ class Names:
             is_number = value is UNKNOWN or (isinstance(value, int) and not isinstance(value, bool))
             return _Match(is_same=is_number and not self._subject.is_destructive, score=0.5)
         words = [word for word in asked if word not in _FILLERS]
-        told = _EXAMPLES.split(text, maxsplit=1)[0]
-        is_told = words and all(_mentions(told, word) for word in words)
+        told = EXAMPLES.split(text, maxsplit=1)[0]
+        is_told = words and all(mentions(told, word) for word in words)
         return (
-            _Match(score=0.3) if is_told and not any(_are_opposed(a, b) for a in asked for b in declared) else _Match()
+            _Match(score=0.3) if is_told and not any(are_opposed(a, b) for a in asked for b in declared) else _Match()
         )
 
     def _may_lack(self, word: str, declared: Words, schema: JsonObject, text: str, value: Any) -> bool:
         """Return True if a word of the given name says nothing that the declared one leaves open."""
         if word in _FILLERS or (isinstance(value, bool) and word in _BOOLEAN_FILLERS) or _is_bound(word, declared):
             return True
-        if word in _COUNTS and _is_number(schema):
+        if word in _COUNTS and is_number(schema):
             return True
-        if _units().get(word) is not None:
+        if known_units().get(word) is not None:
             return True
-        if word in _KINDS:
-            return _is_of_kind(word, declared, schema, text, value)
-        return self._is_of_subject(word) or (_is_plain(word) and _mentions(text, word))
+        if word in KINDS:
+            return is_of_kind(word, declared, schema, text, value)
+        return self._is_of_subject(word) or (_is_plain(word) and mentions(text, word))
 
     def _may_add(self, word: str, declared: Words, schema: JsonObject, value: Any) -> bool:
         """Return True if a word of the declared name says what the value shows, or what the tool deals with."""
         if word in _FILLERS or (isinstance(value, bool) and word in _BOOLEAN_FILLERS) or _is_bound(word, declared):
             return True
-        if word in _COUNTS and _is_number(schema) and word != declared[-1]:
+        if word in _COUNTS and is_number(schema) and word != declared[-1]:
             return self._is_plural
-        if word in _KINDS:
-            return _looks_like(word, value)
+        if word in KINDS:
+            return looks_like(word, value)
         return self._is_of_subject(word)
 
     def _is_of_subject(self, word: str) -> bool:
-        return any(word == each or _share(word, each) for each in self._subject.words)
+        return any(word == each or are_synonyms(word, each) for each in self._subject.words)
 
     def _is_half(self, declared: Words, left: list[str], extra: list[str], target: str, text: str, value: Any) -> bool:
         """Return True for one half of a pair: `from` for `from_currency` beside `to_currency`, `old_path` for `old`."""
         matched = [word for word in declared if word not in left]
         if (
             len(matched) != 1
-            or matched[0] not in _sides()
-            or any(word in _sides() for word in extra)
+            or matched[0] not in opposites()
+            or any(word in opposites() for word in extra)
             or (left and extra)
         ):
             return False
         for other in self._known:
-            form = _forms(other)[0]
-            opposite = [word for word in form if word in _sides()[matched[0]]]
+            form = forms_of(other)[0]
+            opposite = [word for word in form if word in opposites()[matched[0]]]
             if other != target and opposite and sorted(form) == sorted([opposite[0], *left]):
-                shown = all(word not in _KINDS or _looks_like(word, value) for word in left)
+                shown = all(word not in KINDS or looks_like(word, value) for word in left)
                 return shown and all(self._may_go(word, text) for word in extra)
         return False
 
@@ -550,18 +565,18 @@ def _are_contents(asked: Words, declared: Words) -> bool:
 def _may_narrow(word: str) -> bool:
     """Return True for a word that narrows what others of a name mean to nothing else."""
     return not (
-        word in _sides() or word in _QUALIFIERS or word in _SHOWN or word in _LENGTHS or word in _alternatives()
+        word in opposites() or word in _QUALIFIERS or word in SHOWN_KINDS or word in _LENGTHS or word in alternatives()
     )
 
 
 def _is_bound(word: str, declared: Words) -> bool:
     """Return True for the maximum of something that a number without it bounds as well."""
-    return word == "maximum" and all(each == word or each in _BOUNDED for each in declared)
+    return word == "maximum" and all(each == word or each in BOUNDED for each in declared)
 
 
 def _is_plain(word: str) -> bool:
     """Return True for a noun that only narrows what another one says."""
-    return not (word in _sides() or word in _QUALIFIERS or word in _KINDS or unit_of(word))
+    return not (word in opposites() or word in _QUALIFIERS or word in KINDS or unit_of(word))
 
 
 def _is_slip(name: str, target: str) -> bool:
@@ -573,277 +588,10 @@ def _is_slip(name: str, target: str) -> bool:
     one, other = differing[0]
     is_swapped = sorted(one) == sorted(other)
     is_near = OSA.distance(one, other) == 1 and (is_swapped or len(one) != len(other))
-    is_no_word = not _is_known(one) and one.isalpha() and min(len(one), len(other)) >= MIN_SLIP
-    return is_near and is_no_word and one[0] == other[0] and not _are_opposed(_singular(one), _singular(other))
-
-
-def _looks_like_id(value: Any) -> bool:
-    if value is UNKNOWN:
-        return True
-    if isinstance(value, list):
-        return bool(value) and all(_looks_like_id(each) for each in value)
-    if isinstance(value, int) and not isinstance(value, bool):
-        return True
-    text = value if isinstance(value, str) else ""
-    return any(letter.isdigit() for letter in text) and not re.search(r"\s|@|://", text) and not _DATE.match(text)
-
-
-_DATE = re.compile(r"\d{4}-\d{2}(-\d{2})?([T ]\d{2}:\d{2}.*)?$")
-_MOMENT = re.compile(r"\d{4}-\d{2}-\d{2}[T ]\d{2}:\d{2}")
-_VALUES = {
-    "url": re.compile(r"\w+://\S+"),
-    "email": re.compile(r"\S+@\S+"),
-    "date": _DATE,
-    "time": re.compile(rf"\d{{1,2}}:\d{{2}}|{_MOMENT.pattern}"),
-    "timestamp": _DATE,
-    "datetime": _MOMENT,
-    "code": re.compile(r"[A-Z]{2,3}$"),
-    "path": re.compile(r"\S*[/\\.]\S*$"),
-    "file": re.compile(r"\S*[/\\.]\S*$"),
-    "name": re.compile(r"(?=.*[^\W\d])"),
-    "text": re.compile(""),
-}
-
-_SHOWN = _KINDS - {"path", "file", "name", "text"}
-"""Kinds that no other value is of."""
-
-_TIMES = frozenset({"date", "time", "timestamp", "datetime"})
-
-_FORMATS = {"uri": "url", "url": "url", "email": "email", "date": "date", "date-time": "date time timestamp datetime"}
-
-
-def _looks_like(kind: str, value: Any) -> bool:
-    if kind in ("id", "number"):
-        return _looks_like_id(value)
-    if value is UNKNOWN:
-        return True
-    if isinstance(value, list):
-        return bool(value) and all(_looks_like(kind, each) for each in value)
-    return isinstance(value, str) and _VALUES[kind].match(value) is not None
-
-
-def _is_of_kind(kind: str, declared: Words, schema: JsonObject, text: str, value: Any) -> bool:
-    """Return True if a parameter takes values of this kind, by its type, format or description."""
-    if kind in _FORMATS.get(str(schema.get("format")), "").split():
-        return True
-    if kind in ("id", "number"):
-        return schema.get("type") in ("integer", "number") or _mentions(text, "id") or _mentions(text, "identifier")
-    if kind in ("name", "text"):
-        return schema.get("type") == "string" and not _mentions(text, "id")
-    if kind in _TIMES:
-        is_moment = any(word in _MOMENTS for word in declared) or any(_mentions(text, word) for word in _TIMES)
-        return is_moment and _looks_like(kind, value)
-    return _mentions(text, kind)
-
-
-def _mentions(text: str, word: str) -> bool:
-    stem = re.escape(word[:MAX_DESCRIPTION])
-    plural = rf"|{stem[:-1]}ies" if word.endswith("y") else ""
-    return re.search(rf"\b(?:{stem}(?:e?s)?{plural})\b", text) is not None
-
-
-def _text_of(schema: Any) -> str:
-    if not isinstance(schema, dict):
-        return ""
-    return f"{schema.get('title') or ''} {schema.get('description') or ''}"[:MAX_DESCRIPTION].casefold().strip()
-
-
-def _is_number(schema: Any) -> bool:
-    kinds = schema.get("type") if isinstance(schema, dict) else None
-    return bool({"integer", "number"} & set(kinds if isinstance(kinds, list) else [kinds]))
-
-
-_EXAMPLES = re.compile(r"[(.;:]|\be\.g\b|\bsuch as\b|\blike\b")
-_ARTICLES = r"(?:(?:the|an?|your|this|its|optional|required|exact|specific|full|new|list of|array of)[\s:.-]+)*"
-_HEAD = re.compile(
-    rf"{_ARTICLES}((?:[a-z0-9_-]+\s?){{1,4}}?)(?=\s*(?:$|[^a-z0-9_\s-]|\b(?:{'|'.join(name_words.STOPS.split())})\b))"
-)
-_ARTICLE = re.compile(rf"\s*{_ARTICLES}")
-_RELATION = re.compile(r"\b(?:of|for|to|in|into|on|from|with|by|at|as|that|which|where|when|whose|using|via|per)\b")
-"""Words behind which a description says what the first noun is of."""
-_OF = re.compile(rf"\s*(?:of|for)\s+{_ARTICLES}")
-
-
-@lru_cache(maxsize=4096)
-def _said_by(text: str, target: str) -> tuple[Words, ...]:
-    """Return the names that a description begins with: `title` and `event title` for `Title of the event`.
-
-    What it is of is left out where that is the name: `Number of replicas` says `number` of `replicas`.
-    """
-    head = _HEAD.match(text)
-    if head is None:
-        return ()
-    first = _forms(head[1])[-1]
-    more = _OF.match(text, head.end())
-    owner = _HEAD.match(text, more.end()) if more is not None else None
-    if more is None:
-        return (first,) if first else ()
-    of = _forms(owner[1])[-1] if owner is not None else ()
-    first = ("count",) if first == ("number",) else first
-    if first == ("count",) and set(of) <= set(_forms(target)[0]):
-        return (("count",),)
-    whole = ((*of, *first),) if of else ()
-    return whole if first[-1] in _GENERIC or first[-1] in _KINDS else (first, *whole)
-
-
-@lru_cache(maxsize=4096)
-def unit_of(name: str) -> tuple[str, str] | None:
-    """Return the dimension and the unit that a name says."""
-    words = words_of(name)
-    for at, word in enumerate(words):
-        found = _units().get(word) or _units().get(_singular(word))
-        if found is not None and (len(word) > 2 or (at == len(words) - 1 and at > 0)):
-            return found
-    return None
-
-
-def _unit_in(text: str, unit: tuple[str, str]) -> tuple[str, str] | None:
-    """Return the only unit of the same dimension in a text."""
-    found = {
-        _units().get(word) or _units().get(_singular(word))
-        for word in re.findall(r"[a-z]{2,}", text)
-        if word not in _STOPS
-    }
-    same = [each for each in found if each is not None and each[0] == unit[0]]
-    return same[0] if len(same) == 1 else None
-
-
-def _is_unit(word: str) -> bool:
-    return word in _units() or f"{word}s" in _units()
-
-
-def _plural(unit: str) -> str:
-    return name_words.PLURALS.get(unit, unit if unit.endswith("s") else f"{unit}s")
-
-
-@cache
-def _units() -> Mapping[str, tuple[str, str]]:
-    rows = (row.split(": ") for row in name_words.UNITS.strip().splitlines())
-    return {word: (dimension, words[0]) for dimension, units in rows for words in _rows(units) for word in words}
-
-
-def _rows(table: str) -> Iterator[Words]:
-    """Yield the words of each row of a table."""
-    return (tuple(row.split()) for row in table.split("|"))
-
-
-@cache
-def _synonyms() -> Mapping[str, frozenset[int]]:
-    found: dict[str, frozenset[int]] = {}
-    for number, words in enumerate(_rows(name_words.SYNONYMS)):
-        for word in words:
-            found[word] = found.get(word, frozenset()) | {number}
-    return found
+    is_no_word = not is_known_word(one) and one.isalpha() and min(len(one), len(other)) >= MIN_SLIP
+    return is_near and is_no_word and one[0] == other[0] and not are_opposed(singular(one), singular(other))
 
 
 @cache
 def _near() -> frozenset[Words]:
-    return frozenset(_rows(name_words.NEAR))
-
-
-@cache
-def _sides() -> Mapping[str, frozenset[str]]:
-    return _others(name_words.SIDES)
-
-
-@cache
-def _alternatives() -> Mapping[str, frozenset[str]]:
-    return _others(name_words.ALTERNATIVES)
-
-
-@cache
-def _distinct() -> Mapping[str, frozenset[str]]:
-    return _others(f"{name_words.DISTINCT} | {name_words.ALTERNATIVES}")
-
-
-def _others(table: str) -> Mapping[str, frozenset[str]]:
-    """Return each word of a table with the others of its rows."""
-    found: dict[str, frozenset[str]] = {}
-    for words in _rows(table):
-        for word in words:
-            found[word] = found.get(word, frozenset()) | (frozenset(words) - {word})
-    return found
-
-
-def _are_opposed(one: str, other: str) -> bool:
-    return other in _sides().get(one, ()) or other in _distinct().get(one, ())
-
-
-def _share(one: str, other: str) -> bool:
-    readings = _synonyms()
-    return not readings.get(one, frozenset()).isdisjoint(readings.get(other, frozenset())) and not _are_opposed(
-        one, other
-    )
-
-
-@cache
-def _abbreviations() -> Mapping[str, str]:
-    rows = _rows(name_words.ABBREVIATIONS)
-    return {row[0]: row[1] for row in rows}
-
-
-@cache
-def _phrases() -> Mapping[Words, str]:
-    rows = (row.split(":") for row in name_words.PHRASES.split("|"))
-    return {tuple(_expanded(word) for word in words.split()): meaning.strip() for words, meaning in rows}
-
-
-@lru_cache(maxsize=4096)
-def _forms(name: str) -> tuple[Words, ...]:
-    """Return the words of a name in the singular, without abbreviations; and again with phrases as one word."""
-    words = tuple(_expanded(part) for word in words_of(name)[:MAX_WORDS] for part in _parts(word))
-    joined: list[str] = []
-    at = 0
-    while at < len(words):
-        length = next((size for size in (3, 2) if words[at : at + size] in _phrases()), 1)
-        joined.append(_phrases()[words[at : at + length]] if length > 1 else words[at])
-        at += length
-    plain, whole = _counted(words), _counted(tuple(joined))
-    return (plain,) if whole == plain else (plain, whole)
-
-
-def _counted(words: Words) -> Words:
-    """Return the words with `number` told apart: the number of issues is a count, and an issue's number names it."""
-    if len(words) < 2:
-        return words
-    first = "count" if words[0] == "number" else words[0]
-    unit = _units().get(words[-1])
-    if unit is not None:
-        return (first, *words[1:-1], unit[1])
-    return (first, *words[1:-1], "id" if words[-1] == "number" else words[-1])
-
-
-def _expanded(word: str) -> str:
-    singular = _singular(word)
-    return _abbreviations().get(word) or _abbreviations().get(singular) or singular
-
-
-def _parts(word: str) -> Words:
-    """Return the known words that a word is made of: `pagesize`; the word itself otherwise."""
-    if _is_known(word) or len(word) > 24:
-        return (word,)
-    for at in range(len(word) - 3, 2, -1):
-        if _is_known(word[:at]) and _is_known(word[at:]):
-            return (word[:at], word[at:])
-    return (word,)
-
-
-@cache
-def _known_words() -> frozenset[str]:
-    phrases = {word for words in _phrases() for word in words}
-    named = (_synonyms(), _abbreviations(), _sides(), _distinct(), phrases, _KINDS, _GENERIC, _BOUNDED)
-    return frozenset(name_words.WORDS.split()).union(*named)
-
-
-def _is_known(word: str) -> bool:
-    return word in _known_words() or _singular(word) in _known_words()
-
-
-def _singular(word: str) -> str:
-    if word in _IRREGULAR:
-        return _IRREGULAR[word]
-    if len(word) < 4 or word in _UNCOUNTED or not word.endswith("s") or word.endswith(("ss", "us", "is")):
-        return word
-    if word.endswith("ies") and len(word) > 4:
-        return f"{word[:-3]}y"
-    return word[:-2] if word.endswith(("sses", "shes", "ches", "xes", "zes")) else word[:-1]
+    return frozenset(rows_of(name_words.NEAR))

@@ -209,9 +209,9 @@ def _undeclared(found: Undeclared) -> JsonObject:
     reading = found.reading
     if reading is None:
         return problem
-    if reading.units:
+    if reading.other_values:
         by_unit: dict[str, list[str]] = {}
-        for name, unit in reading.units.items():
+        for name, unit in reading.other_values.items():
             by_unit.setdefault(_in_unit(unit), []).append(name)
         hint = "; ".join(
             f'{_and(names) if set(names) <= set(found.missing) else f"{_either(names)} is"} needed{unit}, not "{shown}"'
