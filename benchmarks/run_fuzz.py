@@ -68,7 +68,7 @@ def _configuration(folder: Path) -> Path:
     settings = {
         "servers": {"vault": {**vault, "env": {"VAULT_TOKEN": "${env:VAULT_TOKEN}"}}},
         "clients": {"guest": {"key": "${env:GUEST_KEY}", "deny": denied}, "owner": {"key": "${env:OWNER_KEY}"}},
-        "usage": {"record": False},
+        "activity": {"record": False},
     }
     path.write_text(json.dumps(settings), encoding="utf-8")  # JSON is YAML
     return path

@@ -1,8 +1,9 @@
-"""Progress of a client's request, for the bridge that answers the client if this process is lost."""
+"""Progress of a client's request: for the bridge that answers if this process is lost, and for its record."""
 
 from __future__ import annotations
 
 from contextvars import ContextVar
+from dataclasses import dataclass
 from typing import Protocol
 
 
@@ -21,3 +22,15 @@ class Delivery(Protocol):
 
 DELIVERY: ContextVar[Delivery | None] = ContextVar("pml_gateway_delivery", default=None)
 """Set where somebody outlives this process who answers the client then."""
+
+
+@dataclass(slots=True)
+class Sends:
+    """Number of times that one attempt was sent to a server, retries included, and the seconds until the answers."""
+
+    count: int = 0
+    seconds: float = 0.0
+
+
+SENDS: ContextVar[Sends | None] = ContextVar("pml_gateway_sends", default=None)
+"""Set while an attempt runs whose record says so."""

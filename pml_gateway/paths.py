@@ -39,7 +39,7 @@ class Paths:
     pins_dir: Path
     example_queries_dir: Path
     secrets_file: Path
-    usage_file: Path
+    activity_file: Path
     migrations_dir: Path
     connections_file: Path
     removed_file: Path
@@ -69,7 +69,7 @@ class Paths:
             pins_dir=home / "trust",
             example_queries_dir=home / "example-queries",
             secrets_file=home / "secrets.env",
-            usage_file=home / "usage.db",
+            activity_file=home / "activity.db",
             migrations_dir=home / "migrations",
             connections_file=home / "connections.json",
             removed_file=home / "removed.json",

@@ -32,7 +32,7 @@ STAGES = (
     "example_queries",
     "exposure",
     "policy",
-    "usage",
+    "activity",
     "results",
     "workflow",
     "gateway",

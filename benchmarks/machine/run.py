@@ -16,7 +16,7 @@ from benchmarks.machine.stand import Side, open_stand
 from benchmarks.machine.storm import Storm, check_executions, grow, open_visits, run_storm
 
 SHOWN = 5
-SECTIONS = {"usage": {"record": False}}
+SECTIONS = {"activity": {"record": False}}
 """What is used most is listed in the hybrid mode, and lists are compared."""
 
 SETTLE_SECONDS = 1.0

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Protocol
 
 import typer
 
+from pml_gateway.activity.stages import ANOTHER, Stage
 from pml_gateway.cli.completion import client_names
 from pml_gateway.cli.consent import Consent, DryRunOption, YesOption
 from pml_gateway.cli.context import Command, ConfigOption, JsonOption
@@ -15,7 +16,6 @@ from pml_gateway.cli.output import ExitCode, note, print_diff, print_json, print
 from pml_gateway.owner.operations import PLAN_MIGRATION
 from pml_gateway.text import counted, plural_of, shortened
 from pml_gateway.types import JsonObject
-from pml_gateway.usage.stages import ANOTHER, Stage
 
 if TYPE_CHECKING:
     from pml_gateway.reports.replay import PlannedMigration, SearchedCalls

@@ -14,7 +14,7 @@ from pml_gateway.owner.operations import STATS
 from pml_gateway.text import counted
 
 if TYPE_CHECKING:
-    from pml_gateway.usage.statistics import Figures
+    from pml_gateway.activity.statistics import Figures
 
 stats_app = typer.Typer(name="stats", no_args_is_help=False)
 
@@ -65,9 +65,9 @@ def clear(as_json: JsonOption = False) -> None:
 
     Example: pml stats clear
     """
-    from pml_gateway.usage import database
+    from pml_gateway.activity import database
 
-    path = Command().paths.usage_file
+    path = Command().paths.activity_file
     try:
         calls = database.clear(path)
     except GatewayError as error:
@@ -79,7 +79,7 @@ def clear(as_json: JsonOption = False) -> None:
 
 
 def _show(report: Figures, since: str) -> None:
-    from pml_gateway.usage.statistics import sparkline
+    from pml_gateway.activity.statistics import sparkline
 
     if not report["calls"] and report["lists"] == 0:
         note(f"nothing was recorded in {since}; `pml serve` records calls unless usage.record is false")

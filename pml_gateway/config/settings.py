@@ -383,15 +383,27 @@ class TelemetrySettings(Section):
         return endpoint
 
 
-class UsageSettings(Section):
-    """Local records of calls."""
+KeptArguments = Literal["off", "keys", "masked", "whole"]
+
+
+class ActivitySettings(Section):
+    """Local records of calls, searches and lists."""
 
     record: bool = Field(default=True, description="record calls, searches and lists on this machine, nowhere else")
-    arguments: bool = Field(default=False, description="record what calls were given as well, secrets masked")
-    max_days: int = Field(default=90, ge=1, description="older records are deleted")
-    max_rows: int = Field(
-        default=200_000, ge=100, description="calls kept, and as many searches and lists; newest stay"
+    arguments: KeptArguments = Field(
+        default="keys",
+        description="what is kept of arguments; keys: names and sizes; masked: values without what looks like a "
+        "secret; whole: also large ones, without known secrets; off: nothing",
     )
+    max_days: int = Field(default=30, ge=1, description="older records are deleted")
+    max_bytes: int = Field(
+        default=200 * 1024 * 1024, ge=1024 * 1024, description="size of all records; the oldest are deleted beyond"
+    )
+
+    @property
+    def keeps_values(self) -> bool:
+        """Return True if arguments are kept with their values."""
+        return self.record and self.arguments in ("masked", "whole")
 
 
 class TrustSettings(Section):
@@ -505,7 +517,7 @@ class Settings(Section):
     local: LocalSettings = LocalSettings()
     log: LogSettings = LogSettings()
     telemetry: TelemetrySettings = TelemetrySettings()
-    usage: UsageSettings = UsageSettings()
+    activity: ActivitySettings = ActivitySettings()
     trust: TrustSettings = TrustSettings()
     enrich: EnrichSettings = EnrichSettings()
     servers: dict[str, UpstreamDefinition] = Field(default_factory=dict)

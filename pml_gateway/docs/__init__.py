@@ -28,6 +28,7 @@ READING_ORDER = (
     "commands",
     "settings",
     "operations",
+    "activity",
     "storage",
     "security",
     "trust",

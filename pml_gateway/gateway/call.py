@@ -11,10 +11,10 @@ from functools import cached_property
 from typing import Protocol
 
 from mcp.shared.exceptions import MCPError
-from pydantic_core import PydanticSerializationError, to_json
 
 from pml_gateway.catalog.model import CatalogTool
 from pml_gateway.config.settings import CALLS_BY_EFFECT
+from pml_gateway.delivery import SENDS, Sends
 from pml_gateway.errors import GatewayError, ToolForbiddenError, ToolHeldBackError, ToolNotFoundError
 from pml_gateway.exposure.instructions import NO_SYSTEMS
 from pml_gateway.exposure.meta_tool import MetaTool, MetaTools
@@ -195,6 +195,8 @@ class Attempt(ABC):
         method: that of the protocol; `tools/call` also for what is called inside of another call.
         name: what is used, as the client wrote it.
         arguments: what it is given.
+
+    Deciders set `allowed_by`, the rule that lets it pass, and `approval`, the id of an approval, for its record.
     """
 
     def __init__(self, context: CallContext, method: str, name: str, arguments: JsonObject) -> None:
@@ -208,6 +210,9 @@ class Attempt(ABC):
         self.refs: tuple[str, ...] | None = None
         self.refusal: CallRefusal | None = None
         self.result: JsonObject | None = None
+        self.allowed_by = ""
+        self.approval = ""
+        self.sends = Sends()
 
     @property
     def sent_arguments(self) -> JsonObject:
@@ -319,18 +324,10 @@ class Access:
 
     @property
     def rule(self) -> str:
-        """Return the rule behind a refusal, for the owner: the cause, and the entry that matched."""
+        """Return the rule that decided, for the owner; of a refusal the cause, and the entry that matched."""
         if self._exclusion is not None:
             return ": ".join(filter(None, (self._exclusion.rule.value, self._exclusion.pattern)))
-        return "" if self.attempt.refusal is None else self.attempt.refusal.rule
-
-    @property
-    def size(self) -> int:
-        """Return the bytes of the result as JSON; 0 if there is none that JSON can carry. Slow if it is large."""
-        try:
-            return 0 if self.attempt.result is None else len(to_json(self.attempt.result))
-        except (PydanticSerializationError, ValueError, RecursionError):
-            return 0
+        return self.attempt.allowed_by if self.attempt.refusal is None else self.attempt.refusal.rule
 
     @cached_property
     def _exclusion(self) -> Exclusion | None:
@@ -348,7 +345,7 @@ def _recorded(attempt: Attempt) -> Iterator[None]:
     if not events.reach(Access):
         yield
         return
-    began, trace = time.time(), CURRENT_TRACE.get()
+    began, trace, sending = time.time(), CURRENT_TRACE.get(), SENDS.set(attempt.sends)
 
     def end(code: str) -> None:
         events.publish(Access(attempt, code, began, time.time() - began, "" if trace is None else trace.request_id))
@@ -363,4 +360,7 @@ def _recorded(attempt: Attempt) -> Iterator[None]:
         with suppress(GatewayError):
             end(code_of(error))
         raise
-    end(outcome_of(attempt.result))
+    else:
+        end(outcome_of(attempt.result))
+    finally:
+        SENDS.reset(sending)

@@ -50,7 +50,7 @@ class Caller:
         self._gateway = gateway
         self.deciders = deciders
         self.settler = Settler(
-            gateway.results, gateway.etags, gateway.shapes, lambda: gateway.state.settings.usage.arguments
+            gateway.results, gateway.etags, gateway.shapes, lambda: gateway.state.settings.activity.keeps_values
         )
         self.pending_runs: PendingTable[Run] = PendingTable("run")
         self._own_servers: dict[str, Serve] = {"": _ask_meta_tool, COMPOSITES: composite_result}

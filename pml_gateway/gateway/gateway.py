@@ -11,6 +11,7 @@ from weakref import WeakSet
 import anyio
 import anyio.to_thread
 
+from pml_gateway.activity.history import ToolKey, most_used, read_arguments
 from pml_gateway.catalog.manifest import ManifestFile
 from pml_gateway.catalog.model import Catalog, CatalogTool
 from pml_gateway.config.settings import Settings
@@ -43,7 +44,6 @@ from pml_gateway.types import JsonObject
 from pml_gateway.upstreams.dialogue.local_clients import LocalClients
 from pml_gateway.upstreams.sharing import WantedUpstream
 from pml_gateway.upstreams.upstream import Upstream
-from pml_gateway.usage.history import ToolKey, most_used, read_arguments
 from pml_gateway.working_directory import WorkingDirectory
 
 logger = get_logger(__name__)
@@ -216,9 +216,8 @@ class Gateway:
     async def recorded_arguments(
         self, client: Principal, tools: Collection[CatalogTool]
     ) -> Mapping[CatalogTool, Sequence[JsonObject]]:
-        """Return arguments of this client's own recorded calls; none unless `usage.arguments` is set."""
-        usage = self.state.settings.usage
-        if not (usage.record and usage.arguments and client.has_own_records):
+        """Return arguments of this client's own recorded calls; none unless `activity.arguments` keeps values."""
+        if not (self.state.settings.activity.keeps_values and client.has_own_records):
             return {}
         keys = {(tool.upstream_id, tool.name): tool for tool in tools}
         found = await anyio.to_thread.run_sync(self._read_arguments, client.shown, keys.keys())
@@ -260,7 +259,7 @@ class Gateway:
 
 def _ranking(used: Callable[[], tuple[ToolKey, ...]], settings: Settings) -> tuple[ToolKey, ...]:
     """Return the used tools if menus are ordered or lists filled by them."""
-    return used() if settings.usage.record or settings.gateway.hybrid.fallback == "usage" else ()
+    return used() if settings.activity.record or settings.gateway.hybrid.fallback == "usage" else ()
 
 
 @asynccontextmanager
@@ -302,7 +301,7 @@ async def open_gateway(
         open_results(settings, paths.results_dir, here) as results,
         anyio.create_task_group() as tasks,
     ):
-        used = partial(most_used, paths.usage_file, identity)
+        used = partial(most_used, paths.activity_file, identity)
         indexer = Indexer(paths.cache_dir, examples=common.examples, most_used=used, indexes=common.indexes)
         trust_gate = TrustGate(PinsFile(paths.pins_dir, identity, common.pins), make_judge)
 
@@ -318,7 +317,7 @@ async def open_gateway(
         current = CurrentState(GatewayState(settings, catalog, None, ranking, meta_tools))
         connects = connect or not current.now.knows_tools
         events = events or logged_events()
-        recorded = partial(read_arguments, paths.usage_file, identity)
+        recorded = partial(read_arguments, paths.activity_file, identity)
         gateway = Gateway(common, current, listings, results, indexer, used, recorded, events, here, connects=connects)
         events.subscribe(ToolsSearched, lambda event: indexer.prefer(tool.qualified_name for tool in event.hits))
         if wanted is None:

@@ -13,6 +13,7 @@ import anyio
 import anyio.from_thread
 import anyio.to_thread
 
+from pml_gateway.activity.history import ToolKey
 from pml_gateway.catalog.model import Catalog
 from pml_gateway.config.settings import Settings
 from pml_gateway.errors import ModelError
@@ -27,7 +28,6 @@ from pml_gateway.log import get_logger
 from pml_gateway.signal import CoalescedSignal
 from pml_gateway.storage.single_flight_cache import ById, SingleFlightCache
 from pml_gateway.types import Ranking
-from pml_gateway.usage.history import ToolKey
 
 logger = get_logger(__name__)
 

@@ -9,6 +9,7 @@ from pathlib import Path
 import anyio
 import anyio.abc
 
+from pml_gateway.activity.recorder import Recorder, open_recorder
 from pml_gateway.catalog.manifest import Manifest
 from pml_gateway.catalog.model import Catalog
 from pml_gateway.config.file_changes import FileChanges
@@ -26,7 +27,6 @@ from pml_gateway.telemetry.observe import DecisionsLog
 from pml_gateway.trust.pins import Pins
 from pml_gateway.upstreams.dialogue.local_clients import LocalClients
 from pml_gateway.upstreams.pool import SharedUpstreams, open_shared_upstreams
-from pml_gateway.usage.recorder import Recorder, open_recorder
 
 KEPT = 2
 """Indexes that are kept for the next gateway with the same tools: most clients of a machine have the same ones."""
@@ -39,11 +39,11 @@ class SharedResources:
     """Opened once a process by `open_shared`, and given to each of its gateways."""
 
     def __init__(
-        self, tasks: anyio.abc.TaskGroup, paths: Paths, upstreams: SharedUpstreams, workers: Workers, usage: Recorder
+        self, tasks: anyio.abc.TaskGroup, paths: Paths, upstreams: SharedUpstreams, workers: Workers, activity: Recorder
     ) -> None:
         self.upstreams = upstreams
         self.workers = workers
-        self.usage = usage
+        self.activity = activity
         kept = MADE_KEPT if upstreams.is_shared else 0
         self.examples = ToolExamples(ExampleLibrary(paths.example_queries_dir))
         self.indexes = SharedIndexes(KEPT if upstreams.is_shared else 0)
@@ -83,8 +83,8 @@ async def open_shared(
     async with (
         open_shared_upstreams(paths, open_streams=open_streams, local=local) as upstreams,
         open_workers() as workers,
-        open_recorder(paths.usage_file) as usage,
+        open_recorder(paths.activity_file) as activity,
         anyio.create_task_group() as tasks,
     ):
-        yield SharedResources(tasks, paths, upstreams, workers, usage)
+        yield SharedResources(tasks, paths, upstreams, workers, activity)
         tasks.cancel_scope.cancel()

@@ -11,6 +11,7 @@ import anyio
 import anyio.to_thread
 import numpy as np
 
+from pml_gateway.activity.history import ToolKey
 from pml_gateway.catalog.model import Catalog, CatalogTool
 from pml_gateway.catalog.ownership import Ownership
 from pml_gateway.config.settings import Settings
@@ -29,7 +30,6 @@ from pml_gateway.policy.view import View
 from pml_gateway.quotas import keep_latest
 from pml_gateway.telemetry.observe import searching
 from pml_gateway.types import Effect, ExposureMode, Ranking
-from pml_gateway.usage.history import ToolKey
 from pml_gateway.workflow.checks import refused_arguments
 from pml_gateway.workflow.composite import COMPOSITES, Composite, bind_composites, read_composites
 from pml_gateway.workflow.plan import limits_of

@@ -248,7 +248,7 @@ async def composite_result(call: Attempt, arguments: JsonObject) -> JsonObject:
     result = await _output_of(composite, composite.plan, run, steps)
     if composite.definition is None or composite.definition.output_as == "value" or result.get("isError"):
         return result
-    inputs = describe_inputs(arguments, whole=gateway.state.settings.usage.arguments)
+    inputs = describe_inputs(arguments, whole=gateway.state.settings.activity.keeps_values)
     source = Source(
         tool=(tool.upstream_id, tool.name),
         name=tool.qualified_name,

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 from typing import Any
 
+from pml_gateway.activity.arguments import kept_arguments
 from pml_gateway.catalog.model import EXAMPLES, CatalogTool
 from pml_gateway.errors import GatewayError
 from pml_gateway.exposure.schema_text import required_names
@@ -15,7 +16,6 @@ from pml_gateway.json_text.pieces import exceeds
 from pml_gateway.secrets.judgement import MASK
 from pml_gateway.text import escaped_json
 from pml_gateway.types import JsonObject
-from pml_gateway.usage.recorder import shown_arguments
 
 MAX_EXAMPLE = 1000
 """Maximum JSON characters of an example, some 300 tokens; optional arguments are left out to stay below."""
@@ -97,11 +97,11 @@ def _shown(arguments: JsonObject) -> JsonObject | None:
     if not arguments or exceeds(arguments, 2 * MAX_EXAMPLE):
         return None
     try:
-        masked: JsonObject = json.loads(shown_arguments(arguments) or "null")
-    except (ValueError, RecursionError):
+        kept, masked = kept_arguments(arguments, "masked")
+    except RecursionError:
         return None
     is_seen = escaped_json(masked) == json.dumps(masked, ensure_ascii=False)
-    return masked if isinstance(masked, dict) and is_seen else None
+    return masked if kept == "masked" and is_seen else None
 
 
 def _in_size(arguments: JsonObject, required: frozenset[str]) -> JsonObject | None:

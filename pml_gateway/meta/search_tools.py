@@ -268,7 +268,7 @@ def _tools_of(view: View, server: str) -> list[CatalogTool]:
 
 def _used(state: GatewayState, view: View) -> dict[CatalogTool, int]:
     """Return the place of each tool that was called before, the most used first; none if calls are not recorded."""
-    return {tool: place for place, tool in enumerate(state.used(view))} if state.settings.usage.record else {}
+    return {tool: place for place, tool in enumerate(state.used(view))} if state.settings.activity.record else {}
 
 
 def _menu(state: GatewayState, view: View, servers: Sequence[str]) -> _Found:

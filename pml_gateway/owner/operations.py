@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
     from typing import Never
 
+    from pml_gateway.activity.statistics import Figures
     from pml_gateway.example_queries.enrichment import SendableTools
     from pml_gateway.owner import results
     from pml_gateway.reports.doctor.cases import Examined
@@ -31,7 +32,6 @@ if TYPE_CHECKING:
     from pml_gateway.reports.status import ProcessStatus
     from pml_gateway.reports.token_costs import CatalogCosts, TokenReport
     from pml_gateway.types import JsonObject
-    from pml_gateway.usage.statistics import Figures
 
 ResultT = TypeVar("ResultT")
 

@@ -11,6 +11,8 @@ from typing import Any, TypedDict
 
 import numpy as np
 
+from pml_gateway.activity.history import RecordedCall, ToolKey
+from pml_gateway.activity.stages import Stage, stage_in, values_of, with_values
 from pml_gateway.catalog.model import CatalogTool
 from pml_gateway.catalog.wire import encode
 from pml_gateway.exposure.modes import ModeExposure
@@ -21,8 +23,6 @@ from pml_gateway.gateway.tool_list import list_tokens
 from pml_gateway.policy.principal import ANONYMOUS, LOCAL, Principal, configured
 from pml_gateway.policy.view import View
 from pml_gateway.types import ExposureMode
-from pml_gateway.usage.history import RecordedCall, ToolKey
-from pml_gateway.usage.stages import Stage, stage_in, values_of, with_values
 
 _ROUNDING = 1e-9
 """A share of calls is a decimal fraction, which a float meets only nearly: 0.95 * 600 must ask for 570 calls."""

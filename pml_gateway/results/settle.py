@@ -197,7 +197,7 @@ def stores(settings: ReferenceSettings, route: Route) -> bool:
 
 
 def describe_inputs(arguments: JsonObject, *, whole: bool) -> str:
-    """Return a call's arguments for its lineage: their shape, or their values if `usage.arguments` is on."""
+    """Return a call's arguments for its lineage: their shape, or their values if `activity.arguments` keeps them."""
     if not whole:
         return sketch(arguments, MAX_INPUTS)
     text = json.dumps(arguments, ensure_ascii=False, separators=(",", ":"), default=str)

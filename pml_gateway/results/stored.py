@@ -32,7 +32,7 @@ class Source:
     Args:
         tool: None if the gateway made the value itself, for example in a transform step.
         name: the tool as clients see it, or the gateway's operation.
-        inputs: the shape of the arguments, or the arguments if `usage.arguments` keeps them.
+        inputs: the shape of the arguments, or the arguments if `activity.arguments` keeps them.
         refs: references in the arguments.
         status: `ok` or `error`.
         at: Unix seconds when the call began.

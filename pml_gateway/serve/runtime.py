@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING, Any
 import anyio
 
 from pml_gateway.config.load import LoadedSettings
+from pml_gateway.gateway.activity import ActivityNotes, ListCosts
 from pml_gateway.gateway.calling import Caller
 from pml_gateway.gateway.events import ToolsListed
 from pml_gateway.gateway.gateway import Gateway, open_gateway
 from pml_gateway.gateway.prompts_and_resources import PromptAndResourceRequests
 from pml_gateway.gateway.resource_subscriptions import ResourceFollowers
 from pml_gateway.gateway.shared import SharedResources
-from pml_gateway.gateway.usage import ListCosts, UsageNotes
 from pml_gateway.log import get_logger
 from pml_gateway.mcp.transport import OpenStreams
 from pml_gateway.meta.meta_tools import ALL_META_TOOLS
@@ -104,10 +104,10 @@ async def open_runtime(
             events=watching.events,
             working_directory=working_directory,
         ) as gateway,
-        gateway.shared.usage.limited_by(lambda: gateway.state.settings.usage),
+        gateway.shared.activity.limited_by(lambda: gateway.state.settings.activity),
         anyio.create_task_group() as tasks,
     ):
-        UsageNotes(identity, gateway.shared.usage).subscribe_to(gateway.events)
+        ActivityNotes(identity, gateway.shared.activity).subscribe_to(gateway.events)
         caller = Caller(gateway)
         followers = ResourceFollowers(gateway)
         subscribers = Subscribers(gateway, followers)

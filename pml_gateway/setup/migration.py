@@ -6,6 +6,9 @@ import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from pml_gateway.activity.history import RecordFilter, read_history
+from pml_gateway.activity.migration import Journal, overruled
+from pml_gateway.activity.stages import Stage, next_of, reasons_to_wait, stage_in, standing, values_of, with_values
 from pml_gateway.config.edits.edit import edit_file, set_values
 from pml_gateway.config.load import LoadedSettings
 from pml_gateway.config.settings import Settings
@@ -15,9 +18,6 @@ from pml_gateway.owner.sockets import ask_gateways
 from pml_gateway.paths import Paths
 from pml_gateway.reports.replay import PlannedMigration
 from pml_gateway.types import JsonObject
-from pml_gateway.usage.history import RecordFilter, read_history
-from pml_gateway.usage.migration import Journal, overruled
-from pml_gateway.usage.stages import Stage, next_of, reasons_to_wait, stage_in, standing, values_of, with_values
 
 RELOAD_SECONDS = 30.0
 """Time limit in seconds for running gateways to read the file; one may have servers to start."""
@@ -42,7 +42,7 @@ class Migration:
         stage = stage_in(settings, self.client)
         step = self.journal.last(self.client)
         since = step.at if step is not None and stage is not None and step.stage == stage.value else None
-        history = read_history(self.paths.usage_file, RecordFilter(self.identity, client=self.client))
+        history = read_history(self.paths.activity_file, RecordFilter(self.identity, client=self.client))
         found = standing(history, since, time.time())
         following = stage.next if stage is not None else None
         own = [] if self.client else [name for name, entry in settings.clients.items() if entry.mode is not None]

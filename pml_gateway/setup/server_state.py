@@ -10,6 +10,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import get_args
 
+from pml_gateway.activity.database import rename_server
 from pml_gateway.catalog.build import Prefix
 from pml_gateway.catalog.manifest import ManifestFile
 from pml_gateway.config.servers import AuthDefinition, UpstreamDefinition
@@ -20,7 +21,6 @@ from pml_gateway.paths import Paths
 from pml_gateway.secrets.references import resolve_in
 from pml_gateway.trust.pins import PinsFile
 from pml_gateway.upstreams.auth.logins import LoginStore
-from pml_gateway.usage.database import rename_server
 from pml_gateway.working_directory import WorkingDirectory
 
 
@@ -62,7 +62,7 @@ def drop_state(paths: Paths, definition: UpstreamDefinition, before: str, now: s
 
 
 def _move_records(paths: Paths, before: str, now: str) -> None:
-    rename_server(paths.usage_file, paths.identity(None), before, now)
+    rename_server(paths.activity_file, paths.identity(None), before, now)
     ExampleLibrary(paths.example_queries_dir).rename_server(before, now)
 
 

@@ -124,8 +124,8 @@ TRIED = StoredKind(
     "until newer ones need the room",
     "50,000",
 )
-USAGE = StoredKind(
-    "calls, searches and lists", StorageShape.TABLE, "usage.db*", "`usage.max_days`", "`usage.max_rows` of each"
+ACTIVITY = StoredKind(
+    "calls, searches and lists", StorageShape.TABLE, "activity.db*", "`activity.max_days`", "`activity.max_bytes`"
 )
 RESULTS = StoredKind(
     "stored results with `storage.results: disk`",
@@ -178,7 +178,7 @@ KINDS = (
     INSTALLS,
     EXAMPLE_QUERIES,
     TRIED,
-    USAGE,
+    ACTIVITY,
     RESULTS,
     MIGRATION_STEPS,
     CONNECTIONS,

@@ -51,8 +51,8 @@ EXAMPLES = Place(
     "example-queries",
     "what pml example-queries import and pml enrich write is not kept, and search knows shipped examples only",
 )
-USAGE = Place("usage.db", "calls are not recorded, and pml stats and pml migrate do not know them")
-PLACES = (LOGS, MANIFEST, RUN, CACHE, RESULTS, AUTH, TRUST, INSTALLS, EXAMPLES, USAGE)
+ACTIVITY = Place("activity.db", "calls are not recorded, and pml activity, pml stats and pml migrate do not know them")
+PLACES = (LOGS, MANIFEST, RUN, CACHE, RESULTS, AUTH, TRUST, INSTALLS, EXAMPLES, ACTIVITY)
 
 
 @dataclass(frozen=True, slots=True)

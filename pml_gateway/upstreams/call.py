@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass
 from functools import partial
 
 from mcp.shared.dispatcher import ProgressFnT
 
-from pml_gateway.delivery import DELIVERY
+from pml_gateway.delivery import DELIVERY, SENDS, Sends
 from pml_gateway.errors import UpstreamProtocolError, UpstreamTimeoutError, UpstreamUnavailableError
 from pml_gateway.mcp.connection import Connection
 from pml_gateway.mcp.deadlines import Deadline
@@ -122,7 +123,7 @@ class UpstreamCalls:
         call: OpenCall | None,
         borrowed: Connection | None,
     ) -> JsonObject:
-        delivery = DELIVERY.get()
+        delivery, sends = DELIVERY.get(), SENDS.get() or Sends()
         on_progress = _renewing(request, deadline)
         for is_last in (False, True):
             connection = borrowed or await self._connector.live()
@@ -131,6 +132,8 @@ class UpstreamCalls:
             ticket.sent = True
             # One lost session fails all its calls; over HTTP, each call fails for itself.
             ticket.incident = connection if connection.send_call is None else None
+            sends.count += 1
+            sent_at = time.perf_counter()
             try:
                 with self._activity.sent():
                     result = await connection.request(
@@ -161,6 +164,8 @@ class UpstreamCalls:
                 elif isinstance(error, UpstreamUnavailableError | UpstreamTimeoutError):
                     error.details.setdefault("executed", "unknown")
                 raise error from exc
+            finally:
+                sends.seconds += time.perf_counter() - sent_at
         raise AssertionError("the last attempt returns or raises")
 
 

@@ -8,17 +8,18 @@ import sys
 import time
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
 
+from pml_gateway.activity.database import clear
+from pml_gateway.activity.recorder import AccessRow, Recorder, SearchRow
 from pml_gateway.cli.app import app
-from pml_gateway.config.settings import UsageSettings
+from pml_gateway.config.settings import ActivitySettings
 from pml_gateway.example_queries.library import ExampleLibrary, ExampleOrigin, ExampleQuery, definition_digest
 from pml_gateway.paths import Paths
-from pml_gateway.usage.database import clear
-from pml_gateway.usage.recorder import CallRow, Recorder, SearchRow
 from tests.support.command_line import WIDTH, demo_home, home_of, pml
 
 TOOL = "calc__date_difference"
@@ -155,13 +156,15 @@ def test_what_was_searched_and_then_called_is_learned_and_learned_anew(
     paths = Paths.from_environ({"PML_HOME": str(home)})
     local = ("local", "meta_only", "meta_only")
     searches = {1: "how many days lie between two dates", 2: "days between now and christmas", 3: "find files by name"}
-    recorder = Recorder(paths.usage_file, UsageSettings)
+    recorder = Recorder(paths.activity_file, ActivitySettings)
     identity = paths.identity(paths.config_file)
     for number, query in searches.items():
-        recorder.add(SearchRow(time.time(), identity, number, *local, query, (("calc", "date_difference"),)))
+        search = SearchRow(time.time(), identity, number, *local, query, (("calc", "date_difference"),))
         code = "TOOL_ERROR" if number == 2 else "OK"
-        row = CallRow(time.time(), identity, "calc", "date_difference", "local", code, 0.1, "meta", *local[1:])
-        recorder.add(replace(row, search=number, rank=1))
+        tool = ("calc", "date_difference", "calc__date_difference", "read", code)
+        call = AccessRow(time.time(), identity, "local", "tools/call", *tool, refused=False, counts=True)
+        recorder.add(partial(replace, search))
+        recorder.add(partial(replace, call, search=number, rank=1))
     recorder.close()
     learned = {"server": "calc", "name": "date_difference", "examples": [searches[1]]}
     assert json.loads(pml("example-queries", "learn", "--dry-run", "--json").stdout)["tools"] == [learned]
@@ -174,6 +177,6 @@ def test_what_was_searched_and_then_called_is_learned_and_learned_anew(
             "kept": True,
         }
         assert library.of(digest) == (ExampleQuery(searches[1], ExampleOrigin.USE),)
-    clear(paths.usage_file)
+    clear(paths.activity_file)
     assert "0 examples" in pml("example-queries", "learn").stderr
     assert library.all() == {}

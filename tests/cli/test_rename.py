@@ -12,6 +12,8 @@ import pytest
 from mcp.shared.auth import OAuthClientInformationFull, OAuthToken
 from typer.testing import CliRunner
 
+from pml_gateway.activity.database import activity_tables
+from pml_gateway.activity.history import RecordFilter, most_used, read_history
 from pml_gateway.catalog.build import Prefix
 from pml_gateway.catalog.manifest import Manifest, ManifestEntry, ManifestFile
 from pml_gateway.cli.app import app
@@ -25,8 +27,6 @@ from pml_gateway.trust.identity import identity_of
 from pml_gateway.trust.pins import Acceptance, Form, Pins, PinsFile, ServerPins
 from pml_gateway.trust.verdict import SubjectKind
 from pml_gateway.upstreams.auth.logins import LoginStore, StoredLogin
-from pml_gateway.usage.database import usage_tables
-from pml_gateway.usage.history import RecordFilter, most_used, read_history
 from tests.support.authorization import keys_in_files
 from tests.support.command_line import home_of
 
@@ -80,15 +80,15 @@ def fill(paths: Paths) -> None:
     def record(database: Connection) -> None:
         for number, (of, upstream) in enumerate(((config, "notes"), (config, "calc"), ("another", "notes"))):
             database.execute(
-                "INSERT INTO calls (id, at, config, upstream, tool, client, code, seconds, how, mode, stage)"
-                " VALUES (?, ?, ?, ?, 'read', 'c', 'OK', 0.1, 'direct', 'hybrid', 's')",
+                "INSERT INTO accesses VALUES (?, ?, ?, 'c', 'tools/call', ?, 'read', 'x', 'read', 'OK', 0, '', '', '',"
+                " 'direct', 'hybrid', 's', NULL, NULL, NULL, 0.1, 0.1, 1, 0, 0, 'off', NULL, 1)",
                 (number, time.time(), of, upstream),
             )
         database.execute(
             "INSERT INTO searches VALUES (1, ?, ?, 1, 'c', 'hybrid', 's', 'q', ?)", (time.time(), config, hits)
         )
 
-    with closing(usage_tables(paths.usage_file)) as tables:
+    with closing(activity_tables(paths.activity_file)) as tables:
         tables.change(record)
 
 
@@ -113,9 +113,9 @@ def check(paths: Paths) -> None:
     assert login.access_token == "secret-token"
     assert not login_of(paths, "notes").exists()
     assert [each.server for each in ExampleLibrary(paths.example_queries_dir).entries()] == ["diary"]
-    assert most_used(paths.usage_file, config) == (("calc", "read"), ("diary", "read"))
-    assert most_used(paths.usage_file, "another") == (("notes", "read"),)
-    history = read_history(paths.usage_file, RecordFilter(config, upstream="diary"))
+    assert most_used(paths.activity_file, config) == (("calc", "read"), ("diary", "read"))
+    assert most_used(paths.activity_file, "another") == (("notes", "read"),)
+    history = read_history(paths.activity_file, RecordFilter(config, upstream="diary"))
     assert [call.tool for call in history.calls] == [("diary", "read")]
     assert [search.hits for search in history.searches] == [(("diary", "read"), ("calc", "notes"))]
 
@@ -140,7 +140,7 @@ def test_an_interrupted_rename_is_completed_by_another(paths: Paths) -> None:
 def test_a_server_of_which_nothing_is_known_is_renamed(paths: Paths) -> None:
     rename()
     assert list(load_user_settings(paths).servers) == ["diary", "calc"]
-    assert not paths.usage_file.exists()
+    assert not paths.activity_file.exists()
 
 
 def test_nothing_is_renamed_if_what_is_known_cannot_be_written(paths: Paths) -> None:

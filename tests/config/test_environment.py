@@ -18,7 +18,7 @@ def test_variables_reach_every_depth_of_the_tree(workspace: Workspace) -> None:
             "PML_GATEWAY__HYBRID__MAX_UNDERLYING_TOOLS": "20",
             "PML_GATEWAY__HYBRID__MAX_TOKENS": "null",
             "PML_REFERENCES__MAX_BYTES": "4MiB",
-            "PML_USAGE__RECORD": "false",
+            "PML_ACTIVITY__RECORD": "false",
         }
     ).settings
 
@@ -27,7 +27,7 @@ def test_variables_reach_every_depth_of_the_tree(workspace: Workspace) -> None:
     assert settings.gateway.hybrid.max_underlying_tools == 20
     assert settings.gateway.hybrid.max_tokens is None
     assert settings.references.max_bytes == 4 * 1024**2
-    assert settings.usage.record is False
+    assert settings.activity.record is False
 
 
 @pytest.mark.parametrize("text", ['["a", "b"]', "a,b", " a , b ,"])

@@ -93,12 +93,12 @@ def keys(monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, Any]]:
 
 async def test_a_client_sees_its_own_latest_call_and_no_other_client_does(tmp_path: Path, keys: dict[str, Any]) -> None:
     fakes = {"up": ScriptedServer([issue(), tool("other", properties=ISSUE)])}
-    usage = {"arguments": True}
-    async with serving(tmp_path, fakes, clients=keys, usage=usage) as served:
+    activity = {"arguments": "masked"}
+    async with serving(tmp_path, fakes, clients=keys, activity=activity) as served:
         for name in ("ada", "local"):
             for given in ({"title": f"Of {name}", "token": "hunter2"}, {"title": 5}):
                 await served.call("call_tool", {"name": "up__report", "arguments": given}, key=KEYS[name])
-    async with serving(tmp_path, fakes, clients=keys, usage=usage) as served:
+    async with serving(tmp_path, fakes, clients=keys, activity=activity) as served:
         assert await example(served, key=KEYS["ada"]) == {"title": "Of ada"}
         assert await example(served, "up__other", key=KEYS["ada"]) is None
         assert await example(served, key=KEYS["bob"]) is None
@@ -111,6 +111,6 @@ async def test_a_client_sees_its_own_latest_call_and_no_other_client_does(tmp_pa
 async def test_clients_without_a_key_see_nobodys_calls(tmp_path: Path) -> None:
     fakes = {"up": ScriptedServer([issue()])}
     for _ in range(2):
-        async with serving(tmp_path, fakes, usage={"arguments": True}) as served:
+        async with serving(tmp_path, fakes, activity={"arguments": "masked"}) as served:
             assert await example(served) is None
             await served.call("up__report", {"title": "Of anybody"})

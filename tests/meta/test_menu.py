@@ -95,7 +95,7 @@ async def test_a_menu_begins_with_what_was_used_most_if_that_is_recorded(tmp_pat
     for _ in range(2):
         async with serving(tmp_path, upstreams()) as served:
             await served.call("crm__find_contact")
-    async with serving(tmp_path, upstreams(), usage={"record": records}) as served:
+    async with serving(tmp_path, upstreams(), activity={"record": records}) as served:
         used_first = ["crm__find_contact", "crm__add_contact"]
         names = [line.partition("(")[0] for line in (await menu(served, "crm"))["menu"]]
         assert names == (used_first if records else used_first[::-1])

@@ -11,16 +11,16 @@ from pathlib import Path
 import anyio.to_thread
 import pytest
 
+from pml_gateway.activity.history import History, RecordFilter, most_used, read_history
+from pml_gateway.activity.stages import Stage, stage_in, values_of, with_values
 from pml_gateway.config.load import LoadedSettings
 from pml_gateway.gateway.request import CallOptions, RequestScope
 from pml_gateway.gateway.tool_list import list_tools
 from pml_gateway.policy.principal import LOCAL
 from pml_gateway.reports.replay import PlannedMigration, plan_migration
 from pml_gateway.serve.runtime import Runtime, open_runtime
-from pml_gateway.usage.history import History, RecordFilter, most_used, read_history
-from pml_gateway.usage.stages import Stage, stage_in, values_of, with_values
+from tests.activity.week import CALLS, WeekCall, upstreams, week
 from tests.support.memory import MemoryStreams, paths_in, settings_for
-from tests.usage.week import CALLS, WeekCall, upstreams, week
 
 pytestmark = pytest.mark.anyio
 
@@ -78,13 +78,13 @@ async def replayed(runtime: Runtime, calls: list[WeekCall], plan: PlannedMigrati
 
 async def history(runtime: Runtime, home: Path) -> History:
     """All records, once they are on disk."""
-    file = paths_in(home).usage_file
+    file = paths_in(home).activity_file
     with anyio.fail_after(30):
         while True:
             found = await anyio.to_thread.run_sync(read_history, file, RecordFilter("t"))
             if found.calls and len(found.calls) % CALLS == 0:
                 return found
-            await anyio.to_thread.run_sync(runtime.gateway.shared.usage.flush)
+            await anyio.to_thread.run_sync(runtime.gateway.shared.activity.flush)
 
 
 @pytest.mark.slow
@@ -100,7 +100,7 @@ async def test_the_plan_says_which_calls_change_path_and_no_stage_loses_one(tmp_
         for stage in list(Stage)[1:]:
             before = await listed(runtime)
             values = values_of(stage, gateway.state.settings)
-            ranking = most_used(paths_in(tmp_path).usage_file, "t") if stage.mode.value == "hybrid" else ()
+            ranking = most_used(paths_in(tmp_path).activity_file, "t") if stage.mode.value == "hybrid" else ()
             plan = plan_migration(gateway.state, recorded, stage, ranking=ranking)
             assert (plan["calls"], plan["calls_of_gone_tools"], plan["lost_calls"]) == (CALLS, 0, 0)
 

@@ -11,6 +11,7 @@ from typing import Any
 import anyio
 import pytest
 
+from pml_gateway.activity.migration import MAX_STEPS
 from pml_gateway.clients.backups import ClientBackups
 from pml_gateway.config.edits.edit import KEPT_BACKUPS
 from pml_gateway.example_queries.enrichment import MAX_TRIED
@@ -29,7 +30,6 @@ from pml_gateway.storage.places import PLACES
 from pml_gateway.telemetry.log_file import MAX_BYTES, OLD_LOGS
 from pml_gateway.trust.pins import MAX_SERVER_BYTES, PinsFile
 from pml_gateway.upstreams.dialogue.observations import MAX_SERVERS
-from pml_gateway.usage.migration import MAX_STEPS
 from tests.support.memory import paths_in
 from tests.support.scripted_server import ScriptedServer, text_result, tool
 from tests.support.serving import serving
@@ -92,13 +92,13 @@ async def test_every_file_of_a_gateway_that_serves_is_of_a_kind(tmp_path: Path) 
     server = ScriptedServer([tool("log")], log)
     async with serving(tmp_path, {"git": server}, **settings) as gateway:
         await gateway.call("git__log")
-        await anyio.to_thread.run_sync(gateway.runtime.gateway.shared.usage.flush)
+        await anyio.to_thread.run_sync(gateway.runtime.gateway.shared.activity.flush)
         home = paths_in(tmp_path).home
         files = {path for path in home.rglob("*") if path.is_file()}
         of_kinds = {path for kind in KINDS for path in home.glob(kind.location)}
     assert files - of_kinds == set()
     folders = {path.relative_to(home).parts[0] for path in files}
-    assert {"usage.db-wal", "manifest", "trust", "cache", "results"} <= folders
+    assert {"activity.db-wal", "manifest", "trust", "cache", "results"} <= folders
 
 
 def test_damaged_files_that_are_set_aside_are_of_a_kind(tmp_path: Path) -> None:

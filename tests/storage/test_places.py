@@ -16,10 +16,10 @@ from pathlib import Path
 
 import pytest
 
+from pml_gateway.activity.database import activity_tables
 from pml_gateway.demo.definitions import demo_servers
 from pml_gateway.paths import Paths
 from pml_gateway.storage.places import LOGS, PLACES, close_to_others, unwritable_places, warn_unwritable
-from pml_gateway.usage.database import usage_tables
 from tests.support.process import environment, listening, run_pml, running_gateway
 from tests.support.raw import result_modern
 
@@ -47,7 +47,7 @@ def paths_of(home: Path) -> Paths:
 def served(folder: Path, home: Path, *before: str) -> Iterator[tuple[str, list[str], dict[str, str]]]:
     """A gateway with a real stdio server, whose configuration lies elsewhere than its home."""
     config = folder / "config.yaml"
-    settings = {"servers": demo_servers(folder / "demo"), "usage": {"record": True}, "storage": {"results": "disk"}}
+    settings = {"servers": demo_servers(folder / "demo"), "activity": {"record": True}, "storage": {"results": "disk"}}
     config.write_text(json.dumps(settings))
     env = environment(home, {"PML_CONFIG": str(config), "HOME": str(folder)})
     serve = [sys.executable, "-m", "pml_gateway", "serve", "--http", "--port", "0"]
@@ -125,13 +125,13 @@ def test_a_folder_that_may_not_be_entered_is_done_without(tmp_path: Path) -> Non
 
 def test_who_looks_whether_usage_can_be_written_leaves_its_recorder_its_locks(tmp_path: Path) -> None:
     paths = paths_of(tmp_path)
-    tables = usage_tables(paths.usage_file)
+    tables = activity_tables(paths.activity_file)
     tables.change(lambda connection: connection.execute("DELETE FROM lists"))
     assert unwritable_places(paths) == []
     # Who takes itself for the last one that has the file open removes what is written first.
     write = "import sqlite3, sys; sqlite3.connect(sys.argv[1]).execute('SELECT count(*) FROM lists')"
-    subprocess.run([sys.executable, "-c", write, str(paths.usage_file)], check=True)
-    assert paths.usage_file.with_name("usage.db-wal").exists()
+    subprocess.run([sys.executable, "-c", write, str(paths.activity_file)], check=True)
+    assert paths.activity_file.with_name("activity.db-wal").exists()
     tables.close()
 
 

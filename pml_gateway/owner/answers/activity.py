@@ -8,12 +8,12 @@ from functools import partial
 
 import anyio.to_thread
 
+from pml_gateway.activity.history import RecordFilter, read_clients, read_daily_counts, read_history
+from pml_gateway.activity.statistics import Figures, statistics
 from pml_gateway.errors import UsageError
 from pml_gateway.owner.context import OperationContext
 from pml_gateway.policy.principal import LOCAL
 from pml_gateway.text import some_of, suggestion
-from pml_gateway.usage.history import RecordFilter, read_clients, read_daily_counts, read_history
-from pml_gateway.usage.statistics import Figures, statistics
 
 MAX_DAYS_SHOWN = 60
 
@@ -29,7 +29,7 @@ async def stats(context: OperationContext, seconds: float, client: str | None, u
     now = time.time()
     wanted = RecordFilter(context.identity, now - seconds, client, upstream)
     history = await anyio.to_thread.run_sync(
-        partial(read_history, context.paths.usage_file, wanted, lists=upstream is None)
+        partial(read_history, context.paths.activity_file, wanted, lists=upstream is None)
     )
     state = await context.gateway.wait_for_tools()
     names = {(tool.upstream_id, tool.name): tool.qualified_name for tool in state.view(LOCAL).tools}
@@ -37,7 +37,7 @@ async def stats(context: OperationContext, seconds: float, client: str | None, u
         servers = [*state.settings.servers, *(server for server, _ in names)]
         await anyio.to_thread.run_sync(_refuse_unknown, "server", upstream, servers, partial(_servers, context))
     if client is not None and not (history.calls or history.searches or history.lists.count):
-        recorded = partial(read_clients, context.paths.usage_file, context.identity)
+        recorded = partial(read_clients, context.paths.activity_file, context.identity)
         await anyio.to_thread.run_sync(_refuse_unknown, "client", client, [*state.settings.clients], recorded)
     known = {key: name for key, name in names.items() if upstream in (None, key[0])}
     days = min(max(round(seconds / 86400), 1), MAX_DAYS_SHOWN)
@@ -46,7 +46,7 @@ async def stats(context: OperationContext, seconds: float, client: str | None, u
 
 def _servers(context: OperationContext) -> list[str]:
     """Return the servers whose calls were recorded."""
-    return sorted({server for (server, _), _, _ in read_daily_counts(context.paths.usage_file, context.identity)})
+    return sorted({server for (server, _), _, _ in read_daily_counts(context.paths.activity_file, context.identity)})
 
 
 def _refuse_unknown(what: str, name: str, configured: Sequence[str], recorded: Callable[[], Sequence[str]]) -> None:

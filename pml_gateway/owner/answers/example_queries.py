@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import anyio.to_thread
 
+from pml_gateway.activity.history import RecordFilter, read_history
 from pml_gateway.catalog.model import CatalogTool
 from pml_gateway.config.problems import server_entry
 from pml_gateway.example_queries.learning import learned
@@ -18,7 +19,6 @@ from pml_gateway.index import EmbeddingCache, load_embedder
 from pml_gateway.owner.context import OperationContext
 from pml_gateway.owner.results import KnownExamples, LearnedExamples
 from pml_gateway.policy.principal import LOCAL, OWNER
-from pml_gateway.usage.history import RecordFilter, read_history
 
 
 async def examples(context: OperationContext, names: list[str], server: str | None) -> KnownExamples:
@@ -51,7 +51,7 @@ async def learn_examples(context: OperationContext) -> LearnedExamples:
     others = [tuple(each for each in known if each.origin is not ExampleOrigin.USE) for known in rows.values()]
 
     def read() -> dict[str, tuple[str, ...]]:
-        calls = read_history(context.paths.usage_file, RecordFilter(context.identity)).calls
+        calls = read_history(context.paths.activity_file, RecordFilter(context.identity)).calls
         asked = [
             (tools[call.tool].qualified_name, call.query)
             for call in calls

@@ -6,11 +6,11 @@ import time
 
 import anyio.to_thread
 
+from pml_gateway.activity.history import RecordFilter, most_used, read_history
+from pml_gateway.activity.stages import Stage, values_of
 from pml_gateway.owner.context import OperationContext
 from pml_gateway.reports.replay import PlannedMigration
 from pml_gateway.reports.replay import plan_migration as replay
-from pml_gateway.usage.history import RecordFilter, most_used, read_history
-from pml_gateway.usage.stages import Stage, values_of
 
 SEARCH_SECONDS = 60.0
 
@@ -22,7 +22,7 @@ async def plan_migration(
     state, stage = await context.gateway.wait_for_search(SEARCH_SECONDS), Stage(target)
     hybrid = values_of(stage, state.settings, client).get("gateway", {}).get("hybrid", {})
     by_usage = hybrid.get("fallback", state.settings.gateway.hybrid.fallback) == "usage"
-    usage, wanted = context.paths.usage_file, RecordFilter(context.identity, time.time() - days * 86_400, client)
+    usage, wanted = context.paths.activity_file, RecordFilter(context.identity, time.time() - days * 86_400, client)
 
     def replayed() -> PlannedMigration:
         ranking = most_used(usage, context.identity) if by_usage else ()

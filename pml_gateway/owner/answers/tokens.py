@@ -5,11 +5,11 @@ from __future__ import annotations
 from contextlib import suppress
 from typing import Never
 
+from pml_gateway.activity.history import RecordFilter, read_history
 from pml_gateway.errors import GatewayError
 from pml_gateway.owner.context import OperationContext
 from pml_gateway.reports.token_costs import CatalogCosts, TokenReport, catalog_costs, token_report
 from pml_gateway.signal import CoalescedSignal
-from pml_gateway.usage.history import RecordFilter, read_history
 
 SETTLE_SECONDS = 0.3
 """Changes that come within this time are shown as one."""
@@ -44,6 +44,6 @@ async def preset_costs(context: OperationContext, intent: str | None) -> Catalog
 def _searches(context: OperationContext) -> list[str]:
     """Return the recorded searches of this configuration, oldest first; none if the records cannot be read."""
     with suppress(GatewayError):
-        history = read_history(context.paths.usage_file, RecordFilter(context.identity))
+        history = read_history(context.paths.activity_file, RecordFilter(context.identity))
         return [each.query for each in history.searches]
     return []

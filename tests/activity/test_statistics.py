@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from pml_gateway.usage.history import History, RecordedCall, RecordedLists, RecordedSearch
-from pml_gateway.usage.stages import StageProgress, reasons_to_wait, standing
-from pml_gateway.usage.statistics import sparkline, statistics
+from pml_gateway.activity.history import History, RecordedCall, RecordedLists, RecordedSearch
+from pml_gateway.activity.stages import StageProgress, reasons_to_wait, standing
+from pml_gateway.activity.statistics import sparkline, statistics
 
 DAY = 86400.0
 NOW = 1_000 * DAY + DAY / 2

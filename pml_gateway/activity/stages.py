@@ -8,14 +8,14 @@ from enum import StrEnum
 from functools import cache
 from typing import Any
 
+from pml_gateway.activity.history import History
+from pml_gateway.activity.statistics import statistics, success_rate
 from pml_gateway.config.presets import load_preset
 from pml_gateway.config.problems import client_entry
 from pml_gateway.config.settings import GatewaySection, Settings
 from pml_gateway.errors import ConfigurationError, GatewayError
 from pml_gateway.text import counted
 from pml_gateway.types import MODES, ExposureMode
-from pml_gateway.usage.history import History
-from pml_gateway.usage.statistics import statistics, success_rate
 
 _TELLING = ("expose_meta_tools", "expose_underlying_tools", "apply_semantic_filter", "max_underlying_tools")
 

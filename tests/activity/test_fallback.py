@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from pml_gateway.usage.history import HALF_LIFE_DAYS, ranked
+from pml_gateway.activity.history import HALF_LIFE_DAYS, ranked
 from tests.support.scripted_server import ScriptedServer, tool
 from tests.support.serving import serving
 

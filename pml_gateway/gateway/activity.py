@@ -1,4 +1,4 @@
-"""Usage records made of events: which search led to which call, and the cost of lists."""
+"""Records made of events: each access, which search led to it, and the cost of lists."""
 
 from __future__ import annotations
 
@@ -10,9 +10,12 @@ from dataclasses import dataclass, field
 import anyio.to_thread
 from cachetools import FIFOCache, LRUCache
 
+from pml_gateway.activity.arguments import as_text, kept_arguments, masked, size_of
+from pml_gateway.activity.recorder import AccessRow, ListRow, Recorder, SearchRow
+from pml_gateway.activity.stages import stage_of
 from pml_gateway.catalog.wire import decoded_items
 from pml_gateway.exposure.token_count import count_tokens
-from pml_gateway.gateway.call import Access
+from pml_gateway.gateway.call import Access, Attempt
 from pml_gateway.gateway.events import ToolsListed, ToolsSearched
 from pml_gateway.gateway.request import call_intent, effective_mode
 from pml_gateway.gateway.state import GatewayState
@@ -23,16 +26,21 @@ from pml_gateway.results.settle import Route
 from pml_gateway.signal import CoalescedSignal
 from pml_gateway.telemetry.events import INPUT_REQUIRED, Events, ListsCounted
 from pml_gateway.types import ExposureMode
-from pml_gateway.usage.recorder import CallRow, ListRow, Recorder, SearchRow
-from pml_gateway.usage.stages import stage_of
 
-_HOW: dict[Route, str] = {
+_ROUTES: dict[Route, str] = {
     "direct": "direct",
     "meta": "call_tool",
     "inside": "composite",
     "workflow": "workflow",
 }
 """Names of routes in the record; batches are told apart from workflows."""
+
+
+def _how(call: Attempt) -> str:
+    if not isinstance(call, ToolCall):
+        return "direct"
+    return "batch" if call.run_name == "call_batch" else _ROUTES[call.route]
+
 
 MAX_CLIENTS = 256
 SEARCHES_REMEMBERED = 8
@@ -64,7 +72,7 @@ class _Recent:
     searches: deque[_Search] = field(default_factory=lambda: deque(maxlen=SEARCHES_REMEMBERED))
 
 
-class UsageNotes:
+class ActivityNotes:
     """Records what one gateway's clients do, as far as the settings of each moment want it."""
 
     def __init__(self, identity: str, recorder: Recorder) -> None:
@@ -80,45 +88,67 @@ class UsageNotes:
         events.subscribe(ToolsListed, self.listed)
 
     def accessed(self, event: Access) -> None:
-        """Take note of a call of a server's tool; one that asks its user something is noted when it ends."""
+        """Take note of an attempt to use something."""
         call, scope, state = event.attempt, event.attempt.context.scope, event.attempt.context.state
-        settings, tool = state.settings, call.tool
-        if not settings.usage.record or scope.is_last or call.refusal is not None or event.code == INPUT_REQUIRED:
-            return
-        if tool is None or not isinstance(call, ToolCall):
+        settings = state.settings
+        if not settings.activity.record:
             return
         mode = effective_mode(scope, settings.gateway)
         recent = self._recent.get(scope.client.id)
         intent = recent.intent if recent is not None and recent.intent else call_intent(scope, settings.gateway)
-        key = (tool.upstream_id, tool.name)
         search = rank = None
-        if recent is not None:
+        if recent is not None and call.tool is not None:
+            key = (call.tool.upstream_id, call.tool.name)
             for each in reversed(recent.searches):
                 if key in each.ranks and event.began - each.at <= SEARCH_SECONDS:
                     search, rank = each.key, each.ranks[key]
                     break
-        self._recorder.add(
-            CallRow(
-                event.began,
-                self._config,
-                *key,
-                scope.client.shown,
-                event.code,
-                event.seconds,
-                "batch" if call.run_name == "call_batch" else _HOW[call.route],
-                mode.value,
-                self._stage(state, mode),
-                intent,
-                search,
-                rank,
-                call.arguments if settings.usage.arguments else None,
-            )
+        stage = self._stage(state, mode)
+        self._recorder.add(lambda: self._row(event, mode, stage, intent, search, rank))
+
+    def _row(
+        self, event: Access, mode: ExposureMode, stage: str, intent: str | None, search: int | None, rank: int | None
+    ) -> AccessRow:
+        """Return the row of an attempt. In the thread of the recorder, since masking and measuring take time."""
+        call, tool = event.attempt, event.tool
+        # Of a call that asks its user something, the end counts; commands of the owner are no usage.
+        counts = isinstance(call, ToolCall) and tool is not None and not event.is_refused
+        counts = counts and event.code != INPUT_REQUIRED and not call.context.scope.is_last
+        kept, arguments = kept_arguments(call.arguments, call.context.state.settings.activity.arguments)
+        return AccessRow(
+            at=event.began,
+            config=self._config,
+            client=event.principal.shown,
+            method=call.method,
+            server=event.server,
+            tool="" if tool is None else tool.name,
+            target=masked(event.target),
+            effect=event.effect.value,
+            code=event.code,
+            refused=event.is_refused,
+            rule=event.rule,
+            approval=call.approval,
+            request=event.request_id,
+            how=_how(call),
+            mode=mode.value,
+            stage=stage,
+            intent=None if intent is None else masked(intent),
+            search=search,
+            rank=rank,
+            seconds=event.seconds,
+            server_seconds=call.sends.seconds,
+            sends=call.sends.count,
+            given=size_of(call.arguments),
+            answered=0 if call.result is None else size_of(call.result),
+            kept=kept,
+            arguments=as_text(arguments),
+            counts=counts,
         )
 
     def searched(self, event: ToolsSearched) -> None:
         """Take note of a search; a further page of one belongs to it."""
         settings, scope, query = event.state.settings, event.scope, event.query
-        if not settings.usage.record or scope.is_last:
+        if not settings.activity.record or scope.is_last:
             return
         recent, now = self._of(scope.client), time.time()
         ranks = {(tool.upstream_id, tool.name): place for place, tool in enumerate(event.hits, event.offset + 1)}
@@ -130,12 +160,13 @@ class UsageNotes:
         recent.searches.append(_Search(key, now, query, ranks))
         name = scope.client.shown
         stage = self._stage(event.state, mode)
-        self._recorder.add(SearchRow(now, self._config, key, name, mode.value, stage, query, tuple(ranks)))
+        config, hits = self._config, tuple(ranks)
+        self._recorder.add(lambda: SearchRow(now, config, key, name, mode.value, stage, masked(query), hits))
 
     def listed(self, event: ToolsListed) -> None:
         """Take note of a list that a client was given."""
         state, client = event.state, event.scope.client
-        if not state.settings.usage.record:
+        if not state.settings.activity.record:
             return
         self._of(client).intent = event.intent
         mode = effective_mode(event.scope, state.settings.gateway)
@@ -148,7 +179,7 @@ class UsageNotes:
 
         stage = self._stage(state, mode)
         row = ListRow(time.time(), self._config, client.shown, mode.value, stage, event.tools_json, full)
-        self._recorder.add(row)
+        self._recorder.add(lambda: row)
 
     def _of(self, client: Principal) -> _Recent:
         recent = self._recent.get(client.id)

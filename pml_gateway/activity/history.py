@@ -7,15 +7,15 @@ import time
 import zlib
 from collections import defaultdict
 from collections.abc import Collection
-from contextlib import closing, suppress
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
+from pml_gateway.activity.database import activity_tables
 from pml_gateway.exposure.token_count import count_tokens
 from pml_gateway.log import get_logger
 from pml_gateway.storage.tables import Connection, TablesError
 from pml_gateway.types import JsonObject
-from pml_gateway.usage.database import usage_tables
 
 logger = get_logger(__name__)
 
@@ -103,7 +103,7 @@ def read_history(path: Path, wanted: RecordFilter, *, lists: bool = False) -> Hi
     """
     if lists:
         _count_bodies(path)
-    return usage_tables(path).read(
+    return activity_tables(path).read(
         lambda connection: History(
             _calls(connection, wanted),
             _searches(connection, wanted),
@@ -115,17 +115,18 @@ def read_history(path: Path, wanted: RecordFilter, *, lists: bool = False) -> Hi
 
 def _where(wanted: RecordFilter, table: str) -> tuple[str, list[object]]:
     limits: dict[str, object] = {"config =": wanted.config, "at >=": wanted.since, "client =": wanted.client}
-    if table == "calls":
-        limits["upstream ="] = wanted.upstream
+    if table == "accesses":
+        limits["server ="] = wanted.upstream
     given = {f"{table}.{limit} ?": value for limit, value in limits.items() if value is not None}
     return " AND ".join(given), list(given.values())
 
 
 def _calls(connection: Connection, wanted: RecordFilter) -> tuple[RecordedCall, ...]:
-    where, values = _where(wanted, "calls")
+    where, values = _where(wanted, "accesses")
     rows = connection.execute(
-        "SELECT calls.at, upstream, tool, calls.client, code, seconds, how, calls.stage, intent, query, rank"
-        f" FROM calls LEFT JOIN searches ON searches.key = calls.search WHERE {where} AND how != ? ORDER BY calls.id",
+        "SELECT accesses.at, server, tool, accesses.client, code, seconds, how, accesses.stage, intent, query, rank"
+        " FROM accesses LEFT JOIN searches ON searches.key = accesses.search"
+        f" WHERE {where} AND counts AND how != ? ORDER BY accesses.id",
         (*values, INSIDE),
     )
     return tuple(RecordedCall(at, (upstream, tool), *rest) for at, upstream, tool, *rest in rows)
@@ -134,7 +135,7 @@ def _calls(connection: Connection, wanted: RecordFilter) -> tuple[RecordedCall, 
 def _searches(connection: Connection, wanted: RecordFilter) -> tuple[RecordedSearch, ...]:
     where, values = _where(wanted, "searches")
     rows = connection.execute(
-        "SELECT at, client, stage, query, hits, NOT EXISTS (SELECT 1 FROM calls WHERE search = searches.key)"
+        "SELECT at, client, stage, query, hits, NOT EXISTS (SELECT 1 FROM accesses WHERE search = searches.key)"
         f" FROM searches WHERE {where} ORDER BY id",
         values,
     )
@@ -166,7 +167,7 @@ def _count_bodies(path: Path) -> None:
     """Count the tokens of lists that are not counted yet, and delete their text."""
     uncounted = "SELECT digest, body FROM bodies WHERE tokens IS NULL AND body IS NOT NULL"
     counted = "UPDATE bodies SET tokens = ?, body = NULL WHERE digest = ?"
-    with closing(usage_tables(path)) as tables:
+    with closing(activity_tables(path)) as tables:
         bodies = tables.rows(uncounted)
         tokens = [(count_tokens(zlib.decompress(body).decode()), digest) for digest, body in bodies]
         if tokens:
@@ -176,23 +177,22 @@ def _count_bodies(path: Path) -> None:
 def read_arguments(path: Path, config: str, client: str, tools: Collection[ToolKey]) -> dict[ToolKey, list[JsonObject]]:
     """Return the arguments of a client's latest calls of these tools that succeeded, newest first; none if unreadable.
 
-    Secrets are masked in them. Arguments that were cut when they were recorded are left out.
+    Secrets are masked in them. Calls of which no values were kept are left out.
     """
     query = (
-        "SELECT upstream, tool, arguments FROM calls WHERE config = ? AND client = ? AND code = 'OK' AND how != ?"
-        " AND arguments IS NOT NULL ORDER BY id DESC LIMIT ?"
+        "SELECT server, tool, arguments FROM accesses WHERE config = ? AND client = ? AND counts AND code = 'OK'"
+        " AND how != ? AND kept IN ('masked', 'whole') ORDER BY at DESC LIMIT ?"
     )
     found: dict[ToolKey, list[JsonObject]] = {}
     try:
-        rows = usage_tables(path).rows(query, (config, client, INSIDE, MAX_LOOKED_AT))
+        rows = activity_tables(path).rows(query, (config, client, INSIDE, MAX_LOOKED_AT))
     except TablesError as error:
         logger.warning("no examples from recorded calls: %s", error)
         return found
     for upstream, tool, text in rows:
         known = found.setdefault((upstream, tool), []) if (upstream, tool) in tools else None
         if known is not None and len(known) < MAX_RECORDED:
-            with suppress(ValueError, RecursionError):
-                known.append(json.loads(text))
+            known.append(json.loads(text))
     return found
 
 
@@ -203,10 +203,10 @@ def read_daily_counts(path: Path, config: str) -> list[tuple[ToolKey, int, int]]
         TablesError: the database cannot be read.
     """
     query = (
-        "SELECT upstream, tool, CAST(at / 86400 AS INTEGER) AS day, count(*) FROM calls"
-        " WHERE config = ? AND how != ? GROUP BY upstream, tool, day ORDER BY day, upstream, tool"
+        "SELECT server, tool, CAST(at / 86400 AS INTEGER) AS day, count(*) FROM accesses"
+        " WHERE config = ? AND counts AND how != ? GROUP BY server, tool, day ORDER BY day, server, tool"
     )
-    rows = usage_tables(path).rows(query, (config, INSIDE))
+    rows = activity_tables(path).rows(query, (config, INSIDE))
     return [((upstream, tool), day, count) for upstream, tool, day, count in rows]
 
 
@@ -216,8 +216,9 @@ def read_clients(path: Path, config: str) -> list[str]:
     Raises:
         TablesError: the database cannot be read.
     """
-    query = " UNION ".join(f"SELECT client FROM {table} WHERE config = ?" for table in ("calls", "searches", "lists"))
-    return sorted(client for (client,) in usage_tables(path).rows(query, (config,) * 3))
+    tables = ("accesses", "searches", "lists")
+    query = " UNION ".join(f"SELECT client FROM {table} WHERE config = ?" for table in tables)
+    return sorted(client for (client,) in activity_tables(path).rows(query, (config,) * 3))
 
 
 def most_used(path: Path, config: str) -> tuple[ToolKey, ...]:

@@ -13,10 +13,10 @@ from typing import Any
 
 import pytest
 
-from pml_gateway.config.settings import UsageSettings
-from pml_gateway.usage.database import clear
-from pml_gateway.usage.history import History, RecordFilter, read_history
-from pml_gateway.usage.recorder import CallRow, Recorder
+from pml_gateway.activity.database import clear
+from pml_gateway.activity.history import History, RecordFilter, read_history
+from pml_gateway.activity.recorder import AccessRow, Recorder
+from pml_gateway.config.settings import ActivitySettings
 from tests.support.memory import paths_in
 from tests.support.scripted_server import ScriptedServer, text_result, tool
 from tests.support.serving import serving
@@ -39,12 +39,12 @@ def upstreams() -> dict[str, ScriptedServer]:
     return {"git": ScriptedServer(tools, handler)}
 
 
-def usage_files(home: Path) -> list[Path]:
-    return list(home.glob("usage.db*"))
+def activity_files(home: Path) -> list[Path]:
+    return list(home.glob("activity.db*"))
 
 
 def recorded(home: Path, **filters: Any) -> History:
-    return read_history(paths_in(home).usage_file, RecordFilter("test", **filters), lists=True)
+    return read_history(paths_in(home).activity_file, RecordFilter("test", **filters), lists=True)
 
 
 async def test_calls_are_kept_with_how_they_came_and_how_they_went(tmp_path: Path) -> None:
@@ -64,9 +64,9 @@ async def test_calls_are_kept_with_how_they_came_and_how_they_went(tmp_path: Pat
         ("create_issue", "call_tool", "INVALID_INPUT"),
     ]
     assert {(call.client, call.stage, call.tool[0]) for call in calls} == {("anonymous", "meta_only", "git")}
-    file = paths_in(tmp_path).usage_file
+    file = paths_in(tmp_path).activity_file
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
-    assert b"secret words" not in b"".join(each.read_bytes() for each in usage_files(tmp_path))
+    assert b"secret words" not in b"".join(each.read_bytes() for each in activity_files(tmp_path))
 
 
 async def test_a_call_is_traced_to_the_search_that_led_to_it_and_other_searches_are_misses(tmp_path: Path) -> None:
@@ -96,51 +96,67 @@ async def test_lists_are_kept_with_what_they_saved_and_the_intent_goes_with_the_
 
 
 async def test_nothing_is_kept_when_recording_is_off(tmp_path: Path) -> None:
-    async with serving(tmp_path, upstreams(), usage={"record": False}) as gateway:
+    async with serving(tmp_path, upstreams(), activity={"record": False}) as gateway:
         await gateway.names()
         await gateway.call("git__send_mail")
-    assert not usage_files(tmp_path)
+    assert not activity_files(tmp_path)
 
 
 async def test_arguments_are_kept_only_when_asked_for_and_without_secrets(tmp_path: Path) -> None:
-    async with serving(tmp_path, upstreams(), usage={"arguments": True}) as gateway:
+    async with serving(tmp_path, upstreams(), activity={"arguments": "masked"}) as gateway:
         await gateway.call("git__create_issue", {"title": "hello", "token": "abcdef123456"})
-    with sqlite3.connect(paths_in(tmp_path).usage_file) as connection:
-        [(arguments,)] = connection.execute("SELECT arguments FROM calls").fetchall()
+    with sqlite3.connect(paths_in(tmp_path).activity_file) as connection:
+        [(arguments,)] = connection.execute("SELECT arguments FROM accesses").fetchall()
     connection.close()
     assert json.loads(arguments) == {"title": "hello", "token": "***"}
 
 
 async def test_a_broken_or_foreign_database_harms_no_call(tmp_path: Path) -> None:
-    paths_in(tmp_path).usage_file.write_bytes(b"this is no database at all, but a text" * 100)
+    paths_in(tmp_path).activity_file.write_bytes(b"this is no database at all, but a text" * 100)
     async with serving(tmp_path, upstreams()) as gateway:
         for _ in range(3):
             assert not (await gateway.call("git__send_mail")).get("isError")
 
 
-def row(number: int, at: float | None = None) -> CallRow:
+def row(number: int, at: float | None = None) -> AccessRow:
     when = time.time() if at is None else at
-    return CallRow(when, "test", "up", f"tool{number}", "local", "OK", 0.1, "direct", "meta_only", "meta_only")
+    tool = f"tool{number}"
+    return AccessRow(
+        when, "test", "local", "tools/call", "up", tool, f"up__{tool}", "read", "OK", refused=False, counts=True
+    )
 
 
-def test_several_processes_write_and_the_oldest_rows_go_first(tmp_path: Path) -> None:
-    limits = UsageSettings(max_rows=100, max_days=30)
-    first, second = (Recorder(tmp_path / "usage.db", lambda: limits) for _ in range(2))
-    first.add(row(0, at=time.time() - 40 * 86400))
+def add(recorder: Recorder, number: int, at: float | None = None) -> None:
+    recorder.add(lambda: row(number, at))
+
+
+def test_several_processes_write_and_old_rows_go(tmp_path: Path) -> None:
+    path = tmp_path / "activity.db"
+    first, second = (Recorder(path, ActivitySettings) for _ in range(2))
+    add(first, 0, at=time.time() - 40 * 86400)
     assert first.flush()
     for number in range(1, 150):
-        (first if number % 2 else second).add(row(number))
+        add(first if number % 2 else second, number)
     first.close()
     second.close()
-    third = Recorder(tmp_path / "usage.db", lambda: limits)
-    third.add(row(150))
-    third.close()
-    calls = read_history(tmp_path / "usage.db", RecordFilter("test")).calls
-    assert len(calls) == 100
-    assert calls[-1].tool == ("up", "tool150")
-    assert ("up", "tool0") not in {call.tool for call in calls}
-    assert clear(tmp_path / "usage.db") == 100
-    assert read_history(tmp_path / "usage.db", RecordFilter("test")) == History()
+    calls = read_history(path, RecordFilter("test")).calls
+    assert {call.tool[1] for call in calls} == {f"tool{number}" for number in range(1, 150)}
+    assert clear(path) == 149
+    assert read_history(path, RecordFilter("test")) == History()
+
+
+def test_the_oldest_rows_go_when_the_file_is_too_large(tmp_path: Path) -> None:
+    path, limits = tmp_path / "activity.db", ActivitySettings(max_bytes=1024 * 1024)
+    recorder = Recorder(path, lambda: limits)
+    for number in range(9_000):
+        add(recorder, number)
+        if number % 1000 == 0:
+            assert recorder.flush(30)
+    recorder.close()
+    kept = [int(call.tool[1].removeprefix("tool")) for call in read_history(path, RecordFilter("test")).calls]
+    assert kept == list(range(9_000 - len(kept), 9_000))
+    assert 500 < len(kept) < 8_000
+    assert path.stat().st_size < 3 * 1024 * 1024
 
 
 WRITE = (
@@ -149,54 +165,54 @@ WRITE = (
 
 
 def test_another_gateway_of_the_process_leaves_the_first_one_its_locks(tmp_path: Path) -> None:
-    path = tmp_path / "usage.db"
-    first, second = (Recorder(path, UsageSettings) for _ in range(2))
+    path = tmp_path / "activity.db"
+    first, second = (Recorder(path, ActivitySettings) for _ in range(2))
     for recorder in (first, second):
-        recorder.add(row(0))
+        add(recorder, 0)
         assert recorder.flush()
     subprocess.run([sys.executable, "-c", WRITE, str(path)], check=True)
     # Who takes itself for the last one that has the database open removes this, and what is in it.
-    assert path.with_name("usage.db-wal").exists()
+    assert path.with_name("activity.db-wal").exists()
     for recorder in (first, second):
-        recorder.add(row(1))
+        add(recorder, 1)
         recorder.close()
     assert len(read_history(path, RecordFilter("test")).calls) == 4
 
 
 def test_a_locked_database_loses_nothing_that_fits_in_memory(tmp_path: Path) -> None:
-    recorder = Recorder(tmp_path / "usage.db", UsageSettings)
-    recorder.add(row(0))
+    recorder = Recorder(tmp_path / "activity.db", ActivitySettings)
+    add(recorder, 0)
     assert recorder.flush()
-    holder = sqlite3.connect(tmp_path / "usage.db", isolation_level=None)
+    holder = sqlite3.connect(tmp_path / "activity.db", isolation_level=None)
     holder.execute("BEGIN EXCLUSIVE")
     for number in range(1, 50):
-        recorder.add(row(number))
+        add(recorder, number)
     assert not recorder.flush(0.1)
     holder.execute("COMMIT")
     holder.close()
     recorder.close()
-    assert len(read_history(tmp_path / "usage.db", RecordFilter("test")).calls) == 50
+    assert len(read_history(tmp_path / "activity.db", RecordFilter("test")).calls) == 50
 
 
 def test_a_damaged_database_is_set_aside_and_recording_goes_on(tmp_path: Path) -> None:
-    path = tmp_path / "usage.db"
+    path = tmp_path / "activity.db"
     path.write_bytes(b"this is no database at all, but a text" * 100)
-    recorder = Recorder(path, UsageSettings)
-    recorder.add(row(0))
+    recorder = Recorder(path, ActivitySettings)
+    add(recorder, 0)
     recorder.close()
     assert len(read_history(path, RecordFilter("test")).calls) == 1
-    assert path.with_name("usage.db.damaged").exists()
+    assert path.with_name("activity.db.damaged").exists()
 
 
 def test_who_removes_the_database_loses_nothing_that_is_recorded_afterwards(tmp_path: Path) -> None:
-    path = tmp_path / "usage.db"
-    recorders = [Recorder(path, UsageSettings) for _ in range(2)]
+    path = tmp_path / "activity.db"
+    recorders = [Recorder(path, ActivitySettings) for _ in range(2)]
     for rows in (1, 2):
         for recorder in recorders:
-            recorder.add(row(rows))
+            add(recorder, rows)
             assert recorder.flush()
         assert [call.tool[1] for call in read_history(path, RecordFilter("test")).calls] == [f"tool{rows}"] * 2
-        for file in tmp_path.glob("usage.db*"):
+        for file in tmp_path.glob("activity.db*"):
             file.unlink()
     for recorder in recorders:
         recorder.close()

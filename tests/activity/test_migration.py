@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from pml_gateway.activity.migration import Journal
+from pml_gateway.activity.stages import Stage, stage_in, values_of, with_values
 from pml_gateway.config.document import parse
 from pml_gateway.config.settings import Settings
 from pml_gateway.errors import ConfigurationError, GatewayError
-from pml_gateway.usage.migration import Journal
-from pml_gateway.usage.stages import Stage, stage_in, values_of, with_values
 from tests.config.edits.test_edit import EXPOSURE_LINE, configurations
 from tests.support.examples import examples
 from tests.support.full_disk import contents, room_for

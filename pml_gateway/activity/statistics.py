@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import TypedDict
 
-from pml_gateway.usage.history import History, RecordedCall, ToolKey
+from pml_gateway.activity.history import History, RecordedCall, ToolKey
 
 BARS = "▁▂▃▄▅▆▇█"
 

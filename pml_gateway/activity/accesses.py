@@ -1,0 +1,206 @@
+"""Recorded accesses: every attempt to use a tool, prompt or resource, with the way that it took."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from pml_gateway.activity.database import activity_tables
+from pml_gateway.storage.tables import Connection
+from pml_gateway.types import JsonObject
+
+OUTCOMES = ("ok", "failed", "refused")
+"""Words for many codes; any code of an outcome can be asked for as well."""
+
+REQUEST_ACCESSES = 200
+"""Accesses of one request that are shown; a batch has fewer."""
+
+
+@dataclass(frozen=True, slots=True)
+class RecordedAccess:
+    """One attempt to use something, as its client asked for it, and how it ended.
+
+    Args:
+        id: number of the record.
+        at: when it began, as wall-clock time.
+        client: name of a configured client, else its kind.
+        method: method of the protocol; `tools/call` also for what another call contained.
+        server: the server, empty for what the gateway itself offers.
+        tool: the server's own name of its tool, empty if it is none.
+        target: the name that clients know, or the one in the call if it means nothing.
+        effect: effect that the tool declares.
+        code: outcome, `OK` or an error code.
+        refused: True if it was decided that the call is not made.
+        rule: the rule that decided.
+        approval: id of the approval that it was made by.
+        request: id of the request that it was part of.
+        how: route of the call: direct, call_tool, batch, workflow or composite.
+        mode: exposure mode of the client.
+        intent: intent of the client.
+        query: the search that led to it, and `rank` the place of the tool among its hits.
+        seconds: until it ended; `server_seconds` of it until the server had answered.
+        sends: times that it was sent to the server.
+        given: characters of the arguments, and `answered` of the result, as JSON.
+        kept: how arguments are kept: off, keys, masked or whole.
+        arguments: with `keys`, the sizes by key; otherwise the arguments, secrets masked.
+    """
+
+    id: int
+    at: float
+    client: str
+    method: str
+    server: str
+    tool: str
+    target: str
+    effect: str
+    code: str
+    refused: bool
+    rule: str
+    approval: str
+    request: str
+    how: str
+    mode: str
+    intent: str | None
+    query: str | None
+    rank: int | None
+    seconds: float
+    server_seconds: float
+    sends: int
+    given: int
+    answered: int
+    kept: str
+    arguments: JsonObject | None
+
+    @property
+    def argument_keys(self) -> frozenset[str] | None:
+        """Return the names of the arguments; None if they are not kept."""
+        return None if self.arguments is None else frozenset(self.arguments)
+
+    @property
+    def argument_values(self) -> JsonObject | None:
+        """Return the arguments with their values, secrets masked; None if they are not kept."""
+        return self.arguments if self.kept in ("masked", "whole") else None
+
+
+@dataclass(frozen=True, slots=True)
+class AccessFilter:
+    """The filter for accesses of one configuration; None is no limit.
+
+    `tool` is a name or a pattern with `*`, `outcome` one of OUTCOMES or a code; `after` is an id.
+    """
+
+    config: str
+    client: str | None = None
+    tool: str | None = None
+    server: str | None = None
+    outcome: str | None = None
+    since: float | None = None
+    after: int | None = None
+
+
+_COLUMNS = (
+    "accesses.id, accesses.at, accesses.client, method, server, tool, target, effect, code, refused, rule, approval,"
+    " request, how, accesses.mode, intent, query, rank, seconds, server_seconds, sends, given, answered, kept,"
+    " arguments"
+)
+_FROM = "FROM accesses LEFT JOIN searches ON searches.key = accesses.search"
+
+
+def read_accesses(path: Path, wanted: AccessFilter, limit: int) -> list[RecordedAccess]:
+    """Return the latest accesses that are asked for, oldest first.
+
+    Raises:
+        TablesError: the database cannot be read.
+    """
+    conditions = dict(_conditions(wanted))
+    # Ids follow the order of writing; times, which the indexes have, the order of beginning.
+    order = "accesses.at DESC, accesses.id DESC" if wanted.after is None else "accesses.id DESC"
+    query = f"SELECT {_COLUMNS} {_FROM} WHERE {' AND '.join(conditions)} ORDER BY {order} LIMIT ?"
+    values = [value for value in conditions.values() if value is not None]
+    rows = activity_tables(path).rows(query, (*values, limit))
+    return [_access(row) for row in reversed(rows)]
+
+
+def _conditions(wanted: AccessFilter) -> Iterator[tuple[str, object]]:
+    # Unary plus: the index of a narrower filter is better than that of the configuration.
+    yield "+accesses.config = ?", wanted.config
+    if wanted.client is not None:
+        yield "accesses.client = ?", wanted.client
+    if wanted.tool is not None:
+        yield ("target GLOB ?" if "*" in wanted.tool else "target = ?"), wanted.tool
+    if wanted.server is not None:
+        yield "server = ?", wanted.server
+    match wanted.outcome:
+        case None:
+            pass
+        case "ok":
+            yield "code = 'OK'", None
+        case "failed":
+            yield "code NOT IN ('OK', 'INPUT_REQUIRED')", None
+        case "refused":
+            yield "refused", None
+        case code:
+            yield "code = ?", code
+    if wanted.since is not None:
+        yield "accesses.at >= ?", wanted.since
+    if wanted.after is not None:
+        yield "accesses.id > ?", wanted.after
+
+
+def _access(row: tuple[Any, ...]) -> RecordedAccess:
+    access = RecordedAccess(*row)
+    arguments = None if row[-1] is None else json.loads(row[-1])
+    return replace(access, refused=bool(access.refused), arguments=arguments)
+
+
+@dataclass(frozen=True, slots=True)
+class AccessWay:
+    """One access with the others of the same request, in the order in which they ended."""
+
+    access: RecordedAccess
+    request: tuple[RecordedAccess, ...]
+
+
+def read_way(path: Path, number: int) -> AccessWay | None:
+    """Return an access with those around it; None if there is none of this id (any more).
+
+    Raises:
+        TablesError: the database cannot be read.
+    """
+
+    def ask(connection: Connection) -> AccessWay | None:
+        row = connection.execute(f"SELECT {_COLUMNS} {_FROM} WHERE accesses.id = ?", (number,)).fetchone()
+        if row is None:
+            return None
+        access = _access(row)
+        others = connection.execute(
+            f"SELECT {_COLUMNS} {_FROM} WHERE request = ? AND request != '' AND accesses.id != ? ORDER BY accesses.id"
+            " LIMIT ?",
+            (access.request, number, REQUEST_ACCESSES),
+        )
+        return AccessWay(access, tuple(map(_access, others)))
+
+    return activity_tables(path).read(ask, None)
+
+
+def read_gaps(path: Path, since: float | None = None) -> list[tuple[float, str]]:
+    """Return when records were found missing, and why, oldest first.
+
+    Raises:
+        TablesError: the database cannot be read.
+    """
+    rows = activity_tables(path).rows("SELECT at, reason FROM gaps WHERE at >= ? ORDER BY id", (since or 0.0,))
+    return [(at, reason) for at, reason in rows]
+
+
+def last_id(path: Path) -> int:
+    """Return the id of the last access; 0 if there is none.
+
+    Raises:
+        TablesError: the database cannot be read.
+    """
+    rows = activity_tables(path).rows("SELECT coalesce(max(id), 0) FROM accesses")
+    return int(rows[0][0]) if rows else 0
