@@ -21,6 +21,7 @@ from pml_gateway.gateway.call import TOOL_CALL, Attempt, CallContext, Decider, S
 from pml_gateway.gateway.host import Host
 from pml_gateway.gateway.request import CallOptions, RequestScope
 from pml_gateway.gateway.steps import composite_result
+from pml_gateway.gateway.tasks import Tasks
 from pml_gateway.gateway.tool_call import ToolCall
 from pml_gateway.log import get_logger
 from pml_gateway.processes.budget import spending
@@ -53,6 +54,7 @@ class Caller:
             gateway.results, gateway.etags, gateway.shapes, lambda: gateway.state.settings.activity.keeps_values
         )
         self.pending_runs: PendingTable[Run] = PendingTable("run")
+        self.tasks = Tasks(gateway)
         self._own_servers: dict[str, Serve] = {"": _ask_meta_tool, COMPOSITES: composite_result}
 
     async def call(

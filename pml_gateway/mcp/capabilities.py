@@ -158,6 +158,9 @@ Declared = TypeVar("Declared", ClientCapabilities, ServerCapabilities)
 
 NO_CAPABILITIES = ClientCapabilities()
 
+TASKS = "io.modelcontextprotocol/tasks"
+"""The extension of 2026-07-28 for tasks; 2025-11-25 has them in its protocol."""
+
 APPS = "io.modelcontextprotocol/ui"
 """The extension of servers with user interfaces, and of clients that show them."""
 
@@ -241,10 +244,15 @@ def without_extensions(declared: JsonObject, denied: Collection[str]) -> JsonObj
 
 
 def is_of_protocol(method: str) -> bool:
-    """Return True if a method is one of the protocol's own, in any version and direction."""
+    """Return True if a method is one of the protocol's own, in any version and direction, or about a task.
+
+    Tasks have one id here and another at their server.
+    """
     # Slow to import; see `ClientCapabilities.refusal`.
     from mcp_types import methods
 
+    if method.startswith(("tasks/", "notifications/tasks")):
+        return True
     return method in methods.MONOLITH_REQUESTS or method in methods.MONOLITH_NOTIFICATIONS
 
 

@@ -106,11 +106,19 @@ class ResultStore:
         return self._held.total
 
     async def put(
-        self, client: Principal, content: Content, *, source: Source, over: int | None = None
+        self,
+        client: Principal,
+        content: Content,
+        *,
+        source: Source,
+        over: int | None = None,
+        ref: str = "",
+        until: float | None = None,
     ) -> StoredResult | None:
         """Store a value for a client; return None if it is larger than the whole store may be, or not JSON.
 
-        With `over`, also return None if it has no more tokens than that, or than the answer that would replace it.
+        With `over`, also return None if it has no more tokens than that, or than the answer that would replace it. By
+        default its handle is a new one, and it expires as the settings say.
 
         Raises:
             ResultStoreError: the store cannot be opened or does not respond.
@@ -121,7 +129,7 @@ class ResultStore:
             return None
         if over is not None and encoded.tokens <= over:
             return None
-        stored = self._described(encoded, source)
+        stored = self._described(encoded, source, ref, until)
         if over is not None and encoded.tokens <= tokens_of_json(stored.answer()):
             return None
         if stored.stored_bytes > self.settings.max_bytes:
@@ -136,8 +144,8 @@ class ResultStore:
             is_kept = await self._write(backend, _key(stored.ref), stored, client, encoded.parts)
         return stored if is_kept else None
 
-    def _described(self, encoded: EncodedResult, source: Source) -> StoredResult:
-        handle = f"ref_{secrets.token_urlsafe(HANDLE_BYTES)}"
+    def _described(self, encoded: EncodedResult, source: Source, ref: str, until: float | None) -> StoredResult:
+        handle = ref or f"ref_{secrets.token_urlsafe(HANDLE_BYTES)}"
         stored = StoredResult(
             ref=handle,
             content_kind=encoded.kind,
@@ -148,7 +156,7 @@ class ResultStore:
             shape=encoded.shape,
             preview=encoded.preview,
             reads_on=encoded.reads_on,
-            expires_at=self._clock() + self.settings.ttl_seconds,
+            expires_at=self._clock() + self.settings.ttl_seconds if until is None else until,
             source=source,
             parts=len(encoded.parts),
         )
@@ -209,10 +217,15 @@ class ResultStore:
         Raises:
             ReferenceNotFoundError: the handle is unknown, another client's, or expired.
         """
-        stored = await self._head(handle, client)
+        stored = None if self.settings.mode == "off" else await self._head(handle, client)
         if stored is None or not visible(stored.source):
             raise ReferenceNotFoundError(handle)
         return stored
+
+    async def kept(self, client: Principal, handle: str) -> Content | None:
+        """Read the result of a task, which is kept even if nothing is answered by reference; None if there is none."""
+        stored = await self._head(handle, client)
+        return None if stored is None else await self.value_of(stored)
 
     def note_use(self, source: Source) -> None:
         """Record a call that used references, for their lineage, as long as their results are kept."""
@@ -226,7 +239,7 @@ class ResultStore:
 
     async def _head(self, handle: str, client: Principal) -> StoredResult | None:
         """Return the stored result of a live reference of this client, without its value; None otherwise."""
-        if not is_handle(handle) or self.settings.mode == "off":
+        if not is_handle(handle):
             return None
         key = _key(handle)
         async with self._backend() as backend:

@@ -19,7 +19,6 @@ from mcp.server.context import CallNext, HandlerResult, ServerRequestContext
 from mcp.server.lowlevel import Server
 from mcp.server.request_state import RequestStateBoundary
 from mcp.shared.exceptions import MCPError
-from mcp_types.jsonrpc import METHOD_NOT_FOUND
 from pydantic import BaseModel
 
 from pml_gateway.delivery import DELIVERY
@@ -46,7 +45,6 @@ class Method:
 
     `waits_for_lists` says that an answer waits until upstreams were listed for a client like this one; `is_counted`,
     that an orderly end waits for the answer; `carries_state`, that a client may bring back sealed state with it.
-    `refusal` is why a method of the protocol is not served.
     """
 
     name: str
@@ -56,14 +54,12 @@ class Method:
     waits_for_lists: bool = True
     is_counted: bool = True
     carries_state: bool = False
-    refusal: str = ""
     relay: Callable[[Context], Awaitable[HandlerResult]] | None = None
 
 
 OTHER = ""
 """Name of the row for all other methods."""
 
-TASKS = Method("tasks/", refusal="tasks are not relayed; connect to the server directly")
 LISTEN = "subscriptions/listen"
 """Stays open for as long as the client wants; nothing waits for its answer."""
 
@@ -108,7 +104,7 @@ class Dispatch:
     async def __call__(self, ctx: ServerRequestContext[Any, Any], call_next: CallNext) -> HandlerResult:
         """Serve one message."""
         request = scoped(ctx)
-        method = self._methods.get(ctx.method) or (TASKS if ctx.method.startswith(TASKS.name) else self._methods[OTHER])
+        method = self._methods.get(ctx.method) or self._methods[OTHER]
         # The message's own trace context is closer to its cause than that of the HTTP request around it.
         parent, in_meta = request.scope.parent, trace_parent(ctx.meta)
         request_id, client = request.scope.request_id or new_request_id(), request.scope.client.shown
@@ -159,8 +155,6 @@ class Dispatch:
 
 
 async def _answered(method: Method, call_next: CallNext, ctx: ServerRequestContext[Any, Any]) -> HandlerResult:
-    if method.refusal:
-        raise MCPError(METHOD_NOT_FOUND, f"{ctx.method}: {method.refusal}", ctx.method)
     if method.relay is not None and not is_of_protocol(ctx.method):
         return await method.relay(cast(Context, ctx))
     result = await call_next(ctx)

@@ -32,7 +32,6 @@ from pml_gateway.gateway.request import (
     followed,
     is_modern,
     list_intent,
-    options_of,
 )
 from pml_gateway.gateway.tool_list import list_tools
 from pml_gateway.serve.clients import (
@@ -44,6 +43,7 @@ from pml_gateway.serve.clients import (
 from pml_gateway.serve.list_changes import Subscribers
 from pml_gateway.serve.messages.written import WrittenValue, large_apart
 from pml_gateway.serve.methods import LISTEN, OTHER, Dispatch, Method, always
+from pml_gateway.serve.tasks import TaskMethods, UpdateTaskParams, with_tasks
 from pml_gateway.storage.pending import MAX_SECONDS
 from pml_gateway.telemetry.spans import Spans
 from pml_gateway.types import JsonObject
@@ -98,18 +98,17 @@ class GatewayServer(Server[Any]):
 
 def method_table(
     gateway: Gateway,
-    caller: Caller,
     subscribers: Subscribers,
     offers: PromptAndResourceRequests,
     sessions: ClientSessions,
     clients: KnownClients,
     extensions: ExtensionRelay,
+    tasks: TaskMethods,
 ) -> Iterator[Method]:
     """Return the handler of each method."""
 
     async def call_tool(ctx: Context, params: mcp_types.CallToolRequestParams) -> JsonObject:
-        arguments = dict(params.arguments or {})
-        result = await caller.call(ctx.scope, params.name, arguments, options_of(ctx), ctx.protocol_version)
+        result = await tasks.call(ctx, params)
         seen, apart = await large_apart(result, ctx.scope)
         ctx.apart.update(apart)
         return {**seen, "content": []} if "content" in apart else seen
@@ -131,7 +130,8 @@ def method_table(
         return {**answer, "tools": WrittenValue([json], len(json), scope)}
 
     async def with_apart(ctx: Context, answer: JsonObject) -> JsonObject:
-        return {**answer, **ctx.apart} if ctx.apart else answer
+        # A task is an answer of its own, and not a member of a result.
+        return ctx.apart if "task" in ctx.apart else {**answer, **ctx.apart}
 
     async def offer(ctx: Context, envelope: JsonObject) -> JsonObject:
         seen, apart = await large_apart(await offers.answer(ctx, envelope), ctx.scope)
@@ -142,7 +142,9 @@ def method_table(
         await subscribers.add_session(ctx)
 
     async def announce(ctx: Context, answer: JsonObject) -> JsonObject:
-        return await with_announcements(gateway.state, ctx.scope, answer)
+        told = await with_announcements(gateway.state, ctx.scope, answer)
+        version = answer.get("protocolVersion", ctx.protocol_version)
+        return {**told, "capabilities": with_tasks(told["capabilities"], version)}
 
     async def greet(ctx: Context, answer: JsonObject) -> JsonObject:
         clients.introduce(ctx, answer)
@@ -158,6 +160,12 @@ def method_table(
     yield Method(LISTEN, mcp_types.SubscriptionsListenRequestParams, subscribers.listen, is_counted=False)
     yield Method("tools/list", mcp_types.PaginatedRequestParams, always(EMPTY_LIST), with_tools)
     yield Method("tools/call", mcp_types.CallToolRequestParams, call_tool, with_apart, carries_state=True)
+
+    yield Method("tasks/get", mcp_types.GetTaskRequestParams, tasks.get)
+    yield Method("tasks/result", mcp_types.GetTaskPayloadRequestParams, tasks.result, is_counted=False)
+    yield Method("tasks/list", mcp_types.PaginatedRequestParams, tasks.list)
+    yield Method("tasks/cancel", mcp_types.CancelTaskRequestParams, tasks.cancel)
+    yield Method("tasks/update", UpdateTaskParams, tasks.update)
 
     async def extend(ctx: Context) -> JsonObject | None:
         if ctx.request_id is None:
@@ -187,7 +195,8 @@ def build_server(
     )
     clients = KnownClients(gateway)
     sessions, extensions = ClientSessions(gateway), ExtensionRelay(gateway, caller)
-    methods = method_table(gateway, caller, subscribers, offers, sessions, clients, extensions)
+    tasks = TaskMethods(caller, caller.tasks)
+    methods = method_table(gateway, subscribers, offers, sessions, clients, extensions, tasks)
     # State that a client gives back is its own and of the same request, or it is refused.
     security = RequestStateSecurity(keys=[os.urandom(32)], ttl=MAX_SECONDS, bind_principal=_principal)
     boundary = RequestStateBoundary(security, default_audience=server.name)

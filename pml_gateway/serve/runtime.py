@@ -117,6 +117,7 @@ async def open_runtime(
             costs = ListCosts(gateway.events)
             gateway.events.subscribe(ToolsListed, costs.listed)
             tasks.start_soon(costs.run)
+        tasks.start_soon(caller.tasks.run)
         tasks.start_soon(followers.run)
         tasks.start_soon(subscribers.run)
         tasks.start_soon(follow_files, gateway, loaded, load, watched_files(paths, working_directory))

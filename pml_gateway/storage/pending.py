@@ -1,4 +1,4 @@
-"""Suspended runs and calls that wait for an answer, each for one owner and one request."""
+"""Suspended runs, calls that wait for an answer, and tasks: each for one owner, and runs and calls for one request."""
 
 from __future__ import annotations
 
@@ -55,12 +55,27 @@ class PendingTable(Generic[Payload]):
         self._entries: dict[str, _Entry[Payload]] = {}
         self._held: Holdings[str] = Holdings()
 
-    def add(self, payload: Payload, *, owner: str, quota_key: str, fingerprint: str) -> str:
-        """Keep a payload and return its state; without room, drop the oldest of the quota that holds most."""
-        now, state = self._clock(), secrets.token_urlsafe(24)
-        for old in [old for old, entry in self._entries.items() if entry.expires_at <= now]:
-            self._give_up(self._remove(old))
-        self._entries[state] = _Entry((owner, fingerprint), payload, now + self._seconds)
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def add(
+        self,
+        payload: Payload,
+        *,
+        owner: str,
+        quota_key: str,
+        fingerprint: str = "",
+        seconds: float | None = None,
+        state: str = "",
+    ) -> str:
+        """Keep a payload and return its state; without room, drop the oldest of the quota that holds most.
+
+        By default, the state is a new secret, and the payload waits for as long as the table says.
+        """
+        self.sweep()
+        state = state or secrets.token_urlsafe(24)
+        expires_at = self._clock() + (self._seconds if seconds is None else seconds)
+        self._entries[state] = _Entry((owner, fingerprint), payload, expires_at)
         self._held.note(state, quota_key)
         while len(self._held) > MAX_PENDING and (oldest := self._held.first_to_go()) is not None:
             self._give_up(self._remove(oldest))
@@ -79,6 +94,29 @@ class PendingTable(Generic[Payload]):
                 hint=f"send the same request as before, within {self._seconds:g} s and once; else start it anew",
             )
         return self._remove(state)
+
+    def find(self, state: str, *, owner: str) -> Payload | None:
+        """Return a payload that stays; None if nothing of this owner is kept under this state."""
+        entry = self._entries.get(state)
+        if entry is None or entry.request[0] != owner or entry.expires_at <= self._clock():
+            return None
+        self._held.used(state)
+        return entry.payload
+
+    def of(self, owner: str) -> list[tuple[str, Payload]]:
+        """Return what is kept for an owner, with the states, the oldest first."""
+        now = self._clock()
+        return [
+            (state, entry.payload)
+            for state, entry in self._entries.items()
+            if entry.request[0] == owner and entry.expires_at > now
+        ]
+
+    def sweep(self) -> None:
+        """Give up each payload whose time is over."""
+        now = self._clock()
+        for old in [old for old, entry in self._entries.items() if entry.expires_at <= now]:
+            self._give_up(self._remove(old))
 
     def drop(self, is_over: Callable[[Payload], bool]) -> None:
         """Give up each payload for which `is_over` returns True."""

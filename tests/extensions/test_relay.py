@@ -53,10 +53,12 @@ class ExtendedClient:
         return result
 
     async def declared(self) -> dict[str, Any]:
-        """The capabilities that it is told of."""
+        """The capabilities that it is told of, without tasks, which the gateway has for every client."""
         told = self.session.initialized if self.session is not None else await self.result("server/discover")
         capabilities: dict[str, Any] = told["capabilities"]
-        return capabilities
+        extensions = capabilities.get("extensions", {})
+        extensions.pop("io.modelcontextprotocol/tasks", None)
+        return capabilities if extensions else {key: capabilities[key] for key in capabilities if key != "extensions"}
 
     async def names(self) -> list[str]:
         return [each["name"] for each in (await self.result("tools/list"))["tools"]]

@@ -256,10 +256,3 @@ async def test_one_change_lists_that_kind_anew_and_no_other(tmp_path: Path, mode
             while len((await served.result("prompts/list"))["prompts"]) < 2:
                 await anyio.lowlevel.checkpoint()
         assert (upstream.lists, upstream.count("resources/list")) == (tools, resources)
-
-
-async def test_tasks_are_refused_by_name(tmp_path: Path) -> None:
-    async with serving(tmp_path, {"up": ScriptedServer(methods=EVERY_METHOD)}) as served:
-        refused = (await Asking(served, "2025-11-25").message("tasks/get", {"taskId": "1"}))["error"]
-        assert refused["code"] == -32601
-        assert "tasks are not relayed" in refused["message"]

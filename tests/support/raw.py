@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 import httpx2
@@ -18,7 +18,7 @@ META = {
 SAME_ID = {"x-request-id": "test"}
 """Answers to equal requests are equal, so that tests can compare what a hidden and an unknown name are answered."""
 
-NAMED_BY = {"resources/read": "uri"}
+NAMED_BY = {"resources/read": "uri", **dict.fromkeys(("tasks/get", "tasks/update", "tasks/cancel"), "taskId")}
 """The parameter that names what a request is about, where that is not `name`; it is repeated in a header."""
 
 
@@ -126,6 +126,22 @@ class HandshakeSession:
         self._next += 1
         body = {"jsonrpc": "2.0", "id": self._next, "method": method, "params": dict(params or {})}
         return self._client.post(url or self._url, content=json.dumps(body), headers=self.headers)
+
+    def asked(
+        self, method: str, params: Mapping[str, Any], answer: Callable[[dict[str, Any]], dict[str, Any]]
+    ) -> dict[str, Any]:
+        """The answer to one request, in which questions to the client are answered by `answer`."""
+        self._next += 1
+        body = {"jsonrpc": "2.0", "id": self._next, "method": method, "params": dict(params)}
+        with self._client.stream("POST", self._url, content=json.dumps(body), headers=self.headers) as response:
+            for line in response.iter_lines():
+                message: dict[str, Any] = json.loads(line[6:]) if line.startswith("data: {") else {}
+                if "id" in message and "method" not in message:
+                    return message
+                if "id" in message:
+                    answered = {"jsonrpc": "2.0", "id": message["id"], "result": answer(message)}
+                    httpx2.post(self._url, content=json.dumps(answered), headers=self.headers, timeout=30)
+        raise AssertionError(f"{method} was not answered")
 
     @property
     def last_id(self) -> int:

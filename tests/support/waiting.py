@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import anyio
@@ -19,6 +19,13 @@ async def until(condition: Any) -> None:
     with anyio.fail_after(LIMIT):
         while not condition():  # noqa: ASYNC110  # what others do has no event here
             await anyio.sleep(0.01)
+
+
+async def eventually(condition: Callable[[], Awaitable[bool]]) -> None:
+    """Wait until something holds that is asked for."""
+    with anyio.fail_after(LIMIT):
+        while not await condition():  # noqa: ASYNC110  # what others do has no event here
+            await anyio.sleep(0.02)
 
 
 def wait_for(condition: Callable[[], bool], what: str, limit: float = LIMIT) -> None:

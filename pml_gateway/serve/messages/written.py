@@ -77,12 +77,17 @@ async def large_apart(result: JsonObject, scope: RequestScope) -> tuple[JsonObje
         if source is not None:
             apart[key] = WrittenValue(source, source.size, scope)
         elif _is_large(value):
-            pieces: list[bytes] = []
-            for piece in pieces_of(value):
-                pieces.append(piece)
-                await anyio.lowlevel.checkpoint()
-            apart[key] = WrittenValue(pieces, sum(map(len, pieces)), scope)
+            apart[key] = await written(value, scope)
     return ({key: value for key, value in result.items() if key not in apart} if apart else result), apart
+
+
+async def written(value: Any, scope: RequestScope) -> WrittenValue:
+    """Write a value in turns with other tasks."""
+    pieces: list[bytes] = []
+    for piece in pieces_of(value):
+        pieces.append(piece)
+        await anyio.lowlevel.checkpoint()
+    return WrittenValue(pieces, sum(map(len, pieces)), scope)
 
 
 def _is_large(value: Any) -> bool:

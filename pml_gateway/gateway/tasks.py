@@ -1,0 +1,324 @@
+"""Tasks: calls that run on after their request is answered, kept with their results for the client that made them."""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import Awaitable, Callable
+from enum import StrEnum
+from logging import DEBUG
+
+import anyio
+from mcp.shared.exceptions import MCPError
+from mcp_types.jsonrpc import INTERNAL_ERROR, INVALID_PARAMS
+
+from pml_gateway.delivery import DELIVERY
+from pml_gateway.errors import GatewayError, ResultStoreError
+from pml_gateway.gateway.host import Host
+from pml_gateway.log import get_logger
+from pml_gateway.policy.principal import Principal
+from pml_gateway.results.answers import as_rpc_error
+from pml_gateway.results.content import Content
+from pml_gateway.results.store import HANDLE_BYTES
+from pml_gateway.results.stored import Source
+from pml_gateway.signal import Signal
+from pml_gateway.storage.pending import PendingTable
+from pml_gateway.text import shortened
+from pml_gateway.types import JsonObject
+from pml_gateway.upstreams.dialogue.background import Background
+
+logger = get_logger(__name__)
+
+DEFAULT_TTL = 3600.0
+"""Seconds from its creation that a task is kept if its client does not say; as long as stored results by default."""
+
+MIN_TTL = 1.0
+MAX_TTL = 86400.0
+"""Minimum and maximum seconds that a client can ask for: a task holds a place in the table all the time."""
+
+POLL_SECONDS = 1.0
+"""Seconds after which a client may ask again, unless the server of the task says otherwise."""
+
+MAX_POLL_SECONDS = 60.0
+"""Maximum of what a server may say: the gateway knows of a change earlier."""
+
+MAX_MESSAGE = 500
+"""Characters of a server's status message that are passed on."""
+
+SWEEP_SECONDS = 30.0
+"""Seconds between looks for tasks whose time is over."""
+
+PAUSE_SECONDS = 0.25
+"""Pause before a call is repeated whose server is not ready and asks nothing."""
+
+
+class TaskStatus(StrEnum):
+    """The states of a task, the same in both protocol eras; the last three are final."""
+
+    WORKING = "working"
+    INPUT_REQUIRED = "input_required"
+    COMPLETED = "completed"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+
+
+class TaskQuestion:
+    """A question of a task's server to its client."""
+
+    __slots__ = ("answer", "is_asked", "is_over", "request")
+
+    def __init__(self, request: JsonObject) -> None:
+        self.request = request
+        self.is_asked = False
+        self.is_over = anyio.Event()
+        self.answer: JsonObject | MCPError | None = None
+
+    def settle(self, answer: JsonObject | MCPError) -> None:
+        """Take the client's answer, or its refusal."""
+        self.answer = answer
+        self.is_over.set()
+
+
+class GatewayTask:
+    """A call that may outlast its request. It observes the task that the server makes of it, if any.
+
+    Until it `is_kept`, nobody but its request knows of it.
+    """
+
+    def __init__(self, client: Principal, name: str, ttl: float) -> None:
+        token = secrets.token_urlsafe(HANDLE_BYTES)
+        self.id = f"task_{token}"
+        self.ref = f"ref_{token}"
+        """Under which its result is stored."""
+        self.client = client
+        self.name = name
+        self.ttl = min(max(ttl, MIN_TTL), MAX_TTL)
+        self.created_at = self.updated_at = time.time()
+        self.status = TaskStatus.WORKING
+        self.message = ""
+        self.poll_seconds = POLL_SECONDS
+        self.is_kept = False
+        self.is_of_server = False
+        """True once the server runs the call as a task of its own."""
+        self.outcome: JsonObject | MCPError | None = None
+        """How it ended, as long as it is not stored."""
+        self.is_error = False
+        """True if it ended with a result that says that the tool failed."""
+        self.questions: dict[str, TaskQuestion] = {}
+        self.news = Signal()
+        self.scope = anyio.CancelScope()
+        self.tell: Callable[[GatewayTask], Awaitable[None]] | None = None
+        """Tells the client of a new status, where it can be told."""
+        self._asked = 0
+
+    @property
+    def is_over(self) -> bool:
+        """Return True in a final state."""
+        return self.status in (TaskStatus.COMPLETED, TaskStatus.FAILED, TaskStatus.CANCELLED)
+
+    async def created(self, task: JsonObject) -> None:
+        """Note that the server runs the call as a task."""
+        self.is_of_server = True
+        await self.changed(task)
+        self.news.set()
+
+    async def changed(self, task: JsonObject) -> None:
+        """Note what the server says of its task; its states follow from what becomes of the call."""
+        self.note(task.get("statusMessage"))
+        seconds = next((task[key] / 1000 for key in ("pollInterval", "pollIntervalMs") if _is_number(task.get(key))), 0)
+        if seconds:
+            self.poll_seconds = min(max(seconds, PAUSE_SECONDS), MAX_POLL_SECONDS)
+
+    def note(self, message: object) -> None:
+        """Note how far the call has come, in the server's words."""
+        if isinstance(message, str) and message and not self.is_over:
+            self.message, self.updated_at = shortened(message, MAX_MESSAGE), time.time()
+
+    async def ask(self, method: str, params: JsonObject) -> JsonObject:
+        """Ask the client a question when it comes for it, and return the answer.
+
+        Raises:
+            MCPError: the client refuses.
+        """
+        self._asked += 1
+        key, question = f"question-{self._asked}", TaskQuestion({"method": method, "params": params})
+        self.questions[key] = question
+        await self._become(TaskStatus.INPUT_REQUIRED)
+        try:
+            await question.is_over.wait()
+        finally:
+            question.is_over.set()
+            del self.questions[key]
+            if not (self.questions or self.is_over):
+                self.status, self.updated_at = TaskStatus.WORKING, time.time()
+                self.news.set()
+        if isinstance(question.answer, MCPError):
+            raise question.answer
+        assert question.answer is not None
+        return question.answer
+
+    async def ask_all(self, requests: JsonObject) -> JsonObject:
+        """Ask several questions side by side and return the answers by the same keys."""
+        answers: JsonObject = {}
+
+        async def ask(key: str, request: JsonObject) -> None:
+            answers[key] = await self.ask(str(request.get("method")), dict(request.get("params") or {}))
+
+        if not requests:
+            await anyio.sleep(PAUSE_SECONDS)
+        async with anyio.create_task_group() as tasks:
+            for key, request in requests.items():
+                tasks.start_soon(ask, key, request)
+        return answers
+
+    async def end(self, status: TaskStatus, message: str = "") -> None:
+        """Take a final state, unless there is one already."""
+        if not self.is_over:
+            self.message = shortened(message, MAX_MESSAGE) if message else self.message
+            await self._become(status)
+
+    async def _become(self, status: TaskStatus) -> None:
+        is_new = status is not self.status
+        self.status, self.updated_at = status, time.time()
+        self.news.set()
+        if is_new and self.tell is not None:
+            await self.tell(self)
+
+
+Work = Callable[[GatewayTask], Awaitable[JsonObject]]
+"""The call that a task makes; it returns the result for the client."""
+
+
+class Tasks:
+    """The tasks of one gateway, each found by its client alone: unknown, foreign and expired ids look the same."""
+
+    def __init__(self, gateway: Host) -> None:
+        self._gateway = gateway
+        self._background = Background()
+        self._table: PendingTable[GatewayTask] = PendingTable("task", MAX_TTL, give_up=_give_up)
+        self._filled = Signal()
+
+    async def run(self) -> None:
+        """Run the calls, for as long as the owner's task group lives."""
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(self._background.run)
+            while True:
+                await self._filled.until(lambda: bool(len(self._table)))
+                await anyio.sleep(SWEEP_SECONDS)
+                self._table.sweep()
+
+    def start(self, task: GatewayTask, work: Work) -> None:
+        """Run a call apart from its request.
+
+        Raises:
+            GatewayError: the gateway ends.
+        """
+
+        async def run() -> None:
+            # Nothing of the request that began it is left to be told.
+            DELIVERY.set(None)
+            task.scope.deadline = anyio.current_time() + task.ttl
+            with task.scope:
+                await self._finish(task, await _outcome(task, work))
+            if task.scope.cancelled_caught:
+                task.outcome = task.outcome or MCPError(INTERNAL_ERROR, "the task was cancelled")
+                await task.end(TaskStatus.CANCELLED)
+
+        self._background.start(run)
+
+    def keep(self, task: GatewayTask) -> None:
+        """Let the task's client find it from now on, until its time is over."""
+        task.is_kept = True
+        self._table.add(task, owner=task.client.id, quota_key=task.client.quota_key, seconds=task.ttl, state=task.id)
+        self._filled.set()
+
+    def find(self, client: Principal, task_id: str) -> GatewayTask:
+        """Return a task of this client.
+
+        Raises:
+            MCPError: there is none of this id.
+        """
+        if (task := self._table.find(task_id, owner=client.id)) is None:
+            raise not_found()
+        return task
+
+    def of(self, client: Principal) -> list[GatewayTask]:
+        """Return the tasks of a client, the oldest first."""
+        return [task for _, task in self._table.of(client.id)]
+
+    async def result_of(self, task: GatewayTask) -> JsonObject:
+        """Return the result of a task that is over.
+
+        Raises:
+            MCPError: it failed, or was cancelled.
+        """
+        if isinstance(task.outcome, MCPError):
+            raise task.outcome
+        if task.outcome is not None:
+            return task.outcome
+        content = await self._gateway.results.kept(task.client, task.ref)
+        if content is None:
+            raise MCPError(
+                INTERNAL_ERROR, "the result of this task had to make room for others in the store of results"
+            )
+        result: JsonObject = content.value
+        return result
+
+    async def cancel(self, task: GatewayTask) -> None:
+        """End a task that is not over; its call is cancelled."""
+        task.outcome = MCPError(INTERNAL_ERROR, "the task was cancelled")
+        await task.end(TaskStatus.CANCELLED, "cancelled by the client")
+        task.scope.cancel()
+
+    async def _finish(self, task: GatewayTask, outcome: JsonObject | MCPError) -> None:
+        if task.is_over:
+            return
+        task.outcome = outcome
+        if isinstance(outcome, MCPError):
+            await task.end(TaskStatus.FAILED, outcome.message)
+            return
+        task.is_error = outcome.get("isError") is True
+        if task.is_kept:
+            await self._store(task, outcome)
+        await task.end(TaskStatus.FAILED if isinstance(task.outcome, MCPError) else TaskStatus.COMPLETED)
+
+    async def _store(self, task: GatewayTask, result: JsonObject) -> None:
+        """Store a result, where it counts for its client; what cannot be stored is kept in the task."""
+        source = Source(None, task.name, at=task.created_at, seconds=time.time() - task.created_at)
+        until = task.created_at + task.ttl
+        try:
+            content = Content("json", result)
+            stored = await self._gateway.results.put(task.client, content, source=source, ref=task.ref, until=until)
+        except ResultStoreError as error:
+            logger.warning("the result of a task is kept in memory: %s", error)
+            return
+        if stored is None:
+            task.outcome = MCPError(INTERNAL_ERROR, "the result is larger than references.max_bytes")
+        else:
+            task.outcome = None
+
+
+async def _outcome(task: GatewayTask, work: Work) -> JsonObject | MCPError:
+    try:
+        return await work(task)
+    except MCPError as error:
+        return error
+    except GatewayError as error:
+        return as_rpc_error(error)
+    # A fault of ours must end this task only.
+    except Exception as fault:
+        logger.error("%s in a task of %r", type(fault).__name__, task.name, exc_info=logger.isEnabledFor(DEBUG))
+        return MCPError(INTERNAL_ERROR, f"the gateway failed in this task ({type(fault).__name__})")
+
+
+def _give_up(task: GatewayTask) -> None:
+    task.scope.cancel()
+
+
+def not_found() -> MCPError:
+    """Return the error for an id without a task of this client."""
+    return MCPError(INVALID_PARAMS, "Failed to retrieve task: Task not found")
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)

@@ -1,0 +1,406 @@
+"""Tasks of clients in front of servers that have none: the gateway runs them, in the form of either era."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import anyio
+import anyio.to_thread
+import pytest
+
+from pml_gateway.serve import tasks
+from tests.support.asking import act, asking
+from tests.support.raw import HandshakeSession, decoded
+from tests.support.scripted_server import ScriptedServer, text_result, tool
+from tests.support.serving import Serving, serving
+from tests.support.waiting import eventually, until
+
+pytestmark = pytest.mark.anyio
+
+TASKS = "io.modelcontextprotocol/tasks"
+RELATED = "io.modelcontextprotocol/related-task"
+CAPABILITIES = "io.modelcontextprotocol/clientCapabilities"
+DECLARED: dict[str, Any] = {"extensions": {TASKS: {}}}
+NOT_FOUND, INVALID_PARAMS, MISSING_CAPABILITY = -32601, -32602, -32021
+
+
+@dataclass
+class SlowServer:
+    """A server whose tool `slow` ends when it is let, and `broken` fails."""
+
+    go: anyio.Event = field(default_factory=anyio.Event)
+    cancelled: int = 0
+    modern: bool | None = False
+
+    def server(self) -> ScriptedServer:
+        async def handler(ctx: Any, call: dict[str, Any]) -> dict[str, Any]:
+            match call["name"]:
+                case "slow":
+                    try:
+                        await self.go.wait()
+                    except anyio.get_cancelled_exc_class():
+                        self.cancelled += 1
+                        raise
+                    return text_result(f"done {call['arguments'].get('number', '')}".strip())
+                case "broken":
+                    return {**text_result("no luck"), "isError": True}
+            return text_result(call["name"])
+
+        return ScriptedServer([tool(name) for name in ("slow", "broken", "quick")], handler, modern=self.modern)
+
+
+@pytest.fixture
+async def slow() -> SlowServer:
+    return SlowServer()
+
+
+class CoreClient:
+    """A client of 2025-11-25 that asks for tasks."""
+
+    def __init__(self, session: HandshakeSession) -> None:
+        self.session = session
+
+    async def message(self, method: str, **params: Any) -> dict[str, Any]:
+        return await anyio.to_thread.run_sync(lambda: decoded(self.session.send(method, params)))
+
+    async def result(self, method: str, **params: Any) -> dict[str, Any]:
+        message = await self.message(method, **params)
+        assert "result" in message, message
+        result: dict[str, Any] = message["result"]
+        return result
+
+    async def task(self, name: str, ttl: int | None = None, **arguments: Any) -> dict[str, Any]:
+        """The task that a call becomes."""
+        asked = {} if ttl is None else {"ttl": ttl}
+        created = await self.result("tools/call", name=name, arguments=arguments, task=asked)
+        assert set(created) == {"task"}, created
+        task: dict[str, Any] = created["task"]
+        return task
+
+    async def until(self, status: str, task_id: str) -> None:
+        """Wait until a task has this status."""
+
+        async def has_it() -> bool:
+            return str((await self.result("tasks/get", taskId=task_id))["status"]) == status
+
+        await eventually(has_it)
+
+
+@asynccontextmanager
+async def core(served: Serving, key: str | None = None, **capabilities: Any) -> AsyncIterator[CoreClient]:
+    async with served.handshake(key=key, capabilities=capabilities) as session:
+        yield CoreClient(session)
+
+
+async def test_a_client_is_told_of_tasks_in_the_form_of_its_version(tmp_path: Path) -> None:
+    async with serving(tmp_path, {"up": ScriptedServer([tool("t")])}) as served:
+        discovered = (await served.result("server/discover"))["capabilities"]
+        async with served.handshake() as session:
+            now = session.initialized["capabilities"]
+        async with served.handshake(version="2025-06-18") as session:
+            before = session.initialized["capabilities"]
+            old = await anyio.to_thread.run_sync(lambda: decoded(session.send("tasks/get", {"taskId": "x"})))
+    assert now["tasks"] == {"list": {}, "cancel": {}, "requests": {"tools": {"call": {}}}}
+    assert TASKS not in now.get("extensions", {})
+    assert discovered["extensions"] == {TASKS: {}}
+    assert "tasks" not in discovered
+    assert "tasks" not in before
+    assert "extensions" not in before
+    assert old["error"]["code"] == NOT_FOUND
+
+
+async def test_a_task_is_created_at_once_and_its_result_waits_for_the_call(tmp_path: Path, slow: SlowServer) -> None:
+    up = slow.server()
+    async with serving(tmp_path, {"up": up}) as served, core(served) as client:
+        task = await client.task("up__slow", number=1)
+        assert task["status"] == "working"
+        assert task["ttl"] == 3_600_000
+        await until(lambda: len(up.calls) == 1)
+        assert (await client.result("tasks/get", taskId=task["taskId"]))["status"] == "working"
+        results: list[dict[str, Any]] = []
+
+        async def collect() -> None:
+            results.append(await client.result("tasks/result", taskId=task["taskId"]))
+
+        async with anyio.create_task_group() as group:
+            group.start_soon(collect)
+            slow.go.set()
+        assert results[0]["content"] == [{"type": "text", "text": "done 1"}]
+        assert results[0]["_meta"][RELATED] == {"taskId": task["taskId"]}
+        assert (await client.result("tasks/get", taskId=task["taskId"]))["status"] == "completed"
+        assert (await client.result("tasks/result", taskId=task["taskId"]))["content"] == results[0]["content"]
+        assert [each["taskId"] for each in (await client.result("tasks/list"))["tasks"]] == [task["taskId"]]
+    assert len(up.calls) == 1
+
+
+async def test_a_meta_tool_can_be_a_task_and_the_tool_is_called_by_it(tmp_path: Path, slow: SlowServer) -> None:
+    slow.go.set()
+    async with serving(tmp_path, {"up": slow.server()}) as served, core(served) as client:
+        created = await client.result(
+            "tools/call", name="call_tool", arguments={"name": "up__slow", "arguments": {}}, task={}
+        )
+        result = await client.result("tasks/result", taskId=created["task"]["taskId"])
+        assert result["content"] == [{"type": "text", "text": "done"}]
+
+
+async def test_a_tool_that_fails_is_a_failed_task_with_its_result(tmp_path: Path, slow: SlowServer) -> None:
+    async with serving(tmp_path, {"up": slow.server()}) as served, core(served) as client:
+        task = await client.task("up__broken")
+        await client.until("failed", task["taskId"])
+        assert (await client.result("tasks/result", taskId=task["taskId"]))["isError"] is True
+        unknown = await client.task("up__nothing")
+        await client.until("failed", unknown["taskId"])
+        result = await client.result("tasks/result", taskId=unknown["taskId"])
+        assert result["structuredContent"]["error"]["code"] == "NOT_FOUND"
+
+
+async def test_a_cancelled_task_cancels_its_call_and_stays_cancelled(tmp_path: Path, slow: SlowServer) -> None:
+    up = slow.server()
+    async with serving(tmp_path, {"up": up}) as served, core(served) as client:
+        task = await client.task("up__slow")
+        await until(lambda: len(up.calls) == 1)
+        assert (await client.result("tasks/cancel", taskId=task["taskId"]))["status"] == "cancelled"
+        await until(lambda: slow.cancelled == 1)
+        assert (await client.result("tasks/get", taskId=task["taskId"]))["status"] == "cancelled"
+        assert "error" in await client.message("tasks/result", taskId=task["taskId"])
+        again = await client.message("tasks/cancel", taskId=task["taskId"])
+        assert again["error"]["code"] == INVALID_PARAMS
+    assert len(up.calls) == 1
+
+
+@pytest.mark.parametrize("modern", [False, True], ids=["of handshake", "of 2026"])
+async def test_a_question_of_a_task_is_asked_when_the_client_asks_for_the_result(tmp_path: Path, modern: bool) -> None:
+    asked: list[dict[str, Any]] = []
+
+    def answer(question: dict[str, Any]) -> dict[str, Any]:
+        asked.append(question)
+        return {"action": "accept", "content": {"answer": "Ada"}}
+
+    async with (
+        serving(tmp_path, {"up": asking(modern=modern)}) as served,
+        core(served, elicitation={"form": {}}) as client,
+    ):
+        task = await client.task("up__ask", text="Who?")
+        await client.until("input_required", task["taskId"])
+        assert not asked
+        collect = partial(client.session.asked, "tasks/result", {"taskId": task["taskId"]}, answer)
+        result = (await anyio.to_thread.run_sync(collect))["result"]
+        assert "Ada" in str(result["content"])
+        assert [each["params"]["_meta"] for each in asked] == [{RELATED: {"taskId": task["taskId"]}}]
+        assert (await client.result("tasks/get", taskId=task["taskId"]))["status"] == "completed"
+
+
+KEYS = {name: f"{name}-{'x' * 36}" for name in ("ann", "bob")}
+
+
+@pytest.fixture
+def keyed(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    """The section of two clients with keys."""
+    for name, key in KEYS.items():
+        monkeypatch.setenv(f"KEY_OF_{name.upper()}", key)
+    return {name: {"key": f"${{env:KEY_OF_{name.upper()}}}"} for name in KEYS}
+
+
+async def test_unknown_foreign_and_expired_tasks_are_the_same(
+    tmp_path: Path, slow: SlowServer, keyed: dict[str, Any]
+) -> None:
+    async with (
+        serving(tmp_path, {"up": slow.server()}, clients=keyed) as served,
+        core(served, KEYS["ann"]) as ann,
+        core(served, KEYS["bob"]) as bob,
+    ):
+        foreign = (await ann.task("up__slow"))["taskId"]
+        expired = (await bob.task("up__quick", ttl=1))["taskId"]
+
+        async def is_gone() -> bool:
+            return not (await bob.result("tasks/list"))["tasks"]
+
+        await eventually(is_gone)
+        guessed = foreign[:-1] + ("A" if foreign[-1] != "A" else "B")
+        for method in ("tasks/get", "tasks/result", "tasks/cancel"):
+            answers = [(await bob.message(method, taskId=each))["error"] for each in (foreign, expired, guessed, "x")]
+            assert answers[0]["code"] == INVALID_PARAMS
+            assert all(each == answers[0] for each in answers)
+        assert (await ann.result("tasks/get", taskId=foreign))["status"] == "working"
+        # The same key over another session is the same client.
+        async with core(served, KEYS["ann"]) as again:
+            assert (await again.result("tasks/get", taskId=foreign))["status"] == "working"
+            assert [each["taskId"] for each in (await again.result("tasks/list"))["tasks"]] == [foreign]
+
+
+async def test_sessions_without_a_key_do_not_see_the_tasks_of_each_other(tmp_path: Path, slow: SlowServer) -> None:
+    async with serving(tmp_path, {"up": slow.server()}) as served, core(served) as one, core(served) as other:
+        task = await one.task("up__slow")
+        assert (await other.message("tasks/get", taskId=task["taskId"]))["error"]["code"] == INVALID_PARAMS
+        assert (await other.result("tasks/list"))["tasks"] == []
+
+
+async def test_a_list_of_tasks_has_pages(tmp_path: Path, slow: SlowServer) -> None:
+    slow.go.set()
+    async with serving(tmp_path, {"up": slow.server()}) as served, core(served) as client:
+        ids = [(await client.task("up__quick"))["taskId"] for _ in range(101)]
+        first = await client.result("tasks/list")
+        second = await client.result("tasks/list", cursor=first["nextCursor"])
+        assert [each["taskId"] for each in (*first["tasks"], *second["tasks"])] == ids
+        assert "nextCursor" not in second
+        assert (await client.message("tasks/list", cursor="x"))["error"]["code"] == INVALID_PARAMS
+
+
+class ModernClient:
+    """A client of 2026-07-28 that declares the extension."""
+
+    def __init__(self, served: Serving, key: str | None = None, **capabilities: Any) -> None:
+        self._served = served
+        self._key = key
+        self._meta = {CAPABILITIES: {**DECLARED, **capabilities}}
+
+    async def message(self, method: str, **params: Any) -> dict[str, Any]:
+        return await self._served.message(method, {**params, "_meta": self._meta}, key=self._key)
+
+    async def result(self, method: str, **params: Any) -> dict[str, Any]:
+        message = await self.message(method, **params)
+        assert "result" in message, message
+        result: dict[str, Any] = message["result"]
+        return result
+
+    async def until(self, status: str, task_id: str) -> dict[str, Any]:
+        """Wait until a task has this status, and return it."""
+        seen: list[dict[str, Any]] = []
+
+        async def has_it() -> bool:
+            seen.append(await self.result("tasks/get", taskId=task_id))
+            return str(seen[-1]["status"]) == status
+
+        await eventually(has_it)
+        return seen[-1]
+
+
+@pytest.fixture
+def soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Calls become tasks after a moment."""
+    monkeypatch.setattr(tasks, "PROMOTE_SECONDS", 0.2)
+
+
+async def test_a_call_that_takes_long_becomes_a_task_for_a_client_with_the_extension(
+    tmp_path: Path, slow: SlowServer, soon: None
+) -> None:
+    up = slow.server()
+    async with serving(tmp_path, {"up": up}) as served:
+        client = ModernClient(served)
+        quick = await client.result("tools/call", name="up__quick", arguments={})
+        assert quick["content"] == [{"type": "text", "text": "quick"}]
+        task = await client.result("tools/call", name="up__slow", arguments={"number": 2})
+        assert task["resultType"] == "task"
+        assert task["status"] == "working"
+        assert task["ttlMs"] == 3_600_000
+        assert (await client.result("tasks/get", taskId=task["taskId"]))["status"] == "working"
+        slow.go.set()
+        done = await client.until("completed", task["taskId"])
+        assert done["resultType"] == "complete"
+        assert done["result"]["content"] == [{"type": "text", "text": "done 2"}]
+        again = await client.result("tasks/get", taskId=task["taskId"])
+        assert again["result"] == done["result"]
+    assert [call["name"] for call in up.calls] == ["quick", "slow"]
+
+
+async def test_clients_without_the_extension_get_no_task(tmp_path: Path, slow: SlowServer, soon: None) -> None:
+    async with serving(tmp_path, {"up": slow.server()}) as served, anyio.create_task_group() as group:
+        results: list[dict[str, Any]] = []
+
+        async def call() -> None:
+            results.append(await served.call("up__slow"))
+
+        group.start_soon(call)
+        await anyio.sleep(0.5)  # longer than calls of others take to become tasks
+        slow.go.set()
+        for method in ("tasks/get", "tasks/cancel", "tasks/update"):
+            message = await served.message(method, {"taskId": "x", "inputResponses": {}})
+            assert message["error"]["code"] == MISSING_CAPABILITY
+            assert message["error"]["data"] == {"requiredCapabilities": {"extensions": {TASKS: {}}}}
+    assert results[0]["content"] == [{"type": "text", "text": "done"}]
+
+
+async def test_methods_and_parameters_of_the_older_version_are_unknown_in_2026(
+    tmp_path: Path, slow: SlowServer
+) -> None:
+    async with serving(tmp_path, {"up": slow.server()}) as served:
+        client = ModernClient(served)
+        for method in ("tasks/result", "tasks/list", "tasks/other"):
+            assert (await client.message(method, taskId="x"))["error"]["code"] == NOT_FOUND
+        result = await client.result("tools/call", name="up__quick", arguments={}, task={"ttl": 1})
+        assert result["content"] == [{"type": "text", "text": "quick"}]
+        async with core(served) as old:
+            assert (await old.message("tasks/update", taskId="x", inputResponses={}))["error"]["code"] == NOT_FOUND
+
+
+async def test_a_cancelled_task_of_2026_cancels_its_call(tmp_path: Path, slow: SlowServer, soon: None) -> None:
+    async with serving(tmp_path, {"up": slow.server()}) as served:
+        client = ModernClient(served)
+        task = await client.result("tools/call", name="up__slow", arguments={})
+        acknowledged = await client.result("tasks/cancel", taskId=task["taskId"])
+        assert {key: value for key, value in acknowledged.items() if key != "_meta"} == {"resultType": "complete"}
+        await until(lambda: slow.cancelled == 1)
+        await client.until("cancelled", task["taskId"])
+        await client.result("tasks/cancel", taskId=task["taskId"])
+
+
+async def test_a_tool_that_fails_is_a_completed_task_in_2026(tmp_path: Path, slow: SlowServer, soon: None) -> None:
+    async def handler(_ctx: Any, _call: dict[str, Any]) -> dict[str, Any]:
+        await slow.go.wait()
+        return {**text_result("no luck"), "isError": True}
+
+    async with serving(tmp_path, {"up": ScriptedServer([tool("late")], handler)}) as served:
+        client = ModernClient(served)
+        task = await client.result("tools/call", name="up__late", arguments={})
+        slow.go.set()
+        assert (await client.until("completed", task["taskId"]))["result"]["isError"] is True
+
+
+@pytest.mark.parametrize("modern", [False, True], ids=["of handshake", "of 2026"])
+async def test_a_task_of_2026_shows_its_questions_until_they_are_answered(
+    tmp_path: Path, soon: None, modern: bool
+) -> None:
+    go = anyio.Event()
+
+    async def late(ctx: Any, call: dict[str, Any]) -> dict[str, Any]:
+        if not (ctx.params or {}).get("inputResponses"):
+            await go.wait()
+        return await act(ctx, call)
+
+    up = asking(modern=modern)
+    up.handler = late
+    async with serving(tmp_path, {"up": up}) as served:
+        client = ModernClient(served, elicitation={"form": {}})
+        task = await client.result("tools/call", name="up__ask", arguments={"text": "Who?"})
+        go.set()
+        seen = await client.until("input_required", task["taskId"])
+        [(key, request)] = seen["inputRequests"].items()
+        assert request["method"] == "elicitation/create"
+        assert request["params"]["message"] == "Who?"
+        assert (await client.result("tasks/get", taskId=task["taskId"]))["inputRequests"] == seen["inputRequests"]
+        await client.result("tasks/update", taskId=task["taskId"], inputResponses={"other": {"action": "accept"}})
+        answer = {"action": "accept", "content": {"answer": "Ada"}}
+        await client.result("tasks/update", taskId=task["taskId"], inputResponses={key: answer})
+        done = await client.until("completed", task["taskId"])
+        assert done["result"]["content"] == [{"type": "text", "text": "Ada"}]
+
+
+async def test_a_task_of_2026_is_its_clients_alone(
+    tmp_path: Path, slow: SlowServer, soon: None, keyed: dict[str, Any]
+) -> None:
+    async with serving(tmp_path, {"up": slow.server()}, clients=keyed) as served:
+        ann, bob = ModernClient(served, KEYS["ann"]), ModernClient(served, KEYS["bob"])
+        task = await ann.result("tools/call", name="up__slow", arguments={})
+        for method in ("tasks/get", "tasks/cancel", "tasks/update"):
+            foreign, unknown = [
+                (await bob.message(method, taskId=each, inputResponses={}))["error"] for each in (task["taskId"], "x")
+            ]
+            assert foreign == unknown
+            assert foreign["code"] == INVALID_PARAMS
+        assert slow.cancelled == 0
+        assert (await ann.result("tasks/get", taskId=task["taskId"]))["status"] == "working"
