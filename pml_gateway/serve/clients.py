@@ -195,7 +195,8 @@ class KnownClients:
         return self._gateway.pool.local if ctx.request is None else None
 
     def _note(self, ctx: Context, client_capabilities: ClientCapabilities) -> str:
-        key, client = self._listings.note_client(client_capabilities), ctx.scope.client
+        client = ctx.scope.client
+        key = self._listings.note_client(client_capabilities, client.quota_key)
         if client.client_capabilities != key:
             ctx.scope.client = replace(client, client_capabilities=key)
         return key

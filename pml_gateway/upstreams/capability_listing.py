@@ -23,6 +23,7 @@ from pml_gateway.mcp.connection import Connection
 from pml_gateway.mcp.elicitation import Questions
 from pml_gateway.mcp.listing import Difference, Listed, Offers, announced_kind, difference
 from pml_gateway.mcp.negotiation import HANDSHAKE, MODERN
+from pml_gateway.quotas import Holdings, is_anonymous
 from pml_gateway.signal import Signal
 from pml_gateway.types import JsonObject
 from pml_gateway.upstreams.connector import UpstreamState
@@ -39,6 +40,9 @@ FIRST_WAIT = 3.0
 
 MAX_SETS = 16
 """Maximum number of capability sets that are listed for; clients with further ones get the list for all clients."""
+
+IDLE_SECONDS = 300.0
+"""Seconds after its last request from which on a set gives way to a new one of any client: each costs listings."""
 
 AT_ONCE = 4
 """Upstreams that are listed at the same time: over stdio, each is one more process."""
@@ -94,12 +98,14 @@ class CapabilityListings:
         self._note = note
         self._serve = serve
         self._met: dict[str, ClientCapabilities] = {}
+        self._met_at: dict[str, float] = {}
+        self._shares: Holdings[str] = Holdings()
         self._waited: set[str] = set()
         self._records: dict[str, _Record] = {}
         self._changed = Signal()
         self._places = anyio.Semaphore(AT_ONCE)
 
-    def note_client(self, client_capabilities: ClientCapabilities) -> str:
+    def note_client(self, client_capabilities: ClientCapabilities, quota_key: str) -> str:
         """Return the key of the capabilities that this client's lists depend on, and list upstreams for it from now on.
 
         Empty if the client gets the list for all clients.
@@ -107,14 +113,38 @@ class CapabilityListings:
         key = client_capabilities.key
         if client_capabilities == self._base:
             return ""
-        if key not in self._met and len(self._met) < MAX_SETS:
+        if key in self._met:
+            self._shares.used(key)
+        elif self._has_room(quota_key):
             self._met[key] = client_capabilities
+            self._shares.note(key, quota_key)
             self._changed.set()
+        if key in self._met:
+            self._met_at[key] = anyio.current_time()
         return key
+
+    def _has_room(self, quota_key: str) -> bool:
+        """Return True if there is room for one more set of a client; a client with more sets makes room for it."""
+        if len(self._met) < MAX_SETS:
+            return True
+        most, first, held_by = self._shares.largest(), self._shares.first_to_go(), self._shares.held_by
+        assert most is not None and first is not None
+        is_first_with_key = not held_by(quota_key) and is_anonymous(most) and not is_anonymous(quota_key)
+        is_idle = anyio.current_time() - self._met_at[first] > IDLE_SECONDS
+        # Two clients must not take turns: each new set is listed for.
+        if held_by(most) <= held_by(quota_key) + 1 and not is_first_with_key and not is_idle:
+            return False
+        self._shares.forget(first)
+        del self._met[first], self._met_at[first]
+        self._waited.discard(first)
+        for record in self._records.values():
+            record.done.discard(first)
+            record.stale.discard(first)
+        return True
 
     def is_ready(self, key: str) -> bool:
         """Return True if clients need not wait (any more) for the lists for these capabilities."""
-        return key in self._waited
+        return key in self._waited or key not in self._met
 
     async def wait(self, key: str) -> None:
         """Wait until the lists for these capabilities are known, for at most `FIRST_WAIT` seconds."""
@@ -123,7 +153,8 @@ class CapabilityListings:
                 lambda: not any(self._lacks(upstream, key) for upstream in self._pool.upstreams.values())
             )
             await self._serve()
-        self._waited.add(key)
+        if key in self._met:
+            self._waited.add(key)
 
     def listed(self, upstream: Upstream, listed: Listed) -> None:
         """Note that an upstream was listed for all clients: differences from that list may have changed."""

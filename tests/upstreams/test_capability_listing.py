@@ -7,12 +7,16 @@ from pathlib import Path
 from typing import Any
 
 import anyio
+import anyio.to_thread
 import mcp_types
 import pytest
 from mcp.client.client import Client
 from mcp.shared.exceptions import MCPError
 
+from pml_gateway.upstreams.capability_listing import MAX_SETS
 from tests.support.asking import MODERN, Person, gated
+from tests.support.memory import settings_for
+from tests.support.raw import decoded
 from tests.support.scripted_server import PROMPTS, RESOURCES, ScriptedServer, prompt, resource, template, tool
 from tests.support.serving import Serving, serving
 from tests.support.waiting import until
@@ -113,6 +117,28 @@ async def test_a_server_is_listed_once_per_set_of_abilities_and_only_if_it_looks
         everything = ("elicitation", "io.modelcontextprotocol/ui", "roots", "sampling")
         assert looking.announced == [(), everything, ("roots",), ("elicitation",)]
         assert blind.announced == [(), everything]
+
+
+@pytest.mark.slow
+async def test_a_client_with_ever_other_capabilities_keeps_no_list_from_another_client(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    keys = {name: name * 40 for name in "ab"}
+    for name, key in keys.items():
+        monkeypatch.setenv(f"KEY_{name}", key)
+    clients = {name: {"key": f"${{env:KEY_{name}}}"} for name in keys}
+    upstreams = {"up": gated()}
+    settings = settings_for(upstreams, gateway=FULL, clients=clients)
+
+    async def listed(name: str, **capabilities: Any) -> str:
+        async with served.handshake(key=keys[name], capabilities=capabilities) as session:
+            return str(await anyio.to_thread.run_sync(lambda: decoded(session.send("tools/list"))))
+
+    async with serving(tmp_path, upstreams, settings) as served:
+        for number in range(MAX_SETS + 1):
+            await listed("a", extensions={f"x/{number}": {}})
+        assert "up__ask" not in await listed("a", elicitation={})
+        assert "up__ask" in await listed("b", elicitation={})
 
 
 async def test_what_was_listed_for_clients_of_some_abilities_is_remembered(tmp_path: Path) -> None:
