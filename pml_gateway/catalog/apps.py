@@ -8,6 +8,9 @@ from typing import Any
 from pml_gateway.mcp.capabilities import APP_TYPE, APPS
 from pml_gateway.types import JsonObject
 
+PAGE_SCHEME = "ui://"
+"""The beginning of the URI of each page of a user interface."""
+
 UI_KEYS = ("ui", "ui/resourceUri", "openai/outputTemplate")
 """The keys in a tool's `_meta` by which it belongs to a user interface."""
 
@@ -17,6 +20,14 @@ def is_app_only(definition: Mapping[str, Any]) -> bool:
     ui = _ui(definition)
     visibility = ui.get("visibility")
     return isinstance(visibility, list) and bool(visibility) and "model" not in visibility
+
+
+def opens_page(definition: Mapping[str, Any]) -> bool:
+    """Return True if a page of the server shows the results of a tool that the model calls."""
+    meta = definition.get("_meta")
+    if not isinstance(meta, dict) or is_app_only(definition):
+        return False
+    return "resourceUri" in _ui(definition) or not meta.keys().isdisjoint(UI_KEYS[1:])
 
 
 def without_apps(definition: JsonObject) -> JsonObject | None:

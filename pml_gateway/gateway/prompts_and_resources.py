@@ -10,6 +10,7 @@ from mcp.shared.exceptions import MCPError
 from mcp_types.jsonrpc import INVALID_PARAMS
 from pydantic import BaseModel
 
+from pml_gateway.catalog.apps import PAGE_SCHEME
 from pml_gateway.catalog.fields import offer_for_version
 from pml_gateway.catalog.prompts_and_resources import OfferKind, Route
 from pml_gateway.catalog.public_uris import with_public_uris
@@ -189,6 +190,9 @@ class OfferRequest(Attempt):
         if "ref" in self.arguments:
             params = {**self.arguments, "ref": {**self.arguments["ref"], key: route.uri}}
         result = await ask_upstream(gateway, route.upstream_id, self.method, params, self.context.options)
+        memory = self.context.scope.memory
+        if memory is not None and self.method == "resources/read" and route.uri.startswith(PAGE_SCHEME):
+            memory.note_interface(route.upstream_id)
         read = (self.name, route) if self.method == "resources/read" else None
         return with_public_uris(result, route.upstream_id, gateway.state.catalog.offers, read)
 

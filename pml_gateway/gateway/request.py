@@ -41,7 +41,8 @@ class RequestScope:
     completely. `client_capabilities` are what the client can be asked, once that was found out. `request_id` and the
     trace context `parent` are what HTTP headers say. `is_last` says that whoever asks makes no other request, as a
     command does, and reads nothing that is kept for later. `shows_apps` is True if the client shows user interfaces of
-    servers. `open_request` is held while the request is worked on.
+    servers. `memory` is that of the request's session, where it has one. `open_request` is held while the request is
+    worked on.
     """
 
     client: Principal = LOCAL
@@ -56,6 +57,7 @@ class RequestScope:
     history: SessionHistory | None = None
     open_request: AbstractContextManager[None] = field(default_factory=nullcontext)
     shows_apps: bool = False
+    memory: SessionMemory | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,14 +81,21 @@ class CallOptions:
 class SessionMemory:
     """State of a session that outlives this process: the client's bridge keeps it and gives it back.
 
-    `searches` and `used` are those of its history; `digests` are those of the lists that it was told of last, by kind.
-    `keep` is called after each change.
+    `searches` and `used` are those of its history; `digests` are those of the lists that it was told of last, by kind;
+    `interfaces` are the servers whose user interfaces it opened. `keep` is called after each change.
     """
 
     searches: dict[str, float] = field(default_factory=dict)
     used: dict[Source, float] = field(default_factory=dict)
     digests: Mapping[str, str] = field(default_factory=dict)
+    interfaces: set[str] = field(default_factory=set)
     keep: Callable[[], None] = lambda: None
+
+    def note_interface(self, upstream_id: str) -> None:
+        """Add a server whose user interface the client shows."""
+        if upstream_id not in self.interfaces:
+            self.interfaces.add(upstream_id)
+            self.keep()
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,6 +155,7 @@ MODES_SINCE = "2025-11-25"
 _CAPABILITIES_KEY = "pml_gateway.capabilities"
 LOG_LEVEL_KEY = "pml_gateway.log_level"
 _HISTORY_KEY = "pml_gateway.history"
+_MEMORY_KEY = "pml_gateway.memory"
 
 
 @dataclass(kw_only=True)
@@ -247,12 +257,14 @@ def current_scope() -> RequestScope:
 def scoped(ctx: ServerRequestContext[Any, Any]) -> Context:
     """Return a message's context with the scope the transport left for it."""
     scope = current_scope() if ctx.request is None else ctx.request.scope[SCOPE_KEY]
+    connection = CONNECTION.get()
+    scope.memory = None if connection is None else connection.memory
     if not is_modern(ctx.protocol_version):
         state = connection_of(ctx).state
         if _HISTORY_KEY not in state:
-            memory = SessionMemory() if (connection := CONNECTION.get()) is None else connection.memory
+            memory = state[_MEMORY_KEY] = scope.memory or SessionMemory()
             state[_HISTORY_KEY] = SessionHistory(memory.searches, memory.used)
-        scope.history = state[_HISTORY_KEY]
+        scope.history, scope.memory = state[_HISTORY_KEY], state[_MEMORY_KEY]
     given = ctx.session.client_capabilities
     scope.shows_apps = given is not None and shows_apps(given.extensions)
     return Context(**vars(ctx), scope=scope)

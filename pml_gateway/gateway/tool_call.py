@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 
+from pml_gateway.catalog.apps import opens_page
 from pml_gateway.catalog.model import CatalogTool
 from pml_gateway.catalog.pointers import escaped
 from pml_gateway.config.settings import CALLS_BY_EFFECT
@@ -23,12 +24,16 @@ from pml_gateway.exposure.vocabulary import CALL_TOOL
 from pml_gateway.gateway.call import TOOL_CALL, Attempt, CallContext, CallRefusal, Decision, missing
 from pml_gateway.gateway.request import call_intent, effective_mode, followed, history_of
 from pml_gateway.gateway.tool_list import expose, servers_of
+from pml_gateway.policy.rules import HidingRule
 from pml_gateway.results.content import Content, noted
 from pml_gateway.results.settle import Call, PresentedResult, Route
 from pml_gateway.results.store import visible_to
 from pml_gateway.types import Effect, JsonObject
 
 NOTHING = Content("json", None)
+
+MAX_NAMESAKES = 3
+"""Maximum number of tools that an error names of those with the same name."""
 
 
 class ToolCall(Attempt):
@@ -73,6 +78,7 @@ class ToolCall(Attempt):
         self._fitting = ValidArguments(arguments)
         self._unfilled: list[JsonObject] = []
         self._sent: Call | None = None
+        self._namesakes: list[CatalogTool] = []
         self.is_by_name = False
         """True if a server's tool was called by its name, so that the server's errors are answered as such."""
 
@@ -90,16 +96,31 @@ class ToolCall(Attempt):
                 self._namespace = context.callees.namespace(self.name, self.arguments)
         self.is_by_name = self.own is None and self._namespace is None
         if self.is_by_name:
-            self.tool = context.view.resolve(self.name) or self._app_tool()
+            self.tool = self._server_tool()
         if self.tool is not None:
             self.server = self.tool.upstream_id
 
-    def _app_tool(self) -> CatalogTool | None:
-        """Return the tool of this name that a user interface calls, by the client that shows it."""
-        context = self.context
-        if self.route != "direct" or not context.scope.shows_apps:
-            return None
-        return context.state.view(context.scope.client, for_apps=True).resolve(self.name)
+    def _server_tool(self) -> CatalogTool | None:
+        """Return the tool of this name that the model calls, or a user interface in a client that shows them.
+
+        Calls of both look alike, and an interface knows its server's own names alone. If several servers have the
+        name, the tool is the one whose interface the session opened.
+        """
+        name, view, scope = self.name, self.context.view, self.context.scope
+        if self.route != "direct" or not scope.shows_apps:
+            return view.resolve(name)
+        apps = self.context.state.view(scope.client, for_apps=True)
+        self._namesakes = [] if view.listed(name) else [*view.namesakes(name), *apps.namesakes(name)]
+        if len(self._namesakes) < 2:
+            return view.resolve(name) or apps.resolve(name)
+        own = [tool for tool in self._namesakes if tool.upstream_id in self._opened]
+        return own[0] if len(own) == 1 else None
+
+    @property
+    def _opened(self) -> Collection[str]:
+        """Return the servers whose user interfaces the session opened."""
+        memory = self.context.scope.memory
+        return () if memory is None else memory.interfaces
 
     def _meta_tool(self) -> MetaTool | None:
         """Return the enabled meta-tool of this name, or of this alias if no tool has it."""
@@ -114,6 +135,14 @@ class ToolCall(Attempt):
         if self.tool is None and self.is_by_name:
             error = self._missing()
             return CallRefusal(error, "held back" if isinstance(error, ToolHeldBackError) else "")
+        # A client may show a page that it kept from an earlier session.
+        if self.tool is not None and self.tool.app_only and self._opened and self.server not in self._opened:
+            error = ToolForbiddenError(
+                f"{self.tool.qualified_name!r} is for the user interface of {self.server!r} alone, "
+                "and this session opened that of another server",
+                hint=f"open it by a tool of {self.server!r} first",
+            )
+            return CallRefusal(error, HidingRule.APPS)
         if self.route == "direct" and self.context.state.settings.gateway.direct_calls == "listed":
             return await self._unlisted()
         return None
@@ -121,6 +150,13 @@ class ToolCall(Attempt):
     def _missing(self) -> GatewayError:
         """Return the error for a name without a tool; of the meta-tools that call others, it names those there are."""
         context = self.context
+        if len(self._namesakes) > 1:
+            closest = sorted(tool.qualified_name for tool in self._namesakes)[:MAX_NAMESAKES]
+            return ToolNotFoundError(
+                f"several servers have a tool named {self.name!r}",
+                hint=f"call it as {' or '.join(closest)}",
+                details={"closest": closest},
+            )
         own = context.meta_tools.find(self.name)
         callers = context.callers() if own is not None and own.name in (CALL_TOOL, *CALLS_BY_EFFECT) else []
         if callers:
@@ -234,9 +270,17 @@ class ToolCall(Attempt):
             told = noted(presented.result, ignored=self._ignored, coerced=coerced)
             presented = replace(presented, result=told, coerced=coerced)
         self.presented = presented
-        history = history_of(self.context.scope, self.context.state.settings.gateway)
+        scope = self.context.scope
+        history = history_of(scope, self.context.state.settings.gateway)
         if self.tool is not None and history is not None and not result.get("isError"):
             history.note_use((self.tool.upstream_id, self.tool.name), time.time())
+        if (
+            scope.memory is not None
+            and self.route == "direct"
+            and self.tool is not None
+            and opens_page(self.tool.definition)
+        ):
+            scope.memory.note_interface(self.server)
         return presented.result
 
 

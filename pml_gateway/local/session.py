@@ -51,6 +51,7 @@ def as_state(memory: SessionMemory) -> JsonObject:
         "searches": [[text, at] for text, at in memory.searches.items()],
         "used": [[*source, at] for source, at in memory.used.items()],
         "digests": dict(memory.digests),
+        "interfaces": sorted(memory.interfaces),
     }
 
 
@@ -61,10 +62,11 @@ def restored(state: JsonObject | None) -> SessionMemory:
         searches = {str(text): float(at) for text, at in given.get("searches") or ()}
         used = {(str(server), str(tool)): float(at) for server, tool, at in given.get("used") or ()}
         digests = {str(kind): str(digest) for kind, digest in (given.get("digests") or {}).items()}
+        interfaces = {str(server) for server in given.get("interfaces") or ()}
     except (TypeError, ValueError, AttributeError):
         # The state is from a gateway with another format.
         return SessionMemory()
-    return SessionMemory(searches, used, digests)
+    return SessionMemory(searches, used, digests, interfaces)
 
 
 class _Progress:

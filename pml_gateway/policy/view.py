@@ -235,15 +235,24 @@ class View:
             candidates = {tool for tool in named if tool.upstream_id in allowed and self.shows(tool)}
         return candidates.pop() if len(candidates) == 1 and len(owners) < 2 else None
 
-    def _named(self, name: str) -> CatalogTool | None:
+    def listed(self, name: str) -> CatalogTool | None:
+        """Return the visible tool that has this qualified name, or had it."""
         tool = self.catalog.by_name(name) or self.catalog.by_former_name(name)
-        if tool is not None and self.shows(tool):
+        return tool if tool is not None and self.shows(tool) else None
+
+    def namesakes(self, own_name: str) -> list[CatalogTool]:
+        """Return the visible tools that their servers name so; none for a name that belongs to one server."""
+        if own_name in RESERVED or self.catalog.ownership.claim(own_name) is not None:
+            return []
+        return [tool for tool in self.catalog.own_names.get(own_name, ()) if self.shows(tool)]
+
+    def _named(self, name: str) -> CatalogTool | None:
+        tool = self.listed(name)
+        if tool is not None or name in RESERVED:
             return tool
-        if name in RESERVED:
-            return None
         claim = self.catalog.ownership.claim(name)
         if claim is None:
-            candidates = [each for each in self.catalog.own_names.get(name, ()) if self.shows(each)]
+            candidates = self.namesakes(name)
             return candidates[0] if len(candidates) == 1 else None
         for own_name in (claim.own_name, name):
             tool = None if own_name is None else self.catalog.owned(claim.upstream_id, own_name)

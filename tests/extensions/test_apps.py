@@ -125,6 +125,91 @@ async def test_an_interface_calls_no_tool_of_another_server_by_a_name_that_both_
     assert [len(each.calls) for each in upstreams.values()] == [0, 1]
 
 
+async def read_page(client: Any, server: str) -> None:
+    """Have a client open the interface of a server."""
+    [uri] = [
+        each["_meta"]["ui"]["resourceUri"]
+        for each in (await client.result("tools/list"))["tools"]
+        if each["name"] == f"{server}__show"
+    ]
+    await client.result("resources/read", {"uri": uri})
+
+
+async def call_show(client: Any, server: str) -> None:
+    """Have the model of a client call a tool whose result the interface shows."""
+    await client.result("tools/call", {"name": f"{server}__show", "arguments": {}})
+
+
+REFRESH = {"name": "refresh_chart", "arguments": {}}
+
+
+@pytest.mark.parametrize("opened", [read_page, call_show])
+async def test_the_interface_that_a_session_opened_calls_the_tool_of_its_own_server(
+    tmp_path: Path, opened: Any
+) -> None:
+    upstreams = {"one": app_server("one"), "two": app_server("two")}
+    async with serving_app(tmp_path, upstreams, "full_proxy") as served:
+        for server in ("two", "one"):
+            async with client_of(served, "handshake", extensions=SHOWS_APPS) as shows:
+                await opened(shows, server)
+                before = {name: len(each.calls) for name, each in upstreams.items()}
+                assert not (await shows.result("tools/call", REFRESH)).get("isError")
+                called = [name for name, each in upstreams.items() if len(each.calls) > before[name]]
+                assert called == [server]
+
+
+async def test_two_open_interfaces_with_a_tool_of_the_same_name_are_told_apart_by_its_full_name_alone(
+    tmp_path: Path,
+) -> None:
+    upstreams = {"one": app_server("one"), "two": app_server("two")}
+    async with (
+        serving_app(tmp_path, upstreams, "full_proxy") as served,
+        client_of(served, "handshake", extensions=SHOWS_APPS) as shows,
+    ):
+        for server in upstreams:
+            await read_page(shows, server)
+        refused = await shows.message("tools/call", REFRESH)
+        assert "several servers have a tool named 'refresh_chart'" in str(refused)
+        assert "one__refresh_chart or two__refresh_chart" in str(refused)
+        assert not (await shows.result("tools/call", {**REFRESH, "name": "two__refresh_chart"})).get("isError")
+    assert [len(each.calls) for each in upstreams.values()] == [0, 1]
+
+
+@CLIENTS
+async def test_an_interface_does_not_reach_a_tool_for_models_of_another_server_by_a_name_of_its_own(
+    tmp_path: Path, client: str
+) -> None:
+    upstreams = {"one": app_server("one"), "two": ScriptedServer([tool("refresh_chart")])}
+    async with (
+        serving_app(tmp_path, upstreams, "full_proxy") as served,
+        client_of(served, client, extensions=SHOWS_APPS) as shows,
+        client_of(served, client) as plain,
+    ):
+        assert "one__refresh_chart or two__refresh_chart" in str(await shows.message("tools/call", REFRESH))
+        assert not any(each.calls for each in upstreams.values())
+        if client == "handshake":
+            await read_page(shows, "one")
+            await shows.result("tools/call", REFRESH)
+            assert [len(each.calls) for each in upstreams.values()] == [1, 0]
+        await plain.result("tools/call", REFRESH)
+        assert len(upstreams["two"].calls) == 1
+
+
+@pytest.mark.parametrize("name", ["two__refresh_board", "refresh_board"])
+async def test_an_interface_does_not_reach_what_is_for_the_interface_of_another_server(
+    tmp_path: Path, name: str
+) -> None:
+    two = ScriptedServer([tool("board"), tool("refresh_board", _meta={"ui": {"visibility": ["app"]}})])
+    async with (
+        serving_app(tmp_path, {"one": app_server("one"), "two": two}, "full_proxy") as served,
+        client_of(served, "handshake", extensions=SHOWS_APPS) as shows,
+    ):
+        await read_page(shows, "one")
+        refused = await shows.message("tools/call", {"name": name, "arguments": {}})
+        assert "is for the user interface of 'two' alone" in str(refused)
+    assert not two.calls
+
+
 @pytest.mark.parametrize("rules", [{"deny": ["up:refresh_chart"]}, {"allow": ["up:show"]}])
 async def test_a_tool_of_an_interface_is_under_the_rules_of_the_client(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rules: dict[str, Any]

@@ -348,12 +348,12 @@ async def test_a_restored_session_has_its_history_and_is_told_what_changed(tmp_p
             await client.tools()
             before = (await client.notice("state"))["state"]
         used = [["up", "hello", time.time()]]
-        state = {**before, "used": used}
+        state = {**before, "used": used, "interfaces": ["up"]}
         async with opened.attached("a", state=state) as client:
             await client.next_told("notifications/tools/list_changed")
             assert "up__hello" in await client.tools()
             kept = (await client.notice("state"))["state"]
-        assert kept["used"] == used
+        assert (kept["used"], kept["interfaces"]) == (used, ["up"])
         async with opened.attached("a", state=kept) as client:
             await client.tools()
             assert not [each for each in client.told if "list_changed" in each.get("method", "")]
