@@ -18,6 +18,7 @@ GatewayError
 │   ├── ReferenceNotFoundError
 │   ├── ToolForbiddenError
 │   ├── InvalidInputError
+│   ├── RateLimitedError
 │   └── BudgetExceededError
 ├── OverloadedError             us
 ├── UnrecordedError             us
@@ -212,6 +213,13 @@ class BudgetExceededError(ToolCallError):
     """A request exceeds a limit, which the message names."""
 
     code = ErrorCode.BUDGET_EXCEEDED
+
+
+class RateLimitedError(ToolCallError):
+    """A limit of the gateway's owner has no room for this call now; nothing was sent."""
+
+    code = ErrorCode.RATE_LIMITED
+    retryable = True
 
 
 class OverloadedError(GatewayError):

@@ -13,6 +13,7 @@ from pydantic import AliasChoices, BaseModel, BeforeValidator, ConfigDict, Field
 
 from pml_gateway.config.commands.packages import kept_state
 from pml_gateway.config.foreign_entries import in_one_shape
+from pml_gateway.config.limits import Limits
 from pml_gateway.types import EFFECT_HINTS, Effect, JsonObject, effect_of
 
 LOOPBACK_HOSTS = frozenset({"127.0.0.1", "localhost", "::1"})
@@ -209,6 +210,7 @@ class ToolSettings(BaseModel):
     )
     title: str | None = Field(default=None, min_length=1, description="replaces the server's title")
     description: str | None = Field(default=None, min_length=1, description="replaces the server's description")
+    limits: Limits = Limits()
 
 
 class ExtensionSettings(BaseModel):
@@ -258,6 +260,7 @@ class UpstreamDefinition(BaseModel):
     extensions: ExtensionSettings = Field(
         default=ExtensionSettings(), description="in addition to upstreams.extensions"
     )
+    limits: Limits = Limits()
     sessions: Literal["shared", "per_folder", "per_client"] | None = Field(
         default=None,
         description="shared: of all clients; per_folder: of those of one folder; per_client: one for each of them; "

@@ -10,6 +10,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationInfo, field_validator
 
+from pml_gateway.config.limits import Limits
 from pml_gateway.config.servers import ExtensionSettings, Transport, UpstreamDefinition
 from pml_gateway.hosts import ANY_PORT, read_authority, read_origin
 from pml_gateway.secrets.references import is_reference, references
@@ -235,8 +236,8 @@ class WorkflowSettings(Section):
     max_parallel: int = Field(default=8, ge=1, description="steps or batch slots at the same time")
 
 
-class LimitSettings(Section):
-    """Limits of one request with all its calls and steps."""
+class LimitSettings(Limits):
+    """Limits on the calls of each client, and of one request with all its calls and steps."""
 
     request_steps: int = Field(
         default=2_000_000, ge=1000, description="evaluations of expressions and schemas; about two seconds"
@@ -492,6 +493,7 @@ class ClientSettings(Section):
         default=None, description="its own mode, whatever `gateway.tools_exposure` and the endpoint say"
     )
     intent: str | None = Field(default=None, description="selects its tools where it sends none itself")
+    limits: Limits = Limits()
 
     @field_validator("key")
     @classmethod

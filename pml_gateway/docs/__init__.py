@@ -31,6 +31,7 @@ READING_ORDER = (
     "activity",
     "storage",
     "security",
+    "limits",
     "trust",
     "troubleshooting",
     "figures",

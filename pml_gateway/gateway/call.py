@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import AsyncExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Protocol
@@ -213,6 +213,10 @@ class Attempt(ABC):
         self.allowed_by = ""
         self.approval = ""
         self.sends = Sends()
+        self.is_outermost = True
+        """False if its result only becomes part of another answer."""
+        self.held = AsyncExitStack()
+        """What the attempt holds until it ends; deciders may put something into it."""
 
     @property
     def sent_arguments(self) -> JsonObject:
@@ -234,19 +238,20 @@ class Attempt(ABC):
             MCPError: the same, of prompts and resources.
         """
         with _recorded(self):
-            self.resolve()
-            self.refusal = await self.authorise()
-            if self.refusal is None:
-                await self.resolve_references()
-                await self.validate()
-                self.refusal = self.decide()
-            for decider in self.context.calls.deciders if self.refusal is None else ():
-                if (refusal := await decider(self)) is not None:
-                    self.refusal = refusal
-                    break
-            if self.refusal is not None:
-                raise self.refusal.error
-            self.result = await self.settle(await self.send())
+            async with self.held:
+                self.resolve()
+                self.refusal = await self.authorise()
+                if self.refusal is None:
+                    await self.resolve_references()
+                    await self.validate()
+                    self.refusal = self.decide()
+                for decider in self.context.calls.deciders if self.refusal is None else ():
+                    if (refusal := await decider(self)) is not None:
+                        self.refusal = refusal
+                        break
+                if self.refusal is not None:
+                    raise self.refusal.error
+                self.result = await self.settle(await self.send())
         return self.result
 
     @abstractmethod

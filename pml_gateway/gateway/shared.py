@@ -16,6 +16,7 @@ from pml_gateway.config.file_changes import FileChanges
 from pml_gateway.example_queries.library import ExampleLibrary
 from pml_gateway.example_queries.sources import ToolExamples
 from pml_gateway.gateway.indexing import SharedIndexes
+from pml_gateway.gateway.limits import CallLimits
 from pml_gateway.mcp.transport import OpenStreams
 from pml_gateway.paths import Paths
 from pml_gateway.processes.exceeded import ExceededSchemas
@@ -52,6 +53,7 @@ class SharedResources:
         self.catalogs = SingleFlightCache[Catalog](kept)
         self.etags = MemoryStore()
         self.decisions = DecisionsLog()
+        self.call_limits = CallLimits()
         self.file_changes = FileChanges()
         self._tasks = tasks
         self._of_manifests: dict[Path, tuple[ShapesFile, ExceededSchemas]] = {}

@@ -69,6 +69,7 @@ class ToolCall(Attempt):
         self.run_name = run_name
         self.refs = refs
         self.own = own
+        self.is_outermost = route == "direct" or own is not None
         self.presented = PresentedResult({}, NOTHING)
         self._if_none_match = if_none_match
         self.max_effect = max_effect

@@ -113,7 +113,7 @@ def _key(
     """Return everything that the server's process and its treatment depend on. Reads files, such as env files."""
     is_stdio = definition.resolved_transport is Transport.STDIO
     started = {"command", "args", "env", "env_file", "cwd"} if is_stdio else {"url", "headers"}
-    rest = definition.model_dump(mode="json", exclude=started | {"tools", "effect_default"})
+    rest = definition.model_dump(mode="json", exclude=started | {"tools", "effect_default", "limits"})
     key: dict[str, Any] = {
         "definition": {
             **rest,
