@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping
+from functools import partial
 from typing import Any, cast
 
 import mcp_types
@@ -157,7 +158,8 @@ def method_table(
     yield Method("notifications/initialized", mcp_types.NotificationParams, begin_session)
     yield Method(ROOTS_CHANGED, mcp_types.NotificationParams, sessions.roots_changed)
     yield Method("logging/setLevel", mcp_types.SetLevelRequestParams, sessions.set_level, waits_for_lists=False)
-    yield Method(LISTEN, mcp_types.SubscriptionsListenRequestParams, subscribers.listen, is_counted=False)
+    listen = partial(tasks.listen, listen=subscribers.listen)
+    yield Method(LISTEN, mcp_types.SubscriptionsListenRequestParams, listen, is_counted=False)
     yield Method("tools/list", mcp_types.PaginatedRequestParams, always(EMPTY_LIST), with_tools)
     yield Method("tools/call", mcp_types.CallToolRequestParams, call_tool, with_apart, carries_state=True)
 

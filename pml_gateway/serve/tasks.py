@@ -8,17 +8,19 @@ takes long. They look again and again, find questions in what they see, and answ
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 import anyio
 import mcp_types
 from mcp.server.connection import Connection
+from mcp.server.session import ServerSession
 from mcp.shared.dispatcher import ProgressFnT
 from mcp.shared.exceptions import MCPError
 from mcp.shared.inbound import MCP_NAME_HEADER, decode_header_value
+from mcp.shared.subscriptions import SUBSCRIPTION_ID_META_KEY
 from mcp_types.jsonrpc import (
     HEADER_MISMATCH,
     INVALID_PARAMS,
@@ -40,7 +42,7 @@ from pml_gateway.gateway.request import (
 from pml_gateway.gateway.tasks import DEFAULT_TTL, GatewayTask, TaskQuestion, Tasks, TaskStatus
 from pml_gateway.mcp.capabilities import EXTENSIONS, TASKS
 from pml_gateway.mcp.elicitation import Audience
-from pml_gateway.mcp.sdk import connection_of
+from pml_gateway.mcp.sdk import connection_of, request_channel
 from pml_gateway.mcp.tasks import TaskRequest
 from pml_gateway.results.answers import for_version
 from pml_gateway.results.stored import timestamp
@@ -55,6 +57,8 @@ CAPABILITY: JsonObject = {"list": {}, "cancel": {}, "requests": {"tools": {"call
 
 RELATED = "io.modelcontextprotocol/related-task"
 STATUS_CHANGED = "notifications/tasks/status"
+STATE_CHANGED = "notifications/tasks"
+"""The notifications about tasks of 2025-11-25 and of 2026-07-28."""
 PROGRESS = "notifications/progress"
 
 PROMOTE_SECONDS = 10.0
@@ -67,8 +71,15 @@ KEEPALIVE_SECONDS = 15.0
 NOTIFY_SECONDS = 5.0
 """Seconds until a notification that a client does not take is dropped."""
 
+MAX_FOLLOWED = 100
+"""Tasks of which one stream tells."""
+
 PAGE = 100
 """Tasks in one page of a list."""
+
+
+Listen = Callable[[Context, mcp_types.SubscriptionsListenRequestParams], Awaitable[Any]]
+"""Serves one stream of other notifications."""
 
 
 class UpdateTaskParams(mcp_types.RequestParams):
@@ -139,18 +150,8 @@ class TaskMethods:
         if not is_modern(ctx.protocol_version):
             self._follow(ctx, task)
             return _core_form(task)
-        form = _extension_form(task)
-        if task.status is TaskStatus.INPUT_REQUIRED:
-            form["inputRequests"] = {key: question.request for key, question in task.questions.items()}
-        elif task.status is TaskStatus.COMPLETED:
-            try:
-                result = for_version(await self._tasks.result_of(task), ctx.protocol_version)
-            except MCPError as error:
-                return {**form, "status": TaskStatus.FAILED.value, "statusMessage": error.message, **_failure(error)}
-            form["result"] = await written(result, ctx.scope)
-        elif task.status is TaskStatus.FAILED and isinstance(task.outcome, MCPError):
-            form |= _failure(task.outcome)
-        return form
+        form = await self._detailed(task, ctx.protocol_version)
+        return {**form, "result": await written(form["result"], ctx.scope)} if "result" in form else form
 
     async def result(self, ctx: Context, params: mcp_types.GetTaskPayloadRequestParams) -> JsonObject:
         """Wait for the end of a task, ask its questions meanwhile, and return its result.
@@ -205,6 +206,61 @@ class TaskMethods:
             if question is not None and not question.is_over.is_set() and isinstance(answer, dict):
                 question.settle(answer)
         return {}
+
+    async def listen(self, ctx: Context, params: mcp_types.SubscriptionsListenRequestParams, listen: Listen) -> Any:
+        """Serve a `subscriptions/listen` stream, with the states of those of the given tasks that are the client's.
+
+        Raises:
+            MCPError: the client does not declare that it has tasks.
+        """
+        given = (params.notifications.model_extra or {}).get("taskIds")
+        if given is None:
+            return await listen(ctx, params)
+        if not has_tasks(ctx):
+            raise missing_capability()
+        wanted = [each for each in given if isinstance(each, str)][:MAX_FOLLOWED] if isinstance(given, list) else []
+        own = {task.id: task for task in self._tasks.of(ctx.scope.client)}
+        tasks = [own[task_id] for task_id in dict.fromkeys(wanted) if task_id in own]
+        session = _AcknowledgingSession(ctx.session, [task.id for task in tasks])
+        async with anyio.create_task_group() as following:
+            for task in tasks:
+                following.start_soon(self._follow_states, ctx, task, session.acknowledged)
+            result = await listen(replace(ctx, session=cast(Any, session)), params)
+            following.cancel_scope.cancel()
+        return result
+
+    async def _follow_states(self, ctx: Context, task: GatewayTask, acknowledged: anyio.Event) -> None:
+        """Tell a listening client of a task's state, and of each new one until the last."""
+        await acknowledged.wait()
+        meta = {SUBSCRIPTION_ID_META_KEY: ctx.request_id}
+        while True:
+            shown, is_last = task.status, task.is_over
+            form = await self._detailed(task, ctx.protocol_version)
+            form.pop("resultType", None)
+            await request_channel(ctx).notify(STATE_CHANGED, {**form, "_meta": meta})
+            if is_last:
+                return
+            await task.news.until(lambda shown=shown: task.status is not shown)  # type: ignore[misc]
+
+    async def _detailed(self, task: GatewayTask, version: str) -> JsonObject:
+        """Return a task in the form of the extension, with its result, error or questions."""
+        form = _extension_form(task)
+        match task.status:
+            case TaskStatus.INPUT_REQUIRED:
+                return {**form, "inputRequests": {key: each.request for key, each in task.questions.items()}}
+            case TaskStatus.COMPLETED:
+                try:
+                    return {**form, "result": for_version(await self._tasks.result_of(task), version)}
+                except MCPError as error:
+                    return {
+                        **form,
+                        "status": TaskStatus.FAILED.value,
+                        "statusMessage": error.message,
+                        **_failure(error),
+                    }
+            case TaskStatus.FAILED if isinstance(task.outcome, MCPError):
+                return {**form, **_failure(task.outcome)}
+        return form
 
     async def _promoted(self, ctx: Context, name: str, arguments: JsonObject) -> JsonObject:
         """Return the result of a call, or a task if it takes long or its server makes it one.
@@ -298,6 +354,27 @@ class TaskMethods:
         """Tell of a task over the connection by which its client asked last."""
         if not task.is_over:
             task.tell = partial(_tell, connection_of(ctx))
+
+
+class _AcknowledgingSession:
+    """The session of a listening client, whose acknowledgement names the tasks that it is told of."""
+
+    def __init__(self, session: ServerSession, task_ids: list[str]) -> None:
+        self._session = session
+        self._task_ids = task_ids
+        self.acknowledged = anyio.Event()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._session, name)
+
+    async def send_notification(self, notification: Any, **options: Any) -> None:
+        """Send a notification."""
+        if isinstance(notification, mcp_types.SubscriptionsAcknowledgedNotification):
+            honored = notification.params.notifications.model_copy(update={"taskIds": self._task_ids})
+            params = notification.params.model_copy(update={"notifications": honored})
+            notification = notification.model_copy(update={"params": params})
+        await self._session.send_notification(notification, **options)
+        self.acknowledged.set()
 
 
 def has_tasks(ctx: Context) -> bool:

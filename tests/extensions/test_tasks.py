@@ -15,7 +15,7 @@ import pytest
 
 from pml_gateway.serve import tasks
 from tests.support.asking import act, asking
-from tests.support.raw import HandshakeSession, decoded
+from tests.support.raw import HandshakeSession, decoded, events_modern
 from tests.support.scripted_server import ScriptedServer, text_result, tool
 from tests.support.serving import Serving, serving
 from tests.support.waiting import eventually, until
@@ -404,3 +404,33 @@ async def test_a_task_of_2026_is_its_clients_alone(
             assert foreign["code"] == INVALID_PARAMS
         assert slow.cancelled == 0
         assert (await ann.result("tasks/get", taskId=task["taskId"]))["status"] == "working"
+
+
+async def test_a_listening_client_of_2026_is_told_of_the_states_of_its_own_tasks(
+    tmp_path: Path, slow: SlowServer, soon: None
+) -> None:
+    async with serving(tmp_path, {"up": slow.server()}) as served:
+        client = ModernClient(served)
+        task_id = (await client.result("tools/call", name="up__slow", arguments={}))["taskId"]
+        wanted = {"taskIds": [task_id, "task_of_somebody_else"]}
+        refused = await served.message("subscriptions/listen", {"notifications": wanted})
+        assert refused["error"]["code"] == MISSING_CAPABILITY
+        meta = {CAPABILITIES: DECLARED}
+        events: list[dict[str, Any]] = []
+
+        def listen() -> None:
+            params = {"notifications": wanted, "_meta": meta}
+            for message in events_modern(served.url, "subscriptions/listen", params):
+                events.append(message)
+                if message.get("params", {}).get("status") == "completed":
+                    return
+
+        async with anyio.create_task_group() as group:
+            group.start_soon(anyio.to_thread.run_sync, listen)
+            await until(lambda: len(events) > 1)
+            slow.go.set()
+        acknowledged, working, done = events
+        assert acknowledged["params"]["notifications"] == {"taskIds": [task_id]}
+        assert (working["method"], working["params"]["status"]) == ("notifications/tasks", "working")
+        assert done["params"]["taskId"] == task_id
+        assert done["params"]["result"]["content"] == [{"type": "text", "text": "done"}]

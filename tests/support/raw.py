@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final
 
 import httpx2
@@ -32,6 +32,22 @@ def post_modern(
     timeout: float = 30,
 ) -> httpx2.Response:
     """One stateless 2026-07-28 request."""
+    body, sent = _modern(method, params, key, headers)
+    return httpx2.post(url, content=body, headers=sent, timeout=timeout)
+
+
+def events_modern(url: str, method: str, params: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+    """The messages on the stream of a stateless request, which is closed once no more are wanted."""
+    body, sent = _modern(method, params, None, None)
+    with httpx2.stream("POST", url, content=body, headers=sent, timeout=30) as response:
+        for line in response.iter_lines():
+            if line.startswith("data: {"):
+                yield json.loads(line[6:])
+
+
+def _modern(
+    method: str, params: Mapping[str, Any] | None, key: str | None, headers: Mapping[str, str] | None
+) -> tuple[str, dict[str, str]]:
     given = dict(params or {})
     named_by = NAMED_BY.get(method, "name")
     body = {
@@ -50,7 +66,7 @@ def post_modern(
         **({"authorization": f"Bearer {key}"} if key else {}),
         **(headers or {}),
     }
-    return httpx2.post(url, content=json.dumps(body), headers=sent, timeout=timeout)
+    return json.dumps(body), sent
 
 
 def result_modern(url: str, method: str, params: Mapping[str, Any] | None = None, **options: Any) -> dict[str, Any]:
