@@ -21,6 +21,7 @@ from pml_gateway.fastmcp.snapshots import Snapshot
 from pml_gateway.gateway.state import GatewayState
 from pml_gateway.mcp.elicitation import Audience
 from pml_gateway.mcp.listing import Listed
+from pml_gateway.mcp.tasks import TaskRequest
 from pml_gateway.policy.principal import Principal
 from pml_gateway.policy.view import View
 from pml_gateway.processes.budget import RequestBudget
@@ -74,6 +75,7 @@ class InProcess:
         on_progress: ProgressFnT | None = None,
         audience: Audience | None = None,
         once: bool = False,
+        task: TaskRequest | None = None,
     ) -> JsonObject:
         """Return the result of a tool; progress, logs and questions go to the client through the current request.
 

@@ -145,7 +145,10 @@ async def ask_upstream(
     if options.request_state is not None:
         sent["requestState"] = options.request_state
     check_text(sent)
-    result = await upstream.request(method, sent, on_progress=options.on_progress, audience=options.audience, once=once)
+    task = options.task if method == TOOL_CALL else None
+    result = await upstream.request(
+        method, sent, on_progress=options.on_progress, audience=options.audience, once=once, task=task
+    )
     return repaired(result, method, str(params.get("uri") or ""))
 
 

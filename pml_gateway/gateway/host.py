@@ -12,6 +12,7 @@ from pml_gateway.errors import GatewayError
 from pml_gateway.gateway.state import GatewayState
 from pml_gateway.mcp.elicitation import Audience
 from pml_gateway.mcp.listing import Listed
+from pml_gateway.mcp.tasks import TaskRequest
 from pml_gateway.policy.principal import Principal
 from pml_gateway.policy.view import View
 from pml_gateway.processes.budget import RequestBudget
@@ -45,8 +46,9 @@ class Server(Protocol):
         on_progress: ProgressFnT | None = None,
         audience: Audience | None = None,
         once: bool = False,
+        task: TaskRequest | None = None,
     ) -> Awaitable[JsonObject]:
-        """Send one request with raw params and return the raw result; with `once`, never twice."""
+        """Send one request with raw params and return the raw result; with `once`, never twice; with `task`, as one."""
 
 
 class Pool(Protocol):

@@ -232,18 +232,12 @@ class ToolCall(Attempt):
             self._fitting = await check_arguments(self.tool, given, self._unfilled)
 
     def decide(self) -> Decision:
-        """Refuse a stronger effect than the call may have, and a tool that only runs as a task."""
+        """Refuse a stronger effect than the call may have."""
         if self.tool is None:
             return None
         if not self.tool.effect.is_within(limit := self.max_effect):
             return CallRefusal(self.context.too_strong(self.tool, limit), f"max_effect: {limit}")
-        if not self.tool.task_only:
-            return None
-        error = ToolForbiddenError(
-            f"{self.tool.qualified_name} only runs as a task (execution.taskSupport: required)",
-            hint="tasks are not relayed; connect to this server directly for it",
-        )
-        return CallRefusal(error, "execution.taskSupport: required")
+        return None
 
     async def send(self) -> JsonObject:
         """Return the answer of the tool's server, or of the gateway itself."""

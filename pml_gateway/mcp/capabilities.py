@@ -25,6 +25,9 @@ EXTENDED = (EXTENSIONS, "experimental")
 ANNOUNCED_TO_CLIENTS: Mapping[str, tuple[str, ...]] = {"prompts": (), "resources": ("subscribe",), "completions": ()}
 """The capabilities beside tools that clients are told of if a server has them, each with its optional parts."""
 
+TASKS = "io.modelcontextprotocol/tasks"
+"""The extension of servers that run calls as tasks. The gateway handles it for all clients, and declares it."""
+
 MAX_IDENTIFIERS = 32
 """Maximum number of extensions of one peer; further ones are not passed on."""
 
@@ -47,6 +50,22 @@ _OLDEST: Mapping[str, JsonObject] = {"elicitation": {"form": {}}}
 def extended_part(declared: JsonObject) -> JsonObject:
     """Return the extensions and experimental capabilities that were declared."""
     return {name: given for name in EXTENDED if isinstance(given := declared.get(name), dict) and given}
+
+
+def without_extensions(declared: JsonObject, denied: Collection[str]) -> JsonObject:
+    """Return capabilities without some extensions or experimental capabilities.
+
+    Tasks were part of the protocol in 2025-11-25, and are an extension since.
+    """
+    if not denied:
+        return declared
+    kept = {name: given for name, given in declared.items() if name != "tasks" or TASKS not in denied}
+    for name in EXTENDED:
+        if isinstance(given := declared.get(name), dict):
+            kept[name] = {identifier: settings for identifier, settings in given.items() if identifier not in denied}
+            if not kept[name]:
+                del kept[name]
+    return kept
 
 
 def bounded(declared: JsonObject) -> JsonObject:
@@ -77,7 +96,7 @@ class ClientCapabilities:
 
     def __post_init__(self) -> None:
         announced = {name: self.declared[name] for name in ASKABLE if name in self.declared}
-        announced |= extended_part(self.declared)
+        announced |= without_extensions(extended_part(self.declared), (TASKS,))
         object.__setattr__(self, "announced", announced)
         object.__setattr__(self, "key", json.dumps(announced, sort_keys=True))
 
@@ -143,6 +162,11 @@ class ServerCapabilities:
         """Return True if the server has this extension; its settings may be empty."""
         return identifier in self.announced.get(EXTENSIONS, {})
 
+    def runs_tasks(self, operation: str = "requests") -> bool:
+        """Return True if the server runs tool calls as tasks of 2025-11-25, or can do this with tasks."""
+        given = self.declared.get("tasks") or {}
+        return operation in given and (operation != "requests" or "call" in (given[operation].get("tools") or {}))
+
     @property
     def is_extended(self) -> bool:
         """Return True if the server has extensions or experimental capabilities."""
@@ -157,9 +181,6 @@ class ServerCapabilities:
 Declared = TypeVar("Declared", ClientCapabilities, ServerCapabilities)
 
 NO_CAPABILITIES = ClientCapabilities()
-
-TASKS = "io.modelcontextprotocol/tasks"
-"""The extension of 2026-07-28 for tasks; 2025-11-25 has them in its protocol."""
 
 APPS = "io.modelcontextprotocol/ui"
 """The extension of servers with user interfaces, and of clients that show them."""
@@ -230,17 +251,9 @@ def _combined(mine: Any, theirs: Any, depth: int) -> Any:
     return mine or theirs
 
 
-def without_extensions(declared: JsonObject, denied: Collection[str]) -> JsonObject:
-    """Return capabilities without some extensions or experimental capabilities."""
-    if not denied:
-        return declared
-    kept = dict(declared)
-    for name in EXTENDED:
-        if isinstance(given := declared.get(name), dict):
-            kept[name] = {identifier: settings for identifier, settings in given.items() if identifier not in denied}
-            if not kept[name]:
-                del kept[name]
-    return kept
+def with_tasks(announced: JsonObject) -> JsonObject:
+    """Return capabilities of a client of 2026-07-28 for which the gateway handles tasks."""
+    return {**announced, EXTENSIONS: {**announced.get(EXTENSIONS, {}), TASKS: {}}}
 
 
 def is_of_protocol(method: str) -> bool:

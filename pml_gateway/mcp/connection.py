@@ -45,6 +45,8 @@ PING_SECONDS = 2.0
 CallTool = Callable[..., Awaitable[JsonObject]]
 """(params, on_progress=, call=) -> the raw result of `tools/call`."""
 
+Finish = Callable[[JsonObject], Awaitable[JsonObject]]
+
 
 @dataclass(frozen=True, slots=True)
 class Connection:
@@ -107,12 +109,18 @@ class Connection:
         *,
         on_progress: ProgressFnT | None,
         call: OpenCall | None = None,
+        then: Finish | None = None,
     ) -> JsonObject:
-        """Send one request and return the result as the upstream sent it. The caller limits its time."""
+        """Send one request and return the result as the upstream sent it. The caller limits its time.
+
+        `then` is called with the answer while the request is still open, and returns the result.
+        """
         with self.session.questions.during(call):
             if self.send_call is not None and method == "tools/call":
-                return await self.send_call(params, on_progress=on_progress, call=call)
-            return await self.session.send_raw(method, params, timeout=None, on_progress=on_progress, call=call)
+                answer = await self.send_call(params, on_progress=on_progress, call=call)
+            else:
+                answer = await self.session.send_raw(method, params, timeout=None, on_progress=on_progress, call=call)
+            return answer if then is None else await then(answer)
 
 
 @asynccontextmanager

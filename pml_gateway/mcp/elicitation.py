@@ -15,6 +15,7 @@ from mcp_types.jsonrpc import INVALID_REQUEST, METHOD_NOT_FOUND, REQUEST_TIMEOUT
 from pml_gateway.errors import GatewayError
 from pml_gateway.mcp.capabilities import NO_CAPABILITIES, REQUIRED_BY, ClientCapabilities, is_of_protocol
 from pml_gateway.mcp.deadlines import Deadline, paused, running
+from pml_gateway.mcp.tasks import related_task
 from pml_gateway.signal import Signal
 from pml_gateway.types import JsonObject
 
@@ -183,6 +184,15 @@ class OpenCall:
             await self._withdrawn.until(lambda: not self._questions)
 
 
+class RunningTask(Protocol):
+    """A task that the peer made of a call; `call` is given if its client can be asked."""
+
+    call: OpenCall | None
+
+    def note(self, task: JsonObject) -> None:
+        """Note the state of the task, of which the peer has sent a notification."""
+
+
 class Questions:
     """The open calls of one session, to which its peer's questions and notifications are assigned."""
 
@@ -195,6 +205,27 @@ class Questions:
         self._calls: list[OpenCall] = []
         self._latest: OpenCall | None = None
         self._urls: FIFOCache[str, Audience] = FIFOCache(MAX_URLS)
+        self._tasks: dict[str, RunningTask] = {}
+
+    @contextmanager
+    def following(self, task_id: str, task: RunningTask) -> Iterator[None]:
+        """Assign messages that name a task of the peer to it, in this context."""
+        self._tasks[task_id] = task
+        try:
+            yield
+        finally:
+            self._tasks.pop(task_id, None)
+
+    def call_of_task(self, params: Mapping[str, Any]) -> OpenCall | None:
+        """Return the call whose task a message names, if it runs on this session."""
+        task = self._tasks.get(related_task(params))
+        return None if task is None else task.call
+
+    def note_task(self, params: JsonObject) -> None:
+        """Pass on the state of a task of the peer to whoever follows it."""
+        task = self._tasks.get(str(params.get("taskId")))
+        if task is not None:
+            task.note(params)
 
     def add(self, call: OpenCall) -> None:
         """Assign the peer's following messages to this call, unless they name another."""

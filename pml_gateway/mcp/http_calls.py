@@ -25,12 +25,20 @@ from pml_gateway.foreign_json import sound_error
 from pml_gateway.json_text.reading import TooDeepError
 from pml_gateway.log import get_logger
 from pml_gateway.mcp.bodies import ACCEPTED_ENCODING, BodyError, events, unpacked
-from pml_gateway.mcp.elicitation import TOLD, OpenCall, Questions
+from pml_gateway.mcp.elicitation import TOLD, OpenCall
 from pml_gateway.mcp.failures import unreachable
 from pml_gateway.mcp.http import CREDENTIALS_ENDED, EVENTS, FIRST_REFUSAL, SESSION_HEADER, ConnectionFacts
 from pml_gateway.mcp.network import Network
 from pml_gateway.mcp.refusals import MAX_READ, HttpRefusal
-from pml_gateway.mcp.session import MAX_OPEN_REQUESTS, OnNotice, PassthroughSession, report_progress, too_many
+from pml_gateway.mcp.session import (
+    MAX_OPEN_REQUESTS,
+    PROGRESS,
+    OnNotice,
+    PassthroughSession,
+    report_progress,
+    too_many,
+)
+from pml_gateway.mcp.tasks import STATUS_NOTICES, without_related_task
 from pml_gateway.processes.messages import answer_in, read_value, understood
 from pml_gateway.types import JsonObject
 
@@ -53,7 +61,7 @@ class CallStream:
     def __init__(
         self,
         respond: Respond,
-        questions: Questions,
+        session: PassthroughSession,
         on_progress: ProgressFnT | None,
         on_notice: OnNotice,
         call: OpenCall | None,
@@ -61,7 +69,8 @@ class CallStream:
     ) -> None:
         self._respond = respond
         self._token = token
-        self._questions = questions
+        self._session = session
+        self._questions = session.questions
         self._on_progress = on_progress
         self._on_notice = on_notice
         self._call = call
@@ -88,7 +97,9 @@ class CallStream:
             self.has_begun = True
         match message:
             case {"method": "notifications/progress", "params": dict(progress)}:
-                if progress.get("progressToken") == self._token and self._on_progress is not None:
+                if progress.get("progressToken") != self._token:
+                    await self._session.is_told(PROGRESS, progress)
+                elif self._on_progress is not None:
                     await report_progress(progress, self._on_progress)
             case {"method": "notifications/cancelled", "params": {"requestId": str() | int() as request_id}}:
                 for scope, asked in self._asked.items():
@@ -107,6 +118,8 @@ class CallStream:
                     await self._answer(*question)
             case {"method": str(method), "params": dict(params)} if method in TOLD:
                 await self._questions.tell(method, params, self._call)
+            case {"method": str(method), "params": dict(params)} if method in STATUS_NOTICES:
+                self._questions.note_task(params)
             case {"method": str(method)}:
                 params = message.get("params")
                 self._on_notice(method, params if isinstance(params, dict) else {})
@@ -124,7 +137,9 @@ class CallStream:
             self._asked[scope] = request_id
             try:
                 try:
-                    body: JsonObject = {"result": await self._questions.answer(method, params, self._call)}
+                    call = self._questions.call_of_task(params) or self._call
+                    answer = await self._questions.answer(method, without_related_task(params), call)
+                    body: JsonObject = {"result": answer}
                 except MCPError as error:
                     body = {"error": error.error.model_dump(exclude_none=True)}
                 await self._respond({"id": request_id, **body})
@@ -171,7 +186,7 @@ class HttpCalls:
         body |= {"jsonrpc": "2.0", "id": request_id}
         if on_progress is not None:
             body["params"]["_meta"] = {**body["params"].get("_meta", {}), "progressToken": request_id}
-        stream = CallStream(self._respond, self._session.questions, on_progress, self._on_notice, call, request_id)
+        stream = CallStream(self._respond, self._session, on_progress, self._on_notice, call, request_id)
         try:
             # Some servers report progress on the session's stream.
             with self._session.reporting(request_id, on_progress):

@@ -199,9 +199,8 @@ class OpenSession(ClientSession):
         self.adopt(result)
         self._stamp = _make_handshake_stamp(said)
 
-    @property
-    def announced(self) -> JsonObject:
-        """Return the client capabilities that the session announces."""
+    def announced_in(self, version: str) -> JsonObject:
+        """Return the client capabilities that the session announces in a protocol version."""
         raise NotImplementedError
 
     async def asked(self, ctx: DispatchContext[TransportContext], method: str, params: JsonObject) -> JsonObject:
@@ -217,7 +216,7 @@ class OpenSession(ClientSession):
         raise NotImplementedError
 
     def _build_capabilities(self, version: str) -> ClientCapabilities:
-        return ClientCapabilities.model_validate(self.announced)
+        return ClientCapabilities.model_validate(self.announced_in(version))
 
     async def _on_request(
         self, dctx: DispatchContext[TransportContext], method: str, params: Mapping[str, Any] | None

@@ -18,7 +18,13 @@ from mcp.shared.dispatcher import (
     ProgressFnT,
 )
 from mcp.shared.exceptions import MCPError
-from mcp.shared.inbound import MCP_METHOD_HEADER, MCP_PROTOCOL_VERSION_HEADER, mcp_param_headers
+from mcp.shared.inbound import (
+    MCP_METHOD_HEADER,
+    MCP_NAME_HEADER,
+    MCP_PROTOCOL_VERSION_HEADER,
+    encode_header_value,
+    mcp_param_headers,
+)
 from mcp.shared.message import SessionMessage
 from mcp.shared.transport_context import TransportContext
 from mcp_types import (
@@ -47,10 +53,12 @@ from pml_gateway import __version__
 from pml_gateway.errors import UpstreamProtocolError
 from pml_gateway.log import get_logger
 from pml_gateway.mcp.capabilities import (
+    TASKS,
     ClientCapabilities,
     ServerCapabilities,
     is_of_protocol,
     read_server,
+    with_tasks,
     without_extensions,
 )
 from pml_gateway.mcp.elicitation import TOLD, OpenCall, Questions
@@ -58,6 +66,7 @@ from pml_gateway.mcp.http import ConnectionFacts, RequestOutcome, SessionUnknown
 from pml_gateway.mcp.lost_sessions import CHECK_SECONDS, SessionCheck
 from pml_gateway.mcp.refusals import HttpRefusal
 from pml_gateway.mcp.sdk import OpenDispatcher, OpenSession
+from pml_gateway.mcp.tasks import STATUS_NOTICES, without_related_task
 from pml_gateway.telemetry.trace import stamp_request
 from pml_gateway.types import JsonObject
 
@@ -72,6 +81,9 @@ MAX_OPEN_REQUESTS = 100
 """Maximum open requests of one connection: no user answers more at a time, and each takes memory."""
 
 PROGRESS = "notifications/progress"
+
+TASK_METHODS = "tasks/"
+"""The beginning of the methods about a task, which name it in an HTTP header as well."""
 
 _TENTH = 0.1
 
@@ -284,7 +296,7 @@ class PassthroughSession(OpenSession):
         """
         params = {
             "protocolVersion": version,
-            "capabilities": self.announced,
+            "capabilities": self.announced_in(version),
             "clientInfo": IMPLEMENTATION.model_dump(by_alias=True, mode="json", exclude_none=True),
         }
         raw = await self._negotiate("initialize", params, {"cancel_on_abandon": False})
@@ -309,7 +321,7 @@ class PassthroughSession(OpenSession):
         meta = {
             PROTOCOL_VERSION_META_KEY: version,
             CLIENT_INFO_META_KEY: IMPLEMENTATION.model_dump(by_alias=True, mode="json", exclude_none=True),
-            CLIENT_CAPABILITIES_META_KEY: self.announced,
+            CLIENT_CAPABILITIES_META_KEY: self.announced_in(version),
         }
         headers = {MCP_PROTOCOL_VERSION_HEADER: version, MCP_METHOD_HEADER: "server/discover"}
         # On timeout, the request is closed: a server that hangs on it may accept only one connection at a time.
@@ -363,21 +375,32 @@ class PassthroughSession(OpenSession):
             # The stamp modifies it, and it belongs to the caller.
             data["params"]["_meta"] = dict(data["params"]["_meta"])
         self.stamp(data, options)
-        if call is not None and self.protocol_version in MODERN_PROTOCOL_VERSIONS:
+        headers = options.setdefault("headers", {})
+        version = str(self.protocol_version)
+        if method.startswith(TASK_METHODS) and version in MODERN_PROTOCOL_VERSIONS:
+            headers[MCP_NAME_HEADER] = encode_header_value(str(data["params"].get("taskId")))
+        if call is not None and version in MODERN_PROTOCOL_VERSIONS:
             meta = data["params"]["_meta"]
-            meta[CLIENT_CAPABILITIES_META_KEY] = self._announced_of(call.audience.client_capabilities)
+            meta[CLIENT_CAPABILITIES_META_KEY] = self._announced_of(call.audience.client_capabilities, version)
             if call.audience.log_level is not None:
                 meta[LOG_LEVEL_META_KEY] = call.audience.log_level
-        stamp_request(data["params"], options.setdefault("headers", {}))
+        stamp_request(data["params"], headers)
         return data
 
-    @property
-    def announced(self) -> JsonObject:
+    def announced_in(self, version: str) -> JsonObject:
         """Return the announced capabilities of the clients of this session."""
-        return self._announced_of(self.questions.client_capabilities)
+        return self._announced_of(self.questions.client_capabilities, version)
 
-    def _announced_of(self, client_capabilities: ClientCapabilities) -> JsonObject:
-        return without_extensions(client_capabilities.announced, self._http.denied_extensions)
+    def _announced_of(self, client_capabilities: ClientCapabilities, version: str) -> JsonObject:
+        announced = client_capabilities.announced
+        if version in MODERN_PROTOCOL_VERSIONS:
+            announced = with_tasks(announced)
+        return without_extensions(announced, self._http.denied_extensions)
+
+    @property
+    def may_run_tasks(self) -> bool:
+        """Return True unless the server is not told that calls may run as tasks."""
+        return TASKS not in self._http.denied_extensions
 
     @property
     def peer_capabilities(self) -> ServerCapabilities:
@@ -391,12 +414,17 @@ class PassthroughSession(OpenSession):
         if method == "ping":
             return {}
         wants_progress = "progressToken" in (params.get("_meta") or {})
-        return await self.questions.answer(method, params, on_progress=ctx.progress if wants_progress else None)
+        on_progress = ctx.progress if wants_progress else None
+        call = self.questions.call_of_task(params)
+        return await self.questions.answer(method, without_related_task(params), call, on_progress)
 
     async def is_told(self, method: str, params: JsonObject) -> bool:
         """Pass on notifications for clients, and progress of requests that were not sent through this session."""
         if method == PROGRESS and (on_progress := self._reported.get(str(params.get("progressToken")))) is not None:
             await report_progress(params, on_progress)
+            return True
+        if method in STATUS_NOTICES:
+            self.questions.note_task(params)
             return True
         if method not in TOLD and is_of_protocol(method):
             return False

@@ -58,6 +58,10 @@ class PendingTable(Generic[Payload]):
     def __len__(self) -> int:
         return len(self._entries)
 
+    def __contains__(self, state: str) -> bool:
+        """Return True if a payload is kept under this state, whoever its owner is."""
+        return state in self._entries
+
     def add(
         self,
         payload: Payload,

@@ -15,10 +15,14 @@ from pml_gateway.mcp.deadlines import Deadline
 from pml_gateway.mcp.elicitation import OpenCall
 from pml_gateway.mcp.failures import translate
 from pml_gateway.mcp.http import SessionUnknownError
+from pml_gateway.mcp.negotiation import HANDSHAKE
+from pml_gateway.mcp.tasks import TaskRequest
 from pml_gateway.types import JsonObject
 from pml_gateway.upstreams.breaker import Ticket
+from pml_gateway.upstreams.concurrency import Permit
 from pml_gateway.upstreams.connector import Connector, UpstreamParts
 from pml_gateway.upstreams.faults import repeated
+from pml_gateway.upstreams.server_tasks import MAX_FREE_TASKS, CallProgress, TaskedCall
 from pml_gateway.upstreams.session_choice import late
 
 READS = frozenset({"completion/complete", "prompts/get", "resources/read"})
@@ -41,6 +45,8 @@ class UpstreamRequest:
     quota_key: str
     once: bool = False
     """True if it must not reach the upstream twice, whatever the server says of it."""
+    task: TaskRequest | None = None
+    """Given if the client wants the upstream to run the call as a task."""
 
     @property
     def subject(self) -> tuple[str, str]:
@@ -74,10 +80,10 @@ class UpstreamCalls:
             GatewayError: the request failed.
         """
         check = partial(self._breaker.check, request.quota_key)
-        async with self._activity.limit.taken(request.deadline, check, request.quota_key):
+        async with self._activity.limit.taken(request.deadline, check, request.quota_key) as permit:
             if self.is_repeatable(request):
-                return await repeated(partial(self.attempt, request), request.deadline)
-            return await self.attempt(request)
+                return await repeated(partial(self.attempt, request, permit), request.deadline)
+            return await self.attempt(request, permit)
 
     def is_repeatable(self, request: UpstreamRequest) -> bool:
         """Return True if the request may reach the upstream twice: a read, a list, or a call of an idempotent tool."""
@@ -86,11 +92,16 @@ class UpstreamCalls:
         return request.method in READS or request.method.endswith("/list")
 
     async def attempt(
-        self, request: UpstreamRequest, call: OpenCall | None = None, borrowed: Connection | None = None
+        self,
+        request: UpstreamRequest,
+        permit: Permit,
+        call: OpenCall | None = None,
+        borrowed: Connection | None = None,
     ) -> JsonObject:
         """Send a request that has its slot, on a borrowed session or the shared one, and wait for the answer.
 
-        `call` is the request as the upstream may ask in it; its time limit is suspended meanwhile.
+        The slot is given up once the upstream runs the call as a task. `call` is the request as the upstream may ask in
+        it; its time limit is suspended meanwhile.
 
         Raises:
             SessionExpiredError: the server forgot the borrowed session.
@@ -102,7 +113,7 @@ class UpstreamCalls:
                 if call is None
                 else call.limited(request.deadline, request.end, lambda: self._breaker.succeeded(ticket))
             ) as deadline:
-                return await self._answer(request, deadline, ticket, call, borrowed)
+                return await self._answer(request, permit, deadline, ticket, call, borrowed)
             if call is not None and call.failure is not None:
                 raise translate(call.failure, self._upstream_id)
             if deadline.was_renewed and deadline.is_at_end:
@@ -118,13 +129,21 @@ class UpstreamCalls:
     async def _answer(
         self,
         request: UpstreamRequest,
+        permit: Permit,
         deadline: Deadline,
         ticket: Ticket,
         call: OpenCall | None,
         borrowed: Connection | None,
     ) -> JsonObject:
         delivery, sends = DELIVERY.get(), SENDS.get() or Sends()
-        on_progress = _renewing(request, deadline)
+        progress = CallProgress(request.on_progress, deadline, request.limit, is_task=request.task is not None)
+
+        def on_task() -> None:
+            # The upstream is alive, and decides itself how many tasks it runs at a time.
+            self._breaker.succeeded(ticket)
+            if self._activity.in_flight <= MAX_FREE_TASKS:
+                permit.give_up()
+
         for is_last in (False, True):
             connection = borrowed or await self._connector.live()
             if delivery is not None:
@@ -136,9 +155,11 @@ class UpstreamCalls:
             sent_at = time.perf_counter()
             try:
                 with self._activity.sent():
-                    result = await connection.request(
-                        request.method, request.params, on_progress=on_progress, call=call
+                    is_asked = self._is_task(request, connection)
+                    tasked = TaskedCall(
+                        self._upstream_id, connection, call, request.task, progress, is_asked, on_created=on_task
                     )
+                    result = await tasked.send(request.method, request.params)
                 if delivery is not None:
                     delivery.answered()
                 return result
@@ -168,13 +189,11 @@ class UpstreamCalls:
                 sends.seconds += time.perf_counter() - sent_at
         raise AssertionError("the last attempt returns or raises")
 
-
-def _renewing(request: UpstreamRequest, deadline: Deadline) -> ProgressFnT:
-    """Return the progress handler of a request: it extends the deadline, and passes progress on to the client."""
-
-    async def renew(progress: float, total: float | None, message: str | None) -> None:
-        deadline.renew(request.limit)
-        if request.on_progress is not None:
-            await request.on_progress(progress, total, message)
-
-    return renew
+    def _is_task(self, request: UpstreamRequest, connection: Connection) -> bool:
+        """Return True if an upstream of 2025-11-25 runs the call as a task: it is wanted and can be, or must be."""
+        if request.method != "tools/call":
+            return False
+        support = self._connector.lister.tool_facts.task_support.get(str(request.params.get("name")))
+        if support != "required" and (support is None or request.task is None):
+            return False
+        return connection.era == HANDSHAKE and connection.session.peer_capabilities.runs_tasks()

@@ -520,6 +520,7 @@ class Connector:
             idle_for = self._parts.activity.idle_seconds
             if (
                 self._parts.activity.limit.is_unused
+                and not self._parts.activity.in_flight
                 and not self._parts.subscriptions.followers
                 and idle_for >= idle_timeout
             ):

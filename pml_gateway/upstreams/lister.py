@@ -13,6 +13,7 @@ import anyio
 from pml_gateway.config.settings import EffectiveSettings
 from pml_gateway.errors import GatewayError
 from pml_gateway.log import get_logger
+from pml_gateway.mcp.capabilities import ServerCapabilities
 from pml_gateway.mcp.connection import Connection
 from pml_gateway.mcp.listing import (
     Difference,
@@ -143,6 +144,11 @@ class Lister:
         if self.last is not None:
             self.last = replace(self.last, asks=self.asks, polled=True, announced={})
             self.on_listed(self.last)
+
+    @property
+    def capabilities(self) -> ServerCapabilities:
+        """Return what the server declared last, here or before this start."""
+        return self._offers.capabilities
 
     @property
     def waits_for_calls(self) -> bool:

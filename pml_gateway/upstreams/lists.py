@@ -30,12 +30,17 @@ class FaultyListError(UpstreamProtocolError):
 
 
 class ToolFacts:
-    """Facts of tools for sending calls: arguments that are also sent as headers, and tools that may be called twice."""
+    """Facts of tools for sending calls.
+
+    Those are arguments that are also sent as headers, tools that may be called twice, and tools that may or only do run
+    as tasks (`optional`, `required`).
+    """
 
     def __init__(self, tools: Sequence[JsonObject]) -> None:
         self._input_schemas = {str(tool.get("name")): tool.get("inputSchema") for tool in tools}
         self._header_maps: dict[str, Mapping[tuple[str, ...], str]] = {}
         self.repeatable = frozenset(str(tool.get("name")) for tool in tools if is_idempotent(tool.get("annotations")))
+        self.task_support = {str(tool.get("name")): support for tool in tools if (support := _task_support(tool))}
 
     def header_map(self, name: str) -> Mapping[tuple[str, ...], str]:
         """Return the property paths of a tool annotated with `x-mcp-header`, each with its header token."""
@@ -47,6 +52,12 @@ class ToolFacts:
             known = x_mcp_header_map(schema) if find_invalid_x_mcp_header(schema) is None else {}
             self._header_maps[name] = known
         return known
+
+
+def _task_support(tool: JsonObject) -> str:
+    execution = tool.get("execution")
+    support = execution.get("taskSupport") if isinstance(execution, dict) else None
+    return str(support) if support in ("optional", "required") else ""
 
 
 async def list_tools(connection: Connection, upstream_id: str, timeout: float) -> Pages:

@@ -16,25 +16,24 @@ from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
 from dataclasses import replace
 from functools import partial
-from typing import Any
 
 import anyio
 from mcp.shared.dispatcher import ProgressFnT
-from mcp.shared.exceptions import MCPError
-from mcp_types.jsonrpc import METHOD_NOT_FOUND
 
-from pml_gateway.errors import ErrorCode, GatewayError, UpstreamError, UpstreamProtocolError
+from pml_gateway.errors import GatewayError, UpstreamProtocolError
 from pml_gateway.log import get_logger
+from pml_gateway.mcp.capabilities import TASKS
 from pml_gateway.mcp.connection import Connection
-from pml_gateway.mcp.deadlines import paused, running
 from pml_gateway.mcp.elicitation import Audience, OpenCall
 from pml_gateway.mcp.negotiation import MODERN
+from pml_gateway.mcp.tasks import TaskRequest
 from pml_gateway.quotas import OWN
 from pml_gateway.storage.pending import fingerprint
 from pml_gateway.types import JsonObject
 from pml_gateway.upstreams.call import SessionExpiredError, UpstreamCalls, UpstreamRequest
 from pml_gateway.upstreams.connector import UpstreamParts
 from pml_gateway.upstreams.dialogue.client_sessions import SingleClientSessions
+from pml_gateway.upstreams.dialogue.input_requests import answers_to
 from pml_gateway.upstreams.dialogue.shared_questions import UnclearQuestionError
 from pml_gateway.upstreams.dialogue.suspended_calls import SuspendedCall, SuspendedCalls
 from pml_gateway.upstreams.faults import repeated
@@ -52,12 +51,6 @@ SendRound = Callable[[JsonObject, ProgressFnT | None, Audience], Awaitable[JsonO
 """Sends one round: params, progress handler and the audience that may be asked, to the raw result."""
 
 
-class QuestionRefusedError(UpstreamError):
-    """The client answered an upstream's question with an error."""
-
-    code = ErrorCode.CANCELLED
-
-
 class Relay:
     """The requests to one upstream: plain ones, and those whose clients may be asked, get notices, or have sessions."""
 
@@ -72,6 +65,7 @@ class Relay:
         self._question_probe = parts.question_probe
         self._limit = parts.activity.limit
         self._breaker = parts.breaker
+        self._lister = parts.lister
         self.suspended = SuspendedCalls(effective.upstream_id, parts.background, self._question_timeout)
 
     async def send(
@@ -83,6 +77,7 @@ class Relay:
         audience: Audience | None,
         *,
         once: bool = False,
+        task: TaskRequest | None = None,
     ) -> JsonObject:
         """Send a request; return its result, or the interim result for a client that answers later.
 
@@ -95,7 +90,7 @@ class Relay:
 
         def begun(given: JsonObject, report: ProgressFnT | None, quota_key: str) -> UpstreamRequest:
             now = anyio.current_time()
-            return UpstreamRequest(method, given, report, limit, now + limit, now + total, quota_key, once)
+            return UpstreamRequest(method, given, report, limit, now + limit, now + total, quota_key, once, task)
 
         if audience is None or not self._policy.converses(audience, params):
             return await self._calls.send(begun(params, on_progress, OWN if audience is None else audience.quota_key))
@@ -112,19 +107,23 @@ class Relay:
                 again = replace(request, deadline=anyio.current_time() + limit)
                 return await self._round(again, asked, era, TRIED)
 
-        if era == MODERN:
-            first = await send(params, on_progress, audience)
-            return first if audience.answers_later else await self._rounds(first, params, audience, on_progress, send)
-        if not audience.answers_later or not (audience.client_capabilities or "requestState" in params):
+        if era == MODERN and not audience.answers_later:
+            return await self._rounds(await send(params, on_progress, audience), params, audience, on_progress, send)
+        state = params.get("requestState")
+        is_resumed = audience.answers_later and (self.suspended.holds(state) if era == MODERN else state is not None)
+        # A server of 2026-07-28 asks in its results, but for those of tasks.
+        can_be_asked = era != MODERN or (method == "tools/call" and self._lister.capabilities.has_extension(TASKS))
+        if not is_resumed and not (audience.answers_later and audience.client_capabilities and can_be_asked):
             return await send(params, on_progress, audience)
-        given = dict(params)
-        state, responses = given.pop("requestState", None), given.pop("inputResponses", None)
+        given = {key: value for key, value in params.items() if key not in ("requestState", "inputResponses")}
         request = partial(fingerprint, method, {key: value for key, value in given.items() if key != "_meta"})
-        if state is not None:
+        if is_resumed:
+            responses = params.get("inputResponses")
             answers = responses if isinstance(responses, dict) else {}
             return await self.suspended.resume(audience, on_progress, request(), str(state), answers)
+        sent = params if era == MODERN else given
         return await self.suspended.begin(
-            audience, on_progress, request, lambda call: send(given, call.report if on_progress else None, call)
+            audience, on_progress, request, lambda call: send(sent, call.report if on_progress else None, call)
         )
 
     async def _round(self, request: UpstreamRequest, audience: Audience, era: str, why_own: str) -> JsonObject:
@@ -155,7 +154,7 @@ class Relay:
                 place = self._limit.taken(request.deadline, check, request.quota_key)
                 permit = await stack.enter_async_context(place)
                 call.lend_place = permit.lent
-                result = await self._calls.attempt(request, call, borrowed)
+                result = await self._calls.attempt(request, permit, call, borrowed)
                 if is_tried and not call.was_questioned and not result.get("isError"):
                     self._question_probe.passed(tried, proven)
                 return result
@@ -230,7 +229,7 @@ class Relay:
             requests, again = result.get("inputRequests"), dict(params)
             again.pop("inputResponses", None)
             if isinstance(requests, dict) and requests:
-                again["inputResponses"] = await self._ask_all(requests, audience)
+                again["inputResponses"] = await answers_to(requests, OpenCall(audience, self._question_timeout))
             else:
                 await anyio.sleep(WAIT_SECONDS)
             again["requestState"] = result.get("requestState")
@@ -240,33 +239,3 @@ class Relay:
         if result.get("resultType") == "input_required":
             raise UpstreamProtocolError(f"the server asked for input more than {MAX_ROUNDS} times in one call")
         return result
-
-    async def _ask_all(self, requests: JsonObject, audience: Audience) -> JsonObject:
-        answers: JsonObject = {}
-        refusals: list[MCPError] = []
-        call = OpenCall(audience, self._question_timeout)
-
-        async def ask(key: str, request: Any) -> None:
-            try:
-                answers[key] = await call.answer(*_question(request))
-            except MCPError as error:
-                refusals.append(error)
-                tasks.cancel_scope.cancel()
-
-        with paused(running()):
-            async with anyio.create_task_group() as tasks:
-                for key, request in requests.items():
-                    tasks.start_soon(ask, key, request)
-        if refusals:
-            raise QuestionRefusedError(
-                f"the server asked its user something, and the client refused: {refusals[0].message}",
-                details={"jsonrpc_code": refusals[0].code},
-            )
-        return answers
-
-
-def _question(request: Any) -> tuple[str, JsonObject]:
-    if not isinstance(request, dict) or not isinstance(request.get("method"), str):
-        raise MCPError(METHOD_NOT_FOUND, "a question without a method")
-    params = request.get("params")
-    return request["method"], dict(params) if isinstance(params, dict) else {}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from typing import Protocol
 
@@ -11,6 +12,7 @@ from mcp.shared.dispatcher import ProgressFnT
 from pml_gateway.errors import GatewayError, UpstreamAuthError, UpstreamUnavailableError
 from pml_gateway.mcp.elicitation import Audience
 from pml_gateway.mcp.listing import Listed, RememberedListing
+from pml_gateway.mcp.tasks import TaskRequest
 from pml_gateway.quotas import Visitors
 from pml_gateway.secrets.known import without_secrets
 from pml_gateway.telemetry.observe import observed
@@ -113,18 +115,25 @@ class Upstream:
         on_progress: ProgressFnT | None = None,
         audience: Audience | None = None,
         once: bool = False,
+        task: TaskRequest | None = None,
     ) -> JsonObject:
         """Send one request with raw params and return the raw result.
 
         The time while the client is asked does not count for `timeout`, and progress does not extend it. `audience` is
         the client, if the upstream may ask it or send it notices. With `once`, it never reaches the upstream twice.
+        With `task`, the upstream runs a tool call as a task if it can; however it does, the final result is returned.
 
         Raises:
             GatewayError: the queue is full, or the request failed.
         """
         limit = timeout or self.call_timeout
         total = self._call_timeout_total if timeout is None else timeout
-        return await self.sessions.relay.send(method, params, (limit, total), on_progress, audience, once=once)
+        if task is not None:
+            # How long it may take is decided by its client and its server.
+            total = math.inf
+        return await self.sessions.relay.send(
+            method, params, (limit, total), on_progress, audience, once=once, task=task
+        )
 
     @property
     def last_listed(self) -> Listed | None:
@@ -164,7 +173,9 @@ class Upstream:
     async def retire(self, timeout: float) -> None:
         """Refuse calls that wait for a connection, and let the others finish within `timeout` seconds."""
         self.connector.retire()
-        await self.activity.limit.until_unused(timeout)
+        with anyio.move_on_after(timeout):
+            await self.activity.limit.until_unused(timeout)
+            await self.activity.drain(timeout)
 
     def _listed(self, listed: Listed) -> None:
         for follower in tuple(self.followers):

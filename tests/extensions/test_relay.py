@@ -24,6 +24,8 @@ SHOWS_APPS: dict[str, Any] = {UI: {"mimeTypes": ["text/html;profile=mcp-app"]}}
 FULL = {"tools_exposure": "full_proxy"}
 CAPABILITIES = "io.modelcontextprotocol/clientCapabilities"
 NOT_FOUND = -32601
+OWN: dict[bool, dict[str, Any]] = {False: {}, True: {"io.modelcontextprotocol/tasks": {}}}
+"""The extensions that the gateway declares itself, to servers of either era."""
 
 CLIENTS = pytest.mark.parametrize("client", ["handshake", "2026"])
 SERVERS = pytest.mark.parametrize("modern", [False, True], ids=["to handshake", "to 2026"])
@@ -98,8 +100,8 @@ async def test_either_side_is_told_of_the_extensions_of_the_other(tmp_path: Path
             told_other = (await other.result("tools/call", {"name": "told", "arguments": {}}))["structuredContent"]
     assert declared["extensions"] == {X: {"of": ["server"]}, Y: {}}
     assert declared["experimental"] == {"old": {"on": True}}
-    assert told == given
-    assert told_other == {}
+    assert told == {**given, "extensions": {**given["extensions"], **OWN[modern]}}
+    assert told_other == ({"extensions": OWN[modern]} if modern else {})
 
 
 @CLIENTS
@@ -122,7 +124,7 @@ async def test_an_extension_that_is_switched_off_reaches_neither_side(
         assert (await one.declared())["extensions"] == {Y: {}}
         assert not (await one.declared()).get("experimental")
         told = (await one.result("tools/call", {"name": "told", "arguments": {}}))["structuredContent"]
-    assert told == {"extensions": {Y: {}}}
+    assert told == {"extensions": {Y: {}, **OWN[modern]}}
 
 
 @CLIENTS

@@ -224,14 +224,12 @@ async def test_a_result_outside_the_protocol_is_the_upstreams_error_not_an_inter
     assert "postponed" in error["message"]
 
 
-async def test_a_task_only_tool_is_not_searched_and_refuses_with_the_reason(tmp_path: Path) -> None:
+async def test_a_task_only_tool_is_called_like_any_other(tmp_path: Path) -> None:
     upstream = ScriptedServer([tool("report", "Write a long report.", execution={"taskSupport": "required"})])
     async with serving(tmp_path, {"up": upstream}) as served:
-        assert (await served.call("search_tools", {"query": "write a long report"}))["structuredContent"]["hits"] == []
-        error = (await served.call("up__report"))["structuredContent"]["error"]
-    assert error["code"] == "FORBIDDEN"
-    assert "task" in error["message"]
-    assert upstream.calls == []
+        await served.call("up__report")
+    # A server that declares no tasks gets no other request than for any tool.
+    assert [each["name"] for each in upstream.calls] == ["report"]
 
 
 async def test_array_results_reach_2026_clients_and_older_ones_get_the_text(tmp_path: Path) -> None:

@@ -124,6 +124,8 @@ class ScriptedServer:
     resources: list[Definition] = field(default_factory=list)
     templates: list[Definition] = field(default_factory=list)
     answer: Answer | None = None
+    past: Callable[[Any], Awaitable[dict[str, Any] | None]] | None = None
+    """Answers a message past the SDK, which knows no tasks; with nothing, the message goes on."""
     on_initialized: Callable[[Any], Awaitable[None]] | None = None
     instructions: str | None = None
     name: str = "scripted"
@@ -234,6 +236,8 @@ class ScriptedServer:
                 ctx,
                 {**self._page(ctx, "tools", [*self.tools, *self.grown.get(connection_of(ctx), ())]), **cacheable},
             )
+        if self.past is not None and (answer := await self.past(ctx)) is not None:
+            return _complete(ctx, answer)
         result = await call_next(ctx)
         if ctx.method in ("initialize", "server/discover") and self.declares:
             return {**result, "capabilities": {**result["capabilities"], **self.declares}}
