@@ -18,6 +18,7 @@ from pml_gateway.cli.local import down, restart, up
 from pml_gateway.cli.migrate import migrate_app
 from pml_gateway.cli.program import program, run
 from pml_gateway.cli.prompts_and_resources import prompts, resources
+from pml_gateway.cli.rules import rules_app
 from pml_gateway.cli.secrets import secrets_app
 from pml_gateway.cli.serve import serve
 from pml_gateway.cli.servers import AddCommand, add, disable, enable, remove, rename
@@ -72,6 +73,7 @@ app.add_typer(config_app)
 app.add_typer(eval_app)
 app.add_typer(workflow_app)
 app.add_typer(trust_app)
+app.add_typer(rules_app)
 app.add_typer(example_queries_app)
 
 

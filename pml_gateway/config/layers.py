@@ -14,8 +14,12 @@ Source = Literal["default", "user", "project", "environment", "command line", "p
 SERVER_IDENTITY = frozenset({"command", "url", "serverUrl", "httpUrl"})
 """A later file that gives one of these describes a server anew; without them it only refines the earlier entry."""
 
-PROJECT_UNIONS: tuple[tuple[str, ...], ...] = (("gateway", "blacklisted_tools"), ("clients", "*", "deny"))
-"""Denials a project file can lengthen but never lift."""
+PROJECT_UNIONS: tuple[tuple[str, ...], ...] = (
+    ("gateway", "blacklisted_tools"),
+    ("clients", "*", "deny"),
+    ("rules",),
+)
+"""Denials, and rules, that a project file can lengthen but never lift: its own rules come after the others."""
 
 
 @dataclass(frozen=True, slots=True)

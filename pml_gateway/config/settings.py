@@ -6,9 +6,9 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationInfo, field_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationInfo, field_validator, model_validator
 
 from pml_gateway.config.limits import Limits
 from pml_gateway.config.servers import ExtensionSettings, Transport, UpstreamDefinition
@@ -481,6 +481,87 @@ class EnrichSettings(Section):
         return endpoint
 
 
+def _as_list(value: object) -> object:
+    return [value] if isinstance(value, str) else value
+
+
+Names = Annotated[tuple[Annotated[str, Field(min_length=1)], ...], BeforeValidator(_as_list), Field(min_length=1)]
+"""Names and globs; a single one is also written without a list."""
+
+MatchedEffect = Literal["read", "write", "destructive", "open_world"]
+"""An unknown effect counts as destructive. `open_world` is everything that declares to reach beyond its server, and
+what changes something without denying that, as MCP has it."""
+
+Effects = Annotated[tuple[MatchedEffect, ...], BeforeValidator(_as_list), Field(min_length=1)]
+
+
+class MatchSettings(Section):
+    """The calls that a rule is about: those that fit everything that is given here."""
+
+    tool: Names | None = Field(default=None, description="qualified names, `server:tool` and globs")
+    server: Names | None = Field(default=None, description="ids of servers, and globs")
+    effect: Effects | None = Field(
+        default=None, description="read, write, destructive (also unknown effects) or open_world; one or several"
+    )
+    client: Names | None = Field(
+        default=None, description="names under `clients:`, local, owner (commands) or anonymous; and globs"
+    )
+    role: Names | None = Field(default=None, description="names of the client's roles, and globs")
+    where: str | None = Field(
+        default=None, min_length=1, max_length=2000, description="a condition in JMESPath over the arguments"
+    )
+
+    @model_validator(mode="after")
+    def _has_no_empty_key(self) -> Self:
+        # A rule that lost its condition would be about more calls than its author wrote.
+        if empty := [key for key in self.model_fields_set if getattr(self, key) is None]:
+            raise ValueError(f"`{empty[0]}` is empty; give it a value, or take it out")
+        return self
+
+
+class RuleSettings(Section):
+    """One rule about calls, or the preset whose rules stand in its place."""
+
+    preset: Literal["trusting", "careful", "read_only"] | None = Field(
+        default=None,
+        description="careful: ask before destructive and open-world calls; read_only: deny all that may change "
+        "something; trusting: allow",
+    )
+    match: MatchSettings = MatchSettings()
+    do: Literal["allow", "ask", "deny"] | None = Field(
+        default=None, description="allow the call, ask before it, or deny it"
+    )
+    answered_by: Literal["owner", "client"] = Field(
+        default="owner",
+        description="who is asked: owner (pml approvals), or the user of the client where it can be asked",
+    )
+
+    @model_validator(mode="after")
+    def _says_one_thing(self) -> Self:
+        given = self.model_fields_set
+        if "preset" in given and self.preset is not None:
+            if given != {"preset"}:
+                raise ValueError("a preset stands alone; write other keys into an entry of their own")
+        elif self.do is None:
+            raise ValueError("`do` is missing; write do: allow, do: ask or do: deny")
+        if "answered_by" in given and self.do != "ask":
+            raise ValueError(f"`answered_by` is only for do: ask, and this rule says do: {self.do}")
+        return self
+
+
+RULE_PRESETS: Mapping[str, tuple[RuleSettings, ...]] = MappingProxyType(
+    {
+        "trusting": (RuleSettings(do="allow"),),
+        "careful": (RuleSettings(match=MatchSettings(effect=("destructive", "open_world")), do="ask"),),
+        "read_only": (
+            RuleSettings(match=MatchSettings(effect=("read",)), do="allow"),
+            RuleSettings(do="deny"),
+        ),
+    }
+)
+"""The rules that each preset stands for."""
+
+
 class ClientSettings(Section):
     """One client with a bearer key: what it may see and call, and how it sees it."""
 
@@ -524,6 +605,11 @@ class Settings(Section):
     enrich: EnrichSettings = EnrichSettings()
     servers: dict[str, UpstreamDefinition] = Field(default_factory=dict)
     clients: dict[str, ClientSettings] = Field(default_factory=dict)
+    rules: tuple[RuleSettings, ...] = Field(
+        default=(),
+        max_length=500,
+        description="which calls are allowed, asked about or denied; the first match decides",
+    )
     workflows: dict[str, Any] = Field(
         default_factory=dict, description="composite tools by name: description, input, steps, output"
     )

@@ -33,6 +33,7 @@ READING_ORDER = (
     "security",
     "limits",
     "trust",
+    "rules",
     "troubleshooting",
     "figures",
 )

@@ -141,6 +141,11 @@ class RequestHost:
         """Nobody listens: FastMCP has middleware for that."""
         return self.kept.events
 
+    @property
+    def deciders(self) -> tuple[()]:
+        """None: calls of listed tools do not come here, so that only FastMCP's middleware can decide about all."""
+        return ()
+
     async def recorded_arguments(
         self, client: Principal, tools: Collection[CatalogTool]
     ) -> Mapping[CatalogTool, Sequence[JsonObject]]:

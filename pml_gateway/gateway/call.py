@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import AsyncExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from functools import cached_property
@@ -22,6 +22,7 @@ from pml_gateway.exposure.modes import lists_meta_tools
 from pml_gateway.exposure.schema_text import outcome
 from pml_gateway.exposure.vocabulary import CALL_TOOL
 from pml_gateway.gateway.callees import Callees
+from pml_gateway.gateway.decisions import CallRefusal, Decision
 from pml_gateway.gateway.host import Host
 from pml_gateway.gateway.request import CallOptions, RequestScope, effective_mode
 from pml_gateway.gateway.state import GatewayState
@@ -44,17 +45,11 @@ Serve = Callable[["Attempt", JsonObject], Awaitable[JsonObject]]
 """The way to a server: a call, and its arguments as the server takes them, to the result."""
 
 
-Decider = Callable[["Attempt"], Awaitable["Decision"]]
-"""Decides about an attempt with the arguments that are sent, as an approval or a record that must be possible would."""
-
-
 class Calls(Protocol):
     """The parts that all calls of one gateway share: a place for results, and the runs that wait for clients."""
 
     settler: Settler
     pending_runs: PendingTable[Run]
-    deciders: Sequence[Decider]
-    """Asked about every attempt right before it is sent, in this order; the first that refuses ends it."""
 
     def server(self, server: str) -> Serve | None:
         """Return what answers the calls of a tool that belongs to the gateway itself; None for those of servers."""
@@ -175,18 +170,6 @@ def search_hint(view: View, client: Principal, state: GatewayState | None = None
     return f"{hint}. {wait}" if wait else hint
 
 
-@dataclass(frozen=True, slots=True)
-class CallRefusal:
-    """The decision against a call: the error that its client gets, and the rule behind it for the owner."""
-
-    error: GatewayError | MCPError
-    rule: str = ""
-
-
-Decision = CallRefusal | None
-"""None allows."""
-
-
 class Attempt(ABC):
     """One use of something that a server or the gateway offers; `run` has the stages that all of them pass.
 
@@ -245,7 +228,7 @@ class Attempt(ABC):
                     await self.resolve_references()
                     await self.validate()
                     self.refusal = self.decide()
-                for decider in self.context.calls.deciders if self.refusal is None else ():
+                for decider in self.context.gateway.deciders if self.refusal is None else ():
                     if (refusal := await decider(self)) is not None:
                         self.refusal = refusal
                         break

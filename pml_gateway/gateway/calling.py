@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 from logging import DEBUG
 from typing import cast
@@ -17,7 +16,7 @@ from pml_gateway.errors import (
     UpstreamUnavailableError,
 )
 from pml_gateway.exposure.meta_tool import MetaTool
-from pml_gateway.gateway.call import TOOL_CALL, Attempt, CallContext, Decider, Serve
+from pml_gateway.gateway.call import TOOL_CALL, Attempt, CallContext, Serve
 from pml_gateway.gateway.host import Host
 from pml_gateway.gateway.request import CallOptions, RequestScope
 from pml_gateway.gateway.steps import composite_result
@@ -47,9 +46,8 @@ logger = get_logger(__name__)
 class Caller:
     """Serves every call of one gateway."""
 
-    def __init__(self, gateway: Host, deciders: Sequence[Decider] = ()) -> None:
+    def __init__(self, gateway: Host) -> None:
         self._gateway = gateway
-        self.deciders = deciders
         self.settler = Settler(
             gateway.results, gateway.etags, gateway.shapes, lambda: gateway.state.settings.activity.keeps_values
         )

@@ -16,9 +16,11 @@ from pml_gateway.catalog.manifest import ManifestFile
 from pml_gateway.catalog.model import Catalog, CatalogTool
 from pml_gateway.config.settings import Settings
 from pml_gateway.exposure.meta_tool import MetaTools
+from pml_gateway.gateway.decisions import Decider
 from pml_gateway.gateway.events import ToolsSearched
 from pml_gateway.gateway.indexing import Indexer
 from pml_gateway.gateway.listings import Listings
+from pml_gateway.gateway.rule_decisions import decide_by_rules
 from pml_gateway.gateway.shared import SharedResources, open_shared
 from pml_gateway.gateway.state import NO_META_TOOLS, CurrentState, GatewayState
 from pml_gateway.gateway.trust_reading import TrustReading
@@ -91,6 +93,7 @@ class Gateway:
         )
         self.pool = self.updates.pool
         self.calls = CallsInFlight()
+        self.deciders: list[Decider] = [decide_by_rules, shared.call_limits]
         self._listings = listings
         self._most_used = most_used
         self._read_arguments = read_arguments

@@ -9,6 +9,7 @@ from mcp.shared.dispatcher import ProgressFnT
 
 from pml_gateway.catalog.model import CatalogTool
 from pml_gateway.errors import GatewayError
+from pml_gateway.gateway.decisions import Decider
 from pml_gateway.gateway.state import GatewayState
 from pml_gateway.mcp.elicitation import Audience
 from pml_gateway.mcp.listing import Listed
@@ -85,6 +86,10 @@ class Host(Protocol):
     @property
     def events(self) -> Events:
         """The subscribers that are told what clients do."""
+
+    @property
+    def deciders(self) -> Sequence[Decider]:
+        """Asked about every attempt right before it is sent, in this order; the first that refuses ends it."""
 
     async def recorded_arguments(
         self, client: Principal, tools: Collection[CatalogTool]

@@ -16,7 +16,8 @@ import anyio
 
 from pml_gateway.config.limits import Limits
 from pml_gateway.errors import RateLimitedError
-from pml_gateway.gateway.call import TOOL_CALL, Attempt, CallRefusal, Decision
+from pml_gateway.gateway.call import TOOL_CALL, Attempt
+from pml_gateway.gateway.decisions import CallRefusal, Decision
 from pml_gateway.json_text.pieces import exceeds, measure
 from pml_gateway.policy.principal import PrincipalKind
 from pml_gateway.quotas import FairPlaces

@@ -16,8 +16,9 @@ from pml_gateway.catalog.prompts_and_resources import OfferKind, Route
 from pml_gateway.catalog.public_uris import with_public_uris
 from pml_gateway.catalog.wire import LATEST_VERSION
 from pml_gateway.errors import GatewayError
-from pml_gateway.gateway.call import Attempt, CallContext, CallRefusal, Calls, Decision
+from pml_gateway.gateway.call import Attempt, CallContext, Calls
 from pml_gateway.gateway.calling import ask_upstream
+from pml_gateway.gateway.decisions import CallRefusal, Decision
 from pml_gateway.gateway.gateway import Gateway
 from pml_gateway.gateway.request import Context, options_of, own_params
 from pml_gateway.gateway.resource_subscriptions import ResourceFollowers

@@ -25,6 +25,7 @@ from pml_gateway.exposure.modes import JudgedTool, ModeExposure, ScoredTools, ex
 from pml_gateway.index.evidence import Mask
 from pml_gateway.index.search import ToolIndex
 from pml_gateway.index.text import ToolDocument
+from pml_gateway.policy.call_rules import CallRules
 from pml_gateway.policy.principal import Principal
 from pml_gateway.policy.view import View
 from pml_gateway.quotas import keep_latest
@@ -177,6 +178,11 @@ class GatewayState:
     def composites(self) -> dict[str, Composite]:
         """The composite tools by name in the configuration, bound to the tools of this catalog."""
         return composites_of(self.settings, self.catalog)
+
+    @cached_property
+    def call_rules(self) -> CallRules:
+        """The rules about single calls."""
+        return CallRules(self.settings.rules, self.catalog.ownership)
 
     def search(
         self, view: View, query: str, limit: int, *, servers: Collection[str] = (), ranking: Ranking | None = None

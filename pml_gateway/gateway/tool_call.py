@@ -21,7 +21,8 @@ from pml_gateway.exposure.namespaces import call_signature
 from pml_gateway.exposure.unfilled import filled, parameters_of
 from pml_gateway.exposure.validation import ValidArguments, check_arguments, check_object, fitted, refusal
 from pml_gateway.exposure.vocabulary import CALL_TOOL
-from pml_gateway.gateway.call import TOOL_CALL, Attempt, CallContext, CallRefusal, Decision, missing
+from pml_gateway.gateway.call import TOOL_CALL, Attempt, CallContext, missing
+from pml_gateway.gateway.decisions import CallRefusal, Decision
 from pml_gateway.gateway.request import call_intent, effective_mode, followed, history_of
 from pml_gateway.gateway.tool_list import expose, servers_of
 from pml_gateway.policy.rules import HidingRule

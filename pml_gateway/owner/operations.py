@@ -143,6 +143,8 @@ STARTER_QUERIES: OfGateway[results.StarterQueries] = OfGateway("starter_queries"
 PLAN_MIGRATION: OfGateway[PlannedMigration] = OfGateway("plan_migration", "migrations")
 EXAMPLES: OfGateway[results.KnownExamples] = OfGateway("examples", "example_queries", is_of_all=True)
 LEARN_EXAMPLES: OfGateway[results.LearnedExamples] = OfGateway("learn_examples", "example_queries", is_of_all=True)
+TRY_RULES: OfGateway[results.TriedRules] = OfGateway("try_rules", "rules")
+REPLAY_RULES: OfGateway[results.ReplayedRules] = OfGateway("replay_rules", "rules")
 SENDABLE_TOOLS: OfGateway[SendableTools] = OfGateway(
     "sendable_tools", "enrichment", is_of_all=True, dataclass="example_queries.enrichment.SendableTools"
 )

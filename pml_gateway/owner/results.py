@@ -82,6 +82,37 @@ class ToolRow(TypedDict):
     description: str
 
 
+class TriedRules(TypedDict):
+    """Decision about one call: `allow`, `ask` or `deny`, the rule behind it, and who is asked."""
+
+    tool: str
+    client: str
+    action: str
+    rule: str
+    answered_by: str | None
+
+
+class RedecidedCalls(TypedDict):
+    """Recorded calls of one tool by one client, with the decisions before and after a change of rules.
+
+    A decision that depends on arguments that were not kept is `unknown`.
+    """
+
+    tool: str
+    client: str
+    count: int
+    before: str
+    after: str
+    rule: str
+
+
+class ReplayedRules(TypedDict):
+    """Recorded calls by decisions, and the number of calls that no configured tool or client belongs to any more."""
+
+    calls: list[RedecidedCalls]
+    gone: int
+
+
 class ListedTools(TypedDict):
     """List of tools, and the servers with unknown tools."""
 

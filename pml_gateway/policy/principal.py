@@ -111,6 +111,13 @@ def configured(settings: Settings) -> dict[str, Principal]:
     }
 
 
+def named(name: str, settings: Settings) -> Principal | None:
+    """Return the principal that is shown under a name: a configured client, or a kind of which one is enough."""
+    if (client := configured(settings).get(name)) is not None:
+        return client
+    return Principal(name, PrincipalKind(name)) if name in _KINDS - {PrincipalKind.CLIENT.value} else None
+
+
 def current(principal: Principal, settings: Settings) -> Principal | None:
     """Return the principal of long-lived state under the current settings; None if it may no longer ask."""
     if principal.kind is PrincipalKind.CLIENT:

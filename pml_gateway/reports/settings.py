@@ -18,6 +18,9 @@ from pml_gateway.config.settings import ByteSize, Settings
 ENTRY = "<name>"
 """Stands for the names that the operator gives to servers and clients."""
 
+ITEM = "<n>"
+"""Stands for the position of an entry in a list."""
+
 _BOUNDS = (("ge", "≥"), ("gt", ">"), ("le", "≤"), ("lt", "<"))
 _WORDS: dict[Any, str] = {bool: "true, false", int: "whole number", float: "number", str: "text", Any: "anything"}
 _SIZES = ((1024**3, "GiB"), (1024**2, "MiB"), (1024, "KiB"))
@@ -76,6 +79,9 @@ def _settings(model: type[BaseModel], at: tuple[str, ...]) -> Iterator[Setting]:
             yield from _settings(kind, path)
         elif get_origin(kind) is dict and is_model(get_args(kind)[1]):
             yield from _settings(get_args(kind)[1], (*path, ENTRY))
+        elif get_origin(kind) is tuple and is_model(get_args(kind)[0]):
+            yield _setting(path, field, "list of entries", default=_default(field))
+            yield from _settings(get_args(kind)[0], (*path, ITEM))
         else:
             yield _setting(path, field, _takes(kind, field), default=_default(field))
 

@@ -108,7 +108,7 @@ async def open_runtime(
         anyio.create_task_group() as tasks,
     ):
         ActivityNotes(identity, gateway.shared.activity).subscribe_to(gateway.events)
-        caller = Caller(gateway, [gateway.shared.call_limits])
+        caller = Caller(gateway)
         followers = ResourceFollowers(gateway)
         subscribers = Subscribers(gateway, followers)
         offers = PromptAndResourceRequests(gateway, caller, followers)

@@ -61,6 +61,8 @@ ARGUMENTS: dict[str, list[str]] = {
     "pml example-queries import": ["examples.jsonl"],
     "pml example-queries remove": ["a__b"],
     "pml example-queries show": ["a__b"],
+    "pml rules try": ["a__b"],
+    "pml rules use": ["careful"],
     "pml schema": ["a__b"],
     "pml secrets remove": ["A"],
     "pml secrets set": ["A"],

@@ -11,8 +11,9 @@ import anyio
 import pytest
 
 from pml_gateway.errors import ToolForbiddenError
-from pml_gateway.gateway.call import Access, Attempt, CallRefusal
+from pml_gateway.gateway.call import Access, Attempt
 from pml_gateway.gateway.calling import Caller
+from pml_gateway.gateway.decisions import CallRefusal
 from pml_gateway.gateway.request import CallOptions, RequestScope
 from pml_gateway.types import Effect
 from tests.support.scripted_server import PROMPTS, RESOURCES, ScriptedServer, prompt, resource, tool
@@ -194,7 +195,8 @@ async def test_what_decides_about_calls_is_asked_before_anything_is_sent(tmp_pat
         return CallRefusal(ToolForbiddenError("not now", hint="ask later"), "a rule") if is_refused else None
 
     async with observed(tmp_path) as (served, events):
-        caller = Caller(served.gateway, deciders=[decide])
+        served.gateway.deciders.append(decide)
+        caller = Caller(served.gateway)
         for at in (1, 2):
             await caller.call(RequestScope(), "up__look", {"at": at}, CallOptions())
         batch = {"calls": [{"name": "up__look", "arguments": {"at": 2}}]}

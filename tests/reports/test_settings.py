@@ -9,7 +9,7 @@ import pytest
 from pml_gateway.config.layers import dotted
 from pml_gateway.config.problems import annotation_at
 from pml_gateway.config.settings import Settings
-from pml_gateway.reports.settings import ENTRY, Setting, markdown_reference, reference
+from pml_gateway.reports.settings import ENTRY, ITEM, Setting, markdown_reference, reference
 from tests.support.command_line import pml
 
 REFERENCE = reference()
@@ -18,13 +18,14 @@ REFERENCE = reference()
 @pytest.mark.parametrize("setting", REFERENCE, ids=lambda setting: setting.key)
 def test_every_setting_exists_and_says_what_it_is(setting: Setting) -> None:
     assert setting.description
-    assert annotation_at(tuple(setting.key.replace(ENTRY, "x").split("."))) is not None
+    path = setting.key.replace(ENTRY, "x").split(".")
+    assert annotation_at(tuple(0 if part == ITEM else part for part in path)) is not None
 
 
 def test_the_defaults_are_those_in_force() -> None:
     tree = Settings().model_dump(mode="json")
     for setting in REFERENCE:
-        if ENTRY not in setting.key:
+        if ENTRY not in setting.key and ITEM not in setting.key:
             value = tree
             for part in setting.key.split("."):
                 value = value[part]
