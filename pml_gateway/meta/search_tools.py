@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fnmatch
 import json
+import re
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -77,6 +78,11 @@ def _described(description: str) -> JsonObject:
     }
 
 
+_HEADING = re.compile(r"#{1,6}\s|\Z")
+_UNDERLINE = re.compile(r"(?:=+|--+)\s*")
+"""The beginning of a heading in Markdown or an empty line, and the line below a heading of the other kind."""
+
+
 @dataclass(frozen=True, slots=True)
 class _Found:
     """Tools that a query matches, best first; without scores if they are not ranked."""
@@ -100,7 +106,7 @@ async def search_tools(context: CallContext, arguments: JsonObject) -> JsonObjec
     servers = strings(arguments, "server", '["<server>"]') if arguments.get("server") else []
     is_menu = query in ("", "*")
     if is_menu and not servers:
-        return data_result(_overview(context))
+        return data_result(_overview(context, arguments))
     is_pattern = not is_menu and bool(_GLOB_CHARACTERS & set(query)) and " " not in query
     usual = MAX_LIMIT if is_menu or is_pattern else state.settings.search.limit
     limit = integer(arguments, "limit", default=usual, minimum=1, maximum=MAX_LIMIT)
@@ -241,7 +247,7 @@ def _action(context: CallContext, tool: CatalogTool) -> tuple[Namespace, str] | 
     return None
 
 
-def _overview(context: CallContext) -> JsonObject:
+def _overview(context: CallContext, arguments: JsonObject) -> JsonObject:
     """Return all servers: the number of tools of each, and what it is for."""
     state, view = context.state, context.view
     used = _used(state, view)
@@ -249,17 +255,35 @@ def _overview(context: CallContext) -> JsonObject:
         {"server": server, "tools": count, "about": _about(view, server, used)}
         for server, count in view.servers.items()
     ]
-    answer = {"servers": servers, "total_tools": len(view.tools), **_unavailable(context, enough=False, query="")}
-    return answer | ({"note": wait} if (wait := state.systems(view).wait) else {})
+    answer: JsonObject = {"total_tools": len(view.tools), **_unavailable(context, enough=False, query="")}
+    if wait := state.systems(view).wait:
+        answer["note"] = wait
+    fitting = _within_tokens(servers, arguments, answer)
+    omitted = {"omitted_by_max_tokens": missing} if (missing := len(servers) - len(fitting)) else {}
+    return {"servers": fitting, **answer, **omitted}
 
 
 def _about(view: View, server: str, used: Mapping[CatalogTool, int]) -> str:
     """Return what a server is for: the first sentence of its instructions, or the names of some of its tools."""
-    if said := first_sentence(view.instructions.get(server, ""), MAX_ABOUT):
+    if said := first_sentence(_below_headings(view.instructions.get(server, "")), MAX_ABOUT):
         return said
     names = [tool.name for tool in by_use(_tools_of(view, server), used)]
     more = len(names) - TELLING
     return shortened(", ".join(names[:TELLING]), MAX_ABOUT) + (f" and {more} more" if more > 0 else "")
+
+
+def _below_headings(text: str) -> str:
+    """Return a text without the headings that it begins with; if it is nothing else, the headings without marks."""
+    lines = [line.strip() for line in text.splitlines()]
+    at = 0
+    while at < len(lines):
+        if _HEADING.match(lines[at]):
+            at += 1
+        elif at + 1 < len(lines) and _UNDERLINE.fullmatch(lines[at + 1]):
+            at += 2
+        else:
+            break
+    return "\n".join(lines[at:]) or text.strip("#=- \n")
 
 
 def _tools_of(view: View, server: str) -> list[CatalogTool]:

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from pml_gateway.exposure.token_count import count_tokens
 from tests.support.scripted_server import ScriptedServer, tool
 from tests.support.serving import Serving, serving
 
@@ -134,6 +135,36 @@ async def test_a_server_that_there_is_not_is_named_with_those_that_there_are(tmp
         error = (await menu(served, ["crm", "sales"]))["error"]
         assert (error["code"], error["hint"]) == ("INVALID_INPUT", "servers: crm, billing, wiki")
         assert "'sales'" in error["message"]
+
+
+@pytest.mark.parametrize(
+    ("instructions", "about"),
+    [
+        ("# CRM\n\nKeeps customers. More.", "Keeps customers."),
+        ("CRM server\n==========\n## Use\nKeeps customers.", "Keeps customers."),
+        ("## The CRM ##", "The CRM"),
+        ("#1 for customers.", "#1 for customers."),
+    ],
+)
+async def test_a_heading_does_not_say_what_a_server_is_for(tmp_path: Path, instructions: str, about: str) -> None:
+    server = ScriptedServer([tool("a")], instructions=instructions)
+    async with serving(tmp_path, {"crm": server}) as served:
+        (only,) = (await served.call("search_tools", {"query": "*"}))["structuredContent"]["servers"]
+    assert only["about"] == about
+
+
+async def test_the_list_of_servers_is_within_max_tokens(tmp_path: Path) -> None:
+    servers = {f"s{number:02}": ScriptedServer([tool("a"), tool("b")]) for number in range(12)}
+    async with serving(tmp_path, servers) as served:
+        whole = (await served.call("search_tools", {"query": "*"}))["structuredContent"]
+        assert "omitted_by_max_tokens" not in whole
+        asked = {"query": "*", "max_tokens": 80}
+        answer = (await served.call("search_tools", asked))["structuredContent"]
+        told = json.dumps({"servers": answer["servers"]}, separators=(",", ":"))
+    assert 0 < len(answer["servers"]) < 12
+    assert count_tokens(told) <= 80
+    assert answer["omitted_by_max_tokens"] == 12 - len(answer["servers"])
+    assert answer["total_tools"] == 24
 
 
 async def test_a_menu_says_nothing_about_what_is_hidden(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
