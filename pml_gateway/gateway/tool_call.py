@@ -255,7 +255,12 @@ class ToolCall(Attempt):
                 may_read=may_be_kept and self.context.may_read,
             )
         answer = self.context.calls.server(self.server) or self.context.calls.ask_server
-        return await answer(self, self.sent_arguments)
+        try:
+            return await answer(self, self.sent_arguments)
+        except GatewayError as error:
+            if self.tool is not None and not self.tool.idempotent and error.details.get("executed", "no") != "no":
+                error.retryable = False
+            raise
 
     async def settle(self, result: JsonObject) -> JsonObject:
         """Store a server's result if it is large, and tell what was coerced and left out."""

@@ -329,9 +329,8 @@ class Run:
         timed_out = error_json(
             ErrorCode.TIMEOUT,
             f"step {step.id!r}: no answer within its timeout of {step.timeout:g} s",
-            # Retryable like the error of the upstream's own time limit.
-            retryable=True,
             hint="whether the call was executed is unknown; raise the step's timeout",
+            details={"executed": "unknown"},
         )
         return StepOutcome(StepStatus.ERROR, error=timed_out, arguments=invocation.arguments)
 

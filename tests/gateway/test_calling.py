@@ -146,16 +146,22 @@ async def test_cancelling_a_request_cancels_it_upstream(tmp_path: Path) -> None:
             cancelled, started = anyio.Event(), anyio.Event()
 
 
-async def test_a_call_ends_at_its_deadline_and_says_which_setting_it_was(tmp_path: Path) -> None:
+@pytest.mark.parametrize("hints", [{}, {"idempotentHint": True}, {"readOnlyHint": True}])
+async def test_a_call_ends_at_its_deadline_and_says_which_setting_it_was(
+    tmp_path: Path, hints: dict[str, bool]
+) -> None:
     async def hang(_ctx: Any, _call: dict[str, Any]) -> dict[str, Any]:
         await anyio.sleep_forever()
         raise AssertionError
 
-    upstreams = {"up": ScriptedServer([tool("hang")], hang)}
+    upstreams = {"up": ScriptedServer([tool("hang", annotations=hints)], hang)}
     settings = settings_for(upstreams, servers={"up": {"command": "x", "call_timeout": 0.2}})
     async with serving(tmp_path, upstreams, settings) as served:
         error = (await served.call("up__hang"))["structuredContent"]["error"]
-    assert (error["code"], error["retryable"], error["details"]["timeout_seconds"]) == ("TIMEOUT", True, 0.2)
+    details = error["details"]
+    assert (error["code"], details["timeout_seconds"], details["executed"]) == ("TIMEOUT", 0.2, "unknown")
+    # What may have been done must not be done twice.
+    assert error["retryable"] is bool(hints)
     assert "servers.up.call_timeout" in error["hint"]
 
 
