@@ -29,7 +29,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from enum import StrEnum
-from typing import Any, Self
+from typing import Any, Literal, Self
 
 
 class ErrorCode(StrEnum):
@@ -232,11 +232,11 @@ class OverloadedError(GatewayError):
 class UnrecordedError(GatewayError):
     """A request whose record is required, and could not be made."""
 
-    def __init__(self) -> None:
+    def __init__(self, executed: Literal["no", "unknown"] = "unknown") -> None:
         super().__init__(
             "this request could not be recorded, and its record is required",
             hint="the owner of the gateway finds the reason in its log",
-            details={"executed": "unknown"},
+            details={"executed": executed},
         )
 
 

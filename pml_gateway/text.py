@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
@@ -19,6 +20,12 @@ _WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|[0-9]+|[^\W_A-Za-z0-9]+")
 
 MAX_COMPARED = 200
 """Characters of a name that are compared; a longer one is no slip, and likeness takes the product of both lengths."""
+
+
+def utc(at: float | None = None) -> str:
+    """Return a moment, by default now, as RFC 3339 in UTC with milliseconds."""
+    moment = time.time() if at is None else at
+    return f"{time.strftime('%Y-%m-%dT%H:%M:%S', time.gmtime(moment))}.{int(moment % 1 * 1000):03d}Z"
 
 
 def counted(number: int, noun: str, plural: str = "") -> str:

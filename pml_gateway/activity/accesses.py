@@ -13,10 +13,13 @@ from pml_gateway.storage.tables import Connection
 from pml_gateway.types import JsonObject
 
 OUTCOMES = ("ok", "failed", "refused")
-"""Words for many codes; any code of an outcome can be asked for as well."""
+"""Words for several codes each; a single code can be asked for as well."""
 
 REQUEST_ACCESSES = 200
 """Accesses of one request that are shown; a batch has fewer."""
+
+REQUEST_SECONDS = 300.0
+"""A client may send the same request id again and again; what is further away belongs to another request."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +92,7 @@ class RecordedAccess:
 class AccessFilter:
     """The filter for accesses of one configuration; None is no limit.
 
-    `tool` is a name or a pattern with `*`, `outcome` one of OUTCOMES or a code; `after` is an id.
+    `tool` is a name or a pattern with `*`, `outcome` one of OUTCOMES or a code in any case; `after` is an id.
     """
 
     config: str
@@ -143,7 +146,7 @@ def _conditions(wanted: AccessFilter) -> Iterator[tuple[str, object]]:
         case "refused":
             yield "refused", None
         case code:
-            yield "code = ?", code
+            yield "code = ?", code.upper()
     if wanted.since is not None:
         yield "accesses.at >= ?", wanted.since
     if wanted.after is not None:
@@ -177,13 +180,17 @@ def read_way(path: Path, number: int) -> AccessWay | None:
             return None
         access = _access(row)
         others = connection.execute(
-            f"SELECT {_COLUMNS} {_FROM} WHERE request = ? AND request != '' AND accesses.id != ? ORDER BY accesses.id"
-            " LIMIT ?",
-            (access.request, number, REQUEST_ACCESSES),
+            f"SELECT {_COLUMNS} {_FROM} WHERE request = ? AND request != '' AND accesses.id != ?"
+            " AND accesses.client = ? AND accesses.at BETWEEN ? AND ? ORDER BY accesses.id LIMIT ?",
+            (access.request, number, access.client, *_around(access), REQUEST_ACCESSES),
         )
         return AccessWay(access, tuple(map(_access, others)))
 
     return activity_tables(path).read(ask, None)
+
+
+def _around(access: RecordedAccess) -> tuple[float, float]:
+    return access.at - REQUEST_SECONDS, access.at + access.seconds + REQUEST_SECONDS
 
 
 def read_gaps(path: Path, since: float | None = None) -> list[tuple[float, str]]:

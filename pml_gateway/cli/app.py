@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pml_gateway.cli.activity import activity_app
 from pml_gateway.cli.backups import backups_app
 from pml_gateway.cli.call import CALL, call
 from pml_gateway.cli.clients import clients, connect, disconnect
@@ -23,7 +24,7 @@ from pml_gateway.cli.secrets import secrets_app
 from pml_gateway.cli.serve import serve
 from pml_gateway.cli.servers import AddCommand, add, disable, enable, remove, rename
 from pml_gateway.cli.service import service_app
-from pml_gateway.cli.stats import stats_app
+from pml_gateway.cli.stats import stats
 from pml_gateway.cli.status import status
 from pml_gateway.cli.tokens import tokens
 from pml_gateway.cli.tools import tools
@@ -66,7 +67,8 @@ upstreams_app.command()(login)
 upstreams_app.command()(logout)
 app.add_typer(upstreams_app)
 app.command()(refresh)
-app.add_typer(stats_app)
+app.command()(stats)
+app.add_typer(activity_app)
 app.add_typer(migrate_app)
 config_app.command("reference")(show_reference)
 app.add_typer(config_app)

@@ -8,23 +8,20 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from pml_gateway.cli.context import Command, ConfigOption, JsonOption
-from pml_gateway.cli.output import fail, note, print_json, print_table, say
-from pml_gateway.errors import GatewayError
+from pml_gateway.cli.output import note, print_json, print_table, say
 from pml_gateway.owner.operations import STATS
 from pml_gateway.text import counted
 
 if TYPE_CHECKING:
     from pml_gateway.activity.statistics import Figures
 
-stats_app = typer.Typer(name="stats", no_args_is_help=False)
-
-_SPAN = re.compile(r"(\d{1,4})\s*([hdw])")
-_HOURS = {"h": 1, "d": 24, "w": 168}
+_SPAN = re.compile(r"(\d{1,4})\s*([mhdw])")
+_SECONDS = {"m": 60, "h": 3600, "d": 86400, "w": 604800}
 SHOWN_TOOLS = 10
 
 
 def seconds_of(span: str) -> float:
-    """Seconds of `12h`, `7d` or `2w`.
+    """Return the seconds of a span as `15m`, `12h`, `7d` or `2w`.
 
     Raises:
         BadParameter: it is written otherwise.
@@ -32,12 +29,10 @@ def seconds_of(span: str) -> float:
     match = _SPAN.fullmatch(span.strip().lower())
     if match is None or int(match[1]) == 0:
         raise typer.BadParameter(f"{span!r} is no span of time; write for example 12h, 7d or 2w", param_hint="--since")
-    return int(match[1]) * _HOURS[match[2]] * 3600.0
+    return float(int(match[1]) * _SECONDS[match[2]])
 
 
-@stats_app.callback(invoke_without_command=True)
 def stats(
-    context: typer.Context,
     since: Annotated[str, typer.Option("--since", metavar="SPAN", help="How far back: 12h, 7d, 2w.")] = "30d",
     client: Annotated[str | None, typer.Option("--client", metavar="NAME", help="Of one client alone.")] = None,
     upstream: Annotated[str | None, typer.Option("--upstream", metavar="NAME", help="Of one server alone.")] = None,
@@ -48,8 +43,6 @@ def stats(
 
     Example: pml stats --since 7d --upstream github
     """
-    if context.invoked_subcommand is not None:
-        return
     span = seconds_of(since)
     command = Command(config, as_json=as_json)
     report = command.ask(STATS, {"seconds": span, "client": client, "upstream": upstream})
@@ -59,30 +52,11 @@ def stats(
     _show(report, since)
 
 
-@stats_app.command("clear")
-def clear(as_json: JsonOption = False) -> None:
-    """Forget all recorded usage of this machine. Gateways that run go on recording.
-
-    Example: pml stats clear
-    """
-    from pml_gateway.activity import database
-
-    path = Command().paths.activity_file
-    try:
-        calls = database.clear(path)
-    except GatewayError as error:
-        fail(error, as_json=as_json)
-    if as_json:
-        print_json({"cleared_calls": calls, "file": str(path)})
-    else:
-        note(f"forgot {counted(calls, 'call')} of {path}")
-
-
 def _show(report: Figures, since: str) -> None:
     from pml_gateway.activity.statistics import sparkline
 
     if not report["calls"] and report["lists"] == 0:
-        note(f"nothing was recorded in {since}; `pml serve` records calls unless usage.record is false")
+        note(f"nothing was recorded in {since}; `pml serve` records calls unless activity.record is false")
         return
     counts = [day["calls"] for day in report["days"]]
     say(f"calls     {report['calls']:,} in {since}, |{sparkline(counts)}| per day, at most {max(counts):,}")

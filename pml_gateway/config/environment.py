@@ -148,6 +148,7 @@ class OtlpTarget:
     endpoint: str | None
     traces: bool
     metrics: bool
+    logs: bool
 
 
 def otlp_target(settings: TelemetrySettings, environ: Mapping[str, str] = os.environ) -> OtlpTarget | None:
@@ -159,7 +160,7 @@ def otlp_target(settings: TelemetrySettings, environ: Mapping[str, str] = os.env
     if environ.get("OTEL_SDK_DISABLED", "").strip().lower() == "true":
         return None
     endpoint = resolve(settings.otlp_endpoint, environ) if settings.otlp_endpoint else None
-    wanted = [_wanted(signal, endpoint, environ) for signal in ("TRACES", "METRICS")]
+    wanted = [_wanted(signal, endpoint, environ) for signal in ("TRACES", "METRICS", "LOGS")]
     return OtlpTarget(endpoint, *wanted) if any(wanted) else None
 
 

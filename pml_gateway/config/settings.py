@@ -407,6 +407,24 @@ class ActivitySettings(Section):
         return self.record and self.arguments in ("masked", "whole")
 
 
+class AuditSettings(Section):
+    """Accesses as lines of JSON, to be kept as evidence."""
+
+    path: str = Field(
+        default="auto",
+        description="file of the audit; auto: audit.jsonl in the gateway's folder as soon as two clients have keys, or "
+        "it is required; off: none",
+    )
+    required: bool = Field(default=False, description="refuse what cannot be written to it")
+    arguments: KeptArguments = Field(default="keys", description="what is kept of arguments, as activity.arguments")
+
+    @model_validator(mode="after")
+    def _has_a_file(self) -> Self:
+        if self.required and self.path == "off":
+            raise ValueError("audit.required needs a file; set audit.path to one, or to auto")
+        return self
+
+
 class TrustSettings(Section):
     """Handling of new and changed definitions: tools, prompts, templates, instructions, versions."""
 
@@ -601,6 +619,7 @@ class Settings(Section):
     log: LogSettings = LogSettings()
     telemetry: TelemetrySettings = TelemetrySettings()
     activity: ActivitySettings = ActivitySettings()
+    audit: AuditSettings = AuditSettings()
     trust: TrustSettings = TrustSettings()
     enrich: EnrichSettings = EnrichSettings()
     servers: dict[str, UpstreamDefinition] = Field(default_factory=dict)

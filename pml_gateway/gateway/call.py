@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Iterator
@@ -15,7 +16,13 @@ from mcp.shared.exceptions import MCPError
 from pml_gateway.catalog.model import CatalogTool
 from pml_gateway.config.settings import CALLS_BY_EFFECT
 from pml_gateway.delivery import SENDS, Sends
-from pml_gateway.errors import GatewayError, ToolForbiddenError, ToolHeldBackError, ToolNotFoundError
+from pml_gateway.errors import (
+    GatewayError,
+    ToolForbiddenError,
+    ToolHeldBackError,
+    ToolNotFoundError,
+    UnrecordedError,
+)
 from pml_gateway.exposure.instructions import NO_SYSTEMS
 from pml_gateway.exposure.meta_tool import MetaTool, MetaTools
 from pml_gateway.exposure.modes import lists_meta_tools
@@ -234,8 +241,27 @@ class Attempt(ABC):
                         break
                 if self.refusal is not None:
                     raise self.refusal.error
+                self._announce()
                 self.result = await self.settle(await self.send())
         return self.result
+
+    @cached_property
+    def id(self) -> str:
+        """Return the id that records of the attempt have in common."""
+        return os.urandom(8).hex()
+
+    def _announce(self) -> None:
+        """Publish that this will be sent.
+
+        Raises:
+            UnrecordedError: that must be recorded, and cannot.
+        """
+        events = self.context.gateway.events
+        if events.reach(AccessBegun):
+            try:
+                events.publish(AccessBegun(self, time.time()))
+            except UnrecordedError as error:
+                raise UnrecordedError("no") from error
 
     @abstractmethod
     def resolve(self) -> None:
@@ -264,6 +290,14 @@ class Attempt(ABC):
     async def settle(self, result: JsonObject) -> JsonObject:
         """Return the answer as the client gets it."""
         return result
+
+
+@dataclass(frozen=True, slots=True)
+class AccessBegun:
+    """An attempt that nothing refused, right before it is sent."""
+
+    attempt: Attempt
+    at: float
 
 
 @dataclass(frozen=True)
@@ -340,6 +374,11 @@ def _recorded(attempt: Attempt) -> Iterator[None]:
 
     try:
         yield
+    except UnrecordedError as error:
+        # It is answered already that there is no record.
+        with suppress(GatewayError):
+            end(code_of(error))
+        raise
     except Exception as error:
         end(PROTOCOL_ERROR if isinstance(error, MCPError) else code_of(error))
         raise

@@ -9,6 +9,7 @@ from pathlib import Path
 import anyio
 import anyio.abc
 
+from pml_gateway.activity.audit import Audit, open_audit
 from pml_gateway.activity.recorder import Recorder, open_recorder
 from pml_gateway.catalog.manifest import Manifest
 from pml_gateway.catalog.model import Catalog
@@ -40,11 +41,18 @@ class SharedResources:
     """Opened once a process by `open_shared`, and given to each of its gateways."""
 
     def __init__(
-        self, tasks: anyio.abc.TaskGroup, paths: Paths, upstreams: SharedUpstreams, workers: Workers, activity: Recorder
+        self,
+        tasks: anyio.abc.TaskGroup,
+        paths: Paths,
+        upstreams: SharedUpstreams,
+        workers: Workers,
+        activity: Recorder,
+        audit: Audit,
     ) -> None:
         self.upstreams = upstreams
         self.workers = workers
         self.activity = activity
+        self.audit = audit
         kept = MADE_KEPT if upstreams.is_shared else 0
         self.examples = ToolExamples(ExampleLibrary(paths.example_queries_dir))
         self.indexes = SharedIndexes(KEPT if upstreams.is_shared else 0)
@@ -86,7 +94,8 @@ async def open_shared(
         open_shared_upstreams(paths, open_streams=open_streams, local=local) as upstreams,
         open_workers() as workers,
         open_recorder(paths.activity_file) as activity,
+        open_audit() as audit,
         anyio.create_task_group() as tasks,
     ):
-        yield SharedResources(tasks, paths, upstreams, workers, activity)
+        yield SharedResources(tasks, paths, upstreams, workers, activity, audit)
         tasks.cancel_scope.cancel()

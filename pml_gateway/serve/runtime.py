@@ -14,6 +14,7 @@ import anyio
 
 from pml_gateway.config.load import LoadedSettings
 from pml_gateway.gateway.activity import ActivityNotes, ListCosts
+from pml_gateway.gateway.audit import AuditNotes
 from pml_gateway.gateway.calling import Caller
 from pml_gateway.gateway.events import ToolsListed
 from pml_gateway.gateway.gateway import Gateway, open_gateway
@@ -108,6 +109,7 @@ async def open_runtime(
         anyio.create_task_group() as tasks,
     ):
         ActivityNotes(identity, gateway.shared.activity).subscribe_to(gateway.events)
+        AuditNotes(identity, paths.home, gateway.shared.audit, watching.export_access).subscribe_to(gateway.events)
         caller = Caller(gateway)
         followers = ResourceFollowers(gateway)
         subscribers = Subscribers(gateway, followers)

@@ -23,7 +23,7 @@ MAX_WAITING = 10_000
 MAX_WEIGHT = 32 * 1024 * 1024
 """Characters of these records."""
 
-RETRY_SECONDS = 30.0
+RETRY_SECONDS = 5.0
 """Pause after a fault of the disk; a full one may have room again."""
 
 CLOSE_SECONDS = 3.0

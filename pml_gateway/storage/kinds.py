@@ -211,6 +211,14 @@ KINDS = (
         "processes of this machine",
     ),
     StoredKind(
+        "audit",
+        StorageShape.OWN,
+        "audit.jsonl*",
+        "until it is rotated",
+        "20 files of 20 MiB",
+        "evidence of this machine",
+    ),
+    StoredKind(
         "damaged documents and tables, set aside",
         StorageShape.OWN,
         "**/*.damaged*",

@@ -16,7 +16,7 @@ from pml_gateway.secrets.judgement import MASK
 from pml_gateway.secrets.known import KNOWN_SECRETS, without_secrets
 from pml_gateway.telemetry.log_file import LogFile, Repeats
 from pml_gateway.telemetry.trace import CURRENT_TRACE
-from pml_gateway.text import escaped, escaped_json
+from pml_gateway.text import escaped, escaped_json, utc
 
 FIELDS = ("request_id", "trace_id", "client", "upstream", "tool", "code", "seconds")
 """Fields of a line in addition to time, level, logger and message, if known."""
@@ -98,7 +98,7 @@ class JsonFormatter(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
         """Format the record as JSON: ts, level, logger, message, then the known fields."""
         line: dict[str, object] = {
-            "ts": _timestamp(record.created),
+            "ts": utc(record.created),
             "level": record.levelname.lower(),
             "logger": record.name,
             "message": _message(record, self._plain),
@@ -153,8 +153,3 @@ def _exception(record: logging.LogRecord, plain: Collection[str]) -> str:
 def _safe(text: str, plain: Collection[str]) -> str:
     """Mask secrets as a last line of defence: however a message was built, no credential may leave the process."""
     return without_secrets(text, plain)
-
-
-def _timestamp(created: float) -> str:
-    whole = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(created))
-    return f"{whole}.{int(created % 1 * 1000):03d}Z"

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 
 import anyio
 import anyio.to_thread
 from opentelemetry import metrics, trace
+from opentelemetry._logs import LogRecord, SeverityNumber, get_logger_provider, set_logger_provider
 
 from pml_gateway import __version__
 from pml_gateway.config.environment import OtlpTarget
@@ -24,10 +26,15 @@ from pml_gateway.telemetry.events import (
     UpstreamAnswered,
 )
 from pml_gateway.telemetry.labels import BoundedTools, known_method, known_outcome
+from pml_gateway.text import escaped_json
+from pml_gateway.types import JsonObject
 
 try:
+    from opentelemetry.exporter.otlp.proto.http._log_exporter import OTLPLogExporter
     from opentelemetry.exporter.otlp.proto.http.metric_exporter import OTLPMetricExporter
     from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
+    from opentelemetry.sdk._logs import LoggerProvider
+    from opentelemetry.sdk._logs.export import BatchLogRecordProcessor
     from opentelemetry.sdk.metrics import MeterProvider
     from opentelemetry.sdk.metrics.export import PeriodicExportingMetricReader
     from opentelemetry.sdk.resources import OTELResourceDetector, Resource
@@ -96,6 +103,28 @@ class OtelMetrics:
         self._definitions.add(len(event.definitions), attributes)
 
 
+def access_exporter() -> Callable[[JsonObject], None]:
+    """Return the function that sends a record of the audit as a log record, its fields as attributes."""
+    log = get_logger_provider().get_logger("pml-gateway", __version__)
+
+    def export(record: JsonObject) -> None:
+        attributes = {
+            f"pml.{name}": escaped_json(value) if isinstance(value, dict) else value for name, value in record.items()
+        }
+        is_refused = record["decision"] == "refused"
+        log.emit(
+            LogRecord(
+                timestamp=time.time_ns(),
+                severity_number=SeverityNumber.WARN if is_refused else SeverityNumber.INFO,
+                body=f"{record['client']} {record['name']} {record['outcome']}",
+                attributes=attributes,
+                event_name="pml.access",
+            )
+        )
+
+    return export
+
+
 def _error(code: str) -> dict[str, str]:
     return {} if code in (OK, INPUT_REQUIRED) else {"error.type": known_outcome(code)}
 
@@ -119,6 +148,12 @@ async def open_otel(target: OtlpTarget) -> AsyncIterator[None]:
             meter_provider = MeterProvider([reader], resource=resource, shutdown_on_exit=False)
             metrics.set_meter_provider(meter_provider)
             stack.push_async_callback(_shut_down, meter_provider.shutdown)
+        if target.logs and not isinstance(get_logger_provider(), LoggerProvider):
+            records = OTLPLogExporter(endpoint=_endpoint(target, "logs"), timeout=EXPORT_SECONDS)
+            logger_provider = LoggerProvider(resource, shutdown_on_exit=False)
+            logger_provider.add_log_record_processor(BatchLogRecordProcessor(records))
+            set_logger_provider(logger_provider)
+            stack.push_async_callback(_shut_down, logger_provider.shutdown)
         yield
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -13,6 +13,7 @@ from pml_gateway.config.settings import Settings
 from pml_gateway.telemetry.events import Events, UpstreamAnswered
 from pml_gateway.telemetry.observe import DecisionsLog, logged_events
 from pml_gateway.telemetry.spans import Spans
+from pml_gateway.types import JsonObject
 
 if TYPE_CHECKING:
     from pml_gateway.telemetry.prometheus import PrometheusMetrics
@@ -25,6 +26,8 @@ class TelemetryHandle:
     events: Events
     spans: Spans | None = None
     prometheus: PrometheusMetrics | None = None
+    export_access: Callable[[JsonObject], None] | None = None
+    """Sends a record of the audit to the collector."""
 
 
 @asynccontextmanager
@@ -42,6 +45,7 @@ async def open_watching(
     events = logged_events(decisions)
     spans: Spans | None = None
     prometheus: PrometheusMetrics | None = None
+    export_access: Callable[[JsonObject], None] | None = None
     async with AsyncExitStack() as stack:
         if settings.http.metrics:
             # Importing each of these libraries takes some 0.1 s, which gateways without them never need.
@@ -50,12 +54,14 @@ async def open_watching(
             prometheus = PrometheusMetrics(settings.telemetry.max_tools)
             prometheus.subscribe_to(events)
         if target is not None:
-            from pml_gateway.telemetry.otel import OtelMetrics, open_otel
+            from pml_gateway.telemetry.otel import OtelMetrics, access_exporter, open_otel
 
             await stack.enter_async_context(open_otel(target))
             if target.metrics:
                 OtelMetrics(settings.telemetry.max_tools).subscribe_to(events)
+            if target.logs:
+                export_access = access_exporter()
             if target.traces:
                 spans = Spans()
                 events.subscribe(UpstreamAnswered, spans.upstream_answered)
-        yield TelemetryHandle(events, spans, prometheus)
+        yield TelemetryHandle(events, spans, prometheus, export_access)

@@ -23,6 +23,9 @@ WITHOUT_JSON = {"pml serve"}
 """It answers clients, not programs; its log is `--log-format json`."""
 
 WITHOUT_CONFIGURATION = {
+    "pml activity",
+    "pml activity clear",
+    "pml activity show",
     "pml backups",
     "pml backups prune",
     "pml backups restore",
@@ -39,7 +42,6 @@ WITHOUT_CONFIGURATION = {
     "pml example-queries import",
     "pml service status",
     "pml service uninstall",
-    "pml stats clear",
     "pml trust",
     "pml trust project",
 }
@@ -49,6 +51,7 @@ ANSWERS_ABOUT_IT = {"pml doctor", "pml status"}
 """Whose answer is what is wrong, or what runs all the same."""
 
 ARGUMENTS: dict[str, list[str]] = {
+    "pml activity show": ["1"],
     "pml add": ["a", "https://a.test/mcp"],
     "pml call": ["a__b"],
     "pml connect": ["cursor", "--yes"],

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from opentelemetry import trace
+from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceRequest
 from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
@@ -131,12 +132,12 @@ async def test_a_failure_is_told_by_its_code_alone(tmp_path: Path, spans: InMemo
     ("endpoint", "environ", "target"),
     [
         (None, {}, None),
-        ("http://c:4318", {}, OtlpTarget("http://c:4318", True, True)),
+        ("http://c:4318", {}, OtlpTarget("http://c:4318", True, True, True)),
         ("http://c:4318", {"OTEL_SDK_DISABLED": "true"}, None),
-        ("http://c:4318", {"OTEL_METRICS_EXPORTER": "none"}, OtlpTarget("http://c:4318", True, False)),
-        (None, {"OTEL_EXPORTER_OTLP_ENDPOINT": "http://c:4318"}, OtlpTarget(None, True, True)),
-        (None, {"OTEL_EXPORTER_OTLP_TRACES_ENDPOINT": "http://c/v1/traces"}, OtlpTarget(None, True, False)),
-        ("${env:COLLECTOR}", {"COLLECTOR": "http://c"}, OtlpTarget("http://c", True, True)),
+        ("http://c:4318", {"OTEL_METRICS_EXPORTER": "none"}, OtlpTarget("http://c:4318", True, False, True)),
+        (None, {"OTEL_EXPORTER_OTLP_ENDPOINT": "http://c:4318"}, OtlpTarget(None, True, True, True)),
+        (None, {"OTEL_EXPORTER_OTLP_TRACES_ENDPOINT": "http://c/v1/traces"}, OtlpTarget(None, True, False, False)),
+        ("${env:COLLECTOR}", {"COLLECTOR": "http://c"}, OtlpTarget("http://c", True, True, True)),
     ],
 )
 def test_telemetry_goes_out_only_where_it_is_asked_for(
@@ -161,6 +162,18 @@ class Collector:
             for scope in resource.scope_spans
             for span in scope.spans
         }
+
+    def accesses(self) -> set[tuple[str, str, str]]:
+        requests = [ExportLogsServiceRequest.FromString(body) for path, body in self.bodies if path == "/v1/logs"]
+        logs = [
+            log
+            for request in requests
+            for resource in request.resource_logs
+            for scope in resource.scope_logs
+            for log in scope.log_records
+        ]
+        fields = [{each.key: each.value.string_value for each in log.attributes} for log in logs]
+        return {(log.event_name, told["pml.name"], told["pml.outcome"]) for log, told in zip(logs, fields, strict=True)}
 
     def metric_names(self) -> set[str]:
         requests = [ExportMetricsServiceRequest.FromString(body) for path, body in self.bodies if path == "/v1/metrics"]
@@ -189,12 +202,17 @@ def collecting() -> Iterator[Collector]:
 def test_a_collector_gets_spans_and_measurements_before_the_process_ends(tmp_path: Path) -> None:
     servers = {"up": {"command": sys.executable, "args": [str(UPSTREAM_SERVER)]}}
     with collecting() as collector:
-        settings = {"servers": servers, "telemetry": {"otlp_endpoint": collector.url}}
+        settings = {
+            "servers": servers,
+            "telemetry": {"otlp_endpoint": collector.url},
+            "audit": {"path": "calls.jsonl"},
+        }
         with running_gateway(tmp_path, settings, extra={"OTEL_BSP_SCHEDULE_DELAY": "60000"}) as gateway:
             result_modern(gateway.url, "tools/call", {"name": "up__echo", "arguments": {"message": "hello"}})
             assert gateway.stop() == 0
         assert {"tools/call up__echo", "tools/call echo"} <= collector.span_names()
         assert {"mcp.server.operation.duration", "mcp.client.operation.duration"} <= collector.metric_names()
+        assert ("pml.access", "up__echo", "OK") in collector.accesses()
         assert not [body for _, body in collector.bodies if b"hello" in body]
 
 
