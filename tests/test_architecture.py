@@ -45,6 +45,7 @@ STAGES = (
     "service",
     "setup",
     "demo",
+    "console",
     "cli",
 )
 """The folders in the order of the data's flow: each imports only those before it."""

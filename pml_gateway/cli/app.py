@@ -7,6 +7,7 @@ from pml_gateway.cli.backups import backups_app
 from pml_gateway.cli.call import CALL, call
 from pml_gateway.cli.clients import clients, connect, disconnect
 from pml_gateway.cli.config import config_app, show_reference
+from pml_gateway.cli.console import console
 from pml_gateway.cli.demo import demo
 from pml_gateway.cli.docs import docs
 from pml_gateway.cli.doctor import doctor
@@ -45,6 +46,7 @@ app.command()(clients)
 app.command()(connect)
 app.command()(disconnect)
 app.command()(status)
+app.command()(console)
 app.command()(up)
 app.command()(down)
 app.command()(restart)

@@ -7,6 +7,7 @@ import time
 from collections.abc import Sequence
 from contextlib import ExitStack, redirect_stderr, redirect_stdout, suppress
 from dataclasses import dataclass
+from functools import partial
 from io import StringIO
 from typing import TYPE_CHECKING, Annotated
 
@@ -60,9 +61,9 @@ def status(
     """
     command = Command(config, as_json=as_json)
     if not watch:
-        found = look(command)
+        found = command.run(partial(look, command))
         if as_json:
-            print_json(_as_json(found))
+            print_json(status_as_json(found))
         else:
             _show(command, found)
         raise typer.Exit(_exit_code(found))
@@ -73,9 +74,9 @@ def status(
             else None
         )
         while True:
-            found = look(command)
+            found = command.run(partial(look, command))
             if as_json:
-                print_json_line(_as_json(found))
+                print_json_line(status_as_json(found))
             elif live is not None:
                 live.update(Text(_as_text(command, found)), refresh=True)
             else:
@@ -100,8 +101,10 @@ class ServingProcesses:
     warnings: Sequence[str] = ()
 
 
-def look(command: Command) -> ServingProcesses:
+async def look(command: Command) -> ServingProcesses:
     """Return the status of every process that serves; without one, the last known state of the servers."""
+    import anyio.to_thread
+
     from pml_gateway.owner.sockets import ask_gateways
     from pml_gateway.reports.status import last_known, with_disabled
 
@@ -112,7 +115,8 @@ def look(command: Command) -> ServingProcesses:
     try:
         endpoint = endpoint_of(command)
         socket = endpoint.socket
-        machine = ask(endpoint, STATUS, ANSWER_SECONDS, awaits_start=False)
+        asked = partial(ask, endpoint, STATUS, ANSWER_SECONDS, awaits_start=False)
+        machine = await anyio.to_thread.run_sync(asked)
         if machine is None and endpoint.was_killed:
             errors.append("the gateway that `pml up` started was killed; pml up, or the next client, starts it again")
     except StuckGatewayError as error:
@@ -122,7 +126,7 @@ def look(command: Command) -> ServingProcesses:
     if machine is not None:
         running.append(machine)
     if command.config_file is None:
-        answers = command.run(lambda: ask_gateways(command.paths, STATUS, ANSWER_SECONDS, without=socket))
+        answers = await ask_gateways(command.paths, STATUS, ANSWER_SECONDS, without=socket)
         running += answers.results
         errors += answers.errors
     reports = [report for report in running if report["gateways"]]
@@ -130,10 +134,10 @@ def look(command: Command) -> ServingProcesses:
     broken: ConfigurationError | None = None
     warnings: list[str] = []
     try:
-        loaded = command.load()
+        loaded = await anyio.to_thread.run_sync(command.load)
         settings, warnings = loaded.settings, in_brief(loaded.warnings)
         if not reports:
-            reports = [command.run(lambda: last_known(settings, command.paths, command.identity))]
+            reports = [await last_known(settings, command.paths, command.identity)]
         reports = with_disabled(reports, settings)
     except ConfigurationError as error:
         if reports:
@@ -197,7 +201,8 @@ def _stuck(error: StuckGatewayError) -> JsonObject:
     return {"pid": error.process or None, "error": str(error)}
 
 
-def _as_json(found: ServingProcesses) -> JsonObject:
+def status_as_json(found: ServingProcesses) -> JsonObject:
+    """Return what `pml status --json` prints."""
     from pml_gateway.reports.status import command_for, need_of
 
     told = ("pid", "version", "mode", "tools", "transport", "url", "age_seconds", "is_ending")

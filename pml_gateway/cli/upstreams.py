@@ -66,7 +66,7 @@ def upstreams(
     if probe:
         _show(*_probed(command, timeout), as_json=as_json)
         return
-    found = look(command)
+    found = command.run(partial(look, command))
     if found.broken is not None:
         fail(found.broken, as_json=as_json)
     _show(found.reports, found.errors, as_json=as_json)

@@ -1,0 +1,147 @@
+"""The web application of the console: routes, templates, and the stream that says when a page is out of date."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import AsyncIterator
+from importlib.resources import files
+from typing import Any
+
+import anyio
+from jinja2 import Environment, PackageLoader, StrictUndefined, Undefined
+from starlette.applications import Starlette
+from starlette.middleware import Middleware
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, JSONResponse, Response, StreamingResponse
+from starlette.routing import Route
+
+from pml_gateway.config.servers import LOOPBACK_HOSTS
+from pml_gateway.console.access import ConsoleAccess, ConsoleGuard
+from pml_gateway.console.pages import PAGES, PageRequest
+from pml_gateway.console.source import GatewaySource
+from pml_gateway.errors import GatewayError
+from pml_gateway.hosts import KnownHosts
+from pml_gateway.text import counted, span
+from pml_gateway.types import JsonObject
+
+WATCH_SECONDS = 0.5
+"""Seconds between two looks at the gateway while a page is open."""
+
+MAX_STREAMS = 20
+"""Pages that are kept up to date at once; others are as of when they were opened."""
+
+STATIC = {"console.css": "text/css", "console.js": "text/javascript"}
+
+PASSING = ("age_seconds", "since_seconds", "memory_bytes")
+"""Figures that differ at each look, and are no reason to load a page again."""
+
+
+class Console:
+    """Pages about one gateway.
+
+    Args:
+        source: the gateway.
+        access: who may see them.
+    """
+
+    def __init__(self, source: GatewaySource, access: ConsoleAccess) -> None:
+        self._source = source
+        self._access = access
+        self._streams = 0
+        self._templates = Environment(
+            loader=PackageLoader("pml_gateway.console"), autoescape=True, undefined=StrictUndefined, trim_blocks=True
+        )
+        self._templates.filters |= {
+            "span": span,
+            "size": _size,
+            "number": lambda number: f"{number:,}",
+            "blank": _blank,
+        }
+        self._templates.globals |= {"counted": counted, "root": access.root}
+
+    def app(self) -> Starlette:
+        """Return the ASGI application, with the guard in front of it."""
+        routes = [
+            Route("/", self._page, name="overview"),
+            Route("/events", self._events),
+            Route("/static/{name}", self._static),
+            Route("/{page}.json", self._json),
+            Route("/{page}", self._page),
+        ]
+        guard = Middleware(ConsoleGuard, access=self._access, hosts=KnownHosts(LOOPBACK_HOSTS))
+        return Starlette(routes=routes, middleware=[guard])
+
+    async def _page(self, request: Request) -> Response:
+        name = request.path_params.get("page", "overview")
+        if name not in PAGES:
+            return self._error(GatewayError(f"no page {name!r}"), 404)
+        try:
+            shown = await PAGES[name](PageRequest(self._source, request.query_params))
+        except GatewayError as error:
+            return self._error(error, 502)
+        return self._rendered(f"{name}.html", shown | {"page": name, "query": dict(request.query_params)})
+
+    async def _json(self, request: Request) -> Response:
+        name = request.path_params["page"]
+        if name not in PAGES:
+            return JSONResponse({"error": {"message": f"no page {name!r}"}}, 404)
+        try:
+            shown = await PAGES[name](PageRequest(self._source, request.query_params))
+        except GatewayError as error:
+            return JSONResponse({"error": error.as_json()}, 502)
+        return JSONResponse(json.loads(json.dumps(shown, default=list)))
+
+    def _error(self, error: GatewayError, status: int) -> Response:
+        return self._rendered("error.html", {"page": "", "error": error, "query": {}}, status)
+
+    def _rendered(self, template: str, shown: JsonObject, status: int = 200) -> Response:
+        return HTMLResponse(self._templates.get_template(template).render(shown), status)
+
+    async def _static(self, request: Request) -> Response:
+        name = request.path_params["name"]
+        if name not in STATIC:
+            return Response(status_code=404)
+        content = (files("pml_gateway.console") / "static" / name).read_bytes()
+        return Response(content, media_type=STATIC[name])
+
+    async def _events(self, request: Request) -> Response:
+        if self._streams >= MAX_STREAMS:
+            return Response("too many open pages", 503)
+        return StreamingResponse(self._changes(request), media_type="text/event-stream")
+
+    async def _changes(self, request: Request) -> AsyncIterator[str]:
+        """Yield an event for each change of the gateway's status, until the page is closed."""
+        self._streams += 1
+        try:
+            shown = await self._digest()
+            yield "retry: 1000\n\n"
+            while not await request.is_disconnected():
+                await anyio.sleep(WATCH_SECONDS)
+                if (now := await self._digest()) != shown:
+                    shown = now
+                    yield "data: changed\n\n"
+        finally:
+            self._streams -= 1
+
+    async def _digest(self) -> bytes:
+        try:
+            status = await self._source.status()
+        except GatewayError as error:
+            status = {"error": str(error)}
+        return hashlib.sha256(json.dumps(_lasting(status), default=str).encode()).digest()
+
+
+def _lasting(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _lasting(member) for key, member in value.items() if key not in PASSING}
+    return [_lasting(each) for each in value] if isinstance(value, list) else value
+
+
+def _size(count: int | None) -> str:
+    return "" if count is None else f"{count / 2**20:,.0f} MiB"
+
+
+def _blank(value: Any) -> Any:
+    """Return a value that may be missing, which shows nothing then."""
+    return "" if value is None or isinstance(value, Undefined) else value

@@ -1,0 +1,25 @@
+"""The interface of what pages show: the same answers that commands print with `--json`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Protocol, TypeVar
+
+from pml_gateway.owner.operations import OfGateway
+from pml_gateway.types import JsonObject
+
+ResultT = TypeVar("ResultT")
+
+
+class GatewaySource(Protocol):
+    """A running gateway, as its owner's commands reach it. Its errors are `GatewayError`s."""
+
+    async def status(self) -> JsonObject:
+        """Return what `pml status --json` prints."""
+        ...
+
+    async def ask(
+        self, operation: OfGateway[ResultT], arguments: Mapping[str, Any], *, mode: str | None = None
+    ) -> ResultT:
+        """Return the result of an operation, of clients in a mode if one is given."""
+        ...
