@@ -5,26 +5,33 @@ from __future__ import annotations
 import webbrowser
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
-from pml_gateway.cli.context import Command, ConfigOption
-from pml_gateway.cli.output import note, say
+from pml_gateway.cli.context import Command, ConfigOption, JsonOption
+from pml_gateway.cli.local import MachineGateway
+from pml_gateway.cli.output import note, print_json_line, say
+from pml_gateway.errors import ConfigurationError, GatewayError
+from pml_gateway.local.commands import ask
+from pml_gateway.local.endpoint import Endpoint
+from pml_gateway.owner.operations import EXPECT
 
 if TYPE_CHECKING:
     from pml_gateway.owner.operations import OfGateway
     from pml_gateway.types import JsonObject
+
+ANSWER_SECONDS = 5.0
 
 ResultT = TypeVar("ResultT")
 
 
 @dataclass(frozen=True, slots=True)
 class CommandSource:
-    """The gateway of this machine, asked as commands ask it; it is started if none runs."""
+    """The gateway of this machine, asked as commands ask it."""
 
     command: Command
+    endpoint: Endpoint
 
     async def status(self) -> JsonObject:
         """Return what `pml status --json` prints."""
@@ -35,17 +42,27 @@ class CommandSource:
     async def ask(
         self, operation: OfGateway[ResultT], arguments: Mapping[str, Any], *, mode: str | None = None
     ) -> ResultT:
-        """Return the result of an operation."""
+        """Return the result of an operation.
+
+        Raises:
+            GatewayError: no gateway runs, or the operation failed.
+        """
         import anyio.to_thread
 
-        command = replace(self.command, mode=mode)
-        return await anyio.to_thread.run_sync(partial(command.ask, operation, arguments), abandon_on_cancel=True)
+        def work() -> ResultT:
+            # No page starts a gateway: that forks, which is not safe beside other threads.
+            if ask(self.endpoint, EXPECT, ANSWER_SECONDS, awaits_start=False) is None:
+                raise GatewayError("no gateway runs", hint="pml up, or the next client, starts it")
+            return replace(self.command, mode=mode).ask(operation, arguments)
+
+        return await anyio.to_thread.run_sync(work, abandon_on_cancel=True)
 
 
 def console(
     port: Annotated[int, typer.Option("--port", help="Port on 127.0.0.1; 0 takes a free one.", min=0, max=65535)] = 0,
     opens: Annotated[bool, typer.Option("--open/--no-open", help="Open the page in the browser.")] = True,
     config: ConfigOption = None,
+    as_json: JsonOption = False,
 ) -> None:
     """Show in a browser what runs, what each client sees and why, and what a search finds, until Ctrl-C.
 
@@ -53,12 +70,19 @@ def console(
 
     Example: pml console
     """
-    # A command that prints warnings would print them at each page.
+    # As JSON, so that no page's warnings are printed.
     command = Command(config, as_json=True)
+    if not command.load().settings.local.attach:
+        raise ConfigurationError("local.attach is off, and the console shows the gateway that clients share")
+    machine = MachineGateway.of(command)
+    machine.start(stays=False)
 
     def announce(link: str) -> None:
-        say(link)
-        note("the link works once, for five minutes; Ctrl-C ends the console")
+        if as_json:
+            print_json_line({"url": link})
+        else:
+            say(link)
+            note("the link works once, for five minutes; Ctrl-C ends the console")
         if opens:
             webbrowser.open(link)
 
@@ -66,6 +90,6 @@ def console(
         # The server takes 0.2 s to import.
         from pml_gateway.console.server import serve_console
 
-        await serve_console(CommandSource(command), port, announce)
+        await serve_console(CommandSource(command, machine.endpoint), port, announce)
 
     command.run(serve)

@@ -54,14 +54,14 @@ PortOption = Annotated[
 
 
 @dataclass(frozen=True, slots=True)
-class _Machine:
+class MachineGateway:
     """The gateway of this machine, as a command reaches it."""
 
     command: Command
     endpoint: Endpoint
 
     @classmethod
-    def of(cls, command: Command) -> _Machine:
+    def of(cls, command: Command) -> MachineGateway:
         """Return the gateway for a command, or end the process with the reason why there can be none."""
         try:
             return cls(command, endpoint_of(command))
@@ -239,7 +239,7 @@ def up(
     if not http and (host is not None or port is not None):
         raise typer.BadParameter("needs --http", param_hint="--host/--port")
     command = Command(config, as_json=as_json)
-    machine = _Machine.of(command)
+    machine = MachineGateway.of(command)
     try:
         settings = command.load().settings
         machine.close_to_others()
@@ -259,7 +259,7 @@ def up(
     _tell(machine, status, is_new=is_new, now_listens=http)
 
 
-def _listen(machine: _Machine, owned: Mapping[str, object], *, is_new: bool) -> None:
+def _listen(machine: MachineGateway, owned: Mapping[str, object], *, is_new: bool) -> None:
     try:
         machine.listen(owned)
     except GatewayError:
@@ -268,7 +268,7 @@ def _listen(machine: _Machine, owned: Mapping[str, object], *, is_new: bool) -> 
         raise
 
 
-def _check_port(machine: _Machine, settings: HttpSettings, host: str | None, port: int | None) -> None:
+def _check_port(machine: MachineGateway, settings: HttpSettings, host: str | None, port: int | None) -> None:
     """Find out that the port is free, before a gateway ends for another one; its own is free then.
 
     Raises:
@@ -298,7 +298,7 @@ def _owner(command: Command) -> JsonObject:
     }
 
 
-def _serve_here(machine: _Machine, http: Mapping[str, object] | None, *, started_by: str) -> int:
+def _serve_here(machine: MachineGateway, http: Mapping[str, object] | None, *, started_by: str) -> int:
     """Be the gateway, in the place of one that runs; the exit code.
 
     Raises:
@@ -323,7 +323,7 @@ def _serve_here(machine: _Machine, http: Mapping[str, object] | None, *, started
             drop_lock(machine.endpoint.start_lock, lock)
 
 
-def _tell(machine: _Machine, status: ProcessStatus, *, is_new: bool, now_listens: bool = False) -> None:
+def _tell(machine: MachineGateway, status: ProcessStatus, *, is_new: bool, now_listens: bool = False) -> None:
     is_service = status["started_by"] == "service"
     log = manager_here(os.environ).log if is_service else machine.endpoint.log
     if machine.command.as_json:
@@ -358,12 +358,12 @@ def down(
     Example: pml down
     """
     command = Command(config, as_json=as_json)
-    machine = _Machine.of(command)
+    machine = MachineGateway.of(command)
     machine.close_to_others()
     others = _of_other_files(machine)
     if all_files:
         for file in others:
-            _Machine.of(Command(Path(file), as_json=as_json)).end_or_fail()
+            MachineGateway.of(Command(Path(file), as_json=as_json)).end_or_fail()
     elif not as_json:
         for file, process in others.items():
             note(f"process {process} serves {file}; pml down --config {file} ends it")
@@ -393,7 +393,7 @@ def down(
             note(f"a client has another one by now: process {next_one}")
 
 
-def _of_other_files(machine: _Machine) -> dict[str, int | None]:
+def _of_other_files(machine: MachineGateway) -> dict[str, int | None]:
     """Return the process of every gateway that clients share and that is of another configuration file of this home."""
     from pml_gateway.owner.sockets import ask_gateways
 
@@ -411,7 +411,7 @@ def _tell_unfinished(unfinished: int) -> None:
         warn(f"{counted(unfinished, 'client')} had calls that did not finish in {DRAIN_SECONDS:g} s; they were cut off")
 
 
-def _tell_none(machine: _Machine) -> None:
+def _tell_none(machine: MachineGateway) -> None:
     if machine.command.as_json:
         print_json({"pid": None, "version": None, "url": None, "log": machine.endpoint.log, "started": False})
     else:
@@ -427,7 +427,7 @@ def restart(config: ConfigOption = None, as_json: JsonOption = False) -> None:
     Example: pml restart
     """
     command = Command(config, as_json=as_json)
-    machine = _Machine.of(command)
+    machine = MachineGateway.of(command)
     try:
         # A configuration that cannot be read would leave nothing running.
         command.load()

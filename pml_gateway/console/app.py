@@ -5,12 +5,14 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import AsyncIterator
+from dataclasses import asdict
 from importlib.resources import files
 from typing import Any
 
 import anyio
 from jinja2 import Environment, PackageLoader, StrictUndefined, Undefined
 from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, JSONResponse, Response, StreamingResponse
@@ -31,7 +33,7 @@ WATCH_SECONDS = 0.5
 MAX_STREAMS = 20
 """Pages that are kept up to date at once; others are as of when they were opened."""
 
-STATIC = {"console.css": "text/css", "console.js": "text/javascript"}
+STATIC = {"console.css": "text/css", "console.js": "text/javascript", "icon.svg": "image/svg+xml"}
 
 PASSING = ("age_seconds", "since_seconds", "memory_bytes")
 """Figures that differ at each look, and are no reason to load a page again."""
@@ -70,12 +72,17 @@ class Console:
             Route("/{page}", self._page),
         ]
         guard = Middleware(ConsoleGuard, access=self._access, hosts=KnownHosts(LOOPBACK_HOSTS))
-        return Starlette(routes=routes, middleware=[guard])
+        app = Starlette(routes=routes, middleware=[guard], exception_handlers={404: self._not_found})
+        app.router.redirect_slashes = False
+        return app
+
+    async def _not_found(self, request: Request, _: Exception) -> Response:
+        return self._error(GatewayError(f"no page {request.scope['path'].removeprefix(self._access.root)!r}"), 404)
 
     async def _page(self, request: Request) -> Response:
         name = request.path_params.get("page", "overview")
         if name not in PAGES:
-            return self._error(GatewayError(f"no page {name!r}"), 404)
+            raise HTTPException(404)
         try:
             shown = await PAGES[name](PageRequest(self._source, request.query_params))
         except GatewayError as error:
@@ -90,7 +97,7 @@ class Console:
             shown = await PAGES[name](PageRequest(self._source, request.query_params))
         except GatewayError as error:
             return JSONResponse({"error": error.as_json()}, 502)
-        return JSONResponse(json.loads(json.dumps(shown, default=list)))
+        return JSONResponse(json.loads(json.dumps(shown, default=asdict)))
 
     def _error(self, error: GatewayError, status: int) -> Response:
         return self._rendered("error.html", {"page": "", "error": error, "query": {}}, status)
@@ -101,7 +108,7 @@ class Console:
     async def _static(self, request: Request) -> Response:
         name = request.path_params["name"]
         if name not in STATIC:
-            return Response(status_code=404)
+            raise HTTPException(404)
         content = (files("pml_gateway.console") / "static" / name).read_bytes()
         return Response(content, media_type=STATIC[name])
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any, Generic, TypeVar
 
 import anyio
 
@@ -46,19 +46,13 @@ class PageRequest:
 
 
 @dataclass(frozen=True, slots=True)
-class RowsPage(Sequence[RowT]):
+class RowsPage(Generic[RowT]):
     """Some rows of a list."""
 
     rows: Sequence[RowT]
     number: int
     last: int
     total: int
-
-    def __len__(self) -> int:
-        return len(self.rows)
-
-    def __getitem__(self, at: Any) -> Any:
-        return self.rows[at]
 
 
 async def overview(request: PageRequest) -> JsonObject:

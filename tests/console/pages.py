@@ -1,0 +1,76 @@
+"""A console in front of a gateway of the test, asked by a client without a browser."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import httpx2
+from starlette.applications import Starlette
+
+from pml_gateway.cli.status import ServingProcesses, status_as_json
+from pml_gateway.console.access import ConsoleAccess
+from pml_gateway.console.app import Console
+from pml_gateway.errors import GatewayError
+from pml_gateway.owner.alone import AloneProcess
+from pml_gateway.owner.answering import AskedOperation, answer_of
+from pml_gateway.owner.context import OperationContext
+from pml_gateway.owner.operations import OfGateway
+from tests.support.memory import paths_in
+from tests.support.scripted_server import ScriptedServer
+from tests.support.serving import Serving, serving
+
+BASE = "http://127.0.0.1:7000"
+
+
+@dataclass(frozen=True)
+class ServingSource:
+    """The source of pages: the owner's operations on the gateway of a test."""
+
+    served: Serving
+    folder: Path
+
+    async def status(self) -> dict[str, Any]:
+        """Return what `pml status --json` prints of this process."""
+        report = await AloneProcess(self.served.runtime, "test", None).status()
+        return status_as_json(ServingProcesses(None, [report], []))
+
+    async def ask(self, operation: OfGateway[Any], arguments: Mapping[str, Any], *, mode: str | None = None) -> Any:
+        """Return the result of an operation; this gateway has one mode."""
+        context = OperationContext(self.served.gateway, paths_in(self.folder), "test")
+        answer = await answer_of(AskedOperation(name=operation.name, arguments=dict(arguments)), context)
+        if "error" in answer:
+            raise GatewayError(answer["error"]["message"], hint=answer["error"].get("hint"))
+        return operation.decoded(answer["result"])
+
+
+@dataclass(frozen=True)
+class Browser:
+    """A client that has opened the link of a console."""
+
+    client: httpx2.AsyncClient
+    root: str
+
+    async def page(self, path: str, **options: Any) -> httpx2.Response:
+        """Return the answer for a page below the root."""
+        return await self.client.get(f"{self.root}/{path}", **options)
+
+
+def visitor(app: Starlette) -> httpx2.AsyncClient:
+    """Return a client without a cookie."""
+    return httpx2.AsyncClient(transport=httpx2.ASGITransport(app=app), base_url=BASE)
+
+
+@asynccontextmanager
+async def console(folder: Path, upstreams: Mapping[str, ScriptedServer], **sections: Any) -> AsyncIterator[Browser]:
+    """Open a console in front of these servers."""
+    access = ConsoleAccess()
+    async with serving(folder, upstreams, **sections) as served:
+        app = Console(ServingSource(served, folder), access).app()
+        async with visitor(app) as client:
+            opened = await client.get(access.new_link())
+            assert opened.status_code == 303
+            yield Browser(client, access.root)

@@ -1,0 +1,162 @@
+from __future__ import annotations
+
+import re
+from html.parser import HTMLParser
+from pathlib import Path
+from urllib.parse import quote
+
+import pytest
+
+from tests.console.pages import console
+from tests.support.scripted_server import ScriptedServer, tool
+
+pytestmark = pytest.mark.anyio
+
+MARKUP = "<script>alert(1)</script><img src=x onerror=alert(2)>\"'><b>"
+
+
+class Rows(HTMLParser):
+    """The rows of the tables of a page, and its elements."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.rows: list[list[str]] = []
+        self.elements: list[tuple[str, dict[str, str | None]]] = []
+        self._is_in_cell = False
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.elements.append((tag, dict(attrs)))
+        if tag == "tr":
+            self.rows.append([])
+        if tag in ("td", "th"):
+            self._is_in_cell = True
+            self.rows[-1].append("")
+
+    def handle_endtag(self, tag: str) -> None:
+        if tag in ("td", "th"):
+            self._is_in_cell = False
+
+    def handle_data(self, data: str) -> None:
+        if self._is_in_cell:
+            self.rows[-1][-1] += data.strip()
+
+    @property
+    def body(self) -> list[list[str]]:
+        """The rows below the heads of tables."""
+        return [row for row in self.rows if row and row[0] not in ("Tool", "Server", "Mode", "Client", "Process")]
+
+
+def mail() -> ScriptedServer:
+    return ScriptedServer(
+        [tool("send_mail", "Send an email to a person."), tool("delete_mail", "Delete an email for good.")]
+    )
+
+
+async def test_the_list_of_a_client_has_a_reason_for_every_tool(tmp_path: Path) -> None:
+    gateway = {"tools_exposure": "hybrid", "intent": "send an email", "blacklisted_tools": ["mail:delete_*"]}
+    async with console(tmp_path, {"mail": mail()}, gateway=gateway) as browser:
+        page = Rows((await browser.page("lists")).text)
+        found = (await browser.page("lists.json")).json()
+    rows = {row[0]: row for row in page.body}
+    assert rows["mail__send_mail"][1] == "yes"
+    assert rows["mail__delete_mail"][1:3] == ["no", "no"]
+    assert "mail:delete_*" in rows["mail__delete_mail"][4]
+    assert {row["name"]: row["listed"] for row in found["rows"]["rows"]} == {
+        "mail__send_mail": True,
+        "mail__delete_mail": False,
+    }
+
+
+async def test_a_search_shows_hits_with_their_evidence(tmp_path: Path) -> None:
+    async with console(tmp_path, {"mail": mail()}) as browser:
+        page = Rows((await browser.page("tools?q=send+an+email")).text)
+    assert page.body[0][0] == "mail__send_mail"
+    assert float(page.body[0][1]) > 0
+
+
+async def test_a_server_has_its_state_and_its_tools(tmp_path: Path) -> None:
+    async with console(tmp_path, {"mail": mail()}) as browser:
+        servers = Rows((await browser.page("servers")).text)
+        [server] = [
+            str(attributes["href"]) for _, attributes in servers.elements if "name=mail" in str(attributes.get("href"))
+        ]
+        one = Rows((await browser.client.get(server)).text)
+    assert servers.body[0][:3] == ["mail", "ready", "2"]
+    assert [row[0] for row in one.body] == ["mail__delete_mail", "mail__send_mail"]
+
+
+async def test_long_lists_come_in_pages_that_together_have_every_row(tmp_path: Path) -> None:
+    server = ScriptedServer([tool(f"tool_{number:03}") for number in range(250)])
+    seen: list[str] = []
+    async with console(tmp_path, {"up": server}) as browser:
+        path: str | None = f"{browser.root}/tools"
+        while path is not None:
+            answer = await browser.client.get(path)
+            assert len(answer.content) < 200_000
+            page = Rows(answer.text)
+            seen += [row[0] for row in page.body]
+            links = re.findall(r'href="([^"]+)">Next<', answer.text)
+            path = links[0].replace("&amp;", "&") if links else None
+    assert sorted(seen) == [f"up__tool_{number:03}" for number in range(250)]
+
+
+@pytest.mark.parametrize("page", ["0", "-1", "99", "x", "9" * 400, "\u0663"])
+async def test_a_page_that_does_not_exist_is_the_nearest_one(tmp_path: Path, page: str) -> None:
+    async with console(tmp_path, {"mail": mail()}) as browser:
+        answer = await browser.page(f"tools?page={quote(page)}")
+    assert answer.status_code == 200
+    assert len(Rows(answer.text).body) == 2
+
+
+async def test_what_a_server_wrote_is_text_on_every_page(tmp_path: Path) -> None:
+    server = ScriptedServer(
+        [tool("a", MARKUP, {"x": {"type": "string", "description": MARKUP}})], instructions=MARKUP, name=MARKUP
+    )
+    plain = {"script", "link", "meta"}
+    async with console(tmp_path, {"up": server}) as browser:
+        for path in (
+            "overview",
+            "servers",
+            "server?name=up",
+            "tools",
+            f"tools?q={quote(MARKUP)}",
+            "tool?name=up__a",
+            f"lists?intent={quote(MARKUP)}&tool={quote(MARKUP)}",
+            f"server?name={quote(MARKUP)}",
+            f"tool?name={quote(MARKUP)}",
+            f"lists?mode={quote(MARKUP)}",
+            f"lists?client={quote(MARKUP)}",
+            quote(MARKUP, safe=""),
+        ):
+            page = Rows((await browser.page(path)).text)
+            names = [name for name, _ in page.elements]
+            assert "img" not in names, path
+            assert "b" not in names, path
+            scripts = [attributes.get("src") for name, attributes in page.elements if name == "script"]
+            assert scripts == [f"{browser.root}/static/console.js"], path
+            assert not [a for n, attributes in page.elements for a in attributes if a.startswith("on")], path
+            assert plain & set(names), path
+
+
+@pytest.mark.parametrize(
+    ("path", "said"),
+    [
+        ("server?name=nope", "no server &#39;nope&#39;"),
+        ("tool?name=nope", "no tool named &#39;nope&#39;"),
+        ("lists?mode=nope", "unknown mode &#39;nope&#39;"),
+        ("lists?client=nope", "nope"),
+    ],
+)
+async def test_what_does_not_exist_is_named(tmp_path: Path, path: str, said: str) -> None:
+    async with console(tmp_path, {"mail": mail()}) as browser:
+        answer = await browser.page(path)
+    assert answer.status_code == 502
+    assert said in answer.text
+
+
+async def test_a_page_says_what_the_command_prints(tmp_path: Path) -> None:
+    async with console(tmp_path, {"mail": mail()}) as browser:
+        found = (await browser.page("overview.json")).json()
+    assert [row["server"] for row in found["status"]["servers"]] == ["mail"]
+    assert {row["mode"] for row in found["costs"]["modes"]} == {"meta_only", "semantic", "hybrid", "full_proxy"}

@@ -1,0 +1,65 @@
+"""`pml console` as a process: its link, pages that follow the gateway, and its end."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import httpx2
+import pytest
+
+from tests.support.process import environment, run_pml, write_settings
+
+pytestmark = [pytest.mark.e2e, pytest.mark.slow]
+
+SECONDS = 60
+SETTINGS = {"servers": {"calc": {"command": sys.executable, "args": ["-m", "pml_gateway.demo.servers.calc"]}}}
+
+
+@contextmanager
+def console(home: Path) -> Iterator[tuple[subprocess.Popen[str], str]]:
+    """A running console and its link; the gateway that it started ends with it."""
+    command = [sys.executable, "-m", "pml_gateway", "console", "--no-open", "--json"]
+    process = subprocess.Popen(command, env=environment(home), cwd=home, stdout=subprocess.PIPE, text=True)
+    try:
+        assert process.stdout is not None
+        yield process, json.loads(process.stdout.readline())["url"]
+    finally:
+        process.kill()
+        process.communicate(timeout=SECONDS)
+        run_pml(home, "down", extra={"PML_LOCAL__ATTACH": "true"})
+
+
+def test_a_page_follows_the_gateway_and_the_console_ends_when_told(tmp_path: Path) -> None:
+    write_settings(tmp_path, SETTINGS)
+    with console(tmp_path) as (process, link), httpx2.Client(timeout=SECONDS, follow_redirects=True) as client:
+        first = client.get(link)
+        assert first.status_code == 200
+        assert "1 server" in first.text
+        root = str(first.url).rstrip("/")
+        assert "calc__" in client.get(f"{root}/tools").text
+        assert "calc__date_difference" in client.get(f"{root}/tools?q=days+between+two+dates").text
+        modes = [client.get(f"{root}/lists.json?mode={mode}").json()["mode"] for mode in ("meta_only", "full_proxy")]
+        assert modes == ["meta_only", "full_proxy"]
+        with client.stream("GET", f"{root}/events") as events:
+            lines = events.iter_lines()
+            assert next(lines).startswith("retry")
+            assert run_pml(tmp_path, "disable", "calc", "--yes").returncode == 0
+            assert any(line == "data: changed" for line in lines)
+        assert "disabled" in client.get(f"{root}/servers").text
+        process.send_signal(signal.SIGINT)
+        assert process.wait(SECONDS) == 128 + signal.SIGINT
+
+
+def test_a_port_that_is_taken_is_named(tmp_path: Path) -> None:
+    write_settings(tmp_path, SETTINGS)
+    with console(tmp_path) as (_, link):
+        port = str(httpx2.URL(link).port)
+        answer = run_pml(tmp_path, "console", "--no-open", "--port", port)
+    assert answer.returncode == 1
+    assert f"port {port} cannot be used" in answer.stderr

@@ -1,0 +1,64 @@
+"""The console in a real browser: every page, wide and narrow, light and dark, with and without JavaScript."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.support.process import run_pml, write_settings
+
+from .test_apps_in_a_browser import browser
+from .test_console import SETTINGS, console
+
+playwright = pytest.importorskip("playwright.sync_api", reason="drives a browser")
+
+pytestmark = [pytest.mark.e2e, pytest.mark.heavy, pytest.mark.timeout(300)]
+
+WAIT_MS = 60_000
+PAGES = ("", "servers", "server?name=calc", "lists", "tools", "tools?q=days", "tool?name=calc__date_difference")
+
+
+@pytest.mark.parametrize(
+    ("scheme", "width", "scripts"), [("light", 1280, True), ("dark", 360, True), ("light", 360, False)]
+)
+def test_every_page_fits_says_no_error_and_asks_no_other_host(
+    tmp_path: Path, scheme: str, width: int, scripts: bool
+) -> None:
+    write_settings(tmp_path, SETTINGS)
+    errors: list[str] = []
+    hosts: set[str] = set()
+    with console(tmp_path) as (_, link), playwright.sync_playwright() as engines:
+        program = browser(engines.chromium.executable_path)
+        # The browser's own sandbox needs rights that containers do not give.
+        chromium = engines.chromium.launch(executable_path=program, args=["--no-sandbox"])
+        try:
+            opened = chromium.new_context(
+                color_scheme=scheme, viewport={"width": width, "height": 800}, java_script_enabled=scripts
+            )
+            page = opened.new_page()
+            page.set_default_timeout(WAIT_MS)
+            page.on("console", lambda message: errors.append(message.text) if message.type == "error" else None)
+            page.on("pageerror", lambda error: errors.append(str(error)))
+            page.on("request", lambda request: hosts.add(request.url.split("/")[2]))
+            page.goto(link)
+            root = page.url
+            for path in PAGES:
+                page.goto(root + path)
+                assert page.locator("h1").count() == 1, path
+                assert page.locator("nav a[aria-current]").count() <= 1
+                if scripts:
+                    assert page.evaluate("document.documentElement.scrollWidth") <= width, path
+            page.goto(f"{root}servers")
+            page.keyboard.press("Tab")
+            assert page.locator(":focus").inner_text() == "Skip to the content"
+            if scripts:
+                assert run_pml(tmp_path, "disable", "calc", "--yes").returncode == 0
+                page.get_by_text("disabled").wait_for()
+            page.go_back()
+            page.reload()
+            assert page.locator("h1").count() == 1
+        finally:
+            chromium.close()
+    assert errors == []
+    assert hosts == {link.split("/")[2]}
