@@ -70,8 +70,7 @@ def console(
 
     Example: pml console
     """
-    # As JSON, so that no page's warnings are printed.
-    command = Command(config, as_json=True)
+    command = Command(config, as_json=as_json)
     if not command.load().settings.local.attach:
         raise ConfigurationError("local.attach is off, and the console shows the gateway that clients share")
     machine = MachineGateway.of(command)
@@ -90,6 +89,8 @@ def console(
         # The server takes 0.2 s to import.
         from pml_gateway.console.server import serve_console
 
-        await serve_console(CommandSource(command, machine.endpoint), port, announce)
+        # As JSON, so that no page's warnings are printed.
+        source = CommandSource(replace(command, as_json=True), machine.endpoint)
+        await serve_console(source, port, announce)
 
     command.run(serve)

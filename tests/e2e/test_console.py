@@ -18,6 +18,7 @@ from tests.support.process import environment, run_pml, write_settings
 pytestmark = [pytest.mark.e2e, pytest.mark.slow]
 
 SECONDS = 60
+ATTACHING = {"PML_LOCAL__ATTACH": "true"}
 SETTINGS = {"servers": {"calc": {"command": sys.executable, "args": ["-m", "pml_gateway.demo.servers.calc"]}}}
 
 
@@ -32,7 +33,7 @@ def console(home: Path) -> Iterator[tuple[subprocess.Popen[str], str]]:
     finally:
         process.kill()
         process.communicate(timeout=SECONDS)
-        run_pml(home, "down", extra={"PML_LOCAL__ATTACH": "true"})
+        run_pml(home, "down", extra=ATTACHING)
 
 
 def test_a_page_follows_the_gateway_and_the_console_ends_when_told(tmp_path: Path) -> None:
@@ -60,6 +61,6 @@ def test_a_port_that_is_taken_is_named(tmp_path: Path) -> None:
     write_settings(tmp_path, SETTINGS)
     with console(tmp_path) as (_, link):
         port = str(httpx2.URL(link).port)
-        answer = run_pml(tmp_path, "console", "--no-open", "--port", port)
+        answer = run_pml(tmp_path, "console", "--no-open", "--port", port, extra=ATTACHING)
     assert answer.returncode == 1
     assert f"port {port} cannot be used" in answer.stderr
