@@ -5,6 +5,7 @@ from __future__ import annotations
 import webbrowser
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
@@ -32,6 +33,16 @@ class CommandSource:
 
     command: Command
     endpoint: Endpoint
+
+    @property
+    def identity(self) -> str:
+        """Return the configuration file."""
+        return self.command.identity
+
+    @property
+    def activity_file(self) -> Path:
+        """Return the file of recorded activity."""
+        return self.command.paths.activity_file
 
     async def status(self) -> JsonObject:
         """Return what `pml status --json` prints."""

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import AsyncIterator
+import time
+from collections.abc import AsyncIterator, Callable
 from dataclasses import asdict
 from importlib.resources import files
 from typing import Any
 
 import anyio
+import anyio.to_thread
 from jinja2 import Environment, PackageLoader, StrictUndefined, Undefined
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
@@ -18,6 +20,7 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 
+from pml_gateway.activity.accesses import last_id
 from pml_gateway.config.servers import LOOPBACK_HOSTS
 from pml_gateway.console.access import ConsoleAccess, ConsoleGuard
 from pml_gateway.console.pages import PAGES, PageRequest
@@ -54,12 +57,15 @@ class Console:
         self._templates = Environment(
             loader=PackageLoader("pml_gateway.console"), autoescape=True, undefined=StrictUndefined, trim_blocks=True
         )
-        self._templates.filters |= {
+        filters: dict[str, Callable[[Any], Any]] = {
             "span": span,
             "size": _size,
             "number": lambda number: f"{number:,}",
             "blank": _blank,
+            "clock": _clock,
+            "milliseconds": _milliseconds,
         }
+        self._templates.filters |= filters
         self._templates.globals |= {"counted": counted, "root": access.root}
 
     def app(self) -> Starlette:
@@ -136,13 +142,22 @@ class Console:
             status = await self._source.status()
         except GatewayError as error:
             status = {"error": str(error)}
-        return hashlib.sha256(json.dumps(_lasting(status), default=str).encode()).digest()
+        recorded = await anyio.to_thread.run_sync(last_id, self._source.activity_file)
+        return hashlib.sha256(json.dumps([_lasting(status), recorded], default=str).encode()).digest()
 
 
 def _lasting(value: Any) -> Any:
     if isinstance(value, dict):
         return {key: _lasting(member) for key, member in value.items() if key not in PASSING}
     return [_lasting(each) for each in value] if isinstance(value, list) else value
+
+
+def _clock(at: float) -> str:
+    return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(at))
+
+
+def _milliseconds(seconds: float) -> str:
+    return f"{seconds * 1000:,.0f} ms"
 
 
 def _size(count: int | None) -> str:

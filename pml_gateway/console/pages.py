@@ -7,10 +7,12 @@ from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
 import anyio
+import anyio.to_thread
 
+from pml_gateway.activity.accesses import OUTCOMES, AccessFilter, read_accesses, read_gaps, read_way
 from pml_gateway.console.source import GatewaySource
 from pml_gateway.errors import GatewayError
-from pml_gateway.owner.operations import EXPLAIN, SCHEMA, SEARCH, TOKENS, TOOLS
+from pml_gateway.owner.operations import EXPLAIN, SCHEMA, SEARCH, STATS, TOKENS, TOOLS
 from pml_gateway.text import shown_score
 from pml_gateway.types import ExposureMode, JsonObject
 
@@ -21,6 +23,14 @@ MAX_PARAMETER = 500
 """Characters of a parameter of a page that are read."""
 
 CONTEXT_WINDOW = 200_000
+
+SPANS = {"hour": 3600.0, "day": 86400.0}
+
+MAX_DIGITS = 18
+"""Digits of the number of a record: more do not fit into the database."""
+
+MAX_ACCESSES = 2_000
+"""The latest accesses that the activity page leads to."""
 
 RowT = TypeVar("RowT")
 
@@ -68,9 +78,19 @@ async def overview(request: PageRequest) -> JsonObject:
         except GatewayError as error:
             found["costs_error"] = str(error)
 
+    async def ask_calls(name: str, seconds: float) -> None:
+        try:
+            asked = {"seconds": seconds, "client": None, "upstream": None}
+            found["calls"][name] = await request.source.ask(STATS, asked)
+        except GatewayError as error:
+            found["calls_error"] = str(error)
+
+    found["calls"] = {}
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(ask_status)
         tasks.start_soon(ask_costs)
+        for name, seconds in SPANS.items():
+            tasks.start_soon(ask_calls, name, seconds)
     servers = found["status"]["servers"]
     return {**found, "needs": [row for row in servers if row["needs"]], "clients": _clients(found["status"])}
 
@@ -146,6 +166,27 @@ async def tool(request: PageRequest) -> JsonObject:
     return {"name": name, "described": described}
 
 
+async def activity(request: PageRequest) -> JsonObject:
+    """Return what clients used lately, the latest first, and since when records may be missing."""
+    source = request.source
+    asked = {name: request.text(name) for name in ("client", "tool", "server", "outcome")}
+    client, tool, server, outcome = (text or None for text in asked.values())
+    wanted = AccessFilter(source.identity, client, tool, server, outcome)
+    found = await anyio.to_thread.run_sync(read_accesses, source.activity_file, wanted, MAX_ACCESSES)
+    gaps = await anyio.to_thread.run_sync(read_gaps, source.activity_file, found[0].at if found else None)
+    return {"asked": asked, "outcomes": OUTCOMES, "rows": request.page(found[::-1]), "gaps": gaps}
+
+
+async def access(request: PageRequest) -> JsonObject:
+    """Return one access with its whole way, and the others of its request."""
+    given = request.text("id")
+    number = int(given) if given.isascii() and given.isdecimal() and len(given) < MAX_DIGITS else 0
+    way = await anyio.to_thread.run_sync(read_way, request.source.activity_file, number)
+    if way is None:
+        raise GatewayError(f"no record {given!r}", hint="it was forgotten, or never there")
+    return {"access": way.access, "others": way.request}
+
+
 Page = Callable[[PageRequest], Awaitable[JsonObject]]
 
 PAGES: Mapping[str, Page] = {
@@ -155,6 +196,8 @@ PAGES: Mapping[str, Page] = {
     "lists": lists,
     "tools": tools,
     "tool": tool,
+    "activity": activity,
+    "access": access,
 }
 """The pages by the name of their template."""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
 from pml_gateway.owner.operations import OfGateway
@@ -13,6 +14,16 @@ ResultT = TypeVar("ResultT")
 
 class GatewaySource(Protocol):
     """A running gateway, as its owner's commands reach it. Its errors are `GatewayError`s."""
+
+    @property
+    def identity(self) -> str:
+        """Return the configuration file, by which activity is recorded."""
+        ...
+
+    @property
+    def activity_file(self) -> Path:
+        """Return the file of recorded activity."""
+        ...
 
     async def status(self) -> JsonObject:
         """Return what `pml status --json` prints."""

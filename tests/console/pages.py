@@ -33,6 +33,17 @@ class ServingSource:
     served: Serving
     folder: Path
 
+    @property
+    def identity(self) -> str:
+        """Return the configuration that the gateway of the test records."""
+        return "test"
+
+    @property
+    def activity_file(self) -> Path:
+        """Return the file of recorded activity."""
+        file: Path = paths_in(self.folder).activity_file
+        return file
+
     async def status(self) -> dict[str, Any]:
         """Return what `pml status --json` prints of this process."""
         report = await AloneProcess(self.served.runtime, "test", None).status()
@@ -53,6 +64,7 @@ class Browser:
 
     client: httpx2.AsyncClient
     root: str
+    served: Serving
 
     async def page(self, path: str, **options: Any) -> httpx2.Response:
         """Return the answer for a page below the root."""
@@ -73,4 +85,4 @@ async def console(folder: Path, upstreams: Mapping[str, ScriptedServer], **secti
         async with visitor(app) as client:
             opened = await client.get(access.new_link())
             assert opened.status_code == 303
-            yield Browser(client, access.root)
+            yield Browser(client, access.root, served)

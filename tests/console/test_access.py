@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import httpx2
@@ -17,6 +18,9 @@ pytestmark = pytest.mark.anyio
 
 class NothingRuns:
     """The source of pages where no gateway runs."""
+
+    identity = "test"
+    activity_file = Path("no-such-file")
 
     async def status(self) -> dict[str, Any]:
         return {"machine": None, "gateways": [], "errors": [], "servers": []}

@@ -7,8 +7,9 @@ from urllib.parse import quote
 
 import pytest
 
-from tests.console.pages import console
+from tests.console.pages import Browser, console
 from tests.support.scripted_server import ScriptedServer, tool
+from tests.support.waiting import eventually
 
 pytestmark = pytest.mark.anyio
 
@@ -44,7 +45,9 @@ class Rows(HTMLParser):
     @property
     def body(self) -> list[list[str]]:
         """The rows below the heads of tables."""
-        return [row for row in self.rows if row and row[0] not in ("Tool", "Server", "Mode", "Client", "Process")]
+        return [
+            row for row in self.rows if row and row[0] not in ("Tool", "Server", "Mode", "Client", "Process", "Used")
+        ]
 
 
 def mail() -> ScriptedServer:
@@ -160,3 +163,31 @@ async def test_a_page_says_what_the_command_prints(tmp_path: Path) -> None:
         found = (await browser.page("overview.json")).json()
     assert [row["server"] for row in found["status"]["servers"]] == ["mail"]
     assert {row["mode"] for row in found["costs"]["modes"]} == {"meta_only", "semantic", "hybrid", "full_proxy"}
+
+
+async def test_a_call_is_shown_with_its_whole_way_and_found_by_its_outcome(tmp_path: Path) -> None:
+    gateway = {"blacklisted_tools": ["mail:delete_*"]}
+    async with console(tmp_path, {"mail": mail()}, gateway=gateway) as browser:
+        await browser.served.call("search_tools", {"query": "send an email"})
+        await browser.served.call("mail__send_mail", {})
+        await browser.served.call("mail__delete_mail", {})
+        await recorded(browser, 2)
+        page = Rows((await browser.page("activity?outcome=refused")).text)
+        [href] = [str(each["href"]) for _, each in page.elements if "access?" in str(each.get("href"))]
+        one = (await browser.client.get(href)).text
+        unknown = await browser.page("access?id=99999")
+    assert [row[0] for row in page.body] == ["mail__delete_mail"]
+    assert "mail:delete_*" in page.body[0][5]
+    assert "refused" in one
+    assert "mail:delete_*" in one
+    assert unknown.status_code == 502
+
+
+async def recorded(browser: Browser, calls: int) -> None:
+    """Wait until so many calls are recorded; they are written in the background."""
+
+    async def is_written() -> bool:
+        found = (await browser.page("activity.json?tool=mail__*")).json()
+        return len(found["rows"]["rows"]) >= calls
+
+    await eventually(is_written)

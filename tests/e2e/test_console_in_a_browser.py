@@ -16,7 +16,16 @@ playwright = pytest.importorskip("playwright.sync_api", reason="drives a browser
 pytestmark = [pytest.mark.e2e, pytest.mark.heavy, pytest.mark.timeout(300)]
 
 WAIT_MS = 60_000
-PAGES = ("", "servers", "server?name=calc", "lists", "tools", "tools?q=days", "tool?name=calc__date_difference")
+PAGES = (
+    "",
+    "servers",
+    "server?name=calc",
+    "lists",
+    "tools",
+    "tools?q=days",
+    "activity",
+    "tool?name=calc__date_difference",
+)
 
 
 @pytest.mark.parametrize(
