@@ -63,8 +63,7 @@ def list_examples(
         return
     command = Command(config, as_json=as_json)
     known = command.ask(EXAMPLES, {"names": [], "server": server})["tools"]
-    # Those that only run as tasks are not searched for.
-    rows = [_row(each) for each in known if not each["task_only"]]
+    rows = [_row(each) for each in known]
     if as_json:
         print_json({"tools": rows})
         return

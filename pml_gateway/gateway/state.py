@@ -130,7 +130,7 @@ class GatewayState:
         if cached is None:
             taken = {*view.names, *RESERVED}
             cached = group(
-                view.searchable,
+                view.tools,
                 self.settings.gateway.namespaces,
                 taken=taken,
                 ownership=self.catalog.ownership,
@@ -171,7 +171,7 @@ class GatewayState:
 
     def prepare(self, view: View) -> None:
         """Find out what requests ask a view for first, which takes long in a large catalog."""
-        _ = view.tools, view.names, view.searchable, view.servers
+        _ = view.tools, view.names, view.servers
         self.namespaces(view)
 
     @cached_property
@@ -188,13 +188,13 @@ class GatewayState:
         self, view: View, query: str, limit: int, *, servers: Collection[str] = (), ranking: Ranking | None = None
     ) -> SearchOutcome:
         """Return the best visible tools for a query. Blocks for milliseconds: call it in a thread."""
-        if not view.searchable:
+        if not view.tools:
             return SearchOutcome((), Ranking.LEXICAL)
         if self.index is None:
-            return SearchOutcome((), Ranking.LEXICAL, _partial(np.zeros(0, dtype=np.bool_), len(view.searchable)))
+            return SearchOutcome((), Ranking.LEXICAL, _partial(np.zeros(0, dtype=np.bool_), len(view.tools)))
         allowed, encoded, warning = self._allowed(view, servers), self.index.encoded, ""
         if encoded is not None or servers or not self._index_is_current:
-            searched = sum(not servers or tool.upstream_id in servers for tool in view.searchable)
+            searched = sum(not servers or tool.upstream_id in servers for tool in view.tools)
             warning = _partial(allowed if encoded is None else allowed & encoded, searched)
         with searching():
             by = ranking or self.settings.search.ranking
@@ -209,7 +209,7 @@ class GatewayState:
             return view.mask
         # A search may meet an index that is a moment older than the catalog: names tie the two together.
         documents = () if self.index is None else self.index.documents
-        names = {tool.qualified_name for tool in view.searchable if not servers or tool.upstream_id in servers}
+        names = {tool.qualified_name for tool in view.tools if not servers or tool.upstream_id in servers}
         return np.fromiter((document.key in names for document in documents), np.bool_, len(documents))
 
     @cached_property
@@ -227,7 +227,7 @@ class GatewayState:
 
     def select(self, view: View, intent: str) -> list[JudgedTool]:
         """Return the visible tools found for an intent, as a list judges them. Blocks for milliseconds."""
-        if self.index is None or not view.searchable:
+        if self.index is None or not view.tools:
             return []
         threshold, by = self.settings.gateway.hybrid.semantic_threshold, self.settings.search.ranking
         with searching():

@@ -234,11 +234,9 @@ class ToolCall(Attempt):
 
     def decide(self) -> Decision:
         """Refuse a stronger effect than the call may have."""
-        if self.tool is None:
+        if self.tool is None or self.tool.effect.is_within(limit := self.max_effect):
             return None
-        if not self.tool.effect.is_within(limit := self.max_effect):
-            return CallRefusal(self.context.too_strong(self.tool, limit), f"max_effect: {limit}")
-        return None
+        return CallRefusal(self.context.too_strong(self.tool, limit), f"max_effect: {limit}")
 
     async def send(self) -> JsonObject:
         """Return the answer of the tool's server, or of the gateway itself."""

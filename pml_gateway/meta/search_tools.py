@@ -287,7 +287,7 @@ def _below_headings(text: str) -> str:
 
 
 def _tools_of(view: View, server: str) -> list[CatalogTool]:
-    return [tool for tool in view.searchable if tool.upstream_id == server]
+    return [tool for tool in view.tools if tool.upstream_id == server]
 
 
 def _used(state: GatewayState, view: View) -> dict[CatalogTool, int]:
@@ -314,7 +314,7 @@ def _menu(state: GatewayState, view: View, servers: Sequence[str]) -> _Found:
 
 def _matching(view: View, pattern: str) -> list[CatalogTool]:
     matched = [
-        tool for tool in view.searchable if any(fnmatch.fnmatchcase(name, pattern) for name in _names(view, tool))
+        tool for tool in view.tools if any(fnmatch.fnmatchcase(name, pattern) for name in _names(view, tool))
     ]
     return sorted(matched, key=lambda tool: tool.qualified_name)
 

@@ -185,7 +185,6 @@ class ExamplesOfTool(TypedDict):
     name: str
     server: str
     digest: str
-    task_only: bool
     examples: list[ExampleText]
 
 

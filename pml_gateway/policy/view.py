@@ -145,15 +145,10 @@ class View:
         return frozenset(tool.qualified_name for tool in self.tools)
 
     @cached_property
-    def searchable(self) -> tuple[CatalogTool, ...]:
-        """Return the visible tools that a search may find; those that only run as tasks could not be called."""
-        return tuple(tool for tool in self.tools if not tool.task_only)
-
-    @cached_property
     def mask(self) -> npt.NDArray[np.bool_]:
-        """Return the mask of searchable tools over catalog positions, shape (tools,), for the search index."""
+        """Return the mask of visible tools over catalog positions, shape (tools,), for the search index."""
         mask = np.zeros(len(self.catalog.tools), dtype=np.bool_)
-        mask[[self.catalog.positions[tool.qualified_name] for tool in self.searchable]] = True
+        mask[[self.catalog.positions[tool.qualified_name] for tool in self.tools]] = True
         return mask
 
     @cached_property

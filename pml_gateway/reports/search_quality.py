@@ -80,7 +80,7 @@ def of_state(state: GatewayState, ranking: Ranking | None) -> MeasuredIndex:
     if state.index is None:
         raise GatewayError("the tools are not indexed yet", hint="run the command again")
     view = state.view(LOCAL)
-    tools = {tool.qualified_name: tool for tool in view.searchable}
+    tools = {tool.qualified_name: tool for tool in view.tools}
 
     def search(query: str, limit: int) -> tuple[Scored, Ranking]:
         found = state.search(view, query, limit, ranking=ranking)

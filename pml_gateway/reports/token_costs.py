@@ -54,7 +54,7 @@ class Sample:
 
 def sample_intents(state: GatewayState, searches: Sequence[str]) -> Sample | None:
     """Return a sample for this catalog; None where there is no tool that an intent could select."""
-    tools = state.view(LOCAL).searchable
+    tools = state.view(LOCAL).tools
     if not tools:
         return None
     asked = tuple(dict.fromkeys(searches))
@@ -240,7 +240,7 @@ async def _break_even(gateway: Gateway, saved: int) -> BreakEven:
 async def search_costs(gateway: Gateway) -> list[int]:
     """Tokens of real searches, request and answer, for tools from all over the catalog."""
     state = await gateway.wait_for_search(60)
-    tools = state.view(LOCAL).searchable
+    tools = state.view(LOCAL).tools
     step = max(len(tools) // SAMPLED_SEARCHES, 1)
     caller = Caller(gateway)
     costs = []

@@ -33,10 +33,6 @@ ArgumentProblems = Callable[[Step, CatalogTool], list[StepProblem]]
 def unfit_tool(step: Step, tool: CatalogTool) -> list[StepProblem]:
     """Return a problem if a tool cannot be called with any arguments, so that a run would always fail there."""
     pointer = f"/steps/{step.index}/tool"
-    if tool.task_only:
-        hint = "tasks are not relayed; connect to this server directly for it"
-        message = f"{tool.qualified_name} only runs as a task"
-        return [StepProblem(step.id, pointer, message, hint, ErrorCode.FORBIDDEN)]
     if tool.stale and tool.upstream_id == COMPOSITES:
         message, hint = f"the workflow {tool.name!r} is unavailable", "its owner sees why with: pml workflow validate"
         return [StepProblem(step.id, pointer, message, hint, ErrorCode.UPSTREAM_UNAVAILABLE)]

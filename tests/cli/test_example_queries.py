@@ -109,7 +109,7 @@ def test_mistakes_are_told_with_what_is_meant(home: Path, tmp_path: Path) -> Non
 SERVER = """
 import anyio
 from tests.support.scripted_server import ScriptedServer, tool
-tools = [tool("now"), tool("later", execution={"taskSupport": "required"})]
+tools = [tool("now")]
 anyio.run(ScriptedServer(tools, modern=None).serve_stdio)
 """
 

@@ -34,7 +34,7 @@ def upstream() -> ScriptedServer:
         [
             tool("look", annotations={"readOnlyHint": True}),
             tool("secret"),
-            tool("slow", execution={"taskSupport": "required"}),
+            tool("slow"),
         ],
         prompts=[prompt("hello"), prompt("secret_prompt")],
         resources=[resource("file:///etc/passwd"), resource("file:///srv/readme")],

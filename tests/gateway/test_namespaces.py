@@ -241,13 +241,6 @@ async def test_a_hidden_action_answers_as_one_that_does_not_exist(tmp_path: Path
     assert json.dumps(hidden).replace("delete_file", "rename_file") == json.dumps(unknown)
 
 
-async def test_task_only_tools_are_no_actions(tmp_path: Path) -> None:
-    upstreams = {"up": ScriptedServer([tool("a"), tool("b", execution={"taskSupport": "required"})])}
-    async with serving(tmp_path, upstreams, namespaced(upstreams)) as served:
-        namespace = (await served.result("tools/list"))["tools"][-1]
-    assert "b(" not in namespace["description"]
-
-
 async def test_a_bare_name_that_is_also_a_namespace_still_calls_the_tool(tmp_path: Path) -> None:
     upstreams = {"fetch": ScriptedServer([tool("fetch", properties={"url": TEXT}), tool("head")])}
     async with serving(tmp_path, upstreams, namespaced(upstreams)) as served:

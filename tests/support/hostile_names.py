@@ -121,7 +121,7 @@ def _faults(case: Case) -> Iterator[str]:
     for client in hidden:
         view = View(catalog, client, ())
         groups = group(
-            view.searchable, NamespaceSettings(groups={"all": ("*",)}), taken=view.names, ownership=case.ownership
+            view.tools, NamespaceSettings(groups={"all": ("*",)}), taken=view.names, ownership=case.ownership
         )
         for name in names:
             found = view.resolve(name)

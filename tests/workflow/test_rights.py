@@ -96,20 +96,17 @@ async def test_a_workflow_that_a_client_cannot_run_does_not_exist_for_it(tmp_pat
 
 async def test_a_step_that_could_not_be_called_keeps_a_plan_from_beginning(tmp_path: Path) -> None:
     fakes = servers()
-    fakes["files"].tools.append(tool("later", execution={"taskSupport": "required"}))
     workflows = {
         "broken": {"description": "Uses a tool that is gone.", "steps": [{"tool": "files:gone"}]},
         "outer": {"description": "Uses it.", "steps": [{"tool": "tracker:list_issues"}, {"tool": "workflows:broken"}]},
-        "task": {"description": "Uses a task.", "steps": [{"tool": "tracker:list_issues"}, {"tool": "files:later"}]},
     }
     first = {"tool": "tracker__add_comment", "arguments": {"text": "x"}}
     async with serving(tmp_path, fakes, workflows=workflows) as served:
-        for last in ("workflows:broken", "files:later", "files:gone"):
+        for last in ("workflows:broken", "files:gone"):
             result = await served.call("execute_workflow", {"steps": [first, {"tool": last}]})
             assert result["isError"] is True, last
-        for name in ("outer", "task"):
-            result = await served.call(f"workflows__{name}")
-            assert result["structuredContent"]["error"]["code"] == "UPSTREAM_UNAVAILABLE", name
+        result = await served.call("workflows__outer")
+        assert result["structuredContent"]["error"]["code"] == "UPSTREAM_UNAVAILABLE"
     assert calls_of(fakes) == []
 
 

@@ -20,7 +20,7 @@ async def sendable_tools(context: OperationContext) -> SendableTools:
     """Return the tools that the owner's clients see, and the definitions of those that the lint does not flag."""
     gateway = context.gateway
     state, rows = await tools_with_examples(gateway)
-    tools = state.view(LOCAL).searchable
+    tools = state.view(LOCAL).tools
     examples = [rows[tool.qualified_name] for tool in tools]
     sent = [tool for tool in tools if not _is_flagged(gateway, tool)]
     return SendableTools(

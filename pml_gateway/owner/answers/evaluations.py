@@ -26,4 +26,4 @@ async def evaluate(context: OperationContext, queries: list[JsonObject], ranking
 
 async def starter_queries(context: OperationContext) -> StarterQueries:
     """Return a first query for each tool."""
-    return {"queries": starter_rows((await context.gateway.wait_for_tools()).view(LOCAL).searchable)}
+    return {"queries": starter_rows((await context.gateway.wait_for_tools()).view(LOCAL).tools)}

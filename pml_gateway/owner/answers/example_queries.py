@@ -34,7 +34,6 @@ async def examples(context: OperationContext, names: list[str], server: str | No
                 "name": tool.qualified_name,
                 "server": tool.upstream_id,
                 "digest": tool_digest(tool),
-                "task_only": tool.task_only,
                 "examples": [{"text": each.text, "origin": each.origin.value} for each in rows[tool.qualified_name]],
             }
             for tool in _chosen(state, names, server)
