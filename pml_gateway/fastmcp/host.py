@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -61,6 +62,7 @@ class InProcess:
     server: FastMCP[Any]
     names: Mapping[tuple[str, str], str]
     last_listed: Listed | None = None
+    call_timeout: float = math.inf
 
     def not_listed(self) -> GatewayError:
         """Return an error for callers that ask nevertheless: this host always lists."""

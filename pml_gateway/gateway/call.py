@@ -33,6 +33,7 @@ from pml_gateway.gateway.decisions import CallRefusal, Decision
 from pml_gateway.gateway.host import Host
 from pml_gateway.gateway.request import CallOptions, RequestScope, effective_mode
 from pml_gateway.gateway.state import GatewayState
+from pml_gateway.gateway.tasks import Tasks
 from pml_gateway.policy.principal import OWNER, Principal, PrincipalKind
 from pml_gateway.policy.view import Exclusion, View
 from pml_gateway.results.settle import Settler
@@ -53,10 +54,11 @@ Serve = Callable[["Attempt", JsonObject], Awaitable[JsonObject]]
 
 
 class Calls(Protocol):
-    """The parts that all calls of one gateway share: a place for results, and the runs that wait for clients."""
+    """The parts that all calls of one gateway share: a place for results, the runs that wait for clients, and tasks."""
 
     settler: Settler
     pending_runs: PendingTable[Run]
+    tasks: Tasks
 
     def server(self, server: str) -> Serve | None:
         """Return what answers the calls of a tool that belongs to the gateway itself; None for those of servers."""

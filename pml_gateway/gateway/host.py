@@ -32,6 +32,10 @@ class Server(Protocol):
         """By which its tools are known."""
 
     @property
+    def call_timeout(self) -> float:
+        """Return the seconds that a call may take without progress."""
+
+    @property
     def last_listed(self) -> Listed | None:
         """Return the last listing."""
 

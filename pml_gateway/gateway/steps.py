@@ -20,6 +20,7 @@ from pml_gateway.errors import (
 from pml_gateway.gateway.call import Attempt, CallContext
 from pml_gateway.gateway.tool_call import ToolCall
 from pml_gateway.log import get_logger
+from pml_gateway.mcp.tasks import TaskRequest
 from pml_gateway.policy.view import View
 from pml_gateway.results.content import Content, content_of, data_result, with_media
 from pml_gateway.results.settle import PresentedResult, describe_inputs
@@ -109,8 +110,14 @@ class StepCalls:
         Raises:
             GatewayError: nothing was sent, or what kept the upstream from answering.
         """
+        # Clients follow the task of the plan, and not those that servers make of its calls.
+        task = None if self._options.task is None else TaskRequest()
         options = replace(
-            self._options, on_progress=None, input_responses=invocation.responses, request_state=invocation.state
+            self._options,
+            on_progress=None,
+            input_responses=invocation.responses,
+            request_state=invocation.state,
+            task=task,
         )
         context = replace(self._context, state=self._gateway.state, view=self._view(), options=options)
         call = ToolCall(

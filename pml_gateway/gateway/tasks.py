@@ -20,7 +20,7 @@ from pml_gateway.policy.principal import Principal
 from pml_gateway.results.answers import as_rpc_error
 from pml_gateway.results.content import Content
 from pml_gateway.results.store import HANDLE_BYTES
-from pml_gateway.results.stored import Source
+from pml_gateway.results.stored import Source, StoredResult
 from pml_gateway.signal import Signal
 from pml_gateway.storage.pending import PendingTable
 from pml_gateway.text import shortened
@@ -45,8 +45,12 @@ MAX_POLL_SECONDS = 60.0
 MAX_MESSAGE = 500
 """Characters of a server's status message that are passed on."""
 
+_ID, _REF = "task_", "ref_"
+
 SWEEP_SECONDS = 30.0
 """Seconds between looks for tasks whose time is over."""
+
+TOO_LARGE = "the result is larger than references.max_bytes"
 
 PAUSE_SECONDS = 0.25
 """Pause before a call is repeated whose server is not ready and asks nothing."""
@@ -87,9 +91,8 @@ class GatewayTask:
 
     def __init__(self, client: Principal, name: str, ttl: float) -> None:
         token = secrets.token_urlsafe(HANDLE_BYTES)
-        self.id = f"task_{token}"
-        self.ref = f"ref_{token}"
-        """Under which its result is stored."""
+        self.id, self.ref = f"{_ID}{token}", f"{_REF}{token}"
+        """The id for its client, and the reference under which its result is stored."""
         self.client = client
         self.name = name
         self.ttl = min(max(ttl, MIN_TTL), MAX_TTL)
@@ -110,6 +113,11 @@ class GatewayTask:
         self.tell: Callable[[GatewayTask], Awaitable[None]] | None = None
         """Tells the client of a new status, where it can be told."""
         self._asked = 0
+
+    @property
+    def expires_at(self) -> float:
+        """Return the Unix time at which it is given up."""
+        return self.created_at + self.ttl
 
     @property
     def is_over(self) -> bool:
@@ -188,6 +196,9 @@ class GatewayTask:
 Work = Callable[[GatewayTask], Awaitable[JsonObject]]
 """The call that a task makes; it returns the result for the client."""
 
+Store = Callable[[GatewayTask, JsonObject], Awaitable[StoredResult | None]]
+"""Stores the result of a task under its reference; returns None if it is too large."""
+
 
 class Tasks:
     """The tasks of one gateway, each found by its client alone: unknown, foreign and expired ids look the same."""
@@ -197,18 +208,21 @@ class Tasks:
         self._background = Background()
         self._table: PendingTable[GatewayTask] = PendingTable("task", MAX_TTL, give_up=_give_up)
         self._filled = Signal()
+        self.is_running = False
+        """True while calls can run apart from their requests."""
 
     async def run(self) -> None:
         """Run the calls, for as long as the owner's task group lives."""
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(self._background.run)
+            self.is_running = True
             while True:
                 await self._filled.until(lambda: bool(len(self._table)))
                 await anyio.sleep(SWEEP_SECONDS)
                 self._table.sweep()
 
-    def start(self, task: GatewayTask, work: Work) -> None:
-        """Run a call apart from its request.
+    def start(self, task: GatewayTask, work: Work, store: Store | None = None) -> None:
+        """Run a call apart from its request; by default, its result is stored whole.
 
         Raises:
             GatewayError: the gateway ends.
@@ -219,7 +233,7 @@ class Tasks:
             DELIVERY.set(None)
             task.scope.deadline = anyio.current_time() + task.ttl
             with task.scope:
-                await self._finish(task, await _outcome(task, work))
+                await self._finish(task, await _outcome(task, work), store or self._store)
             if task.scope.cancelled_caught:
                 task.outcome = task.outcome or MCPError(INTERNAL_ERROR, "the task was cancelled")
                 await task.end(TaskStatus.CANCELLED)
@@ -241,6 +255,10 @@ class Tasks:
         if (task := self._table.find(task_id, owner=client.id)) is None:
             raise not_found()
         return task
+
+    def of_handle(self, client: Principal, ref: str) -> GatewayTask | None:
+        """Return the task of this client whose result is stored under a reference; None if there is none."""
+        return self._table.find(f"{_ID}{ref.removeprefix(_REF)}", owner=client.id)
 
     def of(self, client: Principal) -> list[GatewayTask]:
         """Return the tasks of a client, the oldest first."""
@@ -270,7 +288,7 @@ class Tasks:
         await task.end(TaskStatus.CANCELLED, "cancelled by the client")
         task.scope.cancel()
 
-    async def _finish(self, task: GatewayTask, outcome: JsonObject | MCPError) -> None:
+    async def _finish(self, task: GatewayTask, outcome: JsonObject | MCPError, store: Store) -> None:
         if task.is_over:
             return
         task.outcome = outcome
@@ -279,23 +297,17 @@ class Tasks:
             return
         task.is_error = outcome.get("isError") is True
         if task.is_kept:
-            await self._store(task, outcome)
+            try:
+                stored = await store(task, outcome)
+                task.outcome = None if stored is not None else MCPError(INTERNAL_ERROR, TOO_LARGE)
+            except ResultStoreError as error:
+                logger.warning("the result of a task is kept in memory: %s", error)
         await task.end(TaskStatus.FAILED if isinstance(task.outcome, MCPError) else TaskStatus.COMPLETED)
 
-    async def _store(self, task: GatewayTask, result: JsonObject) -> None:
-        """Store a result, where it counts for its client; what cannot be stored is kept in the task."""
+    async def _store(self, task: GatewayTask, result: JsonObject) -> StoredResult | None:
         source = Source(None, task.name, at=task.created_at, seconds=time.time() - task.created_at)
-        until = task.created_at + task.ttl
-        try:
-            content = Content("json", result)
-            stored = await self._gateway.results.put(task.client, content, source=source, ref=task.ref, until=until)
-        except ResultStoreError as error:
-            logger.warning("the result of a task is kept in memory: %s", error)
-            return
-        if stored is None:
-            task.outcome = MCPError(INTERNAL_ERROR, "the result is larger than references.max_bytes")
-        else:
-            task.outcome = None
+        results, content = self._gateway.results, Content("json", result)
+        return await results.put(task.client, content, source=source, ref=task.ref, until=task.expires_at)
 
 
 async def _outcome(task: GatewayTask, work: Work) -> JsonObject | MCPError:

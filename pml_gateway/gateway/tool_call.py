@@ -23,8 +23,10 @@ from pml_gateway.exposure.validation import ValidArguments, check_arguments, che
 from pml_gateway.exposure.vocabulary import CALL_TOOL
 from pml_gateway.gateway.call import TOOL_CALL, Attempt, CallContext, missing
 from pml_gateway.gateway.decisions import CallRefusal, Decision
-from pml_gateway.gateway.request import call_intent, effective_mode, followed, history_of
+from pml_gateway.gateway.handles import HandledCall
+from pml_gateway.gateway.request import CallOptions, call_intent, effective_mode, followed, history_of
 from pml_gateway.gateway.tool_list import expose, servers_of
+from pml_gateway.mcp.capabilities import TASKS
 from pml_gateway.policy.rules import HidingRule
 from pml_gateway.results.content import Content, noted
 from pml_gateway.results.settle import Call, PresentedResult, Route
@@ -80,6 +82,7 @@ class ToolCall(Attempt):
         self._fitting = ValidArguments(arguments)
         self._unfilled: list[JsonObject] = []
         self._sent: Call | None = None
+        self._is_handle = False
         self._namesakes: list[CatalogTool] = []
         self.is_by_name = False
         """True if a server's tool was called by its name, so that the server's errors are answered as such."""
@@ -252,18 +255,49 @@ class ToolCall(Attempt):
                 self.run_name,
                 may_read=may_be_kept and self.context.may_read,
             )
-        answer = self.context.calls.server(self.server) or self.context.calls.ask_server
+        own = self.context.calls.server(self.server)
         try:
-            return await answer(self, self.sent_arguments)
+            if own is None and self._sent is not None and (limit := self._time_to_wait()) is not None:
+                return await self._handled(self._sent, limit)
+            return await (own or self.context.calls.ask_server)(self, self.sent_arguments)
         except GatewayError as error:
             if self.tool is not None and not self.tool.idempotent and error.details.get("executed", "no") != "no":
                 error.retryable = False
             raise
 
+    def _time_to_wait(self) -> float | None:
+        """Return the seconds that the client waits for a call before it gets a handle; None if it never does.
+
+        Only calls that servers run as tasks go on without their requests, and only for clients without tasks.
+        """
+        context, tool = self.context, self.tool
+        said = context.view.said.get(self.server)
+        may_be_task = tool is not None and (
+            tool.task_only or (said is not None and said.capabilities.has_extension(TASKS))
+        )
+        is_alone = self.route in ("direct", "meta") and context.options.task is None
+        if not (may_be_task and is_alone and context.may_read and context.calls.tasks.is_running):
+            return None
+        upstream = context.gateway.pool.upstreams.get(self.server)
+        return None if upstream is None else upstream.call_timeout
+
+    async def _handled(self, call: Call, limit: float) -> JsonObject:
+        """Return the answer of a server, or a handle of it."""
+        context = self.context
+        handled = HandledCall(context.calls.tasks, context.calls.settler, call, context.options, self.held)
+
+        async def send(options: CallOptions) -> JsonObject:
+            self.context = replace(context, options=options)
+            return await context.calls.ask_server(self, self.sent_arguments)
+
+        result = await handled.result(send, limit)
+        self._is_handle = result is None
+        return handled.handle() if result is None else result
+
     async def settle(self, result: JsonObject) -> JsonObject:
         """Store a server's result if it is large, and tell what was coerced and left out."""
         presented, coerced = PresentedResult(result, NOTHING), self._fitting.coerced
-        if self._sent is not None:
+        if self._sent is not None and not self._is_handle:
             presented = await self.context.calls.settler.settle(self._sent, result)
         if coerced or self._ignored:
             told = noted(presented.result, ignored=self._ignored, coerced=coerced)

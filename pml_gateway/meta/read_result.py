@@ -7,6 +7,7 @@ from pml_gateway.errors import InvalidInputError
 from pml_gateway.exposure.instructions import NO_SYSTEMS, Systems
 from pml_gateway.exposure.meta_tool import MetaTool
 from pml_gateway.gateway.call import CallContext
+from pml_gateway.gateway.handles import until_read
 from pml_gateway.meta.arguments import boolean, integer, string
 from pml_gateway.results.content import (
     Content,
@@ -68,6 +69,8 @@ async def read_result(context: CallContext, arguments: JsonObject) -> JsonObject
         raise InvalidInputError("ref: the reference to read is missing", hint='for example {"ref": "ref_..."}')
     path = string(arguments, "path", default="") or None
     results = context.gateway.results
+    if (state := await until_read(context.calls.tasks, context.scope.client, ref)) is not None:
+        return data_result(state)
     stored = await results.look_up(context.scope.client, ref, visible_to(context.view))
     content = await results.value_of(stored)
     budget = results.settings.threshold_tokens * CHARACTERS_PER_TOKEN

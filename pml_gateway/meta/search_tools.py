@@ -313,9 +313,7 @@ def _menu(state: GatewayState, view: View, servers: Sequence[str]) -> _Found:
 
 
 def _matching(view: View, pattern: str) -> list[CatalogTool]:
-    matched = [
-        tool for tool in view.tools if any(fnmatch.fnmatchcase(name, pattern) for name in _names(view, tool))
-    ]
+    matched = [tool for tool in view.tools if any(fnmatch.fnmatchcase(name, pattern) for name in _names(view, tool))]
     return sorted(matched, key=lambda tool: tool.qualified_name)
 
 

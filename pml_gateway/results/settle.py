@@ -110,6 +110,21 @@ class Settler:
             return PresentedResult(_with_etag(with_media(answer, media), etag), content, etag, stored=stored)
         return PresentedResult(result if etag is None else _with_etag(result, etag), content, etag)
 
+    async def keep(self, call: Call, result: JsonObject, ref: str, until: float) -> StoredResult | None:
+        """Store the result of a call whose client has only a handle of it yet, whatever its size.
+
+        Raises:
+            ResultStoreError: the store cannot be opened or does not respond.
+        """
+        failed = result.get("isError") is True
+        if call.refs:
+            self._results.note_use(self._source(call, "error" if failed else "ok"))
+        content = await _content(result, wraps=not failed and inner_output(call.tool) is not None)
+        if not failed:
+            await self._shapes.observe(call.client, call.tool, content)
+        source = self._source(call, "error" if failed else "ok")
+        return await self._results.put(call.client, content, source=source, ref=ref, until=until)
+
     async def _failed(self, call: Call, result: JsonObject) -> PresentedResult:
         """Store a failure's text if it is large, so that it cannot flood a conversation; workflows need it whole."""
         nothing = Content("json", None)
