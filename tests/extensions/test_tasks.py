@@ -18,6 +18,7 @@ from tests.support.asking import act, asking
 from tests.support.raw import HandshakeSession, decoded, events_modern
 from tests.support.scripted_server import ScriptedServer, text_result, tool
 from tests.support.serving import Serving, serving
+from tests.support.task_server import Era, TaskServer
 from tests.support.waiting import eventually, until
 
 pytestmark = pytest.mark.anyio
@@ -249,6 +250,59 @@ async def test_a_list_of_tasks_has_pages(tmp_path: Path, slow: SlowServer) -> No
         assert [each["taskId"] for each in (*first["tasks"], *second["tasks"])] == ids
         assert "nextCursor" not in second
         assert (await client.message("tasks/list", cursor="x"))["error"]["code"] == INVALID_PARAMS
+
+
+SERVERS = pytest.mark.parametrize("era", ["old", "new"], ids=["to 2025", "to 2026"])
+ENDLESS = 10**9
+"""Polls of a task that works until the test lets it end."""
+
+
+@SERVERS
+@pytest.mark.parametrize("client_era", ["2025", "2026"])
+async def test_the_task_of_a_client_is_one_of_a_server_that_has_tasks(
+    tmp_path: Path, era: Era, client_era: str
+) -> None:
+    up = TaskServer(era)
+    async with serving(tmp_path, {"up": up.scripted}) as served, core(served) as old:
+        client: CoreClient | ModernClient = old if client_era == "2025" else ModernClient(served)
+        asked = {"task": {"ttl": 90_000}} if client_era == "2025" else {}
+        created = await client.result("tools/call", name="up__work", arguments={"polls": ENDLESS}, **asked)
+        task_id = created.get("task", created)["taskId"]
+        await until(lambda: len(up.tasks) == 1)
+
+        async def says_how_far() -> bool:
+            return "left" in (await client.result("tasks/get", taskId=task_id)).get("statusMessage", "")
+
+        await eventually(says_how_far)
+        [work] = up.tasks.values()
+        assert work.ttl == (90_000 if (client_era, era) == ("2025", "old") else work.ttl)
+        assert work.id != task_id
+        await client.result("tasks/cancel", taskId=task_id)
+        await until(lambda: work.status == "cancelled")
+        again = await client.result("tools/call", name="up__work", arguments={}, **asked)
+        await client.until("completed", again.get("task", again)["taskId"])
+    assert len(up.calls) == 2
+
+
+@SERVERS
+async def test_the_question_of_a_servers_task_is_one_of_the_clients_task(tmp_path: Path, era: Era) -> None:
+    up = TaskServer(era)
+    answer = {"action": "accept", "content": {"which": "this"}}
+    async with (
+        serving(tmp_path, {"up": up.scripted}) as served,
+        core(served, elicitation={"form": {}}) as old,
+    ):
+        task_id = (await old.task("up__asks"))["taskId"]
+        await old.until("input_required", task_id)
+        collect = partial(old.session.asked, "tasks/result", {"taskId": task_id}, lambda _: answer)
+        result = (await anyio.to_thread.run_sync(collect))["result"]
+        assert "this" in str(result["content"])
+        client = ModernClient(served, elicitation={"form": {}})
+        task_id = (await client.result("tools/call", name="up__asks", arguments={}))["taskId"]
+        [key] = (await client.until("input_required", task_id))["inputRequests"]
+        await client.result("tasks/update", taskId=task_id, inputResponses={key: answer})
+        assert "this" in str((await client.until("completed", task_id))["result"]["content"])
+    assert len(up.calls) == 2
 
 
 class ModernClient:
