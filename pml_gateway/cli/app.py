@@ -25,6 +25,7 @@ from pml_gateway.cli.secrets import secrets_app
 from pml_gateway.cli.serve import serve
 from pml_gateway.cli.servers import AddCommand, add, disable, enable, remove, rename
 from pml_gateway.cli.service import service_app
+from pml_gateway.cli.sets import sets_app
 from pml_gateway.cli.stats import stats
 from pml_gateway.cli.status import status
 from pml_gateway.cli.tokens import tokens
@@ -76,6 +77,7 @@ config_app.command("reference")(show_reference)
 app.add_typer(config_app)
 app.add_typer(eval_app)
 app.add_typer(workflow_app)
+app.add_typer(sets_app)
 app.add_typer(trust_app)
 app.add_typer(rules_app)
 app.add_typer(example_queries_app)

@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 
 import typer
 
-from pml_gateway.cli.completion import client_names, known_client_names
+from pml_gateway.cli.completion import client_names, known_client_names, set_names
 from pml_gateway.cli.consent import Consent, YesOption
 from pml_gateway.cli.context import Command, JsonOption
 from pml_gateway.cli.local import StartOption, start_now
@@ -132,6 +132,10 @@ def connect(
             autocompletion=client_names,
         ),
     ] = None,
+    sets: Annotated[
+        list[str] | None,
+        typer.Option("--set", help="Have it see only what this set gives; several together.", autocompletion=set_names),
+    ] = None,
     write_key: Annotated[
         bool, typer.Option("--write-key", help="Write the key itself where the client reads no variables.")
     ] = False,
@@ -179,7 +183,9 @@ def connect(
     if listening and settings.http.port not in listening:
         # Where several listen, the one that the settings name is meant.
         settings = settings.model_copy(update={"http": settings.http.model_copy(update={"port": listening[0]})})
-    own = partial(own_entry, chosen.client, settings, http=http, as_client=as_client, write_key=write_key)
+    own = partial(
+        own_entry, chosen.client, settings, http=http, as_client=as_client, sets=sets or (), write_key=write_key
+    )
     replaced = ReplacedServers() if keep else _replaced(chosen, command, settings, connections)
     edits = replaced.connecting(chosen, own(calls_by_effect=calls_by_effect), settings, connections, take_all=take_all)
     lines = instructions_added(chosen.client, connections) if agents_md else None

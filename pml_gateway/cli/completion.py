@@ -38,6 +38,11 @@ def client_names(ctx: typer.Context, incomplete: str) -> list[str]:
     return _starting(_settings(ctx).clients, incomplete)
 
 
+def set_names(ctx: typer.Context, incomplete: str) -> list[str]:
+    """Return the configured sets."""
+    return _starting(_settings(ctx).sets, incomplete)
+
+
 def known_client_names(incomplete: str) -> list[str]:
     """Return the clients whose files `pml init` and `pml connect` know."""
     from pml_gateway.clients.known import CLIENT_NAMES

@@ -6,6 +6,7 @@ import gc
 import os
 import sys
 from contextlib import AbstractAsyncContextManager, ExitStack, suppress
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -13,9 +14,11 @@ import typer
 from pydantic import ValidationError
 
 from pml_gateway import log
+from pml_gateway.cli.completion import set_names
 from pml_gateway.cli.context import Command, ConfigOption, ModeOption, PresetOption
 from pml_gateway.cli.output import note
 from pml_gateway.config.load import LoadedSettings
+from pml_gateway.config.sets import VARIABLE, check_sets, named_sets
 from pml_gateway.config.settings import LogSettings
 from pml_gateway.errors import GatewayError
 from pml_gateway.gc_pause import collection_put_off
@@ -39,6 +42,14 @@ def serve(
     alone: Annotated[
         bool, typer.Option("--alone", help="A gateway of its own for this client, instead of the machine's.")
     ] = False,
+    sets: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set",
+            help="Over stdio: see only what this set gives; several together, or by PML_SET.",
+            autocompletion=set_names,
+        ),
+    ] = None,
     config: ConfigOption = None,
     mode: ModeOption = None,
     preset: PresetOption = None,
@@ -59,6 +70,13 @@ def serve(
         raise typer.BadParameter("needs --http", param_hint="--host/--port")
     if http and alone:
         raise typer.BadParameter("is for stdio: over HTTP every gateway is one of its own", param_hint="--alone")
+    given = ",".join(sets) if sets else None
+    names = named_sets(given, WorkingDirectory.here().environ)
+    if http and names:
+        raise typer.BadParameter(
+            "is for stdio: over HTTP, sets belong to keys (clients.<name>.sets) or to all (gateway.sets)",
+            param_hint=f"--set/{VARIABLE}",
+        )
     overrides: dict[str, Any] = _log_options(log_level, log_format)
     if host is not None:
         overrides["http.host"] = host
@@ -70,13 +88,14 @@ def serve(
             "config": str(config) if config is not None else None,
             "mode": mode,
             "preset": preset,
+            "set": given,
             "log_level": log_level,
             "log_format": log_format,
         }
         with suppress(ServeAloneError):
             # As the command that is a bridge from its first moment.
             os._exit(serve_as_bridge(options))
-    command.run(lambda: _serve(command, over_http=http))
+    command.run(lambda: _serve(command, names, over_http=http))
 
 
 def _wants_to_attach(command: Command) -> bool:
@@ -100,16 +119,18 @@ def _log_options(level: str | None, format_: str | None) -> dict[str, Any]:
     return {f"log.{name}": getattr(chosen, name) for name in chosen.model_fields_set}
 
 
-async def _serve(command: Command, *, over_http: bool) -> None:
+async def _serve(command: Command, sets: tuple[str, ...], *, over_http: bool) -> None:
     with ExitStack() as starting:
         starting.enter_context(collection_put_off())
-        await _serve_once_started(command, starting, over_http=over_http)
+        await _serve_once_started(command, sets, starting, over_http=over_http)
 
 
-async def _serve_once_started(command: Command, starting: ExitStack, *, over_http: bool) -> None:
+async def _serve_once_started(command: Command, sets: tuple[str, ...], starting: ExitStack, *, over_http: bool) -> None:
     # The server stack takes 0.7 s to import, which `pml --help` and `pml config` never need.
+    from pml_gateway.gateway.request import CONNECTION, LocalConnection
     from pml_gateway.local.advice import set_up_logs
     from pml_gateway.owner.alone import open_alone
+    from pml_gateway.policy.principal import LOCAL
     from pml_gateway.serve.runtime import TURN_SECONDS, open_runtime
     from pml_gateway.serve.signals import first_signal
     from pml_gateway.serve.stdio import serve_stdio
@@ -128,6 +149,7 @@ async def _serve_once_started(command: Command, starting: ExitStack, *, over_htt
         return fresh
 
     loaded = load()
+    check_sets(sets, loaded.settings)
     set_up_logs(loaded.settings)
     bound.add(loaded.settings.http.host)
     logger = log.get_logger(__name__)
@@ -154,6 +176,7 @@ async def _serve_once_started(command: Command, starting: ExitStack, *, over_htt
         return open_alone(runtime, command.paths, command.identity, local)
 
     if not over_http:
+        CONNECTION.set(LocalConnection(replace(LOCAL, sets=sets)))
         await serve_stdio(opener)
         return
 

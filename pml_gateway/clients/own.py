@@ -24,6 +24,8 @@ ConnectionKind = Literal["stdio", "http"]
 _LOOPBACK = frozenset({"127.0.0.1", "localhost", "::1"})
 _ENDPOINT = re.compile(r"/mcp(?:/[a-z_]+)?/?\Z")
 _PLACES = ("PML_HOME", "PML_CONFIG")
+SET_OPTION = "--set"
+
 META_TOOLS_VARIABLE = "PML_GATEWAY__META_TOOLS"
 """Names the meta-tools of one client, whatever `gateway.meta_tools` of the configuration says."""
 
@@ -130,10 +132,23 @@ class OwnEntry:
         for name, value in self.values.items():
             if name == "args":
                 # The same members in the same order, or connecting again would change the file each time.
-                values |= {name: [*value, *own_words(before)]} | ({"env": variables} if variables else {})
+                kept = own_words(before)
+                if SET_OPTION in value:
+                    kept = _without_sets(kept)
+                values |= {name: [*value, *kept]} | ({"env": variables} if variables else {})
             elif name != "env":
                 values[name] = value
         return replace(self, values=values)
+
+
+def _without_sets(words: Sequence[str]) -> list[str]:
+    """Return options of `pml serve` without those that name sets."""
+    follows = [False, *(word == SET_OPTION for word in words)]
+    return [
+        word
+        for word, is_name in zip(words, follows, strict=False)
+        if not is_name and word != SET_OPTION and not word.startswith(f"{SET_OPTION}=")
+    ]
 
 
 def calls_by_effect_in(entry: Mapping[str, Any]) -> bool:
@@ -148,6 +163,7 @@ def stdio_entry(
     *,
     pin: bool,
     meta_tools: Sequence[str] | None = None,
+    sets: Sequence[str] = (),
 ) -> OwnEntry:
     """Return an entry that starts the gateway for the client.
 
@@ -156,12 +172,13 @@ def stdio_entry(
         environ: the variables that say where the gateway's files are.
         pin: keep the client from deferring the gateway's tools.
         meta_tools: the meta-tools of this client alone; empty: those of the configuration, None: as it is.
+        sets: the sets that it is started with; none: as it is.
     """
     command, *rest = pml_command()
     values: dict[str, Any] = {}
     if client.shape.stdio_type:
         values["type"] = client.shape.stdio_type
-    values |= {"command": command, "args": [*rest, "serve"]}
+    values |= {"command": command, "args": [*rest, "serve", *(word for name in sets for word in (SET_OPTION, name))]}
     variables = own_places(environ)
     if meta_tools:
         variables[META_TOOLS_VARIABLE] = ",".join(meta_tools)

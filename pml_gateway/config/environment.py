@@ -19,8 +19,8 @@ from pml_gateway.text import did_you_mean
 
 PREFIX = "PML_"
 DELIMITER = "__"
-NOT_SETTINGS = frozenset({"PML_HOME", "PML_DATA", "PML_CONFIG"})
-"""Variables that name folders and files; every other one with the prefix is a setting."""
+NOT_SETTINGS = frozenset({"PML_HOME", "PML_DATA", "PML_CONFIG", "PML_SET"})
+"""Variables that name folders, files and sets; every other one with the prefix is a setting."""
 
 _ENDPOINT = "OTEL_EXPORTER_OTLP_ENDPOINT"
 _SIGNAL_ENDPOINT = "OTEL_EXPORTER_OTLP_{}_ENDPOINT"

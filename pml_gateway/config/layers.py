@@ -17,6 +17,7 @@ SERVER_IDENTITY = frozenset({"command", "url", "serverUrl", "httpUrl"})
 PROJECT_UNIONS: tuple[tuple[str, ...], ...] = (
     ("gateway", "blacklisted_tools"),
     ("clients", "*", "deny"),
+    ("sets", "*", "exclude"),
     ("rules",),
 )
 """Denials, and rules, that a project file can lengthen but never lift: its own rules come after the others."""

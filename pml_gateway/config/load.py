@@ -20,6 +20,7 @@ from pml_gateway.config.layers import KeyPath, Layer, Origin, dotted, layer_of, 
 from pml_gateway.config.presets import load_preset
 from pml_gateway.config.problems import Problem, configuration_error, shown, validation_problems, without_aliases
 from pml_gateway.config.project import find_project_file, project_layer
+from pml_gateway.config.sets import unknown_names
 from pml_gateway.config.settings import GatewaySection, Settings
 from pml_gateway.config.trust import TrustStore
 from pml_gateway.errors import ConfigurationError, UsageError
@@ -84,13 +85,16 @@ def load_settings(
     layers = _user_layers(config_file, paths, environ, files)
     project = find_project_file(project_dir or WorkingDirectory.here().folder)
     if project is not None:
-        found = project_layer(project, trust or TrustStore(paths.trust_file), _gateway(layers))
+        store = trust or TrustStore(paths.trust_file)
+        found = project_layer(project, store, _gateway(layers), merge(layers).values)
         layers.append(found.layer)
         warnings += found.warnings
         replaced += found.problems
         files += [file for file in (project, paths.trust_file) if is_there(file)]
     names = merge(layers).values
-    known = {section: list(names.get(section) or ()) for section in ("servers", "clients", "workflows")}
+    known = {
+        section: list(names.get(section) or ()) for section in ("servers", "sets", "roles", "clients", "workflows")
+    }
     environment = environment_layer(environ, known)
     warnings += environment.warnings
     layers += [environment.layer, *_command_line(mode, preset, overrides or {})]
@@ -202,6 +206,9 @@ def _validated(merged: Layer, known_problems: Sequence[Problem], replaced: Seque
     problems = list(known_problems)
     try:
         settings = Settings.model_validate(merged.values)
+        for path, message in unknown_names(settings):
+            origin = merged.origin(path)
+            problems.append(Problem(origin.location if origin else "", dotted(path), message))
     except ValidationError as exc:
         problems = [*validation_problems(exc, merged), *problems]
     if problems:

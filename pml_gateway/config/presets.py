@@ -9,6 +9,7 @@ from typing import Any
 
 from pml_gateway.config.document import parse, read_bytes
 from pml_gateway.config.layers import KeyPath, leaves
+from pml_gateway.config.settings import GatewaySection
 from pml_gateway.errors import ConfigurationError, UsageError
 from pml_gateway.paths import PACKAGE, shipped_places
 from pml_gateway.text import suggestion
@@ -77,3 +78,15 @@ def load_preset(name: str, package: Path = PACKAGE) -> Preset:
     layer = parse(content, "preset", path)
     first = content.decode().partition("\n")[0]
     return Preset(name, path, first.lstrip("# ").strip(), layer.values)
+
+
+def with_preset(gateway: GatewaySection, name: str) -> GatewaySection:
+    """Return the exposure that a preset sets, over a section that keeps the rest."""
+    return GatewaySection.model_validate(_overlaid(gateway.model_dump(), load_preset(name).values["gateway"]))
+
+
+def _overlaid(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
+    merged = dict(below)
+    for key, value in above.items():
+        merged[key] = _overlaid(merged[key], value) if isinstance(value, Mapping) else value
+    return merged

@@ -6,7 +6,7 @@ import json
 import re
 import tomllib
 import unicodedata
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -78,13 +78,14 @@ def is_approved(folder: Path, store: TrustStore) -> bool:
     return file is not None and store.state(file) == "trusted"
 
 
-def project_layer(path: Path, store: TrustStore, gateway: GatewaySection) -> ProjectLayer:
+def project_layer(path: Path, store: TrustStore, gateway: GatewaySection, below: Mapping[str, Any]) -> ProjectLayer:
     """Read `path` once, and let through what its trust allows.
 
     Args:
         path: The project file.
         store: Which contents were approved.
         gateway: The exposure without the project, which an untrusted file may only narrow.
+        below: All values without the project; it may narrow what sets give, trusted or not, and never widen it.
 
     Raises:
         ConfigurationError: a trusted file is broken; an untrusted one is only ignored, with a warning.
@@ -96,7 +97,8 @@ def project_layer(path: Path, store: TrustStore, gateway: GatewaySection) -> Pro
         # A refused file does not name itself twice.
         return _ignored(path, exc.message.removeprefix(str(path)).removesuffix("; not read").lstrip(": "))
     if is_trusted:
-        return ProjectLayer(path, without_aliases(parse(content, "project", path)), True, ())
+        layer, widening = _without_widening(without_aliases(parse(content, "project", path)), gateway, below)
+        return ProjectLayer(path, layer, True, tuple(f"{path}: ignored {what}" for what in widening))
     if len(content) > MAX_UNTRUSTED_BYTES:
         return _ignored(path, f"not trusted, and larger than {MAX_UNTRUSTED_BYTES} bytes")
     try:
@@ -104,7 +106,7 @@ def project_layer(path: Path, store: TrustStore, gateway: GatewaySection) -> Pro
     except ConfigurationError:
         # Its words are not repeated: they could quote whatever the file, or a link in its place, contains.
         return _ignored(path, "not trusted, and not a valid YAML configuration; `pml trust project` says what is wrong")
-    untrusted = _UntrustedSettings(gateway)
+    untrusted = _UntrustedSettings(gateway, frozenset(_section(below, "sets")))
     for key_path, value in leaves(written.values):
         untrusted.consider(key_path, value)
     layer = Layer("project", untrusted.values, untrusted.origins(written))
@@ -115,11 +117,49 @@ def _ignored(path: Path, reason: str) -> ProjectLayer:
     return ProjectLayer(path, Layer("project", {}, {}), False, (f"{path}: {reason}; skipped",))
 
 
+def _without_widening(
+    written: Layer, gateway: GatewaySection, below: Mapping[str, Any]
+) -> tuple[Layer, tuple[str, ...]]:
+    """Return a trusted layer without what could widen the sets that clients are given, and what that was."""
+    values, ignored = dict(written.values), []
+    for section in ("sets", "roles"):
+        entries = _section(values, section)
+        for name in entries.keys() & _section(below, section).keys():
+            entry = _section(entries, name)
+            denials = {"exclude": entry["exclude"]} if section == "sets" and "exclude" in entry else {}
+            if entry != denials:
+                ignored.append(f"{section}.{name}, which your own configuration has; only an `exclude` adds to it")
+            entries = {**entries, name: denials}
+        if entries:
+            values[section] = entries
+    names = _section(values, "gateway").get("sets")
+    if isinstance(names, list) and not _narrows(names, gateway):
+        ignored.append(f"gateway.sets, {_WIDENS}")
+        values["gateway"] = {key: each for key, each in values["gateway"].items() if key != "sets"}
+    kept = {path for path, _ in nodes(values)}
+    origins = {path: origin for path, origin in written.origins.items() if path in kept}
+    return Layer(written.source, values, origins), tuple(sorted(ignored))
+
+
+_WIDENS = "which does not narrow the sets of your own configuration"
+
+
+def _narrows(names: Sequence[object], gateway: GatewaySection) -> bool:
+    """Return True if clients see no more with these names in `gateway.sets` than with those that it has."""
+    return not gateway.sets or (bool(names) and set(gateway.sets).issuperset(names))
+
+
+def _section(values: Mapping[str, Any], name: str) -> dict[str, Any]:
+    found = values.get(name)
+    return found if isinstance(found, dict) else {}
+
+
 @dataclass(slots=True)
 class _UntrustedSettings:
-    """Settings of an untrusted file, sorted into allowed and refused ones."""
+    """Settings of an untrusted file, sorted into allowed and refused ones; `sets` are the names that there are."""
 
     gateway: GatewaySection
+    sets: frozenset[str]
     values: dict[str, Any] = field(default_factory=dict)
     refused: list[str] = field(default_factory=list)
     unknown: dict[KeyPath, str] = field(default_factory=dict)
@@ -136,6 +176,8 @@ class _UntrustedSettings:
                 self._mode(path, value)
             case ("gateway", "blacklisted_tools"):
                 self._denials(path, value)
+            case ("gateway", "sets"):
+                self._sets(path, value)
             case ("gateway", "hybrid", "max_underlying_tools"):
                 self._number(path, value, hybrid.max_underlying_tools, is_narrower=_is_count_below)
             case ("gateway", "hybrid", "max_tokens"):
@@ -218,6 +260,17 @@ class _UntrustedSettings:
         elif value != current:
             allowed = "null" if current is None else current
             self.widening.append(f"{dotted(path)}, which does not narrow the configured {allowed}")
+
+    def _sets(self, path: KeyPath, value: Any) -> None:
+        if not isinstance(value, list) or not all(isinstance(name, str) for name in value):
+            self.widening.append("gateway.sets, which is no list of names")
+        elif not self.sets.issuperset(value):
+            # Its words are not repeated.
+            self.unknown[path] = "names a set that there is not and was ignored; see: pml sets list"
+        elif not _narrows(value, self.gateway):
+            self.widening.append(f"gateway.sets, {_WIDENS}")
+        else:
+            self._set(path, value)
 
     def _denials(self, path: KeyPath, value: Any) -> None:
         patterns = [item for item in value if isinstance(item, str)] if isinstance(value, list) else []

@@ -8,7 +8,16 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationInfo, field_validator, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    ValidationInfo,
+    field_validator,
+    model_validator,
+)
 
 from pml_gateway.config.limits import Limits
 from pml_gateway.config.servers import ExtensionSettings, Transport, UpstreamDefinition
@@ -52,6 +61,19 @@ def _bytes(value: object) -> object:
 
 ByteSize = Annotated[int, BeforeValidator(_bytes), Field(gt=0)]
 """Bytes, also written as `4MiB`."""
+
+
+def _meta_tools(names: tuple[str, ...]) -> tuple[str, ...]:
+    unknown = [name for name in names if name not in META_TOOLS]
+    if unknown:
+        raise ValueError(f"no such meta-tool: {', '.join(unknown)}; choose from {', '.join(META_TOOLS)}")
+    return names
+
+
+MetaToolNames = Annotated[tuple[str, ...], AfterValidator(_meta_tools)]
+
+DirectCalls = Literal["visible", "listed"]
+"""The tools that clients may call by name: all that they may see, or those on their list alone."""
 
 
 class Section(BaseModel):
@@ -130,7 +152,7 @@ class GatewaySection(Section):
     legacy_tools: bool = Field(
         default=False, description="with namespaces: list the original tools too, marked as legacy"
     )
-    meta_tools: tuple[str, ...] = Field(
+    meta_tools: MetaToolNames = Field(
         default=KNOWN_META_TOOLS,
         description="which meta-tools there are; also call_tool_read, call_tool_write, "
         "call_tool_destructive and gateway_info",
@@ -138,11 +160,20 @@ class GatewaySection(Section):
     instructions_tokens: int = Field(
         default=400, ge=0, description="o200k_base tokens of what clients are told when they connect; 0: nothing"
     )
-    direct_calls: Literal["visible", "listed"] = Field(
+    direct_calls: DirectCalls = Field(
         default="visible", description="visible: a tool is callable by name though not listed; listed: only if it is"
     )
     blacklisted_tools: tuple[str, ...] = Field(
         default=(), description="denied in every mode on every path: qualified names, `server:tool` and globs"
+    )
+    sets: tuple[str, ...] = Field(
+        default=(),
+        description="every client sees only what one of these sets gives; a project's file may name some, to narrow",
+    )
+    sets_by_client_name: dict[str, tuple[str, ...]] = Field(
+        default_factory=dict,
+        description="the same for clients that call themselves so (globs, in any case); a preference, and no right: "
+        "names can be claimed",
     )
     hybrid: HybridSettings = HybridSettings()
     full_proxy: FullProxySettings = FullProxySettings()
@@ -151,14 +182,6 @@ class GatewaySection(Section):
         """Return True if lists of `mode` depend on an intent."""
         filters = self.hybrid.apply_semantic_filter and self.hybrid.expose_underlying_tools
         return MODES[mode].reads_intent and (filters or mode is not ExposureMode.HYBRID)
-
-    @field_validator("meta_tools")
-    @classmethod
-    def _are_meta_tools(cls, names: tuple[str, ...]) -> tuple[str, ...]:
-        unknown = [name for name in names if name not in META_TOOLS]
-        if unknown:
-            raise ValueError(f"no such meta-tool: {', '.join(unknown)}; choose from {', '.join(META_TOOLS)}")
-        return names
 
 
 class NamingSettings(Section):
@@ -580,16 +603,59 @@ RULE_PRESETS: Mapping[str, tuple[RuleSettings, ...]] = MappingProxyType(
 """The rules that each preset stands for."""
 
 
+class SetSettings(Section):
+    """Named tools, prompts and resources, and how they are listed; given to any client, several together."""
+
+    include: tuple[str, ...] = Field(
+        default=("*",), description="what it gives: names of servers, qualified names, `server:tool` and globs"
+    )
+    exclude: tuple[str, ...] = Field(
+        default=(), description="what its clients may not have, whatever another set gives them"
+    )
+    effects: tuple[Effect, ...] = Field(
+        default=(), description="gives only tools of these effects; prompts and resources are read; empty: of any"
+    )
+    mode: ExposureMode | None = Field(default=None, description="the mode of its clients; of several sets, the first")
+    preset: str | None = Field(
+        default=None, description="how their tools are listed, as `pml serve --preset`; of several sets, the first"
+    )
+    intent: str | None = Field(default=None, description="selects their tools; of several sets, the first")
+
+    @field_validator("preset")
+    @classmethod
+    def _is_a_preset(cls, preset: str | None) -> str | None:
+        known = [name for facts in MODES.values() for name in facts.presets]
+        if preset is not None and preset not in known:
+            raise ValueError(f"no preset {preset[:40]!r}; choose from {', '.join(known)}")
+        return preset
+
+
+class RoleSettings(Section):
+    """Sets under one name, with what else holds for the clients of the role."""
+
+    sets: tuple[str, ...] = Field(min_length=1, description="what its clients may see and call")
+    meta_tools: MetaToolNames | None = Field(
+        default=None, description="instead of `gateway.meta_tools`; of several roles, those that all of them name"
+    )
+    direct_calls: DirectCalls | None = Field(
+        default=None, description="instead of `gateway.direct_calls`; of several roles, `listed` wins"
+    )
+
+
 class ClientSettings(Section):
     """One client with a bearer key: what it may see and call, and how it sees it."""
 
     key: str = Field(description="${env:NAME} or ${file:PATH}")
-    allow: tuple[str, ...] = Field(
-        default=("*",), description="what it may see and call: qualified names, `server:tool` and globs"
+    sets: tuple[str, ...] = Field(default=(), description="names of `sets:` that it has")
+    roles: tuple[str, ...] = Field(default=(), description="names of `roles:` that it has")
+    allow: tuple[str, ...] | None = Field(
+        default=None,
+        description="what it may see and call as well, as `include` of a set; null: nothing more than its sets and "
+        "roles give, or everything if it has none",
     )
-    deny: tuple[str, ...] = Field(default=(), description="what it may not; wins over `allow`")
+    deny: tuple[str, ...] = Field(default=(), description="what it may not; wins over `allow`, sets and roles")
     mode: ExposureMode | None = Field(
-        default=None, description="its own mode, whatever `gateway.tools_exposure` and the endpoint say"
+        default=None, description="its own mode, whatever its sets, `gateway.tools_exposure` and the endpoint say"
     )
     intent: str | None = Field(default=None, description="selects its tools where it sends none itself")
     limits: Limits = Limits()
@@ -623,6 +689,8 @@ class Settings(Section):
     trust: TrustSettings = TrustSettings()
     enrich: EnrichSettings = EnrichSettings()
     servers: dict[str, UpstreamDefinition] = Field(default_factory=dict)
+    sets: dict[str, SetSettings] = Field(default_factory=dict)
+    roles: dict[str, RoleSettings] = Field(default_factory=dict)
     clients: dict[str, ClientSettings] = Field(default_factory=dict)
     rules: tuple[RuleSettings, ...] = Field(
         default=(),
@@ -637,6 +705,11 @@ class Settings(Section):
     def requires_keys(self) -> bool:
         """Return True if requests over HTTP need a client's key; clients then differ in what they see."""
         return bool(self.clients)
+
+    @property
+    def tells_clients_apart(self) -> bool:
+        """Return True if clients may differ in what they see, so that no list of one may answer another."""
+        return self.requires_keys or bool(self.gateway.sets_by_client_name)
 
     @field_validator("workflows")
     @classmethod

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import fnmatch
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 
 from pml_gateway.catalog.model import CatalogTool
@@ -118,9 +118,9 @@ class ToolGrants:
         )
 
 
-def compile_patterns(entries: Iterable[str]) -> ToolPatterns:
-    """Compile entries that deny; surrounding blanks and empty entries are ignored."""
-    cleaned = _cleaned(entries)
+def compile_patterns(entries: Iterable[str], servers: Collection[str] = ()) -> ToolPatterns:
+    """Compile entries that deny, the id of one of `servers` all of it; blanks around and empty ones are ignored."""
+    cleaned = [name for entry in _cleaned(entries) for name in (entry, *([f"{entry}:*"] if entry in servers else ()))]
     globs = [fnmatch.translate(entry) for entry in cleaned if _GLOB.search(entry)]
     return ToolPatterns(frozenset(cleaned), re.compile("|".join(globs)) if globs else None)
 
@@ -131,20 +131,21 @@ def about_meta_tools(entries: Iterable[str]) -> ToolPatterns:
 
 
 def compile_grants(entries: Iterable[str], ownership: Ownership) -> ToolGrants:
-    """Compile entries that grant."""
+    """Compile entries that grant; the id of a server grants all of it."""
     anywhere: list[str] = []
     by_server: dict[str, list[str]] = {}
-    for entry in _cleaned(entries):
+    for given in _cleaned(entries):
+        entry = f"{given}:*" if given in ownership.ids else given
         upstream_id = ownership.of_pattern(_literal(entry))
         (anywhere if upstream_id is None else by_server.setdefault(upstream_id, [])).append(entry)
     named = {upstream_id: compile_patterns(some) for upstream_id, some in by_server.items()}
     return ToolGrants(ownership, compile_patterns(anywhere), named)
 
 
-def unmatched(entries: Iterable[str], tools: Iterable[CatalogTool]) -> list[str]:
+def unmatched(entries: Iterable[str], tools: Iterable[CatalogTool], servers: Collection[str]) -> list[str]:
     """Return the entries that deny no tool of the catalog, which are usually mistyped."""
     known = list(tools)
-    return [entry for entry in entries if not any(compile_patterns([entry]).matches(tool) for tool in known)]
+    return [entry for entry in entries if not any(compile_patterns([entry], servers).matches(tool) for tool in known)]
 
 
 def without_grants(entries: Iterable[str], tools: Iterable[CatalogTool], ownership: Ownership) -> dict[str, list[str]]:

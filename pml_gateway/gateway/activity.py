@@ -79,7 +79,7 @@ class ActivityNotes:
         self._config = identity
         self._recorder = recorder
         self._recent: LRUCache[str, _Recent] = LRUCache(MAX_CLIENTS)
-        self._stages: tuple[GatewayState | None, dict[ExposureMode, str]] = (None, {})
+        self._stages: tuple[GatewayState | None, dict[tuple[str | None, ExposureMode], str]] = (None, {})
 
     def subscribe_to(self, events: Events) -> None:
         """Record what happens from now on."""
@@ -103,7 +103,7 @@ class ActivityNotes:
                 if key in each.ranks and event.began - each.at <= SEARCH_SECONDS:
                     search, rank = each.key, each.ranks[key]
                     break
-        stage = self._stage(state, mode)
+        stage = self._stage(state, scope.client, mode)
         self._recorder.add(lambda: self._row(event, mode, stage, intent, search, rank))
 
     def _row(
@@ -159,7 +159,7 @@ class ActivityNotes:
         key = random.getrandbits(62)
         recent.searches.append(_Search(key, now, query, ranks))
         name = scope.client.shown
-        stage = self._stage(event.state, mode)
+        stage = self._stage(event.state, scope.client, mode)
         config, hits = self._config, tuple(ranks)
         self._recorder.add(lambda: SearchRow(now, config, key, name, mode.value, stage, masked(query), hits))
 
@@ -177,7 +177,7 @@ class ActivityNotes:
             view = state.view(client)
             return render(state, view, state.expose(view, ExposureMode.FULL_PROXY, None), event.version)
 
-        stage = self._stage(state, mode)
+        stage = self._stage(state, client, mode)
         row = ListRow(time.time(), self._config, client.shown, mode.value, stage, event.tools_json, full)
         self._recorder.add(lambda: row)
 
@@ -187,14 +187,15 @@ class ActivityNotes:
             recent = self._recent[client.id] = _Recent()
         return recent
 
-    def _stage(self, state: GatewayState, mode: ExposureMode) -> str:
+    def _stage(self, state: GatewayState, client: Principal, mode: ExposureMode) -> str:
         known, stages = self._stages
         if known is None or known.settings is not state.settings:
             stages = {}
             self._stages = (state, stages)
-        if mode not in stages:
-            stages[mode] = stage_of(state.settings.gateway, mode) or CUSTOM
-        return stages[mode]
+        key = (client.rules.preset, mode)
+        if key not in stages:
+            stages[key] = stage_of(state.settings_of(client).gateway, mode) or CUSTOM
+        return stages[key]
 
 
 @dataclass(slots=True)

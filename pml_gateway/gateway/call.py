@@ -14,7 +14,7 @@ from typing import Protocol
 from mcp.shared.exceptions import MCPError
 
 from pml_gateway.catalog.model import CatalogTool
-from pml_gateway.config.settings import CALLS_BY_EFFECT
+from pml_gateway.config.settings import CALLS_BY_EFFECT, Settings
 from pml_gateway.delivery import SENDS, Sends
 from pml_gateway.errors import (
     GatewayError,
@@ -79,6 +79,11 @@ class CallContext:
     options: CallOptions
 
     @property
+    def settings(self) -> Settings:
+        """Return the settings with what the client's rights replace."""
+        return self.state.settings_of(self.scope.client)
+
+    @property
     def meta_tools(self) -> MetaTools:
         """The meta-tools that exist for this client."""
         return self.state.meta_tools_of(self.view)
@@ -92,10 +97,14 @@ class CallContext:
     def may_read(self) -> bool:
         """Return True if the client can read stored results now; otherwise results are returned whole."""
         state, scope = self.gateway.state, self.scope
-        tool, settings = state.meta_tools_of(state.view(scope.client)).find(READ_RESULT), state.settings.gateway
-        if scope.is_last or tool is None or not tool.is_enabled(state.settings):
+        tool, settings = (
+            state.meta_tools_of(state.view(scope.client)).find(READ_RESULT),
+            state.settings_of(scope.client),
+        )
+        if scope.is_last or tool is None or not tool.is_enabled(settings):
             return False
-        return settings.direct_calls != "listed" or lists_meta_tools(effective_mode(scope, settings), settings)
+        gateway = settings.gateway
+        return gateway.direct_calls != "listed" or lists_meta_tools(effective_mode(scope, gateway), gateway)
 
     def find(self, name: str, max_effect: Effect = Effect.DESTRUCTIVE) -> CatalogTool:
         """Return the visible tool of this name.
@@ -119,7 +128,7 @@ class CallContext:
 
     def callers(self, effect: Effect = Effect.READ) -> list[str]:
         """Return the meta-tools that call tools with this effect, the weakest first."""
-        names = {each.name for each in self.meta_tools.enabled(self.state.settings)}
+        names = {each.name for each in self.meta_tools.enabled(self.settings)}
         limits = {**CALLS_BY_EFFECT, CALL_TOOL: Effect.DESTRUCTIVE}
         return [name for name, limit in limits.items() if name in names and effect.is_within(limit)]
 
@@ -134,7 +143,7 @@ class CallContext:
     @property
     def marks_unknown(self) -> bool:
         """Return True if an unknown effect is shown: it decides which meta-tool calls the tool."""
-        return not CALLS_BY_EFFECT.keys().isdisjoint(self.state.settings.gateway.meta_tools)
+        return not CALLS_BY_EFFECT.keys().isdisjoint(self.settings.gateway.meta_tools)
 
 
 def find(view: View, name: str, client: Principal, gateway: Host | None = None) -> CatalogTool:

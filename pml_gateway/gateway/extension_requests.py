@@ -230,8 +230,9 @@ class _Uris:
 def routes_of(state: GatewayState, view: View, method: str, params: JsonObject) -> list[tuple[str, JsonObject]]:
     """Return the visible servers that a message may be for, each with its params as it knows them.
 
-    A message that names a visible tool, prompt or resource is for its server. One that names something hidden, held
-    back or switched off is for none.
+    A message that names a visible tool, prompt or resource is for its server. One that names something held back or
+    switched off is for none, and neither is any other name from a client that something is hidden from, or it could
+    tell by the answers what that is.
     """
     servers = _with_extension(view, method)
     sent = dict(params)
@@ -240,7 +241,7 @@ def routes_of(state: GatewayState, view: View, method: str, params: JsonObject) 
         if owner is not None:
             servers = [each for each in servers if each == owner.upstream_id]
             sent["name"] = owner.uri
-        elif _may_be_hidden(state, view, name):
+        elif not view.hides_nothing or _may_be_hidden(state, view, name):
             return []
     if (uri := params.get("uri")) is None:
         return [(upstream_id, sent) for upstream_id in servers]

@@ -98,7 +98,7 @@ class PromptAndResourceRequests:
             envelope = {"_meta": envelope["_meta"]} if "_meta" in envelope else {}
         meta = {**envelope.get("_meta", {}), **result.get("_meta", {})}
         finished = {**envelope, **result, **({"_meta": meta} if meta else {})}
-        if "cacheScope" in finished and self._gateway.state.settings.requires_keys:
+        if "cacheScope" in finished and self._gateway.state.settings.tells_clients_apart:
             finished["cacheScope"] = "private"
         try:
             check_result(finished, ctx.method, ctx.method, ctx.protocol_version)

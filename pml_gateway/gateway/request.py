@@ -28,6 +28,9 @@ from pml_gateway.policy.principal import ANONYMOUS, LOCAL, Principal
 from pml_gateway.types import ExposureMode, JsonObject
 
 QUERY_META_KEY = "pml-gateway/query"
+MAX_NAME_LENGTH = 200
+"""Characters of a client's name that are compared."""
+
 MAX_INTENT_LENGTH = 2000
 """Characters of an intent that are read; a longer one is cut, since the model reads 256 tokens."""
 
@@ -100,11 +103,11 @@ class SessionMemory:
 
 @dataclass(frozen=True, slots=True)
 class LocalConnection:
-    """The connection of one local client of several: whose it is, and who is told how far its requests have come."""
+    """The connection of a local client: whose it is, and who is told how far its requests have come."""
 
     client: Principal
-    delivery: Callable[[str | int], Delivery]
-    memory: SessionMemory
+    delivery: Callable[[str | int], Delivery | None] = lambda _: None
+    memory: SessionMemory = field(default_factory=SessionMemory)
 
 
 CONNECTION: ContextVar[LocalConnection | None] = ContextVar("pml_gateway_connection", default=None)
@@ -238,6 +241,17 @@ def given_capabilities(ctx: ServerRequestContext[Any, Any]) -> ClientCapabilitie
         state[_CAPABILITIES_KEY] = read_client(given)
     client_capabilities: ClientCapabilities = state[_CAPABILITIES_KEY]
     return client_capabilities
+
+
+def given_name(ctx: ServerRequestContext[Any, Any]) -> str:
+    """Return the name that the client gives itself in this message, or gave at the start of its session."""
+    if ctx.method == "initialize":
+        info = (ctx.params or {}).get("clientInfo")
+        name = info.get("name") if isinstance(info, Mapping) else None
+    else:
+        params = ctx.session.client_params
+        name = None if params is None else params.client_info.name
+    return name[:MAX_NAME_LENGTH] if isinstance(name, str) else ""
 
 
 SCOPE_KEY = "pml_gateway.scope"

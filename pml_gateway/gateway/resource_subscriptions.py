@@ -15,7 +15,7 @@ from pml_gateway.gateway.gateway import Gateway
 from pml_gateway.gateway.request import Context, RequestAudience, RequestScope
 from pml_gateway.log import ThrottledWarning, get_logger
 from pml_gateway.mcp.sdk import connection_of
-from pml_gateway.policy.principal import ANONYMOUS, Principal, current
+from pml_gateway.policy.principal import ANONYMOUS, Principal
 from pml_gateway.policy.prompts_and_resources import OfferView
 from pml_gateway.quotas import Holdings
 from pml_gateway.results.answers import resource_not_found
@@ -161,7 +161,7 @@ class ResourceFollowers:
 
     def _view(self, client: Principal) -> OfferView | None:
         state = self._gateway.state
-        now = current(client, state.settings)
+        now = state.with_current_rights(client)
         return None if now is None else state.view(now).offers
 
     def _route(self, follower: ResourceSubscriber) -> tuple[Upstream, Route] | None:

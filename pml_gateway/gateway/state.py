@@ -26,7 +26,8 @@ from pml_gateway.index.evidence import Mask
 from pml_gateway.index.search import ToolIndex
 from pml_gateway.index.text import ToolDocument
 from pml_gateway.policy.call_rules import CallRules
-from pml_gateway.policy.principal import Principal
+from pml_gateway.policy.principal import Principal, rights, with_rights
+from pml_gateway.policy.sets import Rights
 from pml_gateway.policy.view import View
 from pml_gateway.quotas import keep_latest
 from pml_gateway.telemetry.observe import searching
@@ -37,7 +38,8 @@ from pml_gateway.workflow.plan import limits_of
 
 MAX_VIEWS = 256
 MAX_LISTS = 64
-"""Remembered views and finished lists; the oldest go first."""
+MAX_RIGHTS = 4096
+"""Remembered views, finished lists, and rights of clients; the oldest go first."""
 
 MAX_PREPARED = 16
 """Views of the state before, the newest ones, that are made for the next one before it serves."""
@@ -106,11 +108,32 @@ class GatewayState:
     cached: ViewCache = field(default_factory=ViewCache)
     _instructions: dict[object, str] = field(default_factory=dict)
     _namespaces: dict[object, dict[str, Namespace]] = field(default_factory=dict)
+    _rights: dict[object, Rights | None] = field(default_factory=dict)
+    _settings: dict[object, Settings] = field(default_factory=dict)
 
     @property
     def knows_tools(self) -> bool:
         """Return True if a tool of any upstream is known; composite tools do not count."""
         return any(tool.upstream_id != COMPOSITES for tool in self.catalog.tools)
+
+    def with_current_rights(self, client: Principal) -> Principal | None:
+        """Return a client with the rights that it has now; None if it may no longer ask."""
+        key = (client.kind, client.shown, client.sets, client.client_name)
+        if key not in self._rights:
+            keep_latest(self._rights, key, rights(client, self.settings), MAX_RIGHTS)
+        given = self._rights[key]
+        return None if given is None else with_rights(client, given)
+
+    def settings_of(self, client: Principal) -> Settings:
+        """Return the settings with what the rights of this client replace."""
+        replaced = (client.rules.preset, client.rules.meta_tools, client.rules.direct_calls)
+        if not any(each is not None for each in replaced):
+            return self.settings
+        cached = self._settings.get(replaced)
+        if cached is None:
+            cached = self.settings.model_copy(update={"gateway": client.rules.replacing(self.settings.gateway)})
+            keep_latest(self._settings, replaced, cached, MAX_VIEWS)
+        return cached
 
     def view(self, client: Principal, *, inside: bool = False, for_apps: bool = False) -> View:
         """Tools that this client may see and call, or that steps of composite tools or user interfaces may call."""
@@ -159,10 +182,10 @@ class GatewayState:
 
     def instructions(self, view: View, mode: ExposureMode) -> str:
         """Return the instructions for a view's clients. Blocks the first time: call it in a thread."""
-        lists_search = lists_meta_tools(mode, self.settings.gateway)
+        lists_search = lists_meta_tools(mode, self.settings_of(view.client).gateway)
         cached = self._instructions.get((view, lists_search))
         if cached is None:
-            enabled = self.meta_tools_of(view).enabled(self.settings)
+            enabled = self.meta_tools_of(view).enabled(self.settings_of(view.client))
             can_search = lists_search and any(tool.name == "search_tools" for tool in enabled)
             budget = self.settings.gateway.instructions_tokens
             cached = instructions(self.systems(view), view.instructions, budget, can_search=can_search)
@@ -221,7 +244,7 @@ class GatewayState:
         self, view: View, mode: ExposureMode, intent: str | None, followed: Followed = NOTHING_FOLLOWED
     ) -> ModeExposure:
         """Return the list for this view in a mode. Blocks if an intent selects: call it in a thread then."""
-        settings, used, ownership = self.settings.gateway, self.used(view), self.catalog.ownership
+        settings, used, ownership = self.settings_of(view.client).gateway, self.used(view), self.catalog.ownership
         select = partial(self.select, view)
         return expose(mode, view.tools, select, settings, intent, used, ownership=ownership, followed=followed)
 
@@ -229,9 +252,11 @@ class GatewayState:
         """Return the visible tools found for an intent, as a list judges them. Blocks for milliseconds."""
         if self.index is None or not view.tools:
             return []
-        threshold, by = self.settings.gateway.hybrid.semantic_threshold, self.settings.search.ranking
+        hybrid, by = self.settings_of(view.client).gateway.hybrid, self.settings.search.ranking
         with searching():
-            found = self.index.select(intent, threshold=threshold, allowed=self._allowed(view), ranking=by)
+            found = self.index.select(
+                intent, threshold=hybrid.semantic_threshold, allowed=self._allowed(view), ranking=by
+            )
         tools = ((self.catalog.by_name(each.key), each) for each in found)
         return [JudgedTool(tool, each.score, each.cut) for tool, each in tools if tool is not None]
 
@@ -289,6 +314,8 @@ def successor(before: GatewayState, settings: Settings, catalog: Catalog) -> Gat
             settings=settings,
             lists=ListCache(),
             _instructions={},
+            _rights={},
+            _settings={},
             _namespaces=before._namespaces if grouped_alike else {},
         )
     else:

@@ -131,7 +131,7 @@ class ToolCall(Attempt):
         """Return the enabled meta-tool of this name, or of this alias if no tool has it."""
         context, name = self.context, self.name
         tool = context.meta_tools.find(name)
-        if tool is None or not tool.is_enabled(context.state.settings):
+        if tool is None or not tool.is_enabled(context.settings):
             return None
         return tool if name == tool.name or context.view.resolve(name) is None else None
 
@@ -148,7 +148,7 @@ class ToolCall(Attempt):
                 hint=f"open it by a tool of {self.server!r} first",
             )
             return CallRefusal(error, HidingRule.APPS)
-        if self.route == "direct" and self.context.state.settings.gateway.direct_calls == "listed":
+        if self.route == "direct" and self.context.settings.gateway.direct_calls == "listed":
             return await self._unlisted()
         return None
 
@@ -171,12 +171,12 @@ class ToolCall(Attempt):
 
     async def _unlisted(self) -> Decision:
         context, state, view = self.context, self.context.state, self.context.view
-        settings, history = state.settings.gateway, context.scope.history
+        settings, history = context.settings.gateway, context.scope.history
         mode = effective_mode(context.scope, settings)
         now = ListBasis(call_intent(context.scope, settings), followed(context.scope, settings))
         exposure = await expose(state, view, mode, now.intent, now.followed)
         if self.own is not None:
-            is_beside = not exposure.namespaces or self.own.beside_namespaces(state.settings, NO_SYSTEMS) is not None
+            is_beside = not exposure.namespaces or self.own.beside_namespaces(context.settings, NO_SYSTEMS) is not None
             is_listed = exposure.meta_tools and is_beside
         elif self.tool is None:
             is_listed = exposure.meta_tools and exposure.namespaces

@@ -53,12 +53,13 @@ async def _list_of_now(
 ) -> tuple[FinishedList, GatewayState]:
     """Return the list, and the state that it was made from."""
     state = await gateway.known_tools()
-    mode = effective_mode(scope, state.settings.gateway)
+    gateway_settings = state.settings_of(scope.client).gateway
+    mode = effective_mode(scope, gateway_settings)
     if (intent is not None or followed) and MODES[mode].reads_intent:
         state = await gateway.wait_for_search()
     view = state.view(scope.client)
     who = (scope.client.rules, state.catalog.visibility.group(scope.client.client_capabilities))
-    selects = state.settings.gateway.selects_by_intent(mode)
+    selects = gateway_settings.selects_by_intent(mode)
     intent, followed = (intent, followed) if selects else (None, NOTHING_FOLLOWED)
     key = (who, scope.shows_apps, mode, intent, version, followed)
     lists = state.lists.followed if followed else state.lists.whole if intent is None else state.lists.selected
@@ -108,7 +109,7 @@ async def expose(
     state: GatewayState, view: View, mode: ExposureMode, intent: str | None, followed: Followed = NOTHING_FOLLOWED
 ) -> ModeExposure:
     """Return the exposure of one mode; a search runs in a thread, the rest is cheap."""
-    if (intent is None and not followed) or not state.settings.gateway.selects_by_intent(mode):
+    if (intent is None and not followed) or not state.settings_of(view.client).gateway.selects_by_intent(mode):
         return state.expose(view, mode, intent)
     return await anyio.to_thread.run_sync(state.expose, view, mode, intent, followed)
 
@@ -136,10 +137,10 @@ def own_definitions(state: GatewayState, view: View, exposure: ModeExposure) -> 
     """Return the gateway's own tools of an exposure: meta-tools, or search and namespaces, sorted by name."""
     if not exposure.meta_tools:
         return []
-    meta_tools, systems = state.meta_tools_of(view), state.systems(view)
+    meta_tools, systems, settings = state.meta_tools_of(view), state.systems(view), state.settings_of(view.client)
     if not exposure.namespaces:
-        return meta_tools.definitions(state.settings, systems)
-    meta = meta_tools.definitions_beside_namespaces(state.settings, systems)
+        return meta_tools.definitions(settings, systems)
+    meta = meta_tools.definitions_beside_namespaces(settings, systems)
     return meta + [definition(namespace) for namespace in state.namespaces(view).values()]
 
 

@@ -12,6 +12,7 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from pml_gateway.config.load import LoadedSettings, load_settings, with_servers
+from pml_gateway.config.sets import check_sets, named_sets
 from pml_gateway.owner.answering import AskedOperation
 from pml_gateway.paths import PROJECT_NAME, Paths
 from pml_gateway.policy.principal import Principal, local_client
@@ -33,6 +34,7 @@ class Options(BaseModel):
     config: str | None = None
     mode: str | None = None
     preset: str | None = None
+    set: str | None = None
     log_level: str | None = None
     log_format: str | None = None
 
@@ -94,11 +96,13 @@ class Attachment:
         for name in _PLACES & environ.keys():
             # Relative paths start in the client's folder, not in the folder of this process.
             environ[name] = environ[name] and str(working_directory.path(environ[name]))
+        # Operations of the owner are those of no client.
+        sets = named_sets(hello.options.set, environ) if hello.operation is None else ()
         return cls(
             hello.version,
             hello.pid,
             # Only the bridge keeps the secret itself.
-            local_client(hashlib.sha256(hello.secret.encode()).hexdigest()[:24]),
+            local_client(hashlib.sha256(hello.secret.encode()).hexdigest()[:24], sets),
             working_directory,
             hello.options,
             hello.state,
@@ -174,6 +178,7 @@ class Attachment:
 
         Raises:
             ConfigurationError: the settings have problems, all of which it lists, or there are no servers.
+        UsageError: the client was started with a set that there is not.
         """
         loaded = load_settings(
             config_file=self.config_file,
@@ -183,4 +188,5 @@ class Attachment:
             environ=self.working_directory.environ,
             overrides=overrides,
         )
+        check_sets(self.client.sets, loaded.settings)
         return with_servers(loaded, self.identity)

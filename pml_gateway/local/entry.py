@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from pml_gateway.local.endpoint import Endpoint
 
-OPTIONS = ("config", "mode", "preset")
+OPTIONS = ("config", "mode", "preset", "set")
 """Options that a bridge passes on unread; with any other, the command line handles `pml serve`."""
 
 HOME_NAME = ".pml"
@@ -110,7 +110,8 @@ def plain_options(words: Sequence[str]) -> dict[str, str | None] | None:
             value = next(rest, "-")
             if value.startswith("-"):
                 return None
-        given[key] = value
+        # Several sets are one option for a bridge.
+        given[key] = f"{given[key]},{value}" if key == "set" and given[key] is not None else value
     return given
 
 

@@ -47,7 +47,7 @@ async def call_tool(context: CallContext, arguments: JsonObject, max_effect: Eff
     if not name:
         hint = f'write "name": "<tool>"; {search_hint(context.view, context.scope.client, context.state)}'
         raise InvalidInputError("name: the name of the tool to call is missing", hint=hint)
-    if any(name == tool.name for tool in context.meta_tools.enabled(context.state.settings)):
+    if any(name == tool.name for tool in context.meta_tools.enabled(context.settings)):
         raise InvalidInputError(
             f"{name} is a meta-tool",
             hint=f"call {name} itself, not through call_tool; a server's tool of that name is called as server:{name}",

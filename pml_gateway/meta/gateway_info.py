@@ -69,7 +69,7 @@ async def gateway_info(context: CallContext, arguments: JsonObject) -> JsonObjec
 
 
 async def _overview(context: CallContext) -> JsonObject:
-    settings = context.state.settings
+    settings = context.settings
     references = settings.references
     return {
         "mode": effective_mode(context.scope, settings.gateway).value,

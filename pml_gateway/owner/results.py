@@ -166,6 +166,57 @@ class Started(TypedDict):
     starting: list[str]
 
 
+class SetRow(TypedDict):
+    """Set of the configuration: what it says, who is given it, and how many tools a client with it alone sees."""
+
+    name: str
+    include: list[str]
+    exclude: list[str]
+    effects: list[str]
+    mode: str | None
+    preset: str | None
+    intent: str | None
+    given_to: list[str]
+    tools: int
+
+
+class ListedSets(TypedDict):
+    """Sets of the configuration."""
+
+    sets: list[SetRow]
+
+
+class Decided(TypedDict):
+    """Tool, prompt, resource or template, whether a client sees it, the rule that decided, and the keys that have it.
+
+    `effect` is None for all but tools.
+    """
+
+    name: str
+    kind: str
+    server: str
+    effect: str | None
+    visible: bool
+    rule: str
+    keys: list[str]
+
+
+class TriedClient(TypedDict):
+    """Rights of a client, with the decision on each thing asked about; `groups` are keys of sets that it has together.
+
+    A thing must be given by each group.
+    """
+
+    client: str
+    roles: list[str]
+    groups: list[list[str]]
+    mode: str
+    intent: str | None
+    meta_tools: list[str]
+    direct_calls: str
+    decided: list[Decided]
+
+
 class StarterQueries(TypedDict):
     """Rows of a file of queries."""
 

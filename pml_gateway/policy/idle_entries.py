@@ -80,7 +80,11 @@ def _idle(settings: Settings, catalog: Catalog, pins: Mapping[str, ServerPins]) 
         if gives:
             idle = without_grants(entries, catalog.tools, catalog.ownership)
         else:
-            idle = {entry: [] for entry in unmatched(entries, catalog.tools) if not _denies_meta_tool(key, entry)}
+            idle = {
+                entry: []
+                for entry in unmatched(entries, catalog.tools, catalog.ownership.ids)
+                if not _denies_meta_tool(key, entry)
+            }
         for entry, named in idle.items():
             patterns = compile_patterns([entry])
             rules = compile_grants([entry], catalog.ownership) if gives else patterns
@@ -93,4 +97,4 @@ def _idle(settings: Settings, catalog: Catalog, pins: Mapping[str, ServerPins]) 
 
 def _denies_meta_tool(key: str, entry: str) -> bool:
     """Return True if an entry hides a meta-tool from a client; the blacklist applies to servers' tools only."""
-    return key.startswith("clients.") and about_meta_tools([entry]).matches_any(META_TOOLS)
+    return key.startswith(("clients.", "sets.")) and about_meta_tools([entry]).matches_any(META_TOOLS)

@@ -9,6 +9,7 @@ from typing import assert_never
 
 from pml_gateway.config.settings import Settings
 from pml_gateway.policy.rules import EVERYTHING, Rules
+from pml_gateway.policy.sets import Rights, given_sets, rights_of, roles_of
 from pml_gateway.quotas import quota_key_of_address
 from pml_gateway.types import ExposureMode
 
@@ -32,8 +33,10 @@ class PrincipalKind(StrEnum):
 class Principal:
     """The client of a request: its rules, and the mode, intent and roles (by name) that its owner set for it.
 
-    `client_capabilities` are the questions that its client supports, by which some servers choose their offers. What it
-    holds is counted for `quota_key`: its own id, or that of all without a key at its address.
+    `sets` are the names of those that a local client was started with. `client_name` is what it calls itself, by which
+    its owner may narrow what it sees. `client_capabilities` are the questions that its client supports, by which some
+    servers choose their offers. What it holds is counted for `quota_key`: its own id, or that of all without a key at
+    its address.
     """
 
     id: str
@@ -42,6 +45,8 @@ class Principal:
     mode: ExposureMode | None = None
     intent: str | None = None
     roles: tuple[str, ...] = ()
+    sets: tuple[str, ...] = ()
+    client_name: str = ""
     client_capabilities: str = ""
     quota_key: str = ""
 
@@ -85,9 +90,9 @@ ANONYMOUS = Principal("anonymous", PrincipalKind.ANONYMOUS)
 """All HTTP requests without a key and a session, if no keys are configured."""
 
 
-def local_client(name: str) -> Principal:
-    """Return one of several local clients, with the rights of `LOCAL`."""
-    return Principal(f"{LOCAL.id}:{name}", PrincipalKind.LOCAL)
+def local_client(name: str, sets: tuple[str, ...] = ()) -> Principal:
+    """Return one of several local clients, with these sets, or with the rights of `LOCAL` if there are none."""
+    return Principal(f"{LOCAL.id}:{name}", PrincipalKind.LOCAL, sets=sets)
 
 
 @lru_cache(4096)
@@ -103,12 +108,36 @@ def anonymous_session(session_id: str, quota_key: str = "") -> Principal:
 
 def configured(settings: Settings) -> dict[str, Principal]:
     """Return the principals that have a key, by their names in the configuration."""
-    return {
-        name: Principal(
-            f"{_CONFIGURED}{name}", PrincipalKind.CLIENT, Rules(entry.allow, entry.deny), entry.mode, entry.intent
-        )
-        for name, entry in settings.clients.items()
-    }
+    holders = {name: Principal(f"{_CONFIGURED}{name}", PrincipalKind.CLIENT) for name in settings.clients}
+    return {name: now for name, holder in holders.items() if (now := current(holder, settings)) is not None}
+
+
+def rights(principal: Principal, settings: Settings) -> Rights | None:
+    """Return the rights of a client under these settings; None if it may no longer ask."""
+    entry: str | None = None
+    match principal.kind:
+        case PrincipalKind.CLIENT if principal.shown not in settings.clients:
+            return None
+        case PrincipalKind.CLIENT:
+            entry = principal.shown
+        case PrincipalKind.ANONYMOUS if settings.requires_keys:
+            return None
+        case PrincipalKind.LOCAL | PrincipalKind.ANONYMOUS:
+            pass
+        case PrincipalKind.OWNER | PrincipalKind.USER:
+            return None if settings.requires_keys else Rights(principal.rules, principal.mode, principal.intent)
+        case _ as unknown:
+            assert_never(unknown)
+    groups = given_sets(settings, entry, principal.sets, principal.client_name)
+    return rights_of(groups, roles_of(settings, entry))
+
+
+def with_rights(principal: Principal, given: Rights) -> Principal:
+    """Return a principal with the rights that it has now."""
+    now = (given.rules, given.mode, given.intent, given.roles)
+    if now == (principal.rules, principal.mode, principal.intent, principal.roles):
+        return principal
+    return replace(principal, rules=given.rules, mode=given.mode, intent=given.intent, roles=given.roles)
 
 
 def named(name: str, settings: Settings) -> Principal | None:
@@ -120,7 +149,5 @@ def named(name: str, settings: Settings) -> Principal | None:
 
 def current(principal: Principal, settings: Settings) -> Principal | None:
     """Return the principal of long-lived state under the current settings; None if it may no longer ask."""
-    if principal.kind is PrincipalKind.CLIENT:
-        now = configured(settings).get(principal.shown)
-        return None if now is None else replace(now, client_capabilities=principal.client_capabilities)
-    return None if settings.requires_keys and principal.kind is not PrincipalKind.LOCAL else principal
+    given = rights(principal, settings)
+    return None if given is None else with_rights(principal, given)

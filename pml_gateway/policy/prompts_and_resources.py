@@ -11,8 +11,8 @@ from typing import Protocol
 
 from pml_gateway.catalog.prompts_and_resources import Offer, OfferKind, OfferTable, Route, split_public_uri
 from pml_gateway.catalog.uris import canonical, readings, unusable, without_user
-from pml_gateway.exposure.patterns import ToolGrants, ToolPatterns
-from pml_gateway.policy.rules import HidingRule
+from pml_gateway.exposure.patterns import ToolPatterns
+from pml_gateway.policy.rules import CompiledGrants, HidingRule
 
 _ADDRESS = r"\[[0-9a-f.]*:[0-9a-f.]*:[0-9a-f:.]*\](?=[:/?#]|$)"
 _GLOB = re.compile(rf"\*|\?|(?!{_ADDRESS})\[!?\]?[^\]]*\]", re.IGNORECASE)
@@ -36,7 +36,7 @@ class OfferView:
     def __init__(
         self,
         table: OfferTable,
-        allow: ToolGrants,
+        allow: CompiledGrants,
         denied: Sequence[ToolPatterns],
         absent: frozenset[tuple[str, str]] = frozenset(),
     ) -> None:
@@ -44,7 +44,7 @@ class OfferView:
         self._allow = allow
         self._denied = denied
         self._absent = absent
-        self._allowed_uris = UriRules(allow, table.lookalikes)
+        self._allowed_uris = [[UriRules(each, table.lookalikes) for each in group] for group in allow.of_offers]
         self._denied_uris = [UriRules(patterns, table.lookalikes, takes_bare=True) for patterns in denied]
 
     @property
@@ -61,7 +61,7 @@ class OfferView:
         taken_for = readings(name)
         if self._is_absent(upstream_id, name, taken_for):
             return HidingRule.CAPABILITIES
-        if not self._allowed_uris.cover(upstream_id, name):
+        if not all(any(rules.cover(upstream_id, name) for rules in group) for group in self._allowed_uris):
             return HidingRule.NOT_ALLOWED
         refused = {name, canonical(name), *taken_for, *map(without_user, taken_for), *_addressed({name, *taken_for})}
         denied = zip(self._denied_uris, (HidingRule.DENIED, HidingRule.BLACKLISTED), strict=False)
@@ -71,7 +71,9 @@ class OfferView:
         """Return True if the client may see anything of an upstream whose listing is not known yet."""
         starts = [f"{upstream_id}{separator}" for separator in (":", "__")]
         is_denied = any(patterns.matches_any(starts) for patterns in self._denied)
-        return not is_denied and self._allow.may_admit(upstream_id)
+        return not is_denied and all(
+            any(grants.may_admit(upstream_id) for grants in group) for group in self._allow.of_offers
+        )
 
     def listed(self, kind: OfferKind) -> tuple[Offer, ...]:
         """Return the visible offers of one kind, in catalog order."""

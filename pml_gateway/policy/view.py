@@ -57,8 +57,8 @@ class View:
         inside: bool = False,
         for_apps: bool = False,
     ) -> None:
-        allow = client.rules.grants(catalog.ownership)
-        deny, denied = client.rules.denials, compile_patterns(blacklist)
+        allow, servers = client.rules.compiled(catalog.ownership), catalog.ownership.ids
+        deny, denied = compile_patterns(client.rules.deny, servers), compile_patterns(blacklist, servers)
         absent = catalog.visibility.absent_for(client.client_capabilities)
         self.catalog = catalog
         self.client = client
@@ -98,11 +98,13 @@ class View:
             (HidingRule.BLACKLISTED, self._blacklisted),
             (HidingRule.DENIED, self.client.rules.deny),
         ):
-            pattern = next((entry for entry in entries if compile_patterns([entry]).matches(tool)), None)
+            servers = self.catalog.ownership.ids
+            pattern = next((entry for entry in entries if compile_patterns([entry], servers).matches(tool)), None)
             if pattern is not None:
                 return Exclusion(tool, rule, pattern)
         if not self._allow.admits(tool):
-            return Exclusion(tool, HidingRule.NOT_ALLOWED)
+            is_given = self._allow.admits(tool, of_any_effect=True)
+            return Exclusion(tool, HidingRule.EFFECT if is_given else HidingRule.NOT_ALLOWED)
         if tool.hidden and not self.inside:
             return Exclusion(tool, HidingRule.HIDDEN)
         if tool.app_only is not self.for_apps:

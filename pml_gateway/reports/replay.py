@@ -241,7 +241,7 @@ class _Side:
         """Return the tool's place among the first hits of `search_tools`, if it is there."""
         own = self._own(client)
         search_tools = self._state.meta_tools_of(self._state.view(own)).find("search_tools")
-        is_enabled = search_tools is not None and search_tools.is_enabled(self._state.settings)
+        is_enabled = search_tools is not None and search_tools.is_enabled(self._state.settings_of(own))
         if not is_enabled or not self._exposed(own, None)[0].meta_tools:
             return None
         if (own, query) not in self._ranks:

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from statistics import median
-from typing import Any, TypedDict
+from typing import TypedDict
 
 import anyio.to_thread
 
 from pml_gateway.catalog.model import CatalogTool
 from pml_gateway.catalog.wire import encode
-from pml_gateway.config.presets import PRESET_NAMES, load_preset
-from pml_gateway.config.settings import GatewaySection
+from pml_gateway.config.presets import PRESET_NAMES, with_preset
 from pml_gateway.exposure.token_count import TOKENIZER, count_definition_tokens, count_tokens
 from pml_gateway.gateway.calling import Caller
 from pml_gateway.gateway.gateway import Gateway
@@ -82,20 +81,12 @@ class PresetCost(TypedDict):
 
 
 def _cost(state: GatewayState, name: str, intent: str | None, sample: Sample | None) -> PresetCost:
-    written = load_preset(name).values["gateway"]
-    section = GatewaySection.model_validate(_overlaid(state.settings.gateway.model_dump(), written))
+    section = with_preset(state.settings.gateway, name)
     settings = state.settings.model_copy(update={"gateway": section})
     mode = section.tools_exposure
     cost = _typical(replace(state, settings=settings), mode, intent, sample)
     is_sampled = intent is None and sample is not None and section.selects_by_intent(mode)
     return {"preset": name, "tools": cost.tools, "tokens": cost.tokens, "is_sampled": is_sampled}
-
-
-def _overlaid(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
-    merged = dict(below)
-    for key, value in above.items():
-        merged[key] = _overlaid(merged[key], value) if isinstance(value, Mapping) else value
-    return merged
 
 
 class ServerCost(TypedDict):

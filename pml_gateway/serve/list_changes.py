@@ -34,7 +34,6 @@ from pml_gateway.gateway.updates import Announced
 from pml_gateway.log import ThrottledWarning, get_logger
 from pml_gateway.mcp.listing import ListKind
 from pml_gateway.mcp.sdk import connection_of
-from pml_gateway.policy.principal import current
 from pml_gateway.quotas import Holdings
 from pml_gateway.signal import CoalescedSignal
 
@@ -277,7 +276,7 @@ class Subscribers:
 
     def _now(self, scope: RequestScope) -> RequestScope | None:
         """Return the scope with the rights that its client has now; None where it has none."""
-        client = current(scope.client, self._gateway.state.settings)
+        client = self._gateway.state.with_current_rights(scope.client)
         return None if client is None else replace(scope, client=client)
 
     async def _shows(self, subscriber: _Subscriber, upstream_id: str, kind: ListKind) -> bool:

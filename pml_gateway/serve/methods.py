@@ -11,7 +11,7 @@ from __future__ import annotations
 import time
 from collections.abc import Awaitable, Callable, Iterable
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Protocol, cast
 
@@ -24,9 +24,10 @@ from pydantic import BaseModel
 from pml_gateway.delivery import DELIVERY
 from pml_gateway.errors import ErrorCode
 from pml_gateway.gateway.gateway import Gateway
-from pml_gateway.gateway.request import CONNECTION, Context, scoped
+from pml_gateway.gateway.request import CONNECTION, Context, given_name, scoped
 from pml_gateway.mcp.capabilities import is_of_protocol
 from pml_gateway.mcp.sdk import OpenTelemetryMiddleware
+from pml_gateway.policy.principal import Principal
 from pml_gateway.telemetry.events import INPUT_REQUIRED, PROTOCOL_ERROR, RequestEnded, code_of, outcome_of
 from pml_gateway.telemetry.spans import Spans, continuing
 from pml_gateway.telemetry.trace import CURRENT_TRACE, Trace, new_request_id, trace_parent
@@ -83,6 +84,7 @@ class Dispatch:
         spans: Spans | None,
     ) -> None:
         self._methods = {method.name: method for method in methods}
+        self._gateway = gateway
         self._events = gateway.events
         self._in_flight = gateway.calls.counted
         self._admission = admission
@@ -104,6 +106,7 @@ class Dispatch:
     async def __call__(self, ctx: ServerRequestContext[Any, Any], call_next: CallNext) -> HandlerResult:
         """Serve one message."""
         request = scoped(ctx)
+        request.scope.client = self._with_rights(request)
         method = self._methods.get(ctx.method) or self._methods[OTHER]
         # The message's own trace context is closer to its cause than that of the HTTP request around it.
         parent, in_meta = request.scope.parent, trace_parent(ctx.meta)
@@ -140,6 +143,14 @@ class Dispatch:
                 self._events.publish(RequestEnded(ctx.method, client, code, time.perf_counter() - started))
             DELIVERY.reset(delivery)
             CURRENT_TRACE.reset(token)
+
+    def _with_rights(self, ctx: Context) -> Principal:
+        """Return the client with the rights that it has now, narrowed by the name that it gives itself."""
+        client, state = ctx.scope.client, self._gateway.state
+        if state.settings.gateway.sets_by_client_name:
+            client = replace(client, client_name=given_name(ctx))
+        # Requests that are under way when a key is taken away are ended by the transport.
+        return state.with_current_rights(client) or client
 
     async def _serve(
         self, method: Method, trace: Trace, call_next: CallNext, ctx: ServerRequestContext[Any, Any]

@@ -122,7 +122,7 @@ def method_table(
         is_asked = intent != call_intent(scope, settings)
         follows = NOTHING_FOLLOWED if is_asked else followed(scope, settings)
         finished = await list_tools(gateway, scope, intent, ctx.protocol_version, follows)
-        if "cacheScope" in answer and (intent is not None or gateway.state.settings.requires_keys):
+        if "cacheScope" in answer and (intent is not None or gateway.state.settings.tells_clients_apart):
             answer = {**answer, "cacheScope": "private"}
         if scope.history is not None:
             scope.history.given = ListBasis(intent, follows)

@@ -22,6 +22,7 @@ from pml_gateway.clients.instructions import InstructionsEdit, added, instructio
 from pml_gateway.clients.model import KnownClient, Scope
 from pml_gateway.clients.own import OwnEntry, http_entry, stdio_entry
 from pml_gateway.clients.places import Surroundings
+from pml_gateway.config.sets import check_sets
 from pml_gateway.config.settings import CALLS_BY_EFFECT, HttpSettings, Settings
 from pml_gateway.docs import agents_lines
 from pml_gateway.errors import ConfigurationError, GatewayError, UsageError
@@ -153,6 +154,7 @@ def own_entry(
     *,
     http: bool,
     as_client: str | None,
+    sets: Sequence[str],
     write_key: bool,
     calls_by_effect: bool | None = None,
 ) -> OwnEntry:
@@ -163,6 +165,7 @@ def own_entry(
         settings: those of the gateway.
         http: connect by URL.
         as_client: the entry of `clients:` whose key it uses.
+        sets: the sets that it is started with.
         write_key: write the key itself where the client reads no variables.
         calls_by_effect: whether this client gets the tools that call up to an effect; None: as its entry has it.
 
@@ -173,10 +176,13 @@ def own_entry(
     pin = pins(settings)
     if calls_by_effect and (reason := why_no_calls_by_effect(settings, http=http)):
         raise UsageError(f"--calls-by-effect has no effect: {reason}", hint="pml docs meta-tools says more")
+    check_sets(sets, settings)
+    if http and sets:
+        raise UsageError("--set is for stdio", hint="over HTTP, sets belong to a key: clients.<name>.sets")
     if http:
         return http_entry(client, settings, client_key=as_client, write_key=write_key, pin=pin)
     meta_tools = None if calls_by_effect is None else with_calls_by_effect(settings) if calls_by_effect else ()
-    return stdio_entry(client, pin=pin, meta_tools=meta_tools)
+    return stdio_entry(client, pin=pin, meta_tools=meta_tools, sets=sets)
 
 
 def with_calls_by_effect(settings: Settings) -> tuple[str, ...]:

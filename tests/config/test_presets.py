@@ -53,6 +53,8 @@ def test_the_exposure_keys_are_all_keys_that_decide_what_is_listed() -> None:
         "direct_calls",
         "instructions_tokens",
         "blacklisted_tools",
+        "sets",
+        "sets_by_client_name",
         "hybrid.whitelisted_tools",
     }
     known = {".".join(map(str, path)) for path, _ in leaves(GatewaySection().model_dump())}

@@ -248,7 +248,7 @@ def test_nothing_an_untrusted_file_says_widens_the_exposure(
     file = tmp_path / ".pml.yaml"
     file.write_text(json.dumps({"gateway": project}))
 
-    layer = project_layer(file, TrustStore(tmp_path / "trust.json"), gateway).layer
+    layer = project_layer(file, TrustStore(tmp_path / "trust.json"), gateway, {}).layer
 
     asked = layer.values.get("gateway", {})
     narrowed = GatewaySection.model_validate(

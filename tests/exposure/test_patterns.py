@@ -147,7 +147,8 @@ def test_entries_that_give_nothing_say_which_tools_they_name() -> None:
 
 
 def test_entries_without_a_tool_are_named() -> None:
-    assert unmatched(["fs:*", "fs:read", "gti:*", "*"], CATALOG.tools) == ["fs:read", "gti:*"]
+    assert unmatched(["fs:*", "fs:read", "gti:*", "*", "fs"], CATALOG.tools, ()) == ["fs:read", "gti:*", "fs"]
+    assert unmatched(["fs", "gti"], CATALOG.tools, ("fs",)) == ["gti"]
 
 
 @given(entries=st.lists(st.text(st.sampled_from("fsgitread_:*?[]!-^|()\\+."), max_size=8), max_size=6))

@@ -8,10 +8,11 @@ import pytest
 
 from pml_gateway.catalog.ownership import Ownership
 from pml_gateway.catalog.prompts_and_resources import build_offers
-from pml_gateway.exposure.patterns import compile_grants, compile_patterns
+from pml_gateway.exposure.patterns import compile_patterns
 from pml_gateway.mcp.capabilities import ServerCapabilities
 from pml_gateway.mcp.listing import Offers
 from pml_gateway.policy.prompts_and_resources import OfferView
+from tests.support.principals import granting
 
 
 def offers(*uris: str, template: str = "") -> Offers:
@@ -27,7 +28,7 @@ def asked(
     uri: str, upstreams: dict[str, Offers], allow: Sequence[str] = ("*",), deny: Sequence[str] = ()
 ) -> list[tuple[str, str]]:
     ownership = Ownership(tuple(upstreams))
-    view = OfferView(build_offers(upstreams), compile_grants(allow, ownership), (compile_patterns(deny),))
+    view = OfferView(build_offers(upstreams), granting(allow, ownership), (compile_patterns(deny),))
     return [(route.upstream_id, route.uri) for route in view.routes(uri)]
 
 

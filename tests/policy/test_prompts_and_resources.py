@@ -6,10 +6,11 @@ import pytest
 
 from pml_gateway.catalog.ownership import Ownership
 from pml_gateway.catalog.prompts_and_resources import OfferKind, build_offers
-from pml_gateway.exposure.patterns import compile_grants, compile_patterns
+from pml_gateway.exposure.patterns import compile_patterns
 from pml_gateway.mcp.capabilities import ServerCapabilities
 from pml_gateway.mcp.listing import Offers
 from pml_gateway.policy.prompts_and_resources import OfferView
+from tests.support.principals import granting
 
 URIS = ("file:///pub/x", "file:///pub/dir/", "file:///etc/passwd", "dir://x/", "urn:a:1")
 FILES = Offers(
@@ -21,7 +22,7 @@ FILES = Offers(
 
 def view(allow: list[str], *denied: str) -> OfferView:
     table = build_offers({"fs": FILES, "other": FILES})
-    allowed = compile_grants(allow, Ownership(("fs", "other")))
+    allowed = granting(allow, Ownership(("fs", "other")))
     return OfferView(table, allowed, (compile_patterns(denied),))
 
 

@@ -12,10 +12,11 @@ from hypothesis import strategies as st
 from pml_gateway.catalog.ownership import Ownership
 from pml_gateway.catalog.prompts_and_resources import OfferKind, Route, build_offers
 from pml_gateway.catalog.uris import MAX_URI, canonical, readings
-from pml_gateway.exposure.patterns import compile_grants, compile_patterns
+from pml_gateway.exposure.patterns import compile_patterns
 from pml_gateway.mcp.capabilities import ServerCapabilities
 from pml_gateway.mcp.listing import Offers
 from pml_gateway.policy.prompts_and_resources import OfferView
+from tests.support.principals import granting
 from tests.support.uris import file_of, node_readers, path_after_decoding, path_in_python, variation
 
 DENIED = "file:///srv/private/x"
@@ -33,7 +34,7 @@ def offering(*uris: str, templates: tuple[str, ...] = ()) -> Offers:
 
 def view(*denied: str, allow: tuple[str, ...] = ("*",), offers: Offers | None = None) -> OfferView:
     table = build_offers({"fs": offers or offering(templates=("file:///{+path}",))})
-    return OfferView(table, compile_grants(allow, OWNERSHIP), (compile_patterns(denied),))
+    return OfferView(table, granting(allow, OWNERSHIP), (compile_patterns(denied),))
 
 
 @pytest.fixture(scope="module")
@@ -200,7 +201,7 @@ def test_lookalikes_that_a_server_lists_stay_apart() -> None:
 def test_what_is_there_for_others_only_is_hidden_in_every_spelling_and_nothing_else() -> None:
     table = build_offers({"fs": offering("note://a#1", "note://a#2", "file:///a")})
     seen = OfferView(
-        table, compile_grants(["*"], OWNERSHIP), (), absent=frozenset({("fs", "note://a#1"), ("fs", "file:///a")})
+        table, granting(["*"], OWNERSHIP), (), absent=frozenset({("fs", "note://a#1"), ("fs", "file:///a")})
     )
     assert seen.routes("note://a#1") == []
     assert seen.routes("note://a") == []

@@ -14,10 +14,11 @@ from hypothesis import strategies as st
 from pml_gateway.catalog.ownership import Ownership
 from pml_gateway.catalog.prompts_and_resources import OfferKind, build_offers
 from pml_gateway.catalog.uris import canonical, readings
-from pml_gateway.exposure.patterns import compile_grants, compile_patterns
+from pml_gateway.exposure.patterns import compile_patterns
 from pml_gateway.mcp.capabilities import ServerCapabilities
 from pml_gateway.mcp.listing import Offers
 from pml_gateway.policy.prompts_and_resources import OfferView
+from tests.support.principals import granting
 from tests.support.uris import node_readers, web_variation
 
 pytestmark = pytest.mark.field("A3")
@@ -31,7 +32,7 @@ def view(*denied: str, allow: tuple[str, ...] = ("*",), templates: tuple[str, ..
         templates=tuple({"uriTemplate": each} for each in templates), capabilities=ServerCapabilities({"resources": {}})
     )
     table = build_offers({"web": offers})
-    return OfferView(table, compile_grants(allow, OWNERSHIP), (compile_patterns(denied),))
+    return OfferView(table, granting(allow, OWNERSHIP), (compile_patterns(denied),))
 
 
 @pytest.fixture(scope="module")
@@ -200,7 +201,7 @@ def test_a_url_that_no_parser_of_the_web_reads_leads_nowhere_unless_it_is_listed
     assert view().routes(uri) == []
     assert view().routes(f"pml://web/{uri}") == []
     offers = Offers(resources=({"uri": uri},), capabilities=ServerCapabilities({"resources": {}}))
-    listing = OfferView(build_offers({"web": offers}), compile_grants(("*",), OWNERSHIP), ())
+    listing = OfferView(build_offers({"web": offers}), granting(("*",), OWNERSHIP), ())
     assert [route.uri for route in listing.routes(uri)] == [uri]
 
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
+from pml_gateway.catalog.ownership import Ownership
 from pml_gateway.policy.principal import Principal, PrincipalKind
-from pml_gateway.policy.rules import Rules
+from pml_gateway.policy.rules import CompiledGrants, Grant, Rules
 
 
 def principal(
@@ -17,4 +19,9 @@ def principal(
     **others: Any,
 ) -> Principal:
     """Return the principal with these rules, by default the holder of a key."""
-    return Principal(principal_id, kind, Rules(allow, deny), **others)
+    return Principal(principal_id, kind, Rules(((Grant(allow),),), deny), **others)
+
+
+def granting(entries: Sequence[str], ownership: Ownership) -> CompiledGrants:
+    """Return what these entries give."""
+    return Rules(((Grant(tuple(entries)),),)).compiled(ownership)

@@ -40,6 +40,8 @@ class Renaming:
             entry: a name or a glob.
             takes_away: the rule denies; it is about every server that has such a name.
         """
+        if entry == self.before:
+            return (self.now, entry) if takes_away else (self.now,)
         is_of_another = self._is_of_another(entry)
         if is_of_another and not takes_away:
             return (entry,)
@@ -84,7 +86,7 @@ class Renaming:
 
 def mentions(values: Mapping[str, Any], name: str) -> list[KeyPath]:
     """Return the rules and steps of a file that begin with a server's name."""
-    return [path for path, text, _ in _tool_names(values) if text.startswith((f"{name}:", f"{name}__"))]
+    return [path for path, text, _ in _tool_names(values) if text == name or text.startswith((f"{name}:", f"{name}__"))]
 
 
 def _rests(pattern: str, start: str) -> frozenset[str]:
@@ -108,12 +110,15 @@ def _tool_names(values: Mapping[str, Any]) -> Iterator[tuple[KeyPath, str, bool]
         if not isinstance(value, str):
             continue
         match path:
-            case ("gateway", "blacklisted_tools", int()) | ("clients", _, "deny", int()):
+            case (
+                ("gateway", "blacklisted_tools", int()) | ("clients", _, "deny", int()) | ("sets", _, "exclude", int())
+            ):
                 yield path, value.strip(), True
             case (
                 ("gateway", "hybrid", "whitelisted_tools", int())
                 | ("gateway", "namespaces", "groups", _, int())
                 | ("clients", _, "allow", int())
+                | ("sets", _, "include", int())
                 | ("workflows", _, "steps", int(), "tool")
             ):
                 yield path, value.strip(), False

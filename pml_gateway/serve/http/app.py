@@ -283,7 +283,9 @@ class HttpApp:
             await self._sessions.bind(session_id, request_scope)
 
     def _follow_clients(self, before: GatewayState, after: GatewayState) -> None:
-        if after.settings.clients == before.settings.clients:
+        was, now = configured(before.settings), configured(after.settings)
+        keys = [{name: entry.key for name, entry in each.settings.clients.items()} for each in (before, after)]
+        if was == now and keys[0] == keys[1]:
             return
         try:
             self._authenticator = Authenticator(after.settings, self._environ)
@@ -291,8 +293,7 @@ class HttpApp:
             logger.error("client keys unchanged: %s", error)
             return
         self._visitors.expected = self._authenticator.quota_keys
-        was, now = before.settings.clients, after.settings.clients
-        changed = {each.id for name, each in configured(before.settings).items() if now.get(name) != was[name]}
+        changed = {each.id for name, each in was.items() if now.get(name) != each or keys[0][name] != keys[1].get(name)}
         changed |= {ANONYMOUS.id} if after.settings.requires_keys and not before.settings.requires_keys else set()
         for cancel_scope, owner in list(self._requests.items()):
             # Streams of notices would go on with the rights of before.

@@ -1,0 +1,56 @@
+"""Names of sets and roles, where they are written: in settings, and for a client that is started with some."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+
+from pml_gateway.config.layers import KeyPath
+from pml_gateway.config.settings import Settings
+from pml_gateway.errors import UsageError
+from pml_gateway.text import suggestion
+
+VARIABLE = "PML_SET"
+"""Names the sets of a client that is started without `--set`."""
+
+MAX_SHOWN = 60
+"""Characters of an unknown name that a message repeats."""
+
+
+def named_sets(option: str | None, environ: Mapping[str, str]) -> tuple[str, ...]:
+    """Return the names of the sets that a client over stdio is started with."""
+    given = (environ.get(VARIABLE) or None) if option is None else option
+    if given is None:
+        return ()
+    # An option that says nothing, as of a variable that is not set, must not open everything: no set is named so.
+    return tuple(dict.fromkeys(name for each in given.split(",") if (name := each.strip()))) or (given,)
+
+
+def check_sets(names: Iterable[str], settings: Settings) -> None:
+    """Refuse a name of a set that there is not.
+
+    Raises:
+        UsageError: it names the nearest.
+    """
+    for name in names:
+        if name not in settings.sets:
+            raise UsageError(f"--set or {VARIABLE}: {_unknown('set', name, settings.sets)}", hint="see: pml sets list")
+
+
+def unknown_names(settings: Settings) -> Iterator[tuple[KeyPath, str]]:
+    """Yield each key with the name of a set or role that there is not, and what is wrong with it."""
+    sets: dict[KeyPath, tuple[str, ...]] = {("gateway", "sets"): settings.gateway.sets}
+    for pattern, names in settings.gateway.sets_by_client_name.items():
+        sets["gateway", "sets_by_client_name", pattern] = names
+    for name, role in settings.roles.items():
+        sets["roles", name, "sets"] = role.sets
+    for name, client in settings.clients.items():
+        sets["clients", name, "sets"] = client.sets
+        for each in client.roles:
+            if each not in settings.roles:
+                yield ("clients", name, "roles"), _unknown("role", each, settings.roles)
+    for path, names in sets.items():
+        yield from ((path, _unknown("set", name, settings.sets)) for name in names if name not in settings.sets)
+
+
+def _unknown(kind: str, name: str, known: Iterable[str]) -> str:
+    return f"no {kind} {name[:MAX_SHOWN]!r}{suggestion(name, known)}; known are {', '.join(known) or 'none'}"
