@@ -640,6 +640,7 @@ class RoleSettings(Section):
     direct_calls: DirectCalls | None = Field(
         default=None, description="instead of `gateway.direct_calls`; of several roles, `listed` wins"
     )
+    limits: Limits = Field(default=Limits(), description="of each of its clients")
 
 
 class ClientSettings(Section):

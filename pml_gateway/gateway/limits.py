@@ -163,6 +163,8 @@ def _limits_of(attempt: Attempt) -> Iterator[AppliedLimit]:
     places: list[tuple[str, Limits]] = [("limits", settings.limits)]
     if client.kind is PrincipalKind.CLIENT and (entry := settings.clients.get(client.shown)) is not None:
         places.append((f"clients.{client.shown}.limits", entry.limits))
+    roles = {name: role for name in client.roles if (role := settings.roles.get(name)) is not None}
+    places += [(f"roles.{name}.limits", role.limits) for name, role in roles.items()]
     for limit in strictest(places, ("client", client.quota_key)):
         if attempt.is_outermost if limit.kind is LimitKind.TOKENS else is_call:
             yield limit

@@ -65,6 +65,22 @@ def code(result: Mapping[str, Any]) -> str:
     return "OK" if error is None else str(error["code"])
 
 
+async def test_of_the_limits_of_a_client_and_its_roles_the_strictest_holds_for_each_client(tmp_path: Path) -> None:
+    given = {
+        "ada": {"key": "${env:ADA}", "roles": ["calm", "calmer"], "limits": {"calls_per_minute": 3}},
+        "bob": {"key": "${env:BOB}", "roles": ["calm"]},
+    }
+    roles = {
+        "calm": {"sets": ["all"], "limits": {"calls_per_minute": 2}},
+        "calmer": {"sets": ["all"], "limits": {"calls_per_minute": 1}},
+    }
+    async with limited(tmp_path, clients=given, sets={"all": {}}, roles=roles) as served:
+        of_ada = [await served.call("up__look", key=ADA) for _ in range(2)]
+        of_bob = [await served.call("up__look", key=BOB) for _ in range(3)]
+    assert [code(each) for each in (*of_ada, *of_bob)] == ["OK", "RATE_LIMITED", "OK", "OK", "RATE_LIMITED"]
+    assert "roles.calmer.limits.calls_per_minute" in of_ada[1]["structuredContent"]["error"]["hint"]
+
+
 async def test_a_client_over_its_limit_is_told_which_and_when_and_others_go_on(tmp_path: Path) -> None:
     server = upstream()
     async with limited(tmp_path, server, clients=clients({"calls_per_minute": 2})) as served:
