@@ -13,11 +13,13 @@ from pml_gateway.catalog.model import CatalogTool
 from pml_gateway.catalog.wire import encode
 from pml_gateway.config.presets import PRESET_NAMES, with_preset
 from pml_gateway.exposure.token_count import TOKENIZER, count_definition_tokens, count_tokens
+from pml_gateway.gateway.call import CallContext
 from pml_gateway.gateway.calling import Caller
 from pml_gateway.gateway.gateway import Gateway
 from pml_gateway.gateway.request import CallOptions, RequestScope
 from pml_gateway.gateway.state import GatewayState
 from pml_gateway.gateway.tool_list import COUNTED_VERSION, ListCost, list_tokens
+from pml_gateway.meta.search_tools import search_tools
 from pml_gateway.policy.principal import LOCAL
 from pml_gateway.text import first_sentence
 from pml_gateway.types import ExposureMode, JsonObject
@@ -233,11 +235,12 @@ async def search_costs(gateway: Gateway) -> list[int]:
     state = await gateway.wait_for_search(60)
     tools = state.view(LOCAL).tools
     step = max(len(tools) // SAMPLED_SEARCHES, 1)
-    caller = Caller(gateway)
+    # Asked here and not as a call: nobody searched, and nothing is to be recorded of it.
+    context = CallContext(gateway, Caller(gateway), state, state.view(LOCAL), RequestScope(is_last=True), CallOptions())
     costs = []
     for tool in tools[::step][:SAMPLED_SEARCHES]:
         arguments: JsonObject = {"query": _words(tool)}
-        result = await caller.as_owner(RequestScope(), "search_tools", arguments, CallOptions())
+        result = await search_tools(context, arguments)
         request = encode({"name": "search_tools", "arguments": arguments}).decode()
         costs.append(count_tokens(request) + sum(count_tokens(each["text"]) for each in result["content"]))
     return costs

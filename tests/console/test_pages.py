@@ -191,3 +191,14 @@ async def recorded(browser: Browser, calls: int) -> None:
         return len(found["rows"]["rows"]) >= calls
 
     await eventually(is_written)
+
+
+async def test_pages_record_nothing_that_no_client_did(tmp_path: Path) -> None:
+    async with console(tmp_path, {"mail": mail()}) as browser:
+        await browser.served.call("mail__send_mail", {})
+        for page in ("overview", "servers", "lists", "tools", "server?name=mail"):
+            assert (await browser.page(page)).status_code == 200
+        await browser.served.call("mail__delete_mail", {})
+        await recorded(browser, 2)
+        found = (await browser.page("activity.json")).json()
+    assert [each["target"] for each in found["rows"]["rows"]] == ["mail__delete_mail", "mail__send_mail"]
