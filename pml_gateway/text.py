@@ -110,6 +110,8 @@ def _escape(character: str) -> str:
 def escaped_json(value: Any, indent: int | None = None, default: Callable[[Any], Any] | None = None) -> str:
     """Return the value as JSON that says the same, and of which everything is seen and can be encoded."""
     text = json.dumps(value, indent=indent, ensure_ascii=False, default=default)
+    if text.isascii() and text.isprintable():
+        return text
     # Between strings are line ends only; json.dumps escapes those within, so that each match stands in a string.
     return _TO_ESCAPE.sub(lambda found: found[0] if found[0] == "\n" else json.dumps(found[0])[1:-1], text)
 

@@ -142,11 +142,12 @@ def _conditions(wanted: AccessFilter) -> Iterator[tuple[str, object]]:
         case "ok":
             yield "code = 'OK'", None
         case "failed":
-            yield "code NOT IN ('OK', 'INPUT_REQUIRED')", None
+            yield "code != 'OK' AND code != 'INPUT_REQUIRED'", None
         case "refused":
-            yield "refused", None
+            yield "code != 'OK' AND refused", None
         case code:
-            yield "code = ?", code.upper()
+            # The first condition is that of the index.
+            yield "code != 'OK' AND code = ?", code.upper()
     if wanted.since is not None:
         yield "accesses.at >= ?", wanted.since
     if wanted.after is not None:
@@ -180,9 +181,9 @@ def read_way(path: Path, number: int) -> AccessWay | None:
             return None
         access = _access(row)
         others = connection.execute(
-            f"SELECT {_COLUMNS} {_FROM} WHERE request = ? AND request != '' AND accesses.id != ?"
-            " AND accesses.client = ? AND accesses.at BETWEEN ? AND ? ORDER BY accesses.id LIMIT ?",
-            (access.request, number, access.client, *_around(access), REQUEST_ACCESSES),
+            f"SELECT {_COLUMNS} {_FROM} WHERE accesses.client = ? AND accesses.at BETWEEN ? AND ?"
+            " AND request = ? AND request != '' AND accesses.id != ? ORDER BY accesses.id LIMIT ?",
+            (access.client, *_around(access), access.request, number, REQUEST_ACCESSES),
         )
         return AccessWay(access, tuple(map(_access, others)))
 

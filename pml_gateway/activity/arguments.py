@@ -5,18 +5,22 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from contextlib import suppress
+from functools import lru_cache
 from typing import Any
 
 from pml_gateway.config.settings import KeptArguments
 from pml_gateway.json_text.pieces import measure
 from pml_gateway.secrets.judgement import KNOWN_CREDENTIAL, MASK, Keys
-from pml_gateway.secrets.known import KNOWN_SECRETS, without_secrets
+from pml_gateway.secrets.known import KNOWN_SECRETS
 from pml_gateway.secrets.masking import mask_text, mask_tree
 from pml_gateway.secrets.names import is_secret_name
 from pml_gateway.types import JsonObject
 
 MAX_TEXT = 500
 """Characters of a query, an intent or a name that are kept."""
+
+MAX_NAME = 100
+"""Characters of a text whose masked form is remembered."""
 
 MAX_MASKED = 2000
 MAX_WHOLE = 64 * 1024
@@ -30,7 +34,14 @@ MAX_MEASURED = 1 << 40
 
 def masked(text: str) -> str:
     """Return a text of a client without secrets, cut to MAX_TEXT characters."""
-    return without_secrets(text[:MAX_TEXT].encode(errors="replace").decode())
+    known = KNOWN_SECRETS.masked(text[:MAX_TEXT].encode(errors="replace").decode(), MASK)
+    return _mask_name(known) if len(known) <= MAX_NAME else mask_text(known)
+
+
+@lru_cache(4096)
+def _mask_name(text: str) -> str:
+    # The names of tools and arguments come again and again.
+    return mask_text(text)
 
 
 def size_of(value: object) -> int:

@@ -29,8 +29,7 @@ CREATE INDEX IF NOT EXISTS accesses_at ON accesses (at);
 CREATE INDEX IF NOT EXISTS accesses_client ON accesses (client, at);
 CREATE INDEX IF NOT EXISTS accesses_target ON accesses (target, at);
 CREATE INDEX IF NOT EXISTS accesses_server ON accesses (server, at);
-CREATE INDEX IF NOT EXISTS accesses_code ON accesses (code, at);
-CREATE INDEX IF NOT EXISTS accesses_request ON accesses (request);
+CREATE INDEX IF NOT EXISTS accesses_failed ON accesses (at) WHERE code != 'OK';
 CREATE INDEX IF NOT EXISTS accesses_search ON accesses (search) WHERE search IS NOT NULL;
 CREATE TABLE IF NOT EXISTS searches (
     id INTEGER PRIMARY KEY, at REAL NOT NULL, config TEXT NOT NULL, key INTEGER NOT NULL, client TEXT NOT NULL,

@@ -7,9 +7,10 @@ import json
 import os
 import time
 import zlib
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
-from dataclasses import astuple, dataclass, fields
+from dataclasses import dataclass, fields
+from operator import attrgetter
 from pathlib import Path
 
 import anyio
@@ -117,6 +118,7 @@ Row = AccessRow | SearchRow | ListRow
 
 _ACCESS_FIELDS = [field.name for field in fields(AccessRow)]
 _ACCESS = f"INSERT INTO accesses ({', '.join(_ACCESS_FIELDS)}) VALUES ({', '.join('?' * len(_ACCESS_FIELDS))})"
+_values = attrgetter(*_ACCESS_FIELDS)
 _SEARCH = "INSERT INTO searches (at, config, key, client, mode, stage, query, hits) VALUES (?, ?, ?, ?, ?, ?, ?, ?)"
 _LIST = "INSERT INTO lists (at, config, client, mode, stage, digest, full_digest) VALUES (?, ?, ?, ?, ?, ?, ?)"
 
@@ -177,7 +179,7 @@ class Recorder:
             told = begin_writing(connection, self._key, frozenset(_OWN))
         if dropped:
             note_gap(connection, f"{counted(dropped, 'record')} dropped: too many at once, or the disk was full")
-        connection.executemany(_ACCESS, [astuple(row) for row in rows if isinstance(row, AccessRow)])
+        insert_accesses(connection, [row for row in rows if isinstance(row, AccessRow)])
         for row in rows:
             match row:
                 case SearchRow():
@@ -196,6 +198,11 @@ class Recorder:
         if limits:
             make_room(connection, min(each.max_bytes for each in limits))
         return told
+
+
+def insert_accesses(connection: Connection, rows: Sequence[AccessRow]) -> None:
+    """Insert rows into the table of accesses."""
+    connection.executemany(_ACCESS, map(_values, rows))
 
 
 def _keep_body(connection: Connection, body: bytes) -> str:
