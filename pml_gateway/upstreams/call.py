@@ -157,7 +157,14 @@ class UpstreamCalls:
                 with self._activity.sent():
                     is_asked = self._is_task(request, connection)
                     tasked = TaskedCall(
-                        self._upstream_id, connection, call, request.task, progress, is_asked, on_created=on_task
+                        self._upstream_id,
+                        connection,
+                        call,
+                        request.task,
+                        progress,
+                        request.limit,
+                        is_asked,
+                        on_created=on_task,
                     )
                     result = await tasked.send(request.method, request.params)
                 if delivery is not None:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 import anyio
 from mcp.shared.dispatcher import ProgressFnT
@@ -24,6 +26,7 @@ from pml_gateway.signal import Signal
 from pml_gateway.types import JsonObject
 from pml_gateway.upstreams.dialogue.input_requests import QuestionRefusedError, answers_to
 from pml_gateway.upstreams.faults import repeated
+from pml_gateway.upstreams.session_choice import late
 
 logger = get_logger(__name__)
 
@@ -100,6 +103,7 @@ class TaskedCall:
     call: OpenCall | None
     task: TaskRequest | None
     progress: CallProgress
+    limit: float
     is_asked: bool
     on_created: Callable[[], None]
 
@@ -107,15 +111,24 @@ class TaskedCall:
         """Send the call, and return its result, whether or not it ran as a task."""
         session, progress = self.connection.session, self.progress.report
         if not self.is_asked:
-            return await self.connection.request(method, params, on_progress=progress, call=self.call, then=self._end)
+            end = partial(self._end, None)
+            return await self.connection.request(method, params, on_progress=progress, call=self.call, then=end)
         # The token of the SDK is valid until the answer, and this one while the task runs.
         token = f"pml-task-{next(_tokens)}"
         ttl = {} if self.task is None or self.task.ttl is None else {"ttl": self.task.ttl}
         sent = {**params, "task": ttl, "_meta": {**params.get("_meta", {}), "progressToken": token}}
-        with session.reporting(token, progress):
-            return await self.connection.request(method, sent, on_progress=None, call=self.call, then=self._end)
+        # A task whose id is not known yet could not be cancelled.
+        with (
+            session.reporting(token, progress),
+            anyio.CancelScope(shield=True, deadline=anyio.current_time() + self.limit) as creating,
+        ):
+            end = partial(self._end, creating)
+            return await self.connection.request(method, sent, on_progress=None, call=self.call, then=end)
+        raise late(self.upstream_id, str(params.get("name")), self.limit, "unknown")
 
-    async def _end(self, answer: JsonObject) -> JsonObject:
+    async def _end(self, creating: anyio.CancelScope | None, answer: JsonObject) -> JsonObject:
+        if creating is not None:
+            creating.shield, creating.deadline = False, math.inf
         created = answer if answer.get("resultType") == "task" else answer.get("task") if self.is_asked else None
         if not isinstance(created, dict) or (self.is_asked and "content" in answer):
             return answer

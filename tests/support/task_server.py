@@ -13,8 +13,9 @@ import anyio
 from mcp.shared.exceptions import MCPError
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 
+from pml_gateway.mcp.capabilities import APP_TYPE
 from pml_gateway.mcp.sdk import connection_of, request_channel
-from tests.support.scripted_server import ScriptedServer, resource, text_result, tool
+from tests.support.scripted_server import CACHEABLE, ScriptedServer, resource, text_result, tool
 
 TASKS = "io.modelcontextprotocol/tasks"
 RELATED = "io.modelcontextprotocol/related-task"
@@ -27,6 +28,8 @@ QUESTION = {
     "message": "Which?",
     "requestedSchema": {"type": "object", "properties": {"which": {"type": "string"}}},
 }
+
+PAGE_META = {"ui": {"csp": {"connectDomains": ["https://a.test"]}, "permissions": {"camera": {}}}}
 
 _PROPERTIES = {"polls": {"type": "integer"}, "message": {"type": "string"}}
 SUPPORT = {"work": "optional", "only": "optional", "never": "forbidden", "asks": "optional", "fails": "optional"}
@@ -66,6 +69,11 @@ class TaskServer:
     declares: bool = True
     """False if it has no tasks, and runs every call at once."""
     notifies: bool = False
+    creation: anyio.Event | None = None
+    """Awaited before a task is created."""
+    page: str = ""
+    """The page of its user interface, which shows `work`, and which alone calls `refresh`."""
+    note: str = "note://today"
     required: tuple[str, ...] = ("only",)
     """The tools that run as tasks only."""
     tasks: dict[str, Work] = field(default_factory=dict)
@@ -81,11 +89,16 @@ class TaskServer:
             return {} if new or not self.declares else {"execution": {"taskSupport": self._support(name)}}
 
         tools = [tool(name, properties=_PROPERTIES, **execution(name)) for name in SUPPORT]
+        if self.page:
+            tools[0]["_meta"] = {"ui": {"resourceUri": self.page}}
+            tools.append(tool("refresh", _meta={"ui": {"resourceUri": self.page, "visibility": ["app"]}}))
+        pages = [resource(self.page, mimeType=APP_TYPE, _meta=PAGE_META)] if self.page else []
         declared: dict[str, Any] = {"extensions": {TASKS: {}}} if new else {"tasks": TASK_CAPABILITY}
         return ScriptedServer(
             tools,
             methods=frozenset({"resources/list", "resources/read"}),
-            resources=[resource("note://today")],
+            resources=[resource(self.note), *pages],
+            answer=self._answer,
             modern=new,
             declares=declared if self.declares else {},
             past=self._past,
@@ -93,6 +106,12 @@ class TaskServer:
 
     def _support(self, name: str) -> str:
         return "required" if name in self.required else SUPPORT.get(name, "forbidden")
+
+    async def _answer(self, _ctx: Any, method: str, params: dict[str, Any]) -> dict[str, Any] | None:
+        if method != "resources/read" or params["uri"] != self.page:
+            return None
+        content = {"uri": self.page, "mimeType": APP_TYPE, "text": "<p>page</p>", "_meta": PAGE_META}
+        return {"contents": [content], **CACHEABLE}
 
     async def _past(self, ctx: Any) -> dict[str, Any] | None:
         params = dict(ctx.params or {})
@@ -149,6 +168,8 @@ class TaskServer:
             raise MCPError(NOT_FOUND, "this tool does not run as a task")
         if support == "forbidden" or not wanted:
             return self._result(Work("", name, 0, None))
+        if self.creation is not None:
+            await self.creation.wait()
         work = Work(f"server-{len(self.tasks) + 1}", name, arguments.get("polls", self.polls), None)
         work.ttl = (params.get("task") or {}).get("ttl", 60_000)
         work.token = (params.get("_meta") or {}).get("progressToken")

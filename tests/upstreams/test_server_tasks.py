@@ -116,6 +116,22 @@ async def test_the_task_is_cancelled_with_the_call(tmp_path: Path, era: Era) -> 
     assert server.tasks["server-1"].status == "cancelled"
 
 
+async def test_a_task_that_is_created_while_its_call_is_cancelled_is_cancelled_too(tmp_path: Path) -> None:
+    server = TaskServer("old", polls=10_000, creation=anyio.Event())
+    async with server_of(tmp_path, server) as (_, up):
+        async with anyio.create_task_group() as tasks:
+
+            async def begin() -> None:
+                await up.request("tools/call", call("only"))
+
+            tasks.start_soon(begin)
+            await until(lambda: server.calls)
+            tasks.cancel_scope.cancel()
+            assert server.creation is not None
+            server.creation.set()
+        await until(lambda: server.tasks and server.tasks["server-1"].status == "cancelled")
+
+
 @ERAS
 async def test_the_error_of_a_task_is_that_of_the_call(tmp_path: Path, era: Era) -> None:
     async with server_of(tmp_path, TaskServer(era)) as (served, up):
