@@ -14,19 +14,15 @@ import anyio
 from mcp.shared.exceptions import MCPError
 from mcp_types.jsonrpc import METHOD_NOT_FOUND
 
-from pml_gateway.catalog.prompts_and_resources import OfferKind, Route
 from pml_gateway.catalog.public_uris import with_public_uris
-from pml_gateway.config.servers import disabled_tools
 from pml_gateway.errors import GatewayError
 from pml_gateway.gateway.call import Attempt, CallContext, Calls
 from pml_gateway.gateway.calling import ask_upstream
 from pml_gateway.gateway.decisions import Decision
+from pml_gateway.gateway.extension_routes import LIST_SKILLS, OF_SKILLS, hides_any, is_unknown_named, routes_of
 from pml_gateway.gateway.gateway import Gateway
 from pml_gateway.gateway.request import Context, given_capabilities, options_of, own_params
-from pml_gateway.gateway.state import GatewayState
 from pml_gateway.log import get_logger
-from pml_gateway.mcp.capabilities import EXTENSIONS
-from pml_gateway.policy.view import View
 from pml_gateway.results.answers import as_rpc_error, carried
 from pml_gateway.types import JsonObject
 from pml_gateway.upstreams.session_choice import late
@@ -35,14 +31,6 @@ logger = get_logger(__name__)
 
 NOTIFY_SECONDS = 5.0
 """Seconds until a notification that a server does not take is dropped."""
-
-MAX_ROUTES = 3
-"""Maximum number of servers that are asked in turn about one URI."""
-
-SKILLS = "io.modelcontextprotocol/skills"
-LIST_SKILLS = "skills/list"
-OF_SKILLS = frozenset({LIST_SKILLS, "skills/get", "resources/directory/read"})
-"""The methods of the extension for skills; URIs in their answers are those under which clients read the files."""
 
 SKILLS_SECONDS = 10.0
 """Seconds until servers that have not listed their skills are left out."""
@@ -121,16 +109,20 @@ class ExtensionRequest(Attempt):
 
     async def send(self) -> JsonObject:
         """Ask one server after the other until one knows the method."""
-        gateway = self.context.gateway
+        gateway, state, view = self.context.gateway, self.context.state, self.context.view
         for upstream_id, params in self._routes:
             self.server = upstream_id
             try:
                 result = await ask_upstream(gateway, upstream_id, self.method, params, self.context.options, once=True)
             except GatewayError as error:
-                if error.details.get("jsonrpc_code") != METHOD_NOT_FOUND:
-                    raise
-            else:
-                return self._public(upstream_id, result, params.get("uri"))
+                code = error.details.get("jsonrpc_code")
+                if code == METHOD_NOT_FOUND:
+                    continue
+                # Where something is hidden, the server's own words would tell it from what does not exist.
+                if code is not None and is_unknown_named(view, self.arguments) and hides_any(state, view):
+                    raise not_found(self.method) from error
+                raise
+            return self._public(upstream_id, result, params.get("uri"))
         raise not_found(self.method)
 
     def _public(self, upstream_id: str, result: JsonObject, sent: object = None) -> JsonObject:
@@ -225,71 +217,3 @@ class _Uris:
     def _is_readable(self, member: Any) -> bool:
         uri = member.get("uri") if isinstance(member, dict) else None
         return not isinstance(uri, str) or self.permits(uri)
-
-
-def routes_of(state: GatewayState, view: View, method: str, params: JsonObject) -> list[tuple[str, JsonObject]]:
-    """Return the visible servers that a message may be for, each with its params as it knows them.
-
-    A message that names a visible tool, prompt or resource is for its server. One that names something held back or
-    switched off is for none, and neither is any other name from a client that something is hidden from, or it could
-    tell by the answers what that is.
-    """
-    servers = _with_extension(view, method)
-    sent = dict(params)
-    if (name := params.get("name")) is not None:
-        owner = _owner(view, name)
-        if owner is not None:
-            servers = [each for each in servers if each == owner.upstream_id]
-            sent["name"] = owner.uri
-        elif not view.hides_nothing or _may_be_hidden(state, view, name):
-            return []
-    if (uri := params.get("uri")) is None:
-        return [(upstream_id, sent) for upstream_id in servers]
-    routes = view.offers.routes(uri) if isinstance(uri, str) else []
-    found = [(each.upstream_id, {**sent, "uri": each.uri}) for each in routes if each.upstream_id in servers]
-    return found[:MAX_ROUTES]
-
-
-def _with_extension(view: View, method: str) -> list[str]:
-    """Return the visible servers that may know a method.
-
-    Those are the ones with its extension. If that is unknown, they are all that declare an extension, or else an
-    experimental capability.
-    """
-    said = [
-        (upstream_id, offers.capabilities)
-        for upstream_id, offers in view.said.items()
-        if offers is not None and offers.capabilities.is_extended and view.sees_any_of(upstream_id)
-    ]
-    if method in OF_SKILLS:
-        return [upstream_id for upstream_id, capabilities in said if capabilities.has_extension(SKILLS)]
-    named = [upstream_id for upstream_id, capabilities in said if EXTENSIONS in capabilities.announced]
-    return named or [upstream_id for upstream_id, _ in said]
-
-
-def _owner(view: View, name: object) -> Route | None:
-    """Return the server of a visible tool or prompt, and its own name there."""
-    if not isinstance(name, str):
-        return None
-    if (tool := view.resolve(name)) is not None:
-        return Route(tool.upstream_id, tool.name)
-    prompt = view.offers.find(OfferKind.PROMPT, name)
-    return None if prompt is None else Route(prompt.upstream_id, prompt.name)
-
-
-def _may_be_hidden(state: GatewayState, view: View, name: object) -> bool:
-    """Return True if a name without a visible owner may belong to something hidden, held back or switched off.
-
-    Anything but a string may.
-    """
-    if not isinstance(name, str):
-        return True
-    catalog = view.catalog
-    catalogs = [catalog, *([] if catalog.held is None else [catalog.held])]
-    return (
-        catalog.ownership.claim(name) is not None
-        or any(name in each.own_names or each.by_name(name) is not None for each in catalogs)
-        or catalog.offers.find(OfferKind.PROMPT, name) is not None
-        or any(offer.name == name for offer in catalog.offers.of_kind(OfferKind.PROMPT))
-        or any(name == tool for _, tool in disabled_tools(state.settings.servers))
-    )

@@ -39,6 +39,13 @@ pytestmark = pytest.mark.anyio
         {"name": "switched_off"},
         {"name": "hush"},
         {"name": "one__hush"},
+        {"uri": "skill://post/SKILL.md", "with": {"tool": "secret"}},
+        {"uri": "skill://post/SKILL.md", "ref": {"type": "ref/prompt", "name": "hush"}},
+        {"uri": "skill://post/SKILL.md", "steps": [{"tool_names": ["x", "one__secret"]}]},
+        {"uri": "skill://post/SKILL.md", "tools": {"switched_off": {}}},
+        {"uri": "skill://post/SKILL.md", "then": {"resourceUri": "skill://mail/SKILL.md"}},
+        {"uri": "skill://post/SKILL.md", "skills": ["skill://mail/%53KILL.md"]},
+        {"uri": "skill://post/SKILL.md", "names": ["x"] * 1000},
     ],
 )
 async def test_nothing_hidden_is_named_to_a_server(tmp_path: Path, client: str, params: dict[str, Any]) -> None:
