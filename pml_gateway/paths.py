@@ -39,6 +39,8 @@ class Paths:
     pins_dir: Path
     example_queries_dir: Path
     secrets_file: Path
+    keys_file: Path
+    key_uses_file: Path
     activity_file: Path
     migrations_dir: Path
     connections_file: Path
@@ -69,6 +71,8 @@ class Paths:
             pins_dir=home / "trust",
             example_queries_dir=home / "example-queries",
             secrets_file=home / "secrets.env",
+            keys_file=home / "keys.json",
+            key_uses_file=home / "key-uses.json",
             activity_file=home / "activity.db",
             migrations_dir=home / "migrations",
             connections_file=home / "connections.json",

@@ -16,6 +16,7 @@ from pml_gateway.cli.evaluate import eval_app
 from pml_gateway.cli.example_queries import example_queries_app
 from pml_gateway.cli.init import init
 from pml_gateway.cli.inspect import schema, search
+from pml_gateway.cli.keys import keys_app
 from pml_gateway.cli.local import down, restart, up
 from pml_gateway.cli.migrate import migrate_app
 from pml_gateway.cli.program import program, run
@@ -53,6 +54,7 @@ app.command()(down)
 app.command()(restart)
 app.add_typer(service_app)
 app.add_typer(secrets_app)
+app.add_typer(keys_app)
 app.add_typer(backups_app)
 app.command()(doctor)
 app.command()(docs)

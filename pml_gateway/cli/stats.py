@@ -20,7 +20,7 @@ _SECONDS = {"m": 60, "h": 3600, "d": 86400, "w": 604800}
 SHOWN_TOOLS = 10
 
 
-def seconds_of(span: str) -> float:
+def seconds_of(span: str, option: str = "--since") -> float:
     """Return the seconds of a span as `15m`, `12h`, `7d` or `2w`.
 
     Raises:
@@ -28,7 +28,7 @@ def seconds_of(span: str) -> float:
     """
     match = _SPAN.fullmatch(span.strip().lower())
     if match is None or int(match[1]) == 0:
-        raise typer.BadParameter(f"{span!r} is no span of time; write for example 12h, 7d or 2w", param_hint="--since")
+        raise typer.BadParameter(f"{span!r} is no span of time; write for example 12h, 7d or 2w", param_hint=option)
     return float(int(match[1]) * _SECONDS[match[2]])
 
 

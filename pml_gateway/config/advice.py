@@ -272,7 +272,8 @@ def _reference_texts(settings: Settings) -> Iterator[tuple[str, str]]:
         for position, text in enumerate(definition.args):
             yield f"servers.{server}.args[{position}]", text
     for client, section in settings.clients.items():
-        yield f"clients.{client}.key", section.key
+        if section.key is not None:
+            yield f"clients.{client}.key", section.key
     yield "storage.results", settings.storage.results
     if settings.http.metrics and settings.http.metrics_key is not None:
         yield "http.metrics_key", settings.http.metrics_key

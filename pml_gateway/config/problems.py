@@ -327,7 +327,7 @@ def client_entry(settings: Settings, name: str) -> ClientSettings:
     Raises:
         UsageError: none is configured.
     """
-    return _entry("client", settings.clients, name, "none")
+    return _entry("client", settings.clients, name, "none; write `clients: {NAME: {}}` into the configuration")
 
 
 def server_entry(settings: Settings, name: str) -> UpstreamDefinition:

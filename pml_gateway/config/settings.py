@@ -646,7 +646,9 @@ class RoleSettings(Section):
 class ClientSettings(Section):
     """One client with a bearer key: what it may see and call, and how it sees it."""
 
-    key: str = Field(description="${env:NAME} or ${file:PATH}")
+    key: str | None = Field(
+        default=None, description="${env:NAME} or ${file:PATH}; beside it there may be keys of `pml keys add`"
+    )
     sets: tuple[str, ...] = Field(default=(), description="names of `sets:` that it has")
     roles: tuple[str, ...] = Field(default=(), description="names of `roles:` that it has")
     allow: tuple[str, ...] | None = Field(
@@ -663,8 +665,8 @@ class ClientSettings(Section):
 
     @field_validator("key")
     @classmethod
-    def _is_no_literal(cls, key: str) -> str:
-        if not is_reference(key):
+    def _is_no_literal(cls, key: str | None) -> str | None:
+        if key is not None and not is_reference(key):
             raise ValueError("a client key is never written into the file; write ${env:NAME} or ${file:PATH}")
         return key
 

@@ -31,6 +31,7 @@ READING_ORDER = (
     "activity",
     "storage",
     "security",
+    "keys",
     "limits",
     "trust",
     "rules",

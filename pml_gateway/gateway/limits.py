@@ -157,6 +157,8 @@ def _limits_of(attempt: Attempt) -> Iterator[AppliedLimit]:
     """Yield the limits of a call; answers inside of another one are none that the client gets."""
     context = attempt.context
     settings, client = context.state.settings, context.scope.client
+    if client.kind is PrincipalKind.OWNER:
+        return
     is_call = attempt.method not in NOT_COUNTED
     if attempt.method == TOOL_CALL:
         is_call = context.calls.server(attempt.server) is None

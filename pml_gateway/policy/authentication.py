@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import hashlib
 import hmac
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 
 from pml_gateway.config.settings import Settings
 from pml_gateway.errors import ConfigurationError
+from pml_gateway.policy.keys import ClientKey, digest
 from pml_gateway.policy.principal import Principal, anonymous_at, anonymous_session, configured
 from pml_gateway.secrets.references import resolve
 
@@ -23,6 +24,19 @@ class ClientChallenge:
     header: str
 
 
+@dataclass(frozen=True, slots=True)
+class KeyHolder:
+    """The hash of a key, and who has it; `key` is there if it is a stored one."""
+
+    digest: bytes
+    principal: Principal
+    key: ClientKey | None = None
+
+    def is_in_force(self, now: datetime) -> bool:
+        """Return True if it has not expired; keys of the configuration do not."""
+        return self.key is None or not self.key.has_expired(now)
+
+
 CHALLENGE = ClientChallenge('Bearer realm="pml-gateway"')
 
 
@@ -30,25 +44,41 @@ class Authenticator:
     """Makes the principal of each HTTP request; keys are stored as hashes and compared in constant time."""
 
     def __init__(self, settings: Settings, environ: Mapping[str, str]) -> None:
-        """Resolve the keys with `environ`.
+        """Resolve the keys of the configuration with `environ`.
 
         Raises:
             ConfigurationError: a key cannot be resolved, is too short, or belongs to two clients.
         """
-        principals = configured(settings)
+        self._principals = configured(settings)
         self._requires_keys = settings.requires_keys
-        self._principals = [
-            (_digest(checked_key(f"clients.{name}.key", entry.key, environ)), principals[name])
+        self._holders = [
+            KeyHolder(digest(checked_key(f"clients.{name}.key", entry.key, environ)), self._principals[name])
             for name, entry in settings.clients.items()
+            if entry.key is not None
         ]
-        digests = [digest for digest, _ in self._principals]
+        digests = [holder.digest for holder in self._holders]
         if len(set(digests)) < len(digests):
             raise ConfigurationError("two clients have the same key", hint="give every entry of `clients:` its own")
+        self._stored: list[KeyHolder] = []
+
+    def store(self, keys: Mapping[str, ClientKey]) -> None:
+        """Take these stored keys, by id, of clients that the configuration has, instead of those before."""
+        self._stored = [
+            KeyHolder(bytes.fromhex(key.sha256), replace(self._principals[key.client], key_id=key_id), key)
+            for key_id, key in keys.items()
+            if key.client in self._principals
+        ]
 
     @property
     def quota_keys(self) -> frozenset[str]:
         """Return the quota keys of the principals that have a key."""
-        return frozenset(principal.quota_key for _, principal in self._principals)
+        return frozenset(holder.principal.quota_key for holder in (*self._holders, *self._stored))
+
+    @property
+    def key_ids(self) -> frozenset[str]:
+        """Return the ids of the stored keys that are in force."""
+        now = datetime.now(UTC)
+        return frozenset(holder.principal.key_id for holder in self._stored if holder.is_in_force(now))
 
     def identify(self, authorization: str, address: str, session_id: str | None = None) -> Principal | ClientChallenge:
         """Return the principal of a request, or how it must be authenticated.
@@ -67,15 +97,15 @@ class Authenticator:
         """Return True if a request may read metrics; they name what a client may not see, so its own key is none."""
         if metrics_key is None:
             return not self._requires_keys
-        return hmac.compare_digest(_digest(bearer(authorization)), _digest(metrics_key))
+        return hmac.compare_digest(digest(bearer(authorization)), digest(metrics_key))
 
     def _holder_of(self, key: str) -> Principal | None:
         """Return the principal of a key; all keys are compared, to take constant time."""
-        digest = _digest(key)
+        given, now = digest(key), datetime.now(UTC)
         found: Principal | None = None
-        for known, principal in self._principals:
-            if hmac.compare_digest(known, digest):
-                found = principal
+        for holder in (*self._holders, *self._stored):
+            if hmac.compare_digest(holder.digest, given) and holder.is_in_force(now):
+                found = holder.principal
         return found
 
 
@@ -98,8 +128,3 @@ def bearer(authorization: str) -> str:
     """Return the bearer key of an `Authorization` header, or an empty text."""
     scheme, _, key = authorization.partition(" ")
     return key.strip() if scheme.lower() == "bearer" else ""
-
-
-def _digest(key: str) -> bytes:
-    # Environment variables and headers may contain bytes that are not UTF-8.
-    return hashlib.sha256(key.encode("utf-8", "surrogatepass")).digest()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from functools import cached_property, lru_cache
 from typing import assert_never
@@ -49,6 +49,8 @@ class Principal:
     client_name: str = ""
     client_capabilities: str = ""
     quota_key: str = ""
+    key_id: str = field(default="", compare=False)
+    """The stored key that it was identified by, if it was."""
 
     def __post_init__(self) -> None:
         if not self.quota_key:

@@ -26,6 +26,7 @@ def refusals(settings: Settings, environ: Mapping[str, str], *hosts: str) -> Ite
     checks: dict[str, Callable[[], object]] = {
         f"clients.{name}.key": partial(checked_key, f"clients.{name}.key", entry.key, environ)
         for name, entry in settings.clients.items()
+        if entry.key is not None
     }
     checks["http.metrics_key"] = partial(metrics_key, settings, environ)
     checks["storage.results"] = partial(check_store, settings.storage.results)

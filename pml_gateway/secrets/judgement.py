@@ -34,6 +34,7 @@ KNOWN_CREDENTIAL = re.compile(
     r"(?:gh[pousr]_|github_pat_|glpat-|sk[-_]|rk_(?:live|test)_|xox[a-z]-|xapp-|AKIA|ASIA|AIza|ya29\.|hf_|npm_|pypi-|"
     r"dop_v1_|lin_(?:api|oauth)_|ntn_|figd_|tvly-|gsk_|r8_|SG\.|eyJ|shp(?:at|ss)_|sntry[su]_|dckr_pat_|ATATT|"
     r"atlasv1\.|EAA|sbp_|glsa_|GOCSPX-|hvs\.|pplx-|whsec_)(?=[A-Za-z_\-./+=]*\d)[A-Za-z0-9_\-./+=]{8,}|"
+    r"pml_[A-Za-z0-9_\-]{43}(?![A-Za-z0-9_\-])|"
     # These also begin other words: the rest must look like a key.
     r"(?:fc-|key-|secret_|pat-|pat_)(?=[A-Za-z_\-./+=]*\d)(?=[A-Za-z0-9_\-]{0,8}[A-Za-z0-9]{16})[A-Za-z0-9_\-./+=]{8,})"
 )

@@ -25,6 +25,7 @@ from pml_gateway.log import get_logger
 from pml_gateway.mcp.transport import OpenStreams
 from pml_gateway.meta.meta_tools import ALL_META_TOOLS
 from pml_gateway.paths import PROJECT_NAME, Paths
+from pml_gateway.policy.keys import KeyStore
 from pml_gateway.serve.list_changes import Subscribers
 from pml_gateway.serve.presence import Presence
 from pml_gateway.serve.protocol import GatewayServer, build_server
@@ -55,6 +56,7 @@ class Runtime:
     caller: Caller
     server: GatewayServer
     presence: Presence
+    keys: KeyStore
     reload: Callable[[], Awaitable[str | None]]
     """Loads the configuration and serves by it; returns the problem of a broken one."""
     metrics: PrometheusMetrics | None = None
@@ -129,7 +131,7 @@ async def open_runtime(
             tasks.start_soon(on_open, gateway)
         presence = Presence("http" if local is None else "stdio")
         reloading = partial(reload, gateway, load)
-        yield Runtime(gateway, caller, server, presence, reloading, watching.prometheus)
+        yield Runtime(gateway, caller, server, presence, KeyStore(paths, identity), reloading, watching.prometheus)
         tasks.cancel_scope.cancel()
 
 

@@ -102,6 +102,21 @@ LOGIN_KEY = StoredKind(
     "one",
     "a secret of this machine",
 )
+CLIENT_KEYS = StoredKind(
+    "hashes of clients' keys",
+    StorageShape.DOCUMENT,
+    "keys.json",
+    "until they are revoked",
+    "1,000",
+    "paths of this machine",
+)
+KEY_USES = StoredKind(
+    "last uses of clients' keys",
+    StorageShape.DOCUMENT,
+    "key-uses.json",
+    "as long as the keys",
+    "one for each key",
+)
 INSTALLS = StoredKind(
     "first starts of package runners",
     StorageShape.DOCUMENT,
@@ -175,6 +190,8 @@ KINDS = (
     APPROVALS,
     LOGINS,
     LOGIN_KEY,
+    CLIENT_KEYS,
+    KEY_USES,
     INSTALLS,
     EXAMPLE_QUERIES,
     TRIED,

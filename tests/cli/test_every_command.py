@@ -58,6 +58,8 @@ ARGUMENTS: dict[str, list[str]] = {
     "pml disable": ["a"],
     "pml disconnect": ["cursor", "--yes"],
     "pml enable": ["a"],
+    "pml keys add": ["a"],
+    "pml keys revoke": ["a", "--yes"],
     "pml migrate": ["--to", "hybrid_balanced"],
     "pml remove": ["a"],
     "pml rename": ["a", "b"],

@@ -13,6 +13,8 @@ import anyio.to_thread
 import pytest
 
 from pml_gateway.gateway import limits
+from pml_gateway.gateway.request import CallOptions, RequestScope
+from pml_gateway.policy.principal import OWNER
 from tests.support.local import machine
 from tests.support.memory import settings_for
 from tests.support.scripted_server import PROMPTS, RESOURCES, ScriptedServer, prompt, resource, text_result, tool
@@ -133,6 +135,16 @@ async def test_what_the_gateway_itself_answers_does_not_count(tmp_path: Path) ->
             assert code(await served.call("up__nothing", key=ADA)) == "NOT_FOUND"
         assert code(await served.call("call_tool", {"name": "up:look"}, key=ADA)) == "OK"
         assert code(await served.call("call_tool", {"name": "up:look"}, key=ADA)) == "RATE_LIMITED"
+
+
+async def test_commands_of_the_owner_have_no_limits(tmp_path: Path) -> None:
+    async with limited(tmp_path, limits={"calls_per_minute": 1}, servers=entry(limits={"calls_per_day": 1})) as served:
+        assert code(await served.call("up__look", key=ADA)) == "OK"
+        for _ in range(2):
+            arguments = {"name": "up:look"}
+            called = await served.runtime.caller.as_owner(RequestScope(OWNER), "call_tool", arguments, CallOptions())
+            assert code(called) == "OK"
+        assert code(await served.call("up__look", key=BOB)) == "RATE_LIMITED"
 
 
 async def test_prompts_and_resources_count(tmp_path: Path) -> None:

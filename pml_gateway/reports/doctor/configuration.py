@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from functools import partial
 
 from pml_gateway.config.advice import SETTINGS_CHECKS, missing_commands
 from pml_gateway.config.findings import Area, Check, Finding, SettingsCase, Severity
@@ -11,8 +13,9 @@ from pml_gateway.config.load import LoadedSettings, problems_of
 from pml_gateway.config.problems import Problem
 from pml_gateway.errors import ConfigurationError, ModelError, SecretError
 from pml_gateway.paths import Paths
+from pml_gateway.policy.keys import ENDS_SOON_DAYS, KeyStore
 from pml_gateway.policy.refusals import refusals
-from pml_gateway.text import counted
+from pml_gateway.text import counted, quoted, span
 from pml_gateway.types import Ranking
 
 
@@ -97,6 +100,31 @@ def switched_off(case: SettingsCase) -> Iterator[Finding]:
             yield Finding(Area.CONFIGURATION, Severity.OK, name, what)
 
 
+def keys_of_clients(case: LoadedCase) -> Iterator[Finding]:
+    """Find clients without a key, and stored keys that have expired, end soon, or are of no client."""
+    settings, store, now = case.settings, KeyStore(case.paths, case.identity), datetime.now(UTC)
+    try:
+        stored = store.all()
+    except ConfigurationError as error:
+        yield Finding(Area.CONFIGURATION, Severity.ERROR, "keys", error.message, error.hint)
+        return
+    warning = partial(Finding, Area.CONFIGURATION, Severity.WARNING)
+    for key_id, key in stored.items():
+        subject, again = f"clients.{key.client}", f"pml keys add {quoted(key.client)}"
+        if key.client not in settings.clients:
+            what = f"the key {key_id} is of a client that is not configured, and works again once it is"
+            yield warning(subject, what, f"pml keys revoke {key_id}")
+        elif key.has_expired(now):
+            yield warning(subject, f"the key {key_id} has expired", f"{again}, and pml keys revoke {key_id}")
+        elif key.has_expired(now + timedelta(days=ENDS_SOON_DAYS)) and key.expires_at is not None:
+            what = f"the key {key_id} ends in {span((key.expires_at - now).total_seconds())}"
+            yield warning(subject, what, f"{again}, give the client the new one, and pml keys revoke {key_id}")
+    having = {key.client for key in stored.values() if not key.has_expired(now)}
+    for name, entry in settings.clients.items():
+        if entry.key is None and name not in having:
+            yield warning(f"clients.{name}", "has no key, so that nobody can ask as it", f"pml keys add {quoted(name)}")
+
+
 VALIDATION_CHECKS: tuple[Check[LoadedCase], ...] = (load_warnings, *SETTINGS_CHECKS, workflows)
 """Checks of the configuration's text, whatever is installed on this machine."""
 
@@ -104,6 +132,7 @@ CONFIGURATION_CHECKS: tuple[Check[LoadedCase], ...] = (
     in_force,
     *VALIDATION_CHECKS,
     refused,
+    keys_of_clients,
     switched_off,
     missing_commands,
 )

@@ -124,7 +124,7 @@ def _is_private(folder: Path) -> bool:
 
 def _referenced_files(case: SettingsCase) -> Iterator[tuple[Path, str]]:
     """Files that `${file:PATH}` and `env_file` name, and how their paths are written."""
-    texts = [client.key for client in case.settings.clients.values()]
+    texts = [client.key for client in case.settings.clients.values() if client.key is not None]
     for definition in case.settings.servers.values():
         texts += [definition.url or "", *definition.args, *definition.env.values(), *definition.headers.values()]
         if definition.env_file:

@@ -25,6 +25,7 @@ from pml_gateway.policy.authentication import Authenticator, ClientChallenge
 from pml_gateway.policy.principal import ANONYMOUS, OWNER, Principal, configured
 from pml_gateway.policy.refusals import metrics_key
 from pml_gateway.quotas import Visitors
+from pml_gateway.serve.http.keys import ServedKeys
 from pml_gateway.serve.http.resumption import ResumableSessions
 from pml_gateway.serve.limits.connections import RETRY_AFTER_SECONDS, ConnectionLimits
 from pml_gateway.serve.limits.sessions import Sessions
@@ -99,13 +100,13 @@ class HttpApp:
         names = {*LOOPBACK_HOSTS, settings.host}
         self._known_hosts = KnownHosts(names, settings.allowed_hosts, settings.allowed_origins)
         self._environ = runtime.gateway.pool.working_directory.environ
-        self._authenticator = Authenticator(runtime.gateway.state.settings, self._environ)
+        self.keys = ServedKeys(runtime.keys, Authenticator(runtime.gateway.state.settings, self._environ))
         self._sessions = Sessions(manager, settings)
-        self._requests: dict[anyio.CancelScope, str] = {}
+        self._requests: dict[anyio.CancelScope, Principal] = {}
         self._shutting_down = anyio.Event()
         self._sessionless = Visitors()
         self._visitors = runtime.gateway.pool.visitors
-        self._visitors.expected = self._authenticator.quota_keys
+        self._visitors.expected = self.keys.authenticator.quota_keys
         runtime.presence.count_clients = lambda: len(self._sessions) + len(self._sessionless)
         self._metrics_key = metrics_key(runtime.gateway.state.settings, self._environ)
         self._routes = {
@@ -170,10 +171,10 @@ class HttpApp:
         """Return who asks, or the answer to a request without the key that is needed."""
         authorization = exchange.header(b"authorization") or ""
         if asker is Asker.SCRAPER:
-            may_scrape = self._authenticator.may_scrape(authorization, self._metrics_key)
+            may_scrape = self.keys.authenticator.may_scrape(authorization, self._metrics_key)
             return OWNER if may_scrape else _no_metrics_key()
         address, session_id = exchange.scope["client"], exchange.header(SESSION_HEADER)
-        identified = self._authenticator.identify(authorization, address[0] if address else "", session_id)
+        identified = self.keys.identify(authorization, address[0] if address else "", session_id)
         return _unauthorized(identified) if isinstance(identified, ClientChallenge) else identified
 
     async def _is_alive(self, _exchange: HttpExchange, _principal: Principal) -> Response:
@@ -190,7 +191,7 @@ class HttpApp:
         self._visitors.note(client.quota_key)
         session_id = exchange.headers.get(SESSION_HEADER)
         if session_id is not None:
-            bound = self._sessions.find(session_id, client.account)
+            bound = self._sessions.find(session_id, client)
             if bound is None:
                 return _session_not_found()
             mode = bound.mode
@@ -213,7 +214,7 @@ class HttpApp:
             "headers": [(name, value.strip(BLANKS)) for name, value in scope["headers"]],
         }
         with anyio.CancelScope() as cancel_scope:
-            self._requests[cancel_scope] = client.account
+            self._requests[cancel_scope] = client
             # A stream of notices is no use: the session of one that only listens may end.
             used = session_id if scope["method"] == "POST" else None
             if used is not None:
@@ -288,16 +289,26 @@ class HttpApp:
         if was == now and keys[0] == keys[1]:
             return
         try:
-            self._authenticator = Authenticator(after.settings, self._environ)
+            self.keys.serve(Authenticator(after.settings, self._environ))
         except ConfigurationError as error:
             logger.error("client keys unchanged: %s", error)
             return
-        self._visitors.expected = self._authenticator.quota_keys
+        self._visitors.expected = self.keys.authenticator.quota_keys
         changed = {each.id for name, each in was.items() if now.get(name) != each or keys[0][name] != keys[1].get(name)}
         changed |= {ANONYMOUS.id} if after.settings.requires_keys and not before.settings.requires_keys else set()
-        for cancel_scope, owner in list(self._requests.items()):
-            # Streams of notices would go on with the rights of before.
-            if owner in changed:
+        # Streams of notices would go on with the rights of before.
+        self._cancel(lambda client: client.account in changed)
+
+    async def end_keys(self, key_ids: frozenset[str]) -> None:
+        """End requests and sessions that came with one of these keys."""
+        self._visitors.expected = self.keys.authenticator.quota_keys
+        self._cancel(lambda client: client.key_id in key_ids)
+        await self._sessions.end_of_keys(key_ids)
+
+    def _cancel(self, is_meant: Callable[[Principal], bool]) -> None:
+        """End the requests of some clients."""
+        for cancel_scope, client in list(self._requests.items()):
+            if is_meant(client):
                 cancel_scope.cancel()
 
 

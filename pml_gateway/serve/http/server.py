@@ -76,8 +76,11 @@ async def open_app(runtime: Runtime, settings: HttpSettings, limits: ConnectionL
     manager = ResumableSessions(
         runtime.server, idle_seconds=settings.session_idle_seconds, max_body_bytes=settings.max_body_bytes
     )
-    async with manager.run():
-        yield HttpApp(runtime, manager, settings, limits)
+    async with manager.run(), anyio.create_task_group() as tasks:
+        app = HttpApp(runtime, manager, settings, limits)
+        tasks.start_soon(app.keys.run, app.end_keys)
+        yield app
+        tasks.cancel_scope.cancel()
 
 
 async def serve_http(

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
+from collections.abc import Collection
+from dataclasses import dataclass, replace
 
 from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
 
@@ -11,6 +12,7 @@ from pml_gateway.config.settings import HttpSettings
 from pml_gateway.gateway.request import RequestScope
 from pml_gateway.log import ThrottledWarning, get_logger
 from pml_gateway.mcp.sdk import live_sessions, on_session_end
+from pml_gateway.policy.principal import Principal
 from pml_gateway.quotas import Holdings
 from pml_gateway.types import ExposureMode
 
@@ -22,10 +24,12 @@ MAX_SESSIONS = 10_000
 
 @dataclass(frozen=True, slots=True)
 class BoundSession:
-    """Owner of a session, and the mode it was opened in."""
+    """Owner of a session, and the mode that it was opened in."""
 
     account: str
     mode: ExposureMode | None
+    key_id: str = ""
+    """The stored key that its last request came with."""
 
 
 class Sessions:
@@ -47,10 +51,14 @@ class Sessions:
     def __len__(self) -> int:
         return len(live_sessions(self._manager))
 
-    def find(self, session_id: bytes, account: str) -> BoundSession | None:
-        """Return the session, if it is of this account."""
+    def find(self, session_id: bytes, client: Principal) -> BoundSession | None:
+        """Return the session, if it is of this client; from now on it ends with the key that it came with."""
         bound = self._bound.get(session_id)
-        return None if bound is None or bound.account != account else bound
+        if bound is None or bound.account != client.account:
+            return None
+        if bound.key_id != client.key_id:
+            bound = self._bound[session_id] = replace(bound, key_id=client.key_id)
+        return bound
 
     def begin_use(self, session_id: bytes) -> None:
         """Note that a request of a session is being answered, until `end_use`."""
@@ -71,7 +79,7 @@ class Sessions:
     async def bind(self, session_id: bytes, scope: RequestScope) -> None:
         """Remember whose session was opened, and end one where there are too many."""
         client = scope.client
-        self._bound[session_id] = BoundSession(client.account, scope.mode)
+        self._bound[session_id] = BoundSession(client.account, scope.mode, client.key_id)
         self._held.note(session_id, client.quota_key)
         crowded = self._crowded(client.quota_key, 0)
         if crowded is None or (oldest := self._first_to_go(crowded)) is None:
@@ -82,10 +90,12 @@ class Sessions:
             self._held.held_by(crowded),
             self._most,
         )
-        transport = live_sessions(self._manager).get(oldest.decode("latin-1"))
-        self._forget(oldest)
-        if transport is not None:
-            await transport.terminate()
+        await self._end(oldest)
+
+    async def end_of_keys(self, key_ids: Collection[str]) -> None:
+        """End the sessions whose last requests came with one of these keys."""
+        for session_id in [session_id for session_id, bound in self._bound.items() if bound.key_id in key_ids]:
+            await self._end(session_id)
 
     def _crowded(self, quota_key: str, more: int) -> str | None:
         """Return the client that has too many sessions, or most of all where there are too many in all."""
@@ -95,6 +105,12 @@ class Sessions:
 
     def _first_to_go(self, quota_key: str) -> bytes | None:
         return next((session_id for session_id in self._held.of(quota_key) if session_id not in self._requests), None)
+
+    async def _end(self, session_id: bytes) -> None:
+        transport = live_sessions(self._manager).get(session_id.decode("latin-1"))
+        self._forget(session_id)
+        if transport is not None:
+            await transport.terminate()
 
     def _forget(self, session_id: bytes) -> None:
         self._bound.pop(session_id, None)

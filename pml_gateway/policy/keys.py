@@ -1,0 +1,184 @@
+"""Stored keys of clients: several for each, made here and kept as hashes, until they expire or are revoked."""
+
+from __future__ import annotations
+
+import hashlib
+import secrets
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from pml_gateway.errors import ConfigurationError, UsageError
+from pml_gateway.files import Signature
+from pml_gateway.paths import Paths
+from pml_gateway.storage import kinds
+from pml_gateway.storage.documents import Document, model_document
+
+KEY_PREFIX = "pml_"
+"""How keys begin, so that people and programs that look for secrets know one."""
+
+KEY_BYTES = 32
+"""Random bytes of a key: nobody can try them all, however fast its hash is."""
+
+MAX_KEYS = 1000
+"""Maximum number of keys; a request is compared with each, which takes 0.15 ms then."""
+
+ENDS_SOON_DAYS = 14
+"""Days before its end that a key is reported."""
+
+
+class ClientKey(BaseModel):
+    """One key: its client, the configuration that has this client, and its hash."""
+
+    model_config = ConfigDict(frozen=True)
+
+    client: str
+    config: str
+    sha256: str = Field(pattern=r"^[0-9a-f]{64}$")
+    created_at: datetime
+    expires_at: datetime | None = None
+
+    def has_expired(self, now: datetime) -> bool:
+        """Return True if it is no longer in force."""
+        return self.expires_at is not None and self.expires_at <= now
+
+
+class _Keys(BaseModel):
+    """The content of the file of keys, by id."""
+
+    version: int = 1
+    keys: dict[str, ClientKey] = Field(default_factory=dict)
+
+
+class _KeyUses(BaseModel):
+    """When each key was last used, by id."""
+
+    version: int = 1
+    uses: dict[str, datetime] = Field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class MadeKey:
+    """A key that was just made; nothing else ever has its text."""
+
+    key_id: str
+    text: str
+    key: ClientKey
+
+
+class KeyStore:
+    """The keys of one configuration's clients. Every method blocks."""
+
+    def __init__(self, paths: Paths, identity: str) -> None:
+        """`identity` is that of the configuration; keys of others are not seen."""
+        self._identity = identity
+        self._document: Document[_Keys] = model_document(kinds.CLIENT_KEYS, paths.keys_file, _Keys)
+        self._uses: Document[_KeyUses] = model_document(kinds.KEY_USES, paths.key_uses_file, _KeyUses)
+
+    @property
+    def signature(self) -> Signature:
+        """Return a value that changes whenever the keys do."""
+        return self._document.signature
+
+    def in_force(self, now: datetime) -> dict[str, ClientKey]:
+        """Return the keys that a gateway accepts, by id; none if the file is damaged, which is logged."""
+        return {key_id: key for key_id, key in self._own(self._document.read()).items() if not key.has_expired(now)}
+
+    def all(self) -> dict[str, ClientKey]:
+        """Return every key by id, oldest first.
+
+        Raises:
+            ConfigurationError: the file is damaged.
+        """
+        return self._own(self._required())
+
+    def uses(self) -> Mapping[str, datetime]:
+        """Return when each key was last used, as gateways wrote it down, at most a minute late."""
+        return self._uses.read().uses
+
+    def add(self, client: str, expires_at: datetime | None = None) -> MadeKey:
+        """Make a key.
+
+        Raises:
+            ConfigurationError: there are too many, the file is damaged, or it cannot be written.
+        """
+        text = KEY_PREFIX + secrets.token_urlsafe(KEY_BYTES)
+        key_id = secrets.token_hex(4)
+        made = ClientKey(
+            client=client,
+            config=self._identity,
+            sha256=digest(text).hex(),
+            created_at=datetime.now(UTC),
+            expires_at=expires_at,
+        )
+        try:
+            with self._document.locked():
+                known = self._required().keys
+                if len(known) >= MAX_KEYS:
+                    raise ConfigurationError(
+                        f"there are {len(known):,} keys, and {MAX_KEYS:,} are the most",
+                        hint="revoke expired ones: pml keys revoke ID...",
+                    )
+                self._document.write(_Keys(keys={**known, key_id: made}))
+        except OSError as error:
+            raise self._unwritable(error) from error
+        return MadeKey(key_id, text, made)
+
+    def revoke(self, key_ids: Collection[str]) -> dict[str, ClientKey]:
+        """Delete keys and return them.
+
+        Raises:
+            UsageError: there is no such key; none is deleted then.
+            ConfigurationError: the file is damaged, or cannot be written.
+        """
+        try:
+            with self._document.locked():
+                content = self._required()
+                own = self._own(content)
+                if unknown := [key_id for key_id in key_ids if key_id not in own]:
+                    raise UsageError(f"there is no key {unknown[0][:40]!r}", hint="pml keys list has the ids")
+                kept = {key_id: key for key_id, key in content.keys.items() if key_id not in key_ids}
+                self._document.write(_Keys(keys=kept))
+            return {key_id: own[key_id] for key_id in key_ids}
+        except OSError as error:
+            raise self._unwritable(error) from error
+
+    def note_uses(self, uses: Mapping[str, datetime]) -> None:
+        """Write down when keys were used.
+
+        Raises:
+            OSError: it cannot be written.
+        """
+        known = self._document.read().keys
+
+        def merged(before: _KeyUses) -> _KeyUses:
+            latest = {key_id: at for key_id, at in before.uses.items() if key_id in known}
+            for key_id, at in uses.items():
+                if key_id in known:
+                    latest[key_id] = max(at, latest.get(key_id, at))
+            return _KeyUses(uses=latest)
+
+        self._uses.change(merged)
+
+    def _own(self, content: _Keys) -> dict[str, ClientKey]:
+        return {key_id: key for key_id, key in content.keys.items() if key.config == self._identity}
+
+    def _required(self) -> _Keys:
+        return self._document.require("move it away, and make new keys with: pml keys add CLIENT")
+
+    def _unwritable(self, error: OSError) -> ConfigurationError:
+        return ConfigurationError(
+            f"{self._document.path} cannot be written: {error.strerror or error}", hint="check its owner and mode"
+        )
+
+
+def digest(key: str) -> bytes:
+    """Return the hash that a key is kept as.
+
+    A fast one is right: keys are random, so that nobody can try them out, and each request is checked. Words that
+    people choose would need a slow one.
+    """
+    # Environment variables and headers may contain bytes that are not UTF-8.
+    return hashlib.sha256(key.encode("utf-8", "surrogatepass")).digest()
