@@ -32,6 +32,7 @@ class Paths:
     habits_file: Path
     cache_dir: Path
     results_dir: Path
+    tasks_dir: Path
     logs_dir: Path
     auth_dir: Path
     installs_dir: Path
@@ -64,6 +65,7 @@ class Paths:
             habits_file=home / "cache" / "habits.json",
             cache_dir=home / "cache",
             results_dir=home / "results",
+            tasks_dir=home / "tasks",
             logs_dir=home / "logs",
             auth_dir=home / "auth",
             installs_dir=home / "installs",

@@ -46,13 +46,13 @@ logger = get_logger(__name__)
 class Caller:
     """Serves every call of one gateway."""
 
-    def __init__(self, gateway: Host) -> None:
+    def __init__(self, gateway: Host, tasks: Tasks | None = None) -> None:
         self._gateway = gateway
         self.settler = Settler(
             gateway.results, gateway.etags, gateway.shapes, lambda: gateway.state.settings.activity.keeps_values
         )
         self.pending_runs: PendingTable[Run] = PendingTable("run")
-        self.tasks = Tasks(gateway)
+        self.tasks = Tasks(gateway) if tasks is None else tasks
         self._own_servers: dict[str, Serve] = {"": _ask_meta_tool, COMPOSITES: composite_result}
 
     async def call(

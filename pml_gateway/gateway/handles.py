@@ -8,6 +8,7 @@ from contextlib import AsyncExitStack
 from dataclasses import replace
 
 import anyio
+from mcp.shared.exceptions import MCPError
 
 from pml_gateway.errors import GatewayError
 from pml_gateway.gateway.request import CallOptions
@@ -26,6 +27,11 @@ and must have the answer before they give up."""
 
 READ_SECONDS = 20.0
 """Seconds that a reader of a running call waits for its end, so that a model does not ask in a loop."""
+
+
+class CallEndedError(GatewayError):
+    """A call whose client has a handle ended without a result."""
+
 
 Send = Callable[[CallOptions], Awaitable[JsonObject]]
 """Sends the call with these options, and returns the result."""
@@ -84,11 +90,11 @@ class HandledCall:
             raise
         if not task.is_over:
             self._held = self._held.pop_all()
-            self._tasks.keep(task)
+            await self._tasks.keep(task)
             return None
         if failures:
             raise failures[0]
-        return await self._tasks.result_of(task)
+        return await self._tasks.result_of(task.client, task)
 
     def handle(self) -> JsonObject:
         """Return the answer that says how to read the result later.
@@ -123,7 +129,7 @@ async def until_read(tasks: Tasks, client: Principal, ref: str) -> JsonObject | 
     """Wait a moment for the end of a call whose handle is read; return its state if it still runs, or None.
 
     Raises:
-        MCPError: it ended without a result.
+        CallEndedError: it ended without a result.
     """
     task = tasks.of_handle(client, ref)
     if task is None:
@@ -132,6 +138,6 @@ async def until_read(tasks: Tasks, client: Principal, ref: str) -> JsonObject | 
         await task.news.until(lambda: task.is_over)
     if not task.is_over:
         return running(task)
-    if task.outcome is not None:
-        await tasks.result_of(task)
+    if isinstance(task.outcome, MCPError):
+        raise CallEndedError(task.outcome.message, details={"executed": "unknown"})
     return None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import secrets
 import time
 from collections.abc import Awaitable, Callable
@@ -9,12 +10,14 @@ from enum import StrEnum
 from logging import DEBUG
 
 import anyio
+import anyio.to_thread
 from mcp.shared.exceptions import MCPError
 from mcp_types.jsonrpc import INTERNAL_ERROR, INVALID_PARAMS
 
 from pml_gateway.delivery import DELIVERY
 from pml_gateway.errors import GatewayError, ResultStoreError
 from pml_gateway.gateway.host import Host
+from pml_gateway.gateway.task_records import TaskRecord, TaskRecords
 from pml_gateway.log import get_logger
 from pml_gateway.policy.principal import Principal
 from pml_gateway.results.answers import as_rpc_error
@@ -51,6 +54,9 @@ SWEEP_SECONDS = 30.0
 """Seconds between looks for tasks whose time is over."""
 
 TOO_LARGE = "the result is larger than references.max_bytes"
+
+INTERRUPTED = "interrupted: the gateway ended while the call ran; whether the tool did its work is unknown"
+LOST = "the result is no longer stored: others needed the room, or the gateway ended (storage.results: disk keeps it)"
 
 PAUSE_SECONDS = 0.25
 """Pause before a call is repeated whose server is not ready and asks nothing."""
@@ -90,10 +96,26 @@ class GatewayTask:
     """
 
     def __init__(self, client: Principal, name: str, ttl: float) -> None:
-        token = secrets.token_urlsafe(HANDLE_BYTES)
+        self._begin(secrets.token_urlsafe(HANDLE_BYTES), owner_of(client), name, ttl)
+        self.client = client
+
+    @classmethod
+    def restored(cls, record: TaskRecord) -> GatewayTask:
+        """Return a task of an earlier process, over in any case."""
+        task = cls.__new__(cls)
+        task._begin(record.id.removeprefix(_ID), record.owner, "", record.ttl)
+        task.created_at, task.updated_at, task.is_kept = record.created_at, record.updated_at, True
+        task.status, task.is_error = TaskStatus(record.status), record.is_error
+        if not task.is_over:
+            task.status, task.message = TaskStatus.FAILED, INTERRUPTED
+        if task.status is not TaskStatus.COMPLETED:
+            task.outcome = MCPError(INTERNAL_ERROR, task.message or f"the task is {task.status}")
+        return task
+
+    def _begin(self, token: str, owner: str, name: str, ttl: float) -> None:
         self.id, self.ref = f"{_ID}{token}", f"{_REF}{token}"
         """The id for its client, and the reference under which its result is stored."""
-        self.client = client
+        self.owner = owner
         self.name = name
         self.ttl = min(max(ttl, MIN_TTL), MAX_TTL)
         self.created_at = self.updated_at = time.time()
@@ -113,6 +135,12 @@ class GatewayTask:
         self.tell: Callable[[GatewayTask], Awaitable[None]] | None = None
         """Tells the client of a new status, where it can be told."""
         self._asked = 0
+
+    @property
+    def record(self) -> TaskRecord:
+        """Return what outlives the gateway."""
+        status, times = self.status.value, (self.created_at, self.updated_at, self.ttl)
+        return TaskRecord(self.id, self.owner, status, self.is_error, *times)
 
     @property
     def expires_at(self) -> float:
@@ -203,8 +231,12 @@ Store = Callable[[GatewayTask, JsonObject], Awaitable[StoredResult | None]]
 class Tasks:
     """The tasks of one gateway, each found by its client alone: unknown, foreign and expired ids look the same."""
 
-    def __init__(self, gateway: Host) -> None:
+    def __init__(self, gateway: Host, records: TaskRecords | None = None) -> None:
+        """Keep tasks; with `records`, they are known after a restart."""
         self._gateway = gateway
+        self._records = records
+        self._saving = anyio.Lock()
+        self._changes = self._saved = 0
         self._background = Background()
         self._table: PendingTable[GatewayTask] = PendingTable("task", MAX_TTL, give_up=_give_up)
         self._filled = Signal()
@@ -213,13 +245,25 @@ class Tasks:
 
     async def run(self) -> None:
         """Run the calls, for as long as the owner's task group lives."""
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(self._background.run)
-            self.is_running = True
-            while True:
-                await self._filled.until(lambda: bool(len(self._table)))
-                await anyio.sleep(SWEEP_SECONDS)
-                self._table.sweep()
+        try:
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(self._background.run)
+                self.is_running = True
+                while True:
+                    await self._filled.until(lambda: bool(len(self._table)))
+                    await anyio.sleep(SWEEP_SECONDS)
+                    self._table.sweep()
+        finally:
+            if self._records is not None:
+                self._records.close()
+
+    async def restore(self) -> None:
+        """Take over the tasks of processes that have ended: those that had not are interrupted, and none runs again."""
+        if self._records is not None:
+            for record in await anyio.to_thread.run_sync(self._records.read):
+                task = GatewayTask.restored(record)
+                seconds = task.expires_at - time.time()
+                self._table.add(task, owner=task.owner, quota_key=task.owner, seconds=seconds, state=task.id)
 
     def start(self, task: GatewayTask, work: Work, store: Store | None = None) -> None:
         """Run a call apart from its request; by default, its result is stored whole.
@@ -234,17 +278,19 @@ class Tasks:
             task.scope.deadline = anyio.current_time() + task.ttl
             with task.scope:
                 await self._finish(task, await _outcome(task, work), store or self._store)
+                await self._save(task)
             if task.scope.cancelled_caught:
                 task.outcome = task.outcome or MCPError(INTERNAL_ERROR, "the task was cancelled")
                 await task.end(TaskStatus.CANCELLED)
 
         self._background.start(run)
 
-    def keep(self, task: GatewayTask) -> None:
+    async def keep(self, task: GatewayTask) -> None:
         """Let the task's client find it from now on, until its time is over."""
         task.is_kept = True
-        self._table.add(task, owner=task.client.id, quota_key=task.client.quota_key, seconds=task.ttl, state=task.id)
+        self._table.add(task, owner=task.owner, quota_key=task.client.quota_key, seconds=task.ttl, state=task.id)
         self._filled.set()
+        await self._save(task)
 
     def find(self, client: Principal, task_id: str) -> GatewayTask:
         """Return a task of this client.
@@ -252,33 +298,32 @@ class Tasks:
         Raises:
             MCPError: there is none of this id.
         """
-        if (task := self._table.find(task_id, owner=client.id)) is None:
+        if (task := self._table.find(task_id, owner=owner_of(client))) is None:
             raise not_found()
         return task
 
     def of_handle(self, client: Principal, ref: str) -> GatewayTask | None:
         """Return the task of this client whose result is stored under a reference; None if there is none."""
-        return self._table.find(f"{_ID}{ref.removeprefix(_REF)}", owner=client.id)
+        return self._table.find(f"{_ID}{ref.removeprefix(_REF)}", owner=owner_of(client))
 
     def of(self, client: Principal) -> list[GatewayTask]:
         """Return the tasks of a client, the oldest first."""
-        return [task for _, task in self._table.of(client.id)]
+        return [task for _, task in self._table.of(owner_of(client))]
 
-    async def result_of(self, task: GatewayTask) -> JsonObject:
-        """Return the result of a task that is over.
+    async def result_of(self, client: Principal, task: GatewayTask) -> JsonObject:
+        """Return the result of a task of this client that is over.
 
         Raises:
             MCPError: it failed, or was cancelled.
         """
         if isinstance(task.outcome, MCPError):
-            raise task.outcome
+            # Raising the same one again and again would grow its traceback.
+            raise MCPError(task.outcome.code, task.outcome.message, task.outcome.error.data)
         if task.outcome is not None:
             return task.outcome
-        content = await self._gateway.results.kept(task.client, task.ref)
+        content = await self._gateway.results.kept(client, task.ref)
         if content is None:
-            raise MCPError(
-                INTERNAL_ERROR, "the result of this task had to make room for others in the store of results"
-            )
+            raise MCPError(INTERNAL_ERROR, LOST)
         result: JsonObject = content.value
         return result
 
@@ -287,6 +332,20 @@ class Tasks:
         task.outcome = MCPError(INTERNAL_ERROR, "the task was cancelled")
         await task.end(TaskStatus.CANCELLED, "cancelled by the client")
         task.scope.cancel()
+        await self._save(task)
+
+    async def _save(self, task: GatewayTask) -> None:
+        """Write what is known of all tasks, in one go with other changes, if this one is kept."""
+        if self._records is None or not task.is_kept:
+            return
+        self._changes += 1
+        change = self._changes
+        async with self._saving:
+            if self._saved >= change:
+                return
+            self._saved = self._changes
+            records = [each.record for each in self._table if each.name]
+            await anyio.to_thread.run_sync(self._records.write, records)
 
     async def _finish(self, task: GatewayTask, outcome: JsonObject | MCPError, store: Store) -> None:
         if task.is_over:
@@ -325,6 +384,11 @@ async def _outcome(task: GatewayTask, work: Work) -> JsonObject | MCPError:
 
 def _give_up(task: GatewayTask) -> None:
     task.scope.cancel()
+
+
+def owner_of(client: Principal) -> str:
+    """Return the digest by which a client's tasks are known, also on disk."""
+    return hashlib.sha256(client.id.encode("utf-8", "surrogatepass")).hexdigest()
 
 
 def not_found() -> MCPError:

@@ -21,6 +21,8 @@ from pml_gateway.gateway.gateway import Gateway, open_gateway
 from pml_gateway.gateway.prompts_and_resources import PromptAndResourceRequests
 from pml_gateway.gateway.resource_subscriptions import ResourceFollowers
 from pml_gateway.gateway.shared import SharedResources
+from pml_gateway.gateway.task_records import TaskRecords
+from pml_gateway.gateway.tasks import Tasks
 from pml_gateway.log import get_logger
 from pml_gateway.mcp.transport import OpenStreams
 from pml_gateway.meta.meta_tools import ALL_META_TOOLS
@@ -112,7 +114,9 @@ async def open_runtime(
     ):
         ActivityNotes(identity, gateway.shared.activity).subscribe_to(gateway.events)
         AuditNotes(identity, paths.home, gateway.shared.audit, watching.export_access).subscribe_to(gateway.events)
-        caller = Caller(gateway)
+        calls_as_tasks = Tasks(gateway, TaskRecords(paths.tasks_dir, identity))
+        await calls_as_tasks.restore()
+        caller = Caller(gateway, calls_as_tasks)
         followers = ResourceFollowers(gateway)
         subscribers = Subscribers(gateway, followers)
         offers = PromptAndResourceRequests(gateway, caller, followers)
@@ -121,7 +125,7 @@ async def open_runtime(
             costs = ListCosts(gateway.events)
             gateway.events.subscribe(ToolsListed, costs.listed)
             tasks.start_soon(costs.run)
-        tasks.start_soon(caller.tasks.run)
+        tasks.start_soon(calls_as_tasks.run)
         tasks.start_soon(followers.run)
         tasks.start_soon(subscribers.run)
         tasks.start_soon(follow_files, gateway, loaded, load, watched_files(paths, working_directory))

@@ -139,7 +139,7 @@ class TaskMethods:
             ttl = DEFAULT_TTL if params.task.ttl is None else params.task.ttl / 1000
             task = GatewayTask(ctx.scope.client, params.name, ttl)
             self._start(ctx, task, params.name, arguments)
-            self._tasks.keep(task)
+            await self._tasks.keep(task)
             ctx.apart.update(task=_core_form(task))
             return {"content": []}
         return await self._caller.call(ctx.scope, params.name, arguments, options_of(ctx), ctx.protocol_version)
@@ -150,7 +150,7 @@ class TaskMethods:
         if not is_modern(ctx.protocol_version):
             self._follow(ctx, task)
             return _core_form(task)
-        form = await self._detailed(task, ctx.protocol_version)
+        form = await self._detailed(ctx, task)
         return {**form, "result": await written(form["result"], ctx.scope)} if "result" in form else form
 
     async def result(self, ctx: Context, params: mcp_types.GetTaskPayloadRequestParams) -> JsonObject:
@@ -171,7 +171,7 @@ class TaskMethods:
                 await task.news.wait()
             if patience.cancelled_caught:
                 await ctx.session.report_progress(time.time() - task.created_at, None, task.message or "working")
-        result = for_version(await self._tasks.result_of(task), ctx.protocol_version)
+        result = for_version(await self._tasks.result_of(ctx.scope.client, task), ctx.protocol_version)
         seen, apart = await large_apart(_related(result, task), ctx.scope)
         return {**seen, **apart}
 
@@ -235,14 +235,14 @@ class TaskMethods:
         meta = {SUBSCRIPTION_ID_META_KEY: ctx.request_id}
         while True:
             shown, is_last = task.status, task.is_over
-            form = await self._detailed(task, ctx.protocol_version)
+            form = await self._detailed(ctx, task)
             form.pop("resultType", None)
             await request_channel(ctx).notify(STATE_CHANGED, {**form, "_meta": meta})
             if is_last:
                 return
             await task.news.until(lambda shown=shown: task.status is not shown)  # type: ignore[misc]
 
-    async def _detailed(self, task: GatewayTask, version: str) -> JsonObject:
+    async def _detailed(self, ctx: Context, task: GatewayTask) -> JsonObject:
         """Return a task in the form of the extension, with its result, error or questions."""
         form = _extension_form(task)
         match task.status:
@@ -250,7 +250,8 @@ class TaskMethods:
                 return {**form, "inputRequests": {key: each.request for key, each in task.questions.items()}}
             case TaskStatus.COMPLETED:
                 try:
-                    return {**form, "result": for_version(await self._tasks.result_of(task), version)}
+                    result = await self._tasks.result_of(ctx.scope.client, task)
+                    return {**form, "result": for_version(result, ctx.protocol_version)}
                 except MCPError as error:
                     return {
                         **form,
@@ -277,8 +278,8 @@ class TaskMethods:
             task.scope.cancel()
             raise
         if task.is_over or task.outcome is not None:
-            return await self._tasks.result_of(task)
-        self._tasks.keep(task)
+            return await self._tasks.result_of(ctx.scope.client, task)
+        await self._tasks.keep(task)
         return {"resultType": "task", **_extension_form(task)}
 
     def _start(self, ctx: Context, task: GatewayTask, name: str, arguments: JsonObject) -> None:

@@ -149,6 +149,14 @@ RESULTS = StoredKind(
     "`references.ttl_seconds`",
     "`references.max_bytes`, and an eighth for bookkeeping",
 )
+TASKS = StoredKind(
+    "tasks of clients, without their results",
+    StorageShape.DOCUMENT,
+    "tasks/*.json",
+    "until the time of the task is over, a day at most",
+    "512 for each gateway",
+    "calls of this machine's processes",
+)
 MIGRATION_STEPS = StoredKind(
     "steps of `pml migrate`",
     StorageShape.DOCUMENT,
@@ -197,6 +205,7 @@ KINDS = (
     TRIED,
     ACTIVITY,
     RESULTS,
+    TASKS,
     MIGRATION_STEPS,
     CONNECTIONS,
     REMOVED,

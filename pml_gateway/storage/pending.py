@@ -6,7 +6,7 @@ import hashlib
 import json
 import secrets
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
@@ -57,6 +57,9 @@ class PendingTable(Generic[Payload]):
 
     def __len__(self) -> int:
         return len(self._entries)
+
+    def __iter__(self) -> Iterator[Payload]:
+        return (entry.payload for entry in self._entries.values())
 
     def __contains__(self, state: str) -> bool:
         """Return True if a payload is kept under this state, whoever its owner is."""

@@ -41,6 +41,7 @@ CACHE = Place("cache", "the vectors of all tools, and how servers behave, are fo
 RESULTS = Place(
     "results", "stored results are kept in memory, also with storage.results: disk, and end with this gateway"
 )
+TASKS = Place("tasks", "tasks are unknown after a restart, instead of interrupted or done")
 AUTH = Place("auth", "a login that is renewed ends with this gateway, and has to be repeated after it")
 TRUST = Place("trust", "what was accepted and held back of servers' definitions is forgotten when this gateway ends")
 INSTALLS = Place(
@@ -52,7 +53,7 @@ EXAMPLES = Place(
     "what pml example-queries import and pml enrich write is not kept, and search knows shipped examples only",
 )
 ACTIVITY = Place("activity.db", "calls are not recorded, and pml activity, pml stats and pml migrate do not know them")
-PLACES = (LOGS, MANIFEST, RUN, CACHE, RESULTS, AUTH, TRUST, INSTALLS, EXAMPLES, ACTIVITY)
+PLACES = (LOGS, MANIFEST, RUN, CACHE, RESULTS, TASKS, AUTH, TRUST, INSTALLS, EXAMPLES, ACTIVITY)
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,8 +13,12 @@ import anyio
 import anyio.to_thread
 import pytest
 
+from pml_gateway.gateway.task_records import TaskRecords
+from pml_gateway.gateway.tasks import GatewayTask
+from pml_gateway.policy.principal import LOCAL
 from pml_gateway.serve import tasks
 from tests.support.asking import act, asking
+from tests.support.memory import paths_in
 from tests.support.raw import HandshakeSession, decoded, events_modern
 from tests.support.scripted_server import ScriptedServer, text_result, tool
 from tests.support.serving import Serving, serving
@@ -488,3 +492,65 @@ async def test_a_listening_client_of_2026_is_told_of_the_states_of_its_own_tasks
         assert (working["method"], working["params"]["status"]) == ("notifications/tasks", "working")
         assert done["params"]["taskId"] == task_id
         assert done["params"]["result"]["content"] == [{"type": "text", "text": "done"}]
+
+
+DISK: dict[str, Any] = {"storage": {"results": "disk"}}
+
+
+@pytest.mark.parametrize("is_on_disk", [True, False], ids=["results on disk", "results in memory"])
+async def test_after_a_restart_tasks_are_interrupted_or_done_and_nothing_runs_twice(
+    tmp_path: Path, slow: SlowServer, keyed: dict[str, Any], is_on_disk: bool
+) -> None:
+    up = slow.server()
+    sections = {"clients": keyed, **(DISK if is_on_disk else {})}
+    async with serving(tmp_path, {"up": up}, **sections) as served, core(served, KEYS["ann"]) as ann:
+        done = (await ann.task("up__quick"))["taskId"]
+        await ann.until("completed", done)
+        broken = (await ann.task("up__broken"))["taskId"]
+        await ann.until("failed", broken)
+        working = (await ann.task("up__slow"))["taskId"]
+        gone = (await ann.task("up__slow"))["taskId"]
+        await ann.result("tasks/cancel", taskId=gone)
+        await until(lambda: len(up.calls) >= 3)
+    calls = len(up.calls)
+    async with (
+        serving(tmp_path, {"up": up}, **sections) as served,
+        core(served, KEYS["ann"]) as ann,
+        core(served, KEYS["bob"]) as bob,
+    ):
+        listed = {task["taskId"]: task for task in (await ann.result("tasks/list"))["tasks"]}
+        assert {each: task["status"] for each, task in listed.items()} == {
+            done: "completed",
+            broken: "failed",
+            working: "failed",
+            gone: "cancelled",
+        }
+        assert "interrupted" in listed[working]["statusMessage"]
+        assert "interrupted" in (await ann.message("tasks/result", taskId=working))["error"]["message"]
+        modern = ModernClient(served, KEYS["ann"])
+        assert "interrupted" in (await modern.result("tasks/get", taskId=working))["error"]["message"]
+        read = await ann.message("tasks/result", taskId=done)
+        if is_on_disk:
+            assert read["result"]["content"] == [{"type": "text", "text": "quick"}]
+            assert (await ann.result("tasks/result", taskId=broken))["isError"] is True
+        else:
+            assert "storage.results" in read["error"]["message"]
+        assert (await bob.result("tasks/list"))["tasks"] == []
+        assert (await bob.message("tasks/get", taskId=done))["error"]["code"] == INVALID_PARAMS
+    assert len(up.calls) == calls
+
+
+async def test_a_gateway_that_runs_keeps_its_tasks_from_another_one(tmp_path: Path, slow: SlowServer) -> None:
+    async with serving(tmp_path, {"up": slow.server()}) as one:
+        task = GatewayTask(LOCAL, "name", 60)
+        await one.runtime.caller.tasks.keep(task)
+        records = TaskRecords(paths_in(tmp_path).tasks_dir, "test")
+        assert records.read() == []
+    assert [(each.id, each.status) for each in records.read()] == [(task.id, "working")]
+
+
+async def test_tasks_work_where_nothing_can_be_written(tmp_path: Path, slow: SlowServer) -> None:
+    (tmp_path / "tasks").write_text("in the way", encoding="utf-8")
+    async with serving(tmp_path, {"up": slow.server()}) as served, core(served) as client:
+        task = await client.task("up__quick")
+        await client.until("completed", task["taskId"])
