@@ -22,6 +22,7 @@ READING_ORDER = (
     "agents",
     "workflows",
     "results",
+    "tasks",
     "search",
     "enrich",
     "fastmcp",
