@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
-from itertools import islice
 from typing import Any
 
 from pml_gateway.catalog.prompts_and_resources import OfferKind, Route
@@ -29,7 +27,11 @@ _NAMING = re.compile(
 """The keys of params, at any depth, whose values name a tool, a prompt or a resource."""
 
 MAX_NAMED = 100
-"""Maximum number of names and URIs in one message to a server of which something is hidden."""
+MAX_VALUES = 10_000
+"""Maximum number of names and URIs, and of values at all, in a message of a client that something is hidden from."""
+
+_REFUSED = (HidingRule.DENIED, HidingRule.BLACKLISTED, HidingRule.CAPABILITIES)
+"""The rules about what a client may not see, as opposed to what it was not given."""
 
 
 def routes_of(state: GatewayState, view: View, method: str, params: JsonObject) -> list[tuple[str, JsonObject]]:
@@ -40,8 +42,9 @@ def routes_of(state: GatewayState, view: View, method: str, params: JsonObject) 
     tell by the answers what that is.
     """
     servers = _with_extension(view, method)
-    if nested := list(islice(_named(_without_own(params)), MAX_NAMED + 1)):
-        servers = [each for each in servers if not _hides_one_of(state, view, each, nested)]
+    if hides_any(state, view):
+        nested = _named({key: value for key, value in params.items() if key not in ("name", "uri")})
+        servers = [each for each in servers if nested is not None and not _hides_one_of(state, view, each, nested)]
     sent = dict(params)
     if (name := params.get("name")) is not None:
         owner = _owner(view, name)
@@ -104,7 +107,8 @@ def _may_be_hidden(state: GatewayState, view: View, name: object) -> bool:
 
 def is_unknown_named(view: View, params: JsonObject) -> bool:
     """Return True if params name something that the client does not see, whether or not it exists."""
-    return any(not _is_visible(view, text) for text in islice(_named(params), MAX_NAMED))
+    named = _named(params)
+    return named is None or any(not _is_visible(view, text) for text in named)
 
 
 def hides_any(state: GatewayState, view: View) -> bool:
@@ -118,25 +122,25 @@ def hides_any(state: GatewayState, view: View) -> bool:
     )
 
 
-def _without_own(params: JsonObject) -> JsonObject:
-    """Return params without the name and the URI that the whole message is about."""
-    return {key: value for key, value in params.items() if key not in ("name", "uri")}
-
-
-def _named(params: JsonObject) -> Iterator[str]:
-    """Yield the texts that params have under naming keys, and the keys of objects there."""
+def _named(params: JsonObject) -> list[str] | None:
+    """Return the texts that params have under naming keys, and the keys of objects there; None if it is too much."""
+    named: list[str] = []
     pending: list[tuple[Any, bool]] = [(params, False)]
-    while pending:
+    for _ in range(MAX_VALUES):
+        if not pending:
+            return named if len(named) <= MAX_NAMED else None
         value, is_naming = pending.pop()
         match value:
             case str() if is_naming:
-                yield value
-            case dict():
-                if is_naming:
-                    yield from value
+                named.append(value)
+            case dict() if len(value) <= MAX_VALUES:
+                named += value if is_naming else ()
                 pending += [(each, _NAMING.fullmatch(key) is not None) for key, each in value.items()]
-            case list():
+            case list() if len(value) <= MAX_VALUES:
                 pending += [(each, is_naming) for each in value]
+            case dict() | list():
+                return None
+    return None
 
 
 def _is_visible(view: View, text: str) -> bool:
@@ -145,20 +149,20 @@ def _is_visible(view: View, text: str) -> bool:
 
 def _hides_one_of(state: GatewayState, view: View, upstream_id: str, texts: list[str]) -> bool:
     """Return True if one of these names or URIs is of something that this server has and the client does not see."""
-    if not hides_any(state, view):
-        return False
-    catalog, permits = view.catalog, view.offers.permits
-    hidden = {name for server, name in disabled_tools(state.settings.servers) if server == upstream_id}
-    for each in (catalog, *([] if catalog.held is None else [catalog.held])):
-        own = [tool for tool in each.tools if tool.upstream_id == upstream_id]
-        unseen = [tool for tool in own if view.resolve(tool.qualified_name) is not tool]
-        hidden |= {name for tool in unseen for name in (tool.name, tool.qualified_name, tool.source)}
-    for kind in OfferKind:
-        listed = [offer for offer in catalog.offers.of_kind(kind) if offer.upstream_id == upstream_id]
-        hidden |= {
-            name for offer in listed if not permits(upstream_id, offer.name) for name in (offer.name, offer.public)
-        }
-    refused = (HidingRule.DENIED, HidingRule.BLACKLISTED, HidingRule.CAPABILITIES)
-    return len(texts) > MAX_NAMED or any(
-        text in hidden or (":" in text and view.offers.hidden_by(upstream_id, text) in refused) for text in texts
+    return any(_hides(state, view, upstream_id, text) for text in texts)
+
+
+def _hides(state: GatewayState, view: View, upstream_id: str, text: str) -> bool:
+    catalog, offers = view.catalog, view.offers
+    claim = catalog.ownership.claim(text)
+    if claim is not None and claim.upstream_id == upstream_id:
+        return not _is_visible(view, text)
+    if (":" in text or "/" in text) and offers.hidden_by(upstream_id, text) in _REFUSED:
+        return True
+    named = [tool for each in (catalog, catalog.held) if each is not None for tool in each.own_names.get(text, ())]
+    prompts = [offer for offer in catalog.offers.of_kind(OfferKind.PROMPT) if text in (offer.name, offer.public)]
+    return (
+        any(tool.upstream_id == upstream_id and view.listed(tool.qualified_name) is None for tool in named)
+        or any(each.upstream_id == upstream_id and not offers.permits(upstream_id, each.name) for each in prompts)
+        or (upstream_id, text) in disabled_tools(state.settings.servers)
     )

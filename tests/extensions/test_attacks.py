@@ -46,6 +46,7 @@ pytestmark = pytest.mark.anyio
         {"uri": "skill://post/SKILL.md", "then": {"resourceUri": "skill://mail/SKILL.md"}},
         {"uri": "skill://post/SKILL.md", "skills": ["skill://mail/%53KILL.md"]},
         {"uri": "skill://post/SKILL.md", "names": ["x"] * 1000},
+        {"uri": "skill://post/SKILL.md", "of": [[0] * 9_000] * 2},
     ],
 )
 async def test_nothing_hidden_is_named_to_a_server(tmp_path: Path, client: str, params: dict[str, Any]) -> None:
