@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 import time
 from contextlib import closing
 from pathlib import Path
@@ -121,6 +122,9 @@ def _is_running(process: int) -> bool:
     if process == os.getpid():
         # In a container, the process that was killed had the same number.
         return False
+    if sys.platform == "win32":
+        # There, signal 0 is no question but Ctrl-C.
+        return True
     try:
         os.kill(process, 0)
     except ProcessLookupError:
