@@ -47,6 +47,9 @@ def tool_for_version(definition: JsonObject, version: str) -> JsonObject:
     if version < LATEST_VERSION and "outputSchema" in tool and tool["outputSchema"].get("type") != "object":
         # Array and primitive outputs are legal from 2026 on; older clients reject the whole list for one.
         del tool["outputSchema"]
+    if tool.get("execution") == {"taskSupport": "required"}:
+        # The gateway waits for the task. Clients would refuse to call such a tool without one.
+        tool["execution"] = {"taskSupport": "optional"}
     return tool
 
 

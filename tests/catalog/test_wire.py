@@ -114,6 +114,11 @@ def test_keys_that_no_version_defines_are_left_out_of_annotations_icons_and_exec
     assert definition["annotations"] == {"readOnlyHint": True, "vendor": 1}
 
 
+def test_a_tool_that_only_runs_as_a_task_is_listed_as_one_that_may() -> None:
+    definition = only_tool(execution={"taskSupport": "required"}).definition
+    assert tool_for_version(definition, "2025-11-25")["execution"] == {"taskSupport": "optional"}
+
+
 def test_a_definition_is_written_in_ascii_without_blanks() -> None:
     assert encode({"name": "größe", "list": [1, None, True]}) == b'{"name":"gr\\u00f6\\u00dfe","list":[1,null,true]}'
 

@@ -4,7 +4,8 @@
 //
 // script: {era, target: {url, headers?} | {command, args, env}, capabilities, roots, steps}. The era 2026-07-28 is that
 // of the SDK's second version. A step is {do: a method of the SDK's client, with: its parameters},
-// {do: "setRoots", with: roots}, {do: "waitForUpdate", with: a URI}, {do: "listEveryTool", with: names to wait for}, or
+// {do: "setRoots", with: roots}, {do: "callToolStream", with: the parameters of a call as a task},
+// {do: "waitForUpdate", with: a URI}, {do: "listEveryTool", with: names to wait for}, or
 // {do: "together", with: steps} for steps that are in flight at the same time.
 // printed: {server, capabilities, instructions, results, questions, updates}, one result for each step.
 
@@ -76,6 +77,12 @@ async function callTool(params) {
   return { ...result, progress };
 }
 
+async function callToolStream(params) {
+  const messages = [];
+  for await (const message of client.experimental.tasks.callToolStream(params)) messages.push(message);
+  return { types: messages.map(({ type }) => type), last: messages.at(-1) };
+}
+
 async function listEveryTool(expected) {
   const until = Date.now() + STEP_MS;
   for (;;) {
@@ -95,7 +102,7 @@ async function together(steps) {
   return { results: await Promise.all(steps.map(take)) };
 }
 
-const own = { waitForUpdate, setRoots, callTool, listEveryTool, together };
+const own = { waitForUpdate, setRoots, callTool, callToolStream, listEveryTool, together };
 
 async function take(step) {
   try {
