@@ -77,16 +77,6 @@ class RecordedAccess:
     kept: str
     arguments: JsonObject | None
 
-    @property
-    def argument_keys(self) -> frozenset[str] | None:
-        """Return the names of the arguments; None if they are not kept."""
-        return None if self.arguments is None else frozenset(self.arguments)
-
-    @property
-    def argument_values(self) -> JsonObject | None:
-        """Return the arguments with their values, secrets masked; None if they are not kept."""
-        return self.arguments if self.kept in ("masked", "whole") else None
-
 
 @dataclass(frozen=True, slots=True)
 class AccessFilter:
