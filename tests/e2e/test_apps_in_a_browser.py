@@ -96,7 +96,8 @@ async def shown(packages: Path, target: dict[str, Any], tool: str) -> AsyncItera
         await page.expose_function("send", send)
         await page.goto(HOST)
         tasks.start_soon(receive)
-        await page.evaluate("tool => window.show(tool, {})", tool)
+        with anyio.fail_after(WAIT_MS / 1000):
+            await page.evaluate("tool => window.show(tool, {})", tool)
         yield page.frame_locator("#app")
         tasks.cancel_scope.cancel()
         process.terminate()
