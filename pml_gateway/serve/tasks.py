@@ -162,10 +162,14 @@ class TaskMethods:
         self._only(ctx, modern=False)
         task = self._found(ctx, params.task_id)
         self._follow(ctx, task)
+        wants_progress = (ctx.meta or {}).get("progressToken") is not None
         while not task.is_over:
             question = next((each for each in task.questions.values() if not each.is_asked), None)
             if question is not None:
                 await _put(ctx, task, question)
+                continue
+            if not wants_progress:
+                await task.news.wait()
                 continue
             with anyio.move_on_after(KEEPALIVE_SECONDS) as patience:
                 await task.news.wait()
