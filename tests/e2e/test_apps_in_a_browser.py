@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import shutil
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -17,7 +16,7 @@ from anyio.streams.buffered import BufferedByteReceiveStream
 
 from tests.support.process import OverStdio, over_stdio, write_settings
 
-from .install import Installation
+from .install import Installation, InstallationError, install_browser
 from .test_apps import entries, packages
 
 if TYPE_CHECKING:
@@ -34,17 +33,16 @@ HOST = "https://host.test/"
 """The origin of the page, which the test answers for itself."""
 
 PAGE = Path(__file__).with_name("apps_page.html")
-BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 MAX_LINE = 16 * 1024**2
 WAIT_MS = 60_000
 
 
-def browser(own: str) -> str:
-    """The program of the browser: one on PATH, or Playwright's own."""
-    program = next(filter(None, map(shutil.which, BROWSERS)), own)
-    if not Path(program).exists():
-        pytest.skip(f"none of {', '.join(BROWSERS)} is on PATH, and `playwright install chromium` was not run")
-    return program
+def browser() -> Path:
+    """The program of the browser; a system without one and without its packages skips the test."""
+    try:
+        return install_browser()
+    except InstallationError as exc:
+        pytest.skip(str(exc))
 
 
 @asynccontextmanager
@@ -61,7 +59,7 @@ async def opened_page(packages: Path) -> AsyncIterator[Page]:
             await route.fulfill(status=404)
 
     async with playwright.async_playwright() as engines:
-        program = browser(engines.chromium.executable_path)
+        program = browser()
         # The browser's own sandbox needs rights that containers do not give.
         opened = await engines.chromium.launch(executable_path=program, args=["--no-sandbox"])
         try:

@@ -38,7 +38,7 @@ def test_every_page_fits_says_no_error_and_asks_no_other_host(
     errors: list[str] = []
     hosts: set[str] = set()
     with console(tmp_path) as (_, link), playwright.sync_playwright() as engines:
-        program = browser(engines.chromium.executable_path)
+        program = browser()
         # The browser's own sandbox needs rights that containers do not give.
         chromium = engines.chromium.launch(executable_path=program, args=["--no-sandbox"])
         try:
