@@ -24,6 +24,7 @@ STAGES = (
     "docs",
     "telemetry",
     "processes",
+    "skills",
     "mcp",
     "upstreams",
     "catalog",

@@ -299,6 +299,7 @@ def _decode_offers(raw: JsonObject) -> Offers:
         prompts=listed("prompts"),
         resources=listed("resources"),
         templates=listed("templates"),
+        skills=listed("skills"),
         instructions=_text(raw.get("instructions", "")),
         capabilities=ServerCapabilities({name: dict(parts) for name, parts in declared.items()}),
     )

@@ -1,4 +1,4 @@
-"""Prompts, resources and templates of all upstreams in one table, under the names that clients use.
+"""Prompts, resources, templates and skills of all upstreams in one table, under the names that clients use.
 
 A renamed URI is `pml://SERVER/URI`, so that a renamed template is still a template, and its expansions lead to its
 server; that of a user interface is `ui://pml/SERVER/URI`, as clients show pages of that scheme only. URIs covered by a
@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from functools import cached_property
 from itertools import count
@@ -122,19 +122,27 @@ class OfferKind(StrEnum):
     PROMPT = "prompts"
     RESOURCE = "resources"
     TEMPLATE = "templates"
+    SKILL = "skills"
 
 
 _KEYS: Mapping[OfferKind, str] = {
     OfferKind.PROMPT: "name",
     OfferKind.RESOURCE: "uri",
     OfferKind.TEMPLATE: "uriTemplate",
+    OfferKind.SKILL: "uri",
 }
 """Field of a definition that identifies it."""
+
+_NAMED = (OfferKind.PROMPT, OfferKind.RESOURCE, OfferKind.TEMPLATE)
+"""The kinds that are given names; a skill is reached under the URI of its SKILL.md, a resource, listed or not."""
+
+_WITH_ORIGINS = (OfferKind.RESOURCE, OfferKind.TEMPLATE)
+"""The kinds that say which URIs a server serves."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Offer:
-    """One prompt, resource or template: its own name (or URI) at its upstream, and the one clients use."""
+    """One prompt, resource, template or skill: its own name (or URI) at its upstream, and the one clients use."""
 
     kind: OfferKind
     upstream_id: str
@@ -272,9 +280,7 @@ class OfferTable:
     @cached_property
     def _unaddressed(self) -> tuple[Offer, ...]:
         """Return the resources and templates that keep their URI for clients; other URIs name their server."""
-        return tuple(
-            offer for offer in self.offers if offer.kind is not OfferKind.PROMPT and offer.public == offer.name
-        )
+        return tuple(offer for offer in self.offers if offer.kind in _WITH_ORIGINS and offer.public == offer.name)
 
     @cached_property
     def _owners(self) -> dict[str, list[str]]:
@@ -299,7 +305,7 @@ class OfferTable:
     @cached_property
     def _all_origins(self) -> dict[str, set[str]]:
         """Return the origins of all resources and templates, by upstream id."""
-        return _origins_of(offer for offer in self.offers if offer.kind is not OfferKind.PROMPT)
+        return _origins_of(offer for offer in self.offers if offer.kind in _WITH_ORIGINS)
 
     def _own_uri(self, upstream_id: str, uri: str) -> str:
         """Return the URI to request from an upstream: as it lists it, else in canonical form with the scheme it writes.
@@ -391,14 +397,13 @@ def build_offers(
     offers: list[Offer] = []
     names: dict[OfferKind, OfferNames] = {}
     kept = {
-        kind: {owner: name for owner, name in earlier.get(kind, {}).items() if owner[0] in upstreams}
-        for kind in OfferKind
+        kind: {owner: name for owner, name in earlier.get(kind, {}).items() if owner[0] in upstreams} for kind in _NAMED
     }
-    found = {kind: _unique(kind, upstreams) for kind in OfferKind}
+    found = {kind: _unique(kind, upstreams) for kind in _NAMED}
     templates = {**found[OfferKind.TEMPLATE], **kept[OfferKind.TEMPLATE]}
     template_ownership = _TemplateOwnership(list(upstreams), templates)
     claims: list[UriConflict] = []
-    for kind in OfferKind:
+    for kind in _NAMED:
         is_uri = kind is not OfferKind.PROMPT
         foreign = template_ownership.foreign(kind, found[kind]) if is_uri else {}
         claims += foreign.values()
@@ -409,7 +414,12 @@ def build_offers(
             public = names[kind][upstream_id, name]
             definition = {**sound_offer(raw, kind), _KEYS[kind]: public}
             offers.append(Offer(kind, upstream_id, name, public, definition))
-    return OfferTable(tuple(offers), MappingProxyType(dict(upstreams)), MappingProxyType(names), tuple(claims))
+    table = OfferTable(tuple(offers), MappingProxyType(dict(upstreams)), MappingProxyType(names), tuple(claims))
+    skills = [
+        Offer(OfferKind.SKILL, upstream_id, uri, table.public_uri(upstream_id, uri), definition)
+        for (upstream_id, uri), definition in _unique(OfferKind.SKILL, upstreams).items()
+    ]
+    return replace(table, offers=(*table.offers, *skills)) if skills else table
 
 
 def _origins_of(offers: Iterable[Offer]) -> dict[str, set[str]]:

@@ -20,7 +20,7 @@ from pml_gateway.cli.keys import keys_app
 from pml_gateway.cli.local import down, restart, up
 from pml_gateway.cli.migrate import migrate_app
 from pml_gateway.cli.program import program, run
-from pml_gateway.cli.prompts_and_resources import prompts, resources
+from pml_gateway.cli.prompts_and_resources import prompts, resources, skills
 from pml_gateway.cli.rules import rules_app
 from pml_gateway.cli.secrets import secrets_app
 from pml_gateway.cli.serve import serve
@@ -65,6 +65,7 @@ app.command()(schema)
 app.command()(enrich)
 app.command()(prompts)
 app.command()(resources)
+app.command()(skills)
 app.command(**CALL)(call)
 app.command()(tokens)
 upstreams_app.command()(logs)

@@ -53,7 +53,9 @@ def search(
     if as_json:
         print_json(answer)
     elif "servers" in answer:
-        print_table(("server", "tools"), ((row["server"], row["tools"]) for row in answer["servers"]))
+        kinds = [kind for kind in ("tools", "skills") if any(kind in row for row in answer["servers"])]
+        rows = ((row["server"], *(row.get(kind, 0) for kind in kinds)) for row in answer["servers"])
+        print_table(("server", *kinds), rows)
         _say_unavailable(answer)
     elif "menu" in answer:
         for line in answer["menu"]:
@@ -63,9 +65,12 @@ def search(
         _say_unavailable(answer)
     elif answer["hits"]:
         for hit in answer["hits"]:
-            say(f"{shown_score(hit['score'])}  {hit['name']}" if "score" in hit else hit["name"], style="bold")
+            name = f"skill {hit['name']} of {hit['server']}" if "kind" in hit else hit["name"]
+            say(f"{shown_score(hit['score'])}  {name}" if "score" in hit else name, style="bold")
             if hit.get("description"):
                 say(INDENTED + first_sentence(hit["description"], answers().width - len(INDENTED)))
+            if "kind" in hit:
+                say(f"{INDENTED}pml skills {hit['server']}:{hit['name']}", style="cyan")
             if detail == "signature" and "signature" in hit:
                 for line in wrapped(hit["signature"], len(INDENTED)):
                     say(INDENTED + line, style="cyan")

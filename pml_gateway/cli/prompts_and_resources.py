@@ -1,4 +1,4 @@
-"""`pml prompts`, `resources`: what the servers offer beside tools, listed, got and read."""
+"""`pml prompts`, `resources`, `skills`: what the servers offer beside tools, listed, got and read."""
 
 from __future__ import annotations
 
@@ -8,10 +8,11 @@ import typer
 
 from pml_gateway.cli.context import Command, ConfigOption, JsonOption
 from pml_gateway.cli.output import note, print_json, print_table, say, warn
-from pml_gateway.owner.operations import OFFERS, PROMPT, RESOURCE
+from pml_gateway.owner.operations import OFFERS, PROMPT, RESOURCE, SKILL, SKILLS
 from pml_gateway.text import counted
 
 if TYPE_CHECKING:
+    from pml_gateway.owner.results import ReadResource
     from pml_gateway.types import JsonObject
 
 
@@ -56,12 +57,37 @@ def resources(
     if uri is None:
         _list(command, ("resource", "server", "type", "description"), ("resources", "templates"), "resources")
         return
-    result = command.ask(RESOURCE, {"uri": uri})
-    if as_json:
-        print_json(result)
+    _say_contents(command, command.ask(RESOURCE, {"uri": uri}))
+
+
+def skills(
+    name: Annotated[
+        str | None,
+        typer.Argument(help="Show this skill instead of listing all; NAME/PATH is a file beside its SKILL.md."),
+    ] = None,
+    config: ConfigOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """List the skills of your folders and of every server, or show one.
+
+    Example: pml skills refunds
+    """
+    command = Command(config, as_json=as_json)
+    if name is not None:
+        _say_contents(command, command.ask(SKILL, {"name": name}))
         return
-    for contents in result.get("contents", ()):
-        _say_content({"type": "resource", "resource": contents})
+    answer = command.ask(SKILLS)
+    if as_json:
+        print_json({key: answer[key] for key in ("skills", "faults")})
+        return
+    if answer["skills"]:
+        rows = ((row["name"], row["server"], len(row["files"]) or "", row["description"]) for row in answer["skills"])
+        print_table(("skill", "server", "files", "description"), rows)
+    else:
+        _say_none("skills", answer["failed"], answer["servers"])
+        note("`skills: [FOLDER]` in the configuration serves folders of your own; pml docs skills")
+    for fault in answer["faults"]:
+        warn(f"not served: {fault}")
 
 
 def _list(command: Command, columns: tuple[str, ...], kinds: tuple[str, ...], what: str) -> None:
@@ -87,6 +113,14 @@ def _say_none(what: str, failed: dict[str, str], asked: int) -> None:
     for reason in failed.values():
         warn(reason)
     note("pml doctor says what to do about it" if failed else "pml upstreams lists what each server offers")
+
+
+def _say_contents(command: Command, result: ReadResource) -> None:
+    if command.as_json:
+        print_json(result)
+        return
+    for contents in result.get("contents", ()):
+        _say_content({"type": "resource", "resource": contents})
 
 
 def _facts(row: JsonObject) -> tuple[str, str]:

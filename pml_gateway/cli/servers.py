@@ -39,7 +39,6 @@ from pml_gateway.config.edits.rename import mentions
 from pml_gateway.config.findings import Finding, Severity
 from pml_gateway.config.layers import dotted
 from pml_gateway.config.load import load_user_settings
-from pml_gateway.config.problems import server_entry
 from pml_gateway.config.servers import UpstreamDefinition
 from pml_gateway.config.settings import LogSettings, Settings
 from pml_gateway.errors import UsageError
@@ -48,6 +47,7 @@ from pml_gateway.secrets.env_file import store_variables
 from pml_gateway.serve.signals import run_until_signalled
 from pml_gateway.setup.servers import (
     SHOWN_TOOLS,
+    check_has_entry,
     checked_renaming,
     forget_servers,
     last_manifest,
@@ -397,7 +397,7 @@ def remove(
     asked, paths = Consent(yes, dry_run, as_json), Paths.from_environ()
     settings = load_user_settings(paths)
     for name in names:
-        server_entry(settings, name)
+        check_has_entry(settings, name)
     done = _changed(paths, lambda text: without_servers(text, names, paths.config_file), asked)
     if done.is_written and (problem := forget_servers(paths, settings, names)):
         warn(problem)

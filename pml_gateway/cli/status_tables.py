@@ -107,7 +107,13 @@ def show_upstreams(reports: list[ProcessStatus]) -> None:
             parts = [f"gateway {report['pid']}", *named, counted(report["tools"], "tool")]
             say(", ".join(parts), style="bold")
         are_told_apart = any(_whose(row) for row in report["upstreams"])
-        columns = ("state", "login", "tools", "prompts", "resources", "latency", "age")
+        kinds = (
+            "tools",
+            "prompts",
+            "resources",
+            *(["skills"] if any(row["skills"] for row in report["upstreams"]) else ()),
+        )
+        columns = ("state", "login", *kinds, "latency", "age")
         print_table(
             ("server", *(["for"] if are_told_apart else ()), *columns),
             (
@@ -116,9 +122,7 @@ def show_upstreams(reports: list[ProcessStatus]) -> None:
                     *([some_of(_whose(row))] if are_told_apart else ()),
                     _state(row, is_served=report["pid"] is not None),
                     _login(row),
-                    row["tools"],
-                    row["prompts"],
-                    row["resources"] + row["templates"],
+                    *(row[kind] + (row["templates"] if kind == "resources" else 0) for kind in kinds),
                     "" if row["latency_seconds"] is None else f"{row['latency_seconds'] * 1000:.0f} ms",
                     "never" if row["age_seconds"] is None else span(row["age_seconds"]),
                 )

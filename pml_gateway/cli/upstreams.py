@@ -317,6 +317,8 @@ def _reader(command: Command, name: str) -> LogReader:
     from pml_gateway.processes.child_log import LogReader, log_path
 
     definition = server_entry(command.load().settings, name)
+    if definition.skills:
+        raise InvalidInputError(f"{name} is no server with a log: the gateway reads the folders", hint="pml skills")
     if definition.resolved_transport is not Transport.STDIO:
         raise InvalidInputError(
             f"{name} is reached over {definition.resolved_transport.value}: the gateway does not see its stderr",

@@ -39,6 +39,7 @@ AGAIN_SECONDS = 60.0
 @dataclass(slots=True, eq=False)
 class _Follower:
     files: frozenset[Path]
+    within: frozenset[Path]
     folders: frozenset[Path]
     send: MemoryObjectSendStream[frozenset[Path]]
     before: Mapping[Path, Signature]
@@ -58,15 +59,18 @@ class FileChanges:
         self._failed = ThrottledWarning(logger)
 
     @asynccontextmanager
-    async def of(self, files: Collection[Path]) -> AsyncIterator[MemoryObjectReceiveStream[frozenset[Path]]]:
+    async def of(
+        self, files: Collection[Path], within: Collection[Path] = ()
+    ) -> AsyncIterator[MemoryObjectReceiveStream[frozenset[Path]]]:
         """Yield the paths that changed, appeared or disappeared, each time; not those in a missing folder.
 
-        Folders are watched rather than files, because editors replace files instead of writing to them.
+        They are `files`, and everything directly `within` a folder. Folders are watched rather than files, because
+        editors replace files instead of writing to them.
         """
-        wanted = frozenset(file.absolute() for file in files)
-        folders, before = await anyio.to_thread.run_sync(_look_at, wanted, abandon_on_cancel=True)
+        wanted, contents = (frozenset(path.absolute() for path in paths) for paths in (files, within))
+        folders, before = await anyio.to_thread.run_sync(_look_at, wanted, contents, abandon_on_cancel=True)
         send, receive = anyio.create_memory_object_stream[frozenset[Path]](math.inf)
-        follower = _Follower(wanted, folders, send, before)
+        follower = _Follower(wanted, contents, folders, send, before)
         with send, receive:
             self._followers.append(follower)
             self._differs.ask()
@@ -136,12 +140,15 @@ class FileChanges:
 
     def _tell(self, changed: Collection[Path]) -> None:
         for follower in self._followers:
-            if of_its := follower.files.intersection(changed):
+            of_its = follower.files.intersection(changed)
+            if follower.within:
+                of_its |= {path for path in changed if path.parent in follower.within}
+            if of_its:
                 follower.send.send_nowait(of_its)
 
 
-def _look_at(files: Collection[Path]) -> tuple[frozenset[Path], dict[Path, Signature]]:
-    return _existing({file.parent for file in files}), _signatures(files)
+def _look_at(files: Collection[Path], within: Collection[Path]) -> tuple[frozenset[Path], dict[Path, Signature]]:
+    return _existing({*(file.parent for file in files), *within}), _signatures({*files, *within})
 
 
 def _signatures(files: Collection[Path]) -> dict[Path, Signature]:

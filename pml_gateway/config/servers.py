@@ -155,6 +155,8 @@ class Transport(StrEnum):
     STDIO = "stdio"
     HTTP = "http"
     SSE = "sse"
+    SKILLS = "skills"
+    """No server: the gateway itself serves the skills in folders."""
 
 
 _TRANSPORT_SPELLINGS = {
@@ -191,6 +193,11 @@ def _string(value: object) -> object:
     if isinstance(value, bool):
         return "true" if value else "false"
     return str(value) if isinstance(value, int | float) else value
+
+
+def one_or_more(value: object) -> object:
+    """Let one text stand for a list of it."""
+    return (value,) if isinstance(value, str) else value
 
 
 def _has_authorization(headers: object) -> bool:
@@ -246,6 +253,9 @@ class UpstreamDefinition(BaseModel):
         default_factory=dict,
         description="sent with every request; secrets as references",
     )
+    skills: Annotated[tuple[str, ...], BeforeValidator(one_or_more)] = Field(
+        default=(), description="folders of skills, which the gateway serves itself; instead of `command` and `url`"
+    )
     auth: AuthDefinition | None = Field(default=None, description="how to log in; without it, the server says how")
     transport: Annotated[Transport | None, BeforeValidator(_transport)] = Field(
         default=None,
@@ -290,6 +300,10 @@ class UpstreamDefinition(BaseModel):
 
     @model_validator(mode="after")
     def _names_one_transport(self) -> UpstreamDefinition:
+        if self.skills:
+            if self.command is not None or self.url is not None or self.transport is not None:
+                raise ValueError("give either `skills` or a server's `command`, `url` and `transport`, not both")
+            return self
         if self.command is None and self.url is None:
             raise ValueError("give `command` (stdio) or `url` (HTTP, SSE)")
         if self.command is not None and self.url is not None:
@@ -318,6 +332,8 @@ class UpstreamDefinition(BaseModel):
         """The transport named, or the one the other keys imply (a URL that ends in `/sse` is SSE)."""
         if self.transport is not None:
             return self.transport
+        if self.skills:
+            return Transport.SKILLS
         if self.command is not None:
             return Transport.STDIO
         return Transport.SSE if (self.url or "").rstrip("/").endswith("/sse") else Transport.HTTP
@@ -368,6 +384,8 @@ class UpstreamDefinition(BaseModel):
         )
         if self.env_file:
             identity["env_file"] = self.env_file
+        if self.skills:
+            identity["skills"] = self.skills
         return hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()[:16]
 
 

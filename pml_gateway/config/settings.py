@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -20,7 +21,7 @@ from pydantic import (
 )
 
 from pml_gateway.config.limits import Limits
-from pml_gateway.config.servers import ExtensionSettings, Transport, UpstreamDefinition
+from pml_gateway.config.servers import ExtensionSettings, Transport, UpstreamDefinition, one_or_more
 from pml_gateway.hosts import ANY_PORT, read_authority, read_origin
 from pml_gateway.secrets.references import is_reference, references
 from pml_gateway.types import MODES, Effect, ExposureMode, Ranking
@@ -45,6 +46,9 @@ _NAMESPACE = re.compile(r"[a-zA-Z0-9_-]{1,48}")
 _LANGUAGE = re.compile(r"[^\W\d_][\w -]{1,30}")
 _SIZE = re.compile(r"^\s*(\d+(?:\.\d+)?)\s*([KMG]i?B|B)?\s*$", re.IGNORECASE)
 _FACTORS = {"b": 1, "kb": 1000, "mb": 1000**2, "gb": 1000**3, "kib": 1024, "mib": 1024**2, "gib": 1024**3}
+
+SKILLS_SERVER = "skills"
+"""The id of the server whose skills are those of the setting `skills`."""
 
 SHORTEST_NAME = 16
 """Lower bound of the maximum length of tool names: a hash and a few characters before it."""
@@ -692,6 +696,9 @@ class Settings(Section):
     trust: TrustSettings = TrustSettings()
     enrich: EnrichSettings = EnrichSettings()
     servers: dict[str, UpstreamDefinition] = Field(default_factory=dict)
+    skills: Annotated[tuple[str, ...], BeforeValidator(one_or_more)] = Field(
+        default=(), description="folders of skills, served as those of a server named `skills`"
+    )
     sets: dict[str, SetSettings] = Field(default_factory=dict)
     roles: dict[str, RoleSettings] = Field(default_factory=dict)
     clients: dict[str, ClientSettings] = Field(default_factory=dict)
@@ -703,6 +710,25 @@ class Settings(Section):
     workflows: dict[str, Any] = Field(
         default_factory=dict, description="composite tools by name: description, input, steps, output"
     )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _serve_skills(cls, raw: Any) -> Any:
+        folders = raw.get("skills") if isinstance(raw, dict) else None
+        if not folders:
+            return raw
+        servers = raw.get("servers") or {}
+        entry = servers.get(SKILLS_SERVER) or {}
+        if (
+            not isinstance(entry, dict)
+            or {"command", "url"} & entry.keys()
+            or entry.get("skills") not in (None, folders)
+        ):
+            raise ValueError(
+                f"`skills` are served as those of a server {SKILLS_SERVER!r}, and servers.{SKILLS_SERVER} is another; "
+                "rename it, or list the folders in its `skills`"
+            )
+        return {**raw, "servers": {**servers, SKILLS_SERVER: {**entry, "skills": folders}}}
 
     @property
     def requires_keys(self) -> bool:
@@ -734,6 +760,11 @@ class EffectiveSettings:
     def transport(self) -> Transport:
         """Return the transport."""
         return self.definition.resolved_transport
+
+    @property
+    def idle_timeout(self) -> float:
+        """Seconds after which an unused connection is closed; one to own skills costs nothing, and tells of edits."""
+        return math.inf if self.transport is Transport.SKILLS else self.defaults.idle_timeout
 
     @property
     def call_timeout(self) -> float:

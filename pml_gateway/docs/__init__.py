@@ -25,6 +25,7 @@ READING_ORDER = (
     "tasks",
     "search",
     "enrich",
+    "skills",
     "fastmcp",
     "commands",
     "settings",

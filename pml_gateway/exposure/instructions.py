@@ -32,6 +32,8 @@ class Systems:
     starting: Sequence[str] = ()
     effect: Effect = Effect.UNKNOWN
     """The strongest effect of the tools that the client may call."""
+    has_skills: bool = False
+    """True if the client sees any skill."""
 
     def __bool__(self) -> bool:
         return bool(self.known or self.starting)

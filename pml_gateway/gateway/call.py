@@ -14,6 +14,7 @@ from typing import Protocol
 from mcp.shared.exceptions import MCPError
 
 from pml_gateway.catalog.model import CatalogTool
+from pml_gateway.catalog.skills import skill_name
 from pml_gateway.config.settings import CALLS_BY_EFFECT, Settings
 from pml_gateway.delivery import SENDS, Sends
 from pml_gateway.errors import (
@@ -170,10 +171,17 @@ def missing(view: View, name: str, client: Principal, gateway: Host | None = Non
     if owner is not None and view.sees_all_of(owner.upstream_id):
         return owner.not_listed()
     closest = view.closest(name)
-    hint = did_you_mean(closest) or search_hint(view, client)
+    hint = _skill_hint(view, name, client) or did_you_mean(closest) or search_hint(view, client)
     if gateway is not None and (wait := gateway.state.systems(view).wait):
         hint = f"{hint}{'' if hint.endswith('?') else '.'} {wait}"
     return ToolNotFoundError(f"no tool named {name!r}", hint=hint, details={"closest": closest})
+
+
+def _skill_hint(view: View, name: str, client: Principal) -> str:
+    """Return the hint for the name of a skill; empty if no visible one has it."""
+    named = [uri for uri, skill in view.skills.items() if name in (uri, skill_name(skill))]
+    reading = "pml skills" if client.kind is PrincipalKind.OWNER else f"{READ_RESULT} with ref"
+    return f"it is a skill, read by {reading} {' or '.join(named[:3])}" if named else ""
 
 
 def search_hint(view: View, client: Principal, state: GatewayState | None = None) -> str:

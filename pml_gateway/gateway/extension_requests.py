@@ -5,7 +5,6 @@ Most are for one server. The skills of all servers are one list.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -14,31 +13,30 @@ import anyio
 from mcp.shared.exceptions import MCPError
 from mcp_types.jsonrpc import METHOD_NOT_FOUND
 
+from pml_gateway.catalog.prompts_and_resources import OfferKind
 from pml_gateway.catalog.public_uris import with_public_uris
 from pml_gateway.errors import GatewayError
 from pml_gateway.gateway.call import Attempt, CallContext, Calls
 from pml_gateway.gateway.calling import ask_upstream
 from pml_gateway.gateway.decisions import Decision
-from pml_gateway.gateway.extension_routes import LIST_SKILLS, OF_SKILLS, hides_any, is_unknown_named, routes_of
+from pml_gateway.gateway.extension_routes import (
+    GET_SKILL,
+    LIST_SKILLS,
+    OF_SKILLS,
+    hides_any,
+    is_unknown_named,
+    routes_of,
+)
 from pml_gateway.gateway.gateway import Gateway
 from pml_gateway.gateway.request import Context, given_capabilities, options_of, own_params
-from pml_gateway.log import get_logger
 from pml_gateway.results.answers import as_rpc_error, carried
+from pml_gateway.trust.trust_gate import TrustGate
+from pml_gateway.trust.verdict import SubjectKind
 from pml_gateway.types import JsonObject
-from pml_gateway.upstreams.session_choice import late
-
-logger = get_logger(__name__)
 
 NOTIFY_SECONDS = 5.0
 """Seconds until a notification that a server does not take is dropped."""
 
-SKILLS_SECONDS = 10.0
-"""Seconds until servers that have not listed their skills are left out."""
-
-MAX_SKILL_PAGES = 50
-MAX_SKILLS = 2000
-MAX_SKILLS_SIZE = 4 * 1024**2
-"""Maximum pages, skills and characters that are listed of one server."""
 
 VERBATIM = ("frontmatter", "_meta")
 """The members of an entry that are passed on unchanged."""
@@ -71,7 +69,7 @@ class ExtensionRelay:
         )
         kind = SkillList if ctx.method == LIST_SKILLS else ExtensionRequest
         try:
-            return await carried(await kind(context, ctx.method, own_params(ctx)).run())
+            return await carried(await kind(context, ctx.method, own_params(ctx), self._gateway.trust_gate).run())
         except GatewayError as error:
             raise as_rpc_error(error) from error
 
@@ -93,8 +91,9 @@ class ExtensionRelay:
 class ExtensionRequest(Attempt):
     """A request whose method belongs to an extension."""
 
-    def __init__(self, context: CallContext, method: str, params: JsonObject) -> None:
+    def __init__(self, context: CallContext, method: str, params: JsonObject, trust_gate: TrustGate) -> None:
         super().__init__(context, method, method, params)
+        self._trust_gate = trust_gate
         self._routes: list[tuple[str, JsonObject]] = []
 
     def resolve(self) -> None:
@@ -112,6 +111,12 @@ class ExtensionRequest(Attempt):
         gateway, state, view = self.context.gateway, self.context.state, self.context.view
         for upstream_id, params in self._routes:
             self.server = upstream_id
+            uri = str(params.get("uri"))
+            if self.method == GET_SKILL and self._trust_gate.holds_back(upstream_id, (SubjectKind.SKILL, uri)):
+                accepted = self.context.view.offers.find(OfferKind.SKILL, str(self.arguments["uri"]))
+                if accepted is None:
+                    continue
+                return {"skill": self._public(upstream_id, accepted.definition), "ttlMs": 0, "cacheScope": "private"}
             try:
                 result = await ask_upstream(gateway, upstream_id, self.method, params, self.context.options, once=True)
             except GatewayError as error:
@@ -142,54 +147,15 @@ class ExtensionRequest(Attempt):
 
 
 class SkillList(ExtensionRequest):
-    """The skills of all visible servers, as one list without pages."""
+    """The skills of all visible servers as they listed them last, as one list without pages."""
 
     async def send(self) -> JsonObject:
-        """Ask every server at once; those that fail or are slow are left out, unless all are."""
-        servers = [upstream_id for upstream_id, _ in self._routes]
-        found: dict[str, list[JsonObject]] = {}
-        failures: list[GatewayError] = []
-
-        async def ask(upstream_id: str) -> None:
-            try:
-                found[upstream_id] = await self._skills_of(upstream_id)
-            except GatewayError as error:
-                logger.debug("skills not listed: %s", error)
-                failures.append(error)
-
-        if not servers:
+        """Return the skills whose files this client may read."""
+        if not self._routes:
             raise not_found(self.method)
-        with anyio.move_on_after(SKILLS_SECONDS):
-            async with anyio.create_task_group() as tasks:
-                for upstream_id in servers:
-                    tasks.start_soon(ask, upstream_id)
-        if not found:
-            raise failures[0] if failures else late(servers[0], self.method, SKILLS_SECONDS, "unknown")
-        skills = [each for upstream_id in servers for each in found.get(upstream_id, ())]
+        listed = self.context.view.offers.listed(OfferKind.SKILL)
+        skills = [self._public(each.upstream_id, each.definition) for each in listed]
         return {"skills": skills, "ttlMs": 0, "cacheScope": "private"}
-
-    async def _skills_of(self, upstream_id: str) -> list[JsonObject]:
-        """Return the skills of one server whose files this client may read."""
-        permits, options = self.context.view.offers.permits, self.context.options
-        skills: list[JsonObject] = []
-        left, cursors = MAX_SKILLS_SIZE, set[str]()
-        cursor: JsonObject = {}
-        while len(skills) < MAX_SKILLS:
-            page = await ask_upstream(self.context.gateway, upstream_id, self.method, cursor, options)
-            listed = page.get("skills")
-            for each in (listed if isinstance(listed, list) else [])[: MAX_SKILLS - len(skills)]:
-                if not isinstance(each, dict) or not permits(upstream_id, str(each.get("uri"))):
-                    continue
-                if (left := left - len(json.dumps(each))) < 0:
-                    return skills
-                skills.append(self._public(upstream_id, each))
-            following = page.get("nextCursor")
-            # A repeated cursor would loop for ever.
-            if not isinstance(following, str) or following in cursors or len(cursors) >= MAX_SKILL_PAGES:
-                break
-            cursors.add(following)
-            cursor = {"cursor": following}
-        return skills
 
 
 @dataclass(frozen=True, slots=True)

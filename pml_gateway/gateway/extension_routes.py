@@ -11,14 +11,15 @@ from pml_gateway.gateway.state import GatewayState
 from pml_gateway.mcp.capabilities import EXTENSIONS
 from pml_gateway.policy.rules import HidingRule
 from pml_gateway.policy.view import View
+from pml_gateway.skills.folders import SKILLS
 from pml_gateway.types import JsonObject
 
 MAX_ROUTES = 3
 """Maximum number of servers that are asked in turn about one URI."""
 
-SKILLS = "io.modelcontextprotocol/skills"
 LIST_SKILLS = "skills/list"
-OF_SKILLS = frozenset({LIST_SKILLS, "skills/get", "resources/directory/read"})
+GET_SKILL = "skills/get"
+OF_SKILLS = frozenset({LIST_SKILLS, GET_SKILL, "resources/directory/read"})
 """The methods of the extension for skills; URIs in their answers are those under which clients read the files."""
 
 _NAMING = re.compile(

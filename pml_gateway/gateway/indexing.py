@@ -15,10 +15,11 @@ import anyio.to_thread
 
 from pml_gateway.activity.history import ToolKey
 from pml_gateway.catalog.model import Catalog
+from pml_gateway.catalog.prompts_and_resources import OfferKind
 from pml_gateway.config.settings import Settings
 from pml_gateway.errors import ModelError
 from pml_gateway.example_queries.sources import ToolExamples
-from pml_gateway.gateway.state import documents
+from pml_gateway.gateway.state import documents, skill_documents
 from pml_gateway.index.cache import EmbeddingCache
 from pml_gateway.index.embedder import Embedder
 from pml_gateway.index.models import load_embedder
@@ -253,7 +254,8 @@ class Indexer:
 
         def written() -> Sequence[ToolDocument]:
             asked = None if examples is None else examples.of(catalog.tools, settings.servers)
-            return documents(catalog.tools, catalog.ownership, asked)
+            skills = catalog.offers.of_kind(OfferKind.SKILL)
+            return [*documents(catalog.tools, catalog.ownership, asked), *skill_documents(skills)]
 
         kept = None if examples is None else (ById(examples.library.all()), settings.servers)
         return self._indexes.texts.get((ById(catalog), kept), written)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from typing import Any, TypeVar
@@ -14,6 +14,8 @@ import numpy as np
 from pml_gateway.activity.history import ToolKey
 from pml_gateway.catalog.model import Catalog, CatalogTool
 from pml_gateway.catalog.ownership import Ownership
+from pml_gateway.catalog.prompts_and_resources import Offer, OfferKind
+from pml_gateway.catalog.skills import skill_description, skill_name
 from pml_gateway.config.settings import Settings
 from pml_gateway.example_queries.library import ExampleQuery
 from pml_gateway.example_queries.sources import parameter_names
@@ -23,7 +25,7 @@ from pml_gateway.exposure.instructions import Systems, instructions
 from pml_gateway.exposure.meta_tool import RESERVED, MetaTools
 from pml_gateway.exposure.modes import JudgedTool, ModeExposure, ScoredTools, expose, lists_meta_tools
 from pml_gateway.index.evidence import Mask
-from pml_gateway.index.search import ToolIndex
+from pml_gateway.index.search import MIN_CANDIDATES, SearchResult, ToolIndex
 from pml_gateway.index.text import ToolDocument
 from pml_gateway.policy.call_rules import CallRules
 from pml_gateway.policy.principal import Principal, rights, with_rights
@@ -178,7 +180,8 @@ class GatewayState:
             name in self.catalog.listed_upstreams or not definition.enabled or not view.may_have_tools_of(name)
             for name, definition in self.settings.servers.items()
         )
-        return Systems([*view.servers], starting, view.effect if is_complete else Effect.UNKNOWN)
+        known = dict.fromkeys((*view.servers, *view.skilled_servers))
+        return Systems([*known], starting, view.effect if is_complete else Effect.UNKNOWN, bool(view.skills))
 
     def instructions(self, view: View, mode: ExposureMode) -> str:
         """Return the instructions for a view's clients. Blocks the first time: call it in a thread."""
@@ -226,10 +229,29 @@ class GatewayState:
         found = [(tool, score) for tool, score in tools if tool is not None]
         return SearchOutcome(found, result.ranking, warning, result.unknown)
 
+    def search_skills(
+        self, view: View, query: str, servers: Collection[str] = ()
+    ) -> tuple[Sequence[tuple[Offer, float]], SearchResult | None]:
+        """Return the visible skills for a query, best first, and the search that found them; None without skills.
+
+        They are scored among the tools, so that their scores can be compared; those of tools stay as they are without
+        skills. Blocks as `search` does.
+        """
+        skills = {uri: each for uri, each in view.skills.items() if not servers or each.upstream_id in servers}
+        if self.index is None or not skills:
+            return (), None
+        are_skills = (document.key in skills for document in self.index.documents)
+        allowed = self._allowed(view, servers) | np.fromiter(are_skills, np.bool_, len(self.index.documents))
+        with searching():
+            by = self.settings.search.ranking
+            result = self.index.search(query, limit=MIN_CANDIDATES, allowed=allowed, ranking=by)
+        return [(skills[hit.key], hit.score) for hit in result.hits if hit.key in skills], result
+
     def _allowed(self, view: View, servers: Collection[str] = ()) -> Mask:
-        """Return the mask (n,) of the indexed tools that a view may find, of some servers or of all."""
+        """Return the mask (n,) over the index of the tools that a view may find, of some servers or of all."""
         if not servers and self._index_is_current:
-            return view.mask
+            skills = len(self.catalog.offers.of_kind(OfferKind.SKILL))
+            return np.pad(view.mask, (0, skills)) if skills else view.mask
         # A search may meet an index that is a moment older than the catalog: names tie the two together.
         documents = () if self.index is None else self.index.documents
         names = {tool.qualified_name for tool in view.tools if not servers or tool.upstream_id in servers}
@@ -238,7 +260,9 @@ class GatewayState:
     @cached_property
     def _index_is_current(self) -> bool:
         documents = () if self.index is None else self.index.documents
-        return [document.key for document in documents] == [tool.qualified_name for tool in self.catalog.tools]
+        skills = self.catalog.offers.of_kind(OfferKind.SKILL)
+        indexed = [tool.qualified_name for tool in self.catalog.tools] + [skill.public for skill in skills]
+        return [document.key for document in documents] == indexed
 
     def expose(
         self, view: View, mode: ExposureMode, intent: str | None, followed: Followed = NOTHING_FOLLOWED
@@ -288,6 +312,14 @@ def documents(
             is_destructive=tool.effect is Effect.DESTRUCTIVE,
         )
         for tool, asked in zip(tools, [()] * len(tools) if examples is None else examples, strict=True)
+    ]
+
+
+def skill_documents(skills: Iterable[Offer]) -> list[ToolDocument]:
+    """Return the indexed text of each skill, which follows that of tools in an index."""
+    return [
+        ToolDocument(each.public, each.upstream_id, skill_name(each), "", skill_description(each), parameters=())
+        for each in skills
     ]
 
 

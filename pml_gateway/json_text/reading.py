@@ -38,7 +38,13 @@ MAX_DEPTH = 200
 RELEASED = 200
 """Entries of a refused list that are freed between two turns."""
 
-_LISTS = {"tools": b"name", "prompts": b"name", "resources": b"uri", "resourceTemplates": b"uriTemplate"}
+_LISTS = {
+    "tools": b"name",
+    "prompts": b"name",
+    "resources": b"uri",
+    "resourceTemplates": b"uriTemplate",
+    "skills": b"uri",
+}
 """The lists of servers, and the member that identifies their entries."""
 
 MAX_NAME = 200

@@ -19,12 +19,18 @@ COMPARED_AT_ONCE = 10
 
 TOOLS = "tools"
 
-NAMED_BY: Mapping[str, str] = {TOOLS: "name", "prompts": "name", "resources": "uri", "templates": "uriTemplate"}
+NAMED_BY: Mapping[str, str] = {
+    TOOLS: "name",
+    "prompts": "name",
+    "resources": "uri",
+    "templates": "uriTemplate",
+    "skills": "uri",
+}
 """The field that identifies a definition of each kind."""
 
 
 class ListKind(StrEnum):
-    """A list that an upstream serves and announces changes of; that of resources includes the templates."""
+    """A list that an upstream serves and announces changes of; that of resources includes templates and skills."""
 
     TOOLS = "tools"
     PROMPTS = "prompts"
@@ -46,6 +52,7 @@ class Offers:
     prompts: tuple[JsonObject, ...] = ()
     resources: tuple[JsonObject, ...] = ()
     templates: tuple[JsonObject, ...] = ()
+    skills: tuple[JsonObject, ...] = ()
     instructions: str = ""
     capabilities: ServerCapabilities = field(default_factory=ServerCapabilities)
 
@@ -199,7 +206,7 @@ def difference(tools: Sequence[JsonObject], offers: Offers, *, base: tuple[Seque
         for kind, items in given.items()
     }
     gained = offers.capabilities.beyond(base[1].capabilities)
-    more = Offers(added["prompts"], added["resources"], added["templates"], capabilities=gained)
+    more = Offers(added["prompts"], added["resources"], added["templates"], added["skills"], capabilities=gained)
     missing = ((kind, name) for kind, names in base_names.items() for name in names if name not in given[kind])
     return Difference(added[TOOLS], more, tuple(missing))
 
@@ -221,6 +228,7 @@ def with_more(
         prompts=(*offers.prompts, *added["prompts"]),
         resources=(*offers.resources, *added["resources"]),
         templates=(*offers.templates, *added["templates"]),
+        skills=(*offers.skills, *added["skills"]),
     )
 
 

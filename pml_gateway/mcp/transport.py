@@ -12,6 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import Protocol
 
+import anyio
 import httpx2
 from mcp.client.stdio import StdioServerParameters
 
@@ -97,6 +98,34 @@ async def open_streams(
                 sse_streams(resolve_in(definition.url or "", working_directory), client, http) as streams,
             ):
                 yield streams
+        case Transport.SKILLS:
+            async with _own_skills(definition, working_directory) as streams:
+                yield streams
+
+
+@asynccontextmanager
+async def _own_skills(
+    definition: UpstreamDefinition, working_directory: WorkingDirectory
+) -> AsyncIterator[TransportStreams]:
+    from mcp.shared.memory import create_client_server_memory_streams
+
+    # Importing the SDK's server takes a moment, which gateways without skills never need.
+    from pml_gateway.skills.server import SkillServer
+
+    server = SkillServer(skill_folders(definition, working_directory))
+    async with create_client_server_memory_streams() as (streams, served), anyio.create_task_group() as tasks:
+        tasks.start_soon(server.run, *served)
+        yield streams
+        tasks.cancel_scope.cancel()
+
+
+def skill_folders(definition: UpstreamDefinition, working_directory: WorkingDirectory) -> list[Path]:
+    """Return the folders of skills in a definition, as they are meant in a working directory.
+
+    Raises:
+        SecretError: a reference in one of them cannot be resolved.
+    """
+    return [working_directory.path(resolve_in(folder, working_directory)) for folder in definition.skills]
 
 
 @asynccontextmanager

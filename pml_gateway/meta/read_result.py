@@ -9,6 +9,7 @@ from pml_gateway.exposure.meta_tool import MetaTool
 from pml_gateway.gateway.call import CallContext
 from pml_gateway.gateway.handles import until_read
 from pml_gateway.meta.arguments import boolean, integer, string
+from pml_gateway.meta.skills import skill_file
 from pml_gateway.results.content import (
     Content,
     data_result,
@@ -21,6 +22,7 @@ from pml_gateway.results.content import (
 from pml_gateway.results.lineage import call_of
 from pml_gateway.results.paging import line_range, lines_of, page_of
 from pml_gateway.results.paths import value_at
+from pml_gateway.results.references import is_handle
 from pml_gateway.results.searching import DEFAULT_MATCHES, MAX_CONTEXT, Search, matches_of
 from pml_gateway.results.store import visible_to
 from pml_gateway.types import Effect, JsonObject
@@ -31,11 +33,12 @@ CHARACTERS_PER_TOKEN = 3
 MAX_OFFSET = 10**9
 
 
-def definition(_: Systems) -> JsonObject:
+def definition(systems: Systems) -> JsonObject:
     """Return the tool definition."""
+    described = 'Page or grep a stored result; tools take {"$ref": ref, "path": jmespath} as argument.'
     return {
         "name": "read_result",
-        "description": 'Page or grep a stored result; tools take {"$ref": ref, "path": jmespath} as argument.',
+        "description": described + (" The ref of a skill is its URI." if systems.has_skills else ""),
         "inputSchema": {
             "type": "object",
             "properties": {
@@ -60,7 +63,7 @@ def keeps_results(settings: Settings) -> bool:
 
 
 async def read_result(context: CallContext, arguments: JsonObject) -> JsonObject:
-    """Return media unchanged; else a page, lines, or the matches of a search.
+    """Return media unchanged; else a page, lines, or the matches of a search, of a stored result or file of a skill.
 
     The first page of a whole result names the call that made it.
     """
@@ -68,33 +71,37 @@ async def read_result(context: CallContext, arguments: JsonObject) -> JsonObject
     if not ref:
         raise InvalidInputError("ref: the reference to read is missing", hint='for example {"ref": "ref_..."}')
     path = string(arguments, "path", default="") or None
-    results = context.gateway.results
-    if (state := await until_read(context.calls.tasks, context.scope.client, ref)) is not None:
-        return data_result(state)
-    stored = await results.look_up(context.scope.client, ref, visible_to(context.view))
-    content = await results.value_of(stored)
+    results, made_by = context.gateway.results, JsonObject()
+    if not is_handle(ref) and (file := skill_file(context.view, ref)) is not None:
+        about, content = await file.read(context)
+        said = {"ref": file.uri, **about}
+    else:
+        if (state := await until_read(context.calls.tasks, context.scope.client, ref)) is not None:
+            return data_result(state)
+        stored = await results.look_up(context.scope.client, ref, visible_to(context.view))
+        content, source = await results.value_of(stored), stored.source
+        said = {"ref": ref}
+        made_by = {"made_by": call_of(source) | ({"refs": list(source.refs)} if source.refs else {})}
     budget = results.settings.threshold_tokens * CHARACTERS_PER_TOKEN
     given = {key for key, value in arguments.items() if value is not None}
     if "search" in given:
-        return data_result({"ref": ref, **await matches_of(content, path, _search(arguments), budget)})
+        return data_result({**said, **await matches_of(content, path, _search(arguments), budget)})
     for key in ("regex", "context"):
         if arguments.get(key):
             raise InvalidInputError(f"{key} belongs to search, which is missing", hint='add "search": "text"')
     if "lines" in given:
         if given & {"offset", "limit"}:
             raise InvalidInputError("lines or offset and limit, not both", hint="offset and limit count characters")
-        return data_result({"ref": ref, **await lines_of(content, path, line_range(_lines(arguments)), budget)})
+        return data_result({**said, **await lines_of(content, path, line_range(_lines(arguments)), budget)})
     if not given & {"offset", "limit"} and (block := await _media(content, path)) is not None:
         note = note_in_content(2, media_note(block) or "")
-        return with_media(data_result({"ref": ref, "kind": "binary", "value": note}), [block])
+        return with_media(data_result({**said, "kind": "binary", "value": note}), [block])
     offset = integer(arguments, "offset", default=0, minimum=0, maximum=MAX_OFFSET)
     limit = integer(arguments, "limit", default=1, minimum=1, maximum=MAX_OFFSET) if "limit" in given else None
     page = await page_of(content, path, offset, limit, budget)
     if path is None and not given & {"offset", "limit"}:
-        source = stored.source
-        made_by = call_of(source) | ({"refs": list(source.refs)} if source.refs else {})
-        return data_result({"ref": ref, **page, "made_by": made_by})
-    return data_result({"ref": ref, **page})
+        return data_result({**said, **page, **made_by})
+    return data_result({**said, **page})
 
 
 def _search(arguments: JsonObject) -> Search:

@@ -14,6 +14,8 @@ from typing import Any
 import anyio.to_thread
 
 from pml_gateway.catalog.model import CatalogTool
+from pml_gateway.catalog.prompts_and_resources import Offer
+from pml_gateway.catalog.skills import skill_description, skill_name
 from pml_gateway.config.settings import Settings
 from pml_gateway.errors import GatewayError, InvalidInputError
 from pml_gateway.exposure.grouping import Namespace
@@ -28,9 +30,10 @@ from pml_gateway.gateway.events import ToolsSearched
 from pml_gateway.gateway.request import history_of
 from pml_gateway.gateway.state import GatewayState
 from pml_gateway.meta.arguments import choice, integer, string, strings
+from pml_gateway.meta.skills import reading_of
 from pml_gateway.policy.view import View
 from pml_gateway.results.content import data_result
-from pml_gateway.text import counted, first_sentence, folded, shortened
+from pml_gateway.text import counted, escaped, first_sentence, folded, shortened
 from pml_gateway.types import Effect, JsonObject, Ranking
 
 MAX_LIMIT = 50
@@ -46,7 +49,7 @@ _GLOB_CHARACTERS = frozenset("*?[")
 def definition(systems: Systems) -> JsonObject:
     """Return the tool definition; it names the systems behind the gateway, as agents ignore it otherwise."""
     return _described(
-        f"Find tools by what they do: ranked names with signatures, ready to call. {systems} "
+        f"Find tools by what they do: ranked names with signatures, ready to call. {_of_skills(systems)}{systems} "
         "Search before saying that something cannot be done. "
         "'*' lists the systems; globs such as fs:read_* match names."
     )
@@ -55,7 +58,11 @@ def definition(systems: Systems) -> JsonObject:
 def beside_namespaces(_: Settings, systems: Systems) -> JsonObject:
     """Return the definition next to namespaces; it names only starting systems, which have no namespace yet."""
     said = "Find actions of the other tools by what they do; hits say how to call them, with detail=schema in full."
-    return _described(" ".join(filter(None, (said, systems.wait))))
+    return _described(" ".join(filter(None, (said, _of_skills(systems).strip(), systems.wait))))
+
+
+def _of_skills(systems: Systems) -> str:
+    return "Hits of kind skill are instructions for a task: read them first. " if systems.has_skills else ""
 
 
 def _described(description: str) -> JsonObject:
@@ -85,9 +92,9 @@ _UNDERLINE = re.compile(r"(?:=+|--+)\s*")
 
 @dataclass(frozen=True, slots=True)
 class _Found:
-    """Tools that a query matches, best first; without scores if they are not ranked."""
+    """Tools and skills that a query matches, best first; without scores if they are not ranked."""
 
-    tools: Sequence[CatalogTool]
+    hits: Sequence[CatalogTool | Offer]
     scores: Sequence[float | None]
     ranking: Ranking | None = None
     partial: str = ""
@@ -97,7 +104,7 @@ class _Found:
 
 
 async def search_tools(context: CallContext, arguments: JsonObject) -> JsonObject:
-    """Return ranked hits for a query, the menus of some servers, the tools of a pattern, or the servers for `*`."""
+    """Return ranked hits for a query, the menus of some servers, what a pattern matches, or the servers for `*`."""
     await context.gateway.first_lists(context.view)
     state = await context.gateway.wait_for_search()
     view = state.view(context.scope.client)
@@ -111,13 +118,13 @@ async def search_tools(context: CallContext, arguments: JsonObject) -> JsonObjec
     usual = MAX_LIMIT if is_menu or is_pattern else state.settings.search.limit
     limit = integer(arguments, "limit", default=usual, minimum=1, maximum=MAX_LIMIT)
     offset = integer(arguments, "offset", default=0, minimum=0, maximum=10_000)
-    if missing := [server for server in servers if server not in view.servers]:
+    if missing := [each for each in servers if each not in view.servers and each not in view.skilled_servers]:
         raise _no_server(context, missing[0])
     if is_menu:
         found = await anyio.to_thread.run_sync(_menu, state, view, servers)
     elif is_pattern:
-        tools = [tool for tool in _matching(view, query) if not servers or tool.upstream_id in servers]
-        found = _Found(tools, [1.0] * len(tools))
+        matching = [each for each in _matching(view, query) if not servers or each.upstream_id in servers]
+        found = _Found(matching, [1.0] * len(matching))
     else:
         found = await _ranked(context, query, servers, offset + limit + 1)
     answer, shown = _page(context, found, arguments, query, slice(offset, offset + limit))
@@ -125,25 +132,29 @@ async def search_tools(context: CallContext, arguments: JsonObject) -> JsonObjec
     history = history_of(context.scope, state.settings.gateway)
     if history is not None and not (is_menu or is_pattern):
         history.note_search(query, time.time())
-    if not found.tools:
+    if not found.hits:
         answer["reason"] = _nothing_found(query, state, view, found.unknown)
-    elif offset >= len(found.tools):
-        answer["reason"] = f"offset {offset} is past the last of {counted(len(found.tools), 'tool')}"
-    return data_result(answer | _unavailable(context, enough=len(found.tools) >= limit, query=query))
+    elif offset >= len(found.hits):
+        what = "hit" if view.skills else "tool"
+        answer["reason"] = f"offset {offset} is past the last of {counted(len(found.hits), what)}"
+    return data_result(answer | _unavailable(context, enough=len(found.hits) >= limit, query=query))
 
 
 async def _ranked(context: CallContext, query: str, servers: Collection[str], count: int) -> _Found:
-    """Return the best tools for a query; those below `search.min_score` are left out."""
+    """Return the best tools and skills for a query; those below `search.min_score` are left out."""
     state, view = context.state, context.view
     found = await anyio.to_thread.run_sync(lambda: state.search(view, query, min(count, 1000), servers=servers))
-    kept = [(tool, score) for tool, score in found.tools if score >= state.settings.search.min_score]
+    skills, among = await anyio.to_thread.run_sync(state.search_skills, view, query, servers)
+    hits: list[tuple[CatalogTool | Offer, float]] = [*found.tools, *skills]
+    kept = [(hit, score) for hit, score in hits if score >= state.settings.search.min_score]
+    kept.sort(key=lambda each: -each[1])
     waiting = " ".join(context.gateway.unavailable(view)).casefold()
     return _Found(
-        [tool for tool, _ in kept],
+        [hit for hit, _ in kept],
         [score for _, score in kept],
-        found.ranking if found.ranking is not Ranking.FUSED else None,
+        ranking if (ranking := (among or found).ranking) is not Ranking.FUSED else None,
         found.partial,
-        tuple(word for word in found.unknown if word not in waiting),
+        tuple(word for word in (among or found).unknown if word not in waiting),
     )
 
 
@@ -151,33 +162,33 @@ def _page(
     context: CallContext, found: _Found, arguments: JsonObject, query: str, page: slice
 ) -> tuple[JsonObject, list[CatalogTool]]:
     """Return the answer for one page of what was found, and the tools on it."""
-    tools, scores = found.tools[page], found.scores[page]
+    hits, scores = found.hits[page], found.scores[page]
     detail = choice(arguments, "detail", ("signature", "name", "schema"))
     answer: JsonObject = {"groups": found.groups} if found.groups and not page.start else {}
     described: Sequence[Any]
     if found.is_menu and arguments.get("detail") is None:
         key, described = (
             "menu",
-            [menu_line(tool, _call(context, tool, short_signature), context.outcome_of(tool)) for tool in tools],
+            [_line_of(context, hit) for hit in hits],
         )
     else:
         exact = [
             tool
-            for tool, score in zip(tools, scores, strict=True)
-            if score == 1 and query in _names(context.view, tool)
+            for tool, score in zip(hits, scores, strict=True)
+            if score == 1 and isinstance(tool, CatalogTool) and query in _names(context.view, tool)
         ]
         # A schema says nothing of actions, by which tools are called next to namespaces.
         has_schema = len(exact) == 1 and arguments.get("detail") is None and _action(context, exact[0]) is None
-        details = ["schema" if has_schema and tool is exact[0] else detail for tool in tools]
-        key, described = "hits", list(map(partial(hit_of, context), tools, scores, details))
+        details = ["schema" if has_schema and hit is exact[0] else detail for hit in hits]
+        key, described = "hits", list(map(partial(hit_of, context), hits, scores, details))
     fitting = _within_tokens(described, arguments, answer)
     if described and not fitting and answer:
         answer, fitting = {}, _within_tokens(described, arguments, {})
     answer[key] = fitting
-    shown = [*tools[: len(answer[key])]]
-    if len(shown) < len(tools):
-        answer["omitted_by_max_tokens"] = len(tools) - len(shown)
-    if shown and len(found.tools) > page.start + len(shown):
+    shown = hits[: len(fitting)]
+    if len(shown) < len(hits):
+        answer["omitted_by_max_tokens"] = len(hits) - len(shown)
+    if shown and len(found.hits) > page.start + len(shown):
         answer["next_offset"] = page.start + len(shown)
     if found.ranking is not None:
         answer["ranking"] = found.ranking.value
@@ -185,11 +196,30 @@ def _page(
         answer["partial"] = found.partial
     if found.unknown:
         answer["unknown_words"] = list(found.unknown)
-    return answer, shown
+    return answer, [hit for hit in shown if isinstance(hit, CatalogTool)]
 
 
-def hit_of(context: CallContext, tool: CatalogTool, score: float | None, detail: str = "signature") -> JsonObject:
+def _line_of(context: CallContext, hit: CatalogTool | Offer) -> str:
+    """Return the line of a hit in a menu."""
+    if isinstance(hit, CatalogTool):
+        return menu_line(hit, _call(context, hit, short_signature), context.outcome_of(hit))
+    return escaped(f"skill {skill_name(hit)}: {reading_of(context, hit)} # {first_sentence(skill_description(hit))}")
+
+
+def _skill_hit(context: CallContext, skill: Offer, score: float | None, detail: str) -> JsonObject:
+    ranked = {} if score is None else {"score": round(score, 3)}
+    described: JsonObject = {"kind": "skill", "name": skill_name(skill), **ranked, "server": skill.upstream_id}
+    if detail != "name":
+        described["description"] = skill_description(skill)
+    return described | {"read": reading_of(context, skill)}
+
+
+def hit_of(
+    context: CallContext, tool: CatalogTool | Offer, score: float | None, detail: str = "signature"
+) -> JsonObject:
     """Return the description of a hit for this client; without a score, of a tool that was not searched for."""
+    if isinstance(tool, Offer):
+        return _skill_hit(context, tool, score, detail)
     described: JsonObject = {"name": tool.qualified_name}
     if score is not None:
         described["score"] = round(score, 3)
@@ -252,10 +282,17 @@ def _overview(context: CallContext, arguments: JsonObject) -> JsonObject:
     state, view = context.state, context.view
     used = _used(state, view)
     servers = [
-        {"server": server, "tools": count, "about": _about(view, server, used)}
-        for server, count in view.servers.items()
+        {
+            "server": server,
+            **({"tools": count} if (count := view.servers.get(server)) else {}),
+            **({"skills": count} if (count := view.skilled_servers.get(server)) else {}),
+            "about": _about(view, server, used),
+        }
+        for server in dict.fromkeys((*view.servers, *view.skilled_servers))
     ]
     answer: JsonObject = {"total_tools": len(view.tools), **_unavailable(context, enough=False, query="")}
+    if view.skills:
+        answer["total_skills"] = len(view.skills)
     if wait := state.systems(view).wait:
         answer["note"] = wait
     fitting = _within_tokens(servers, arguments, answer)
@@ -264,10 +301,12 @@ def _overview(context: CallContext, arguments: JsonObject) -> JsonObject:
 
 
 def _about(view: View, server: str, used: Mapping[CatalogTool, int]) -> str:
-    """Return what a server is for: the first sentence of its instructions, or the names of some of its tools."""
+    """Return what a server is for: the first sentence of its instructions, or the names of some tools or skills."""
     if said := first_sentence(_below_headings(view.instructions.get(server, "")), MAX_ABOUT):
         return said
-    names = [tool.name for tool in by_use(_tools_of(view, server), used)]
+    names = [tool.name for tool in by_use(_tools_of(view, server), used)] or [
+        skill_name(each) for each in _skills_of(view, server)
+    ]
     more = len(names) - TELLING
     return shortened(", ".join(names[:TELLING]), MAX_ABOUT) + (f" and {more} more" if more > 0 else "")
 
@@ -290,14 +329,18 @@ def _tools_of(view: View, server: str) -> list[CatalogTool]:
     return [tool for tool in view.tools if tool.upstream_id == server]
 
 
+def _skills_of(view: View, server: str) -> list[Offer]:
+    return [skill for skill in view.skills.values() if skill.upstream_id == server]
+
+
 def _used(state: GatewayState, view: View) -> dict[CatalogTool, int]:
     """Return the place of each tool that was called before, the most used first; none if calls are not recorded."""
     return {tool: place for place, tool in enumerate(state.used(view))} if state.settings.activity.record else {}
 
 
 def _menu(state: GatewayState, view: View, servers: Sequence[str]) -> _Found:
-    """Return the tools of these servers, in groups if they are many, with the place where each group begins."""
-    used, tools = _used(state, view), list[CatalogTool]()
+    """Return the tools and skills of these servers, in groups if they are many, with the place where each begins."""
+    used, hits = _used(state, view), list[CatalogTool | Offer]()
     groups: list[JsonObject] = []
     for server in dict.fromkeys(servers):
         named = grouped(_tools_of(view, server), used)
@@ -305,16 +348,23 @@ def _menu(state: GatewayState, view: View, servers: Sequence[str]) -> _Found:
             if name or len(servers) > 1:
                 within = {"server": server} if len(servers) > 1 else {}
                 groups.append(
-                    {**within, **({"group": name} if name else {}), "tools": len(members), "offset": len(tools)}
+                    {**within, **({"group": name} if name else {}), "tools": len(members), "offset": len(hits)}
                 )
-            tools += members
+            hits += members
+        hits += _skills_of(view, server)
     has_groups = any("group" in each for each in groups)
-    return _Found(tools, [None] * len(tools), groups=groups if has_groups else (), is_menu=True)
+    return _Found(hits, [None] * len(hits), groups=groups if has_groups else (), is_menu=True)
 
 
-def _matching(view: View, pattern: str) -> list[CatalogTool]:
+def _matching(view: View, pattern: str) -> list[CatalogTool | Offer]:
     matched = [tool for tool in view.tools if any(fnmatch.fnmatchcase(name, pattern) for name in _names(view, tool))]
-    return sorted(matched, key=lambda tool: tool.qualified_name)
+    skills = [
+        skill
+        for uri, skill in view.skills.items()
+        for name in [skill_name(skill)]
+        if any(fnmatch.fnmatchcase(each, pattern) for each in (uri, name, f"{skill.upstream_id}:{name}"))
+    ]
+    return [*sorted(matched, key=lambda tool: tool.qualified_name), *skills]
 
 
 def _names(view: View, tool: CatalogTool) -> tuple[str, ...]:

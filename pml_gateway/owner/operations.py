@@ -134,6 +134,8 @@ PROMPT: OfGateway[results.GotPrompt] = OfGateway("prompt", "prompts_and_resource
 RESOURCE: OfGateway[results.ReadResource] = OfGateway("resource", "prompts_and_resources")
 SETS: OfGateway[results.ListedSets] = OfGateway("sets", "sets", is_of_all=True)
 TRY_CLIENT: OfGateway[results.TriedClient] = OfGateway("try_client", "sets", is_of_all=True)
+SKILLS: OfGateway[results.ListedSkills] = OfGateway("skills", "prompts_and_resources")
+SKILL: OfGateway[results.ReadResource] = OfGateway("skill", "prompts_and_resources")
 WORKFLOWS: OfGateway[results.Workflows] = OfGateway("workflows", "workflows")
 RUN_WORKFLOW: OfGateway[results.ToolResult] = OfGateway("run_workflow", "workflows")
 EXECUTE_WORKFLOW: OfGateway[results.ToolResult] = OfGateway("execute_workflow", "workflows")

@@ -139,6 +139,25 @@ class ListedOffers(TypedDict):
     servers: int
 
 
+class ListedSkill(TypedDict):
+    """One skill; `files` are the URIs of all its files, if its server lists them."""
+
+    name: str
+    server: str
+    description: str
+    uri: str
+    files: list[str]
+
+
+class ListedSkills(TypedDict):
+    """Skills, and what keeps others in the folders of the configuration from being served."""
+
+    skills: list[ListedSkill]
+    faults: list[str]
+    failed: dict[str, str]
+    servers: int
+
+
 class GotPrompt(TypedDict):
     """Prompt, as of MCP."""
 

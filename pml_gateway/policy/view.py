@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -12,7 +13,7 @@ import numpy.typing as npt
 from pml_gateway.catalog.hidden_characters import visible
 from pml_gateway.catalog.model import Catalog, CatalogTool
 from pml_gateway.catalog.ownership import CLIENT_PREFIX
-from pml_gateway.catalog.prompts_and_resources import OfferKind
+from pml_gateway.catalog.prompts_and_resources import Offer, OfferKind
 from pml_gateway.catalog.visibility import absent_offers, absent_tools
 from pml_gateway.config.settings import CALLS_BY_EFFECT
 from pml_gateway.exposure.meta_tool import RESERVED
@@ -145,6 +146,16 @@ class View:
     def names(self) -> frozenset[str]:
         """Return the qualified names of the visible tools."""
         return frozenset(tool.qualified_name for tool in self.tools)
+
+    @cached_property
+    def skills(self) -> dict[str, Offer]:
+        """Return the visible skills by the URI of their SKILL.md, in catalog order."""
+        return {skill.public: skill for skill in self.offers.listed(OfferKind.SKILL)}
+
+    @cached_property
+    def skilled_servers(self) -> dict[str, int]:
+        """Return the number of visible skills per upstream, without upstreams that have none."""
+        return dict(Counter(skill.upstream_id for skill in self.skills.values()))
 
     @cached_property
     def mask(self) -> npt.NDArray[np.bool_]:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any, BinaryIO
 
 from pml_gateway.catalog.manifest import ManifestEntry
+from pml_gateway.catalog.skills import frontmatter_of
 from pml_gateway.errors import UsageError
 from pml_gateway.trust.lint import Linter
 from pml_gateway.trust.verdict import Peer, Subject, SubjectKind, Verdict, peer_of
@@ -79,6 +80,7 @@ def cases_of_servers(listed: Mapping[str, ManifestEntry], wanted: Sequence[str])
         said += [(SubjectKind.PROMPT, prompt) for prompt in entry.offers.prompts]
         said += [(SubjectKind.RESOURCE, resource) for resource in entry.offers.resources]
         said += [(SubjectKind.TEMPLATE, template) for template in entry.offers.templates]
+        said += [(SubjectKind.SKILL, frontmatter_of(skill)) for skill in entry.offers.skills]
         if entry.offers.instructions:
             own: JsonObject = {"instructions": entry.offers.instructions, "name": entry.server_name}
             said.append((SubjectKind.INSTRUCTIONS, own))

@@ -62,7 +62,7 @@ _EVENTS: Mapping[ListKind, ServerEvent] = {
 
 _OFFERED: Mapping[ListKind, tuple[OfferKind, ...]] = {
     ListKind.PROMPTS: (OfferKind.PROMPT,),
-    ListKind.RESOURCES: (OfferKind.RESOURCE, OfferKind.TEMPLATE),
+    ListKind.RESOURCES: (OfferKind.RESOURCE, OfferKind.TEMPLATE, OfferKind.SKILL),
 }
 
 

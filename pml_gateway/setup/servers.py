@@ -21,7 +21,7 @@ from pml_gateway.config.edits.rename import Renaming
 from pml_gateway.config.layers import KeyPath
 from pml_gateway.config.problems import server_entry
 from pml_gateway.config.servers import UpstreamDefinition
-from pml_gateway.config.settings import Settings
+from pml_gateway.config.settings import SKILLS_SERVER, Settings
 from pml_gateway.errors import ConfigurationError, UsageError
 from pml_gateway.paths import Paths
 from pml_gateway.policy.rules import GROUPS, rule_lists
@@ -78,6 +78,17 @@ def with_servers(text: str, additions: Mapping[str, Any], replaced: Collection[s
         raise ConfigurationError(f"another program has added {name} just now", hint="run it again")
     section = section_of(text, file)
     return set_values(text or HEAD, {section: additions}, file) if additions else text
+
+
+def check_has_entry(settings: Settings, name: str) -> None:
+    """Check that a server has an entry of its own.
+
+    Raises:
+        UsageError: none is configured, or it stands for the setting `skills`.
+    """
+    server_entry(settings, name)
+    if settings.skills and name == SKILLS_SERVER:
+        raise UsageError(f"the server {name!r} stands for the setting `skills`", hint="change that in the file by hand")
 
 
 def without_servers(text: str, names: Collection[str], file: Path) -> str:
@@ -227,7 +238,7 @@ def checked_renaming(paths: Paths, settings: Settings, name: str, new: str) -> R
     Raises:
         UsageError: there is no such server, or it cannot have the new name.
     """
-    server_entry(settings, name)
+    check_has_entry(settings, name)
     if new == name:
         raise UsageError(f"it is called {name!r} already", hint="give another name")
     if safe_name(new) != new:

@@ -15,6 +15,7 @@ from types import MappingProxyType
 from typing import Protocol
 
 from pml_gateway.catalog.manifest import ManifestEntry
+from pml_gateway.catalog.skills import frontmatter_of
 from pml_gateway.config.settings import TrustSettings
 from pml_gateway.log import get_logger
 from pml_gateway.mcp.capabilities import ServerCapabilities
@@ -49,6 +50,7 @@ _KINDS: Mapping[str, SubjectKind] = {
     "prompts": SubjectKind.PROMPT,
     "templates": SubjectKind.TEMPLATE,
     "resources": SubjectKind.RESOURCE,
+    "skills": SubjectKind.SKILL,
 }
 """The lists whose definitions are judged. All but resources are pinned: those come and go with what a server holds."""
 
@@ -534,8 +536,10 @@ class _Review:
         prompts = self._admitted("prompts", offers.prompts)
         templates = self._admitted("templates", offers.templates)
         resources = self._admitted("resources", offers.resources)
-        is_same = prompts is offers.prompts and templates is offers.templates and resources is offers.resources
-        return offers if is_same else replace(offers, prompts=prompts, templates=templates, resources=resources)
+        skills = self._admitted("skills", offers.skills)
+        admitted = replace(offers, prompts=prompts, templates=templates, resources=resources, skills=skills)
+        is_same = all(getattr(admitted, each) is getattr(offers, each) for each in _KINDS if each != "tools")
+        return offers if is_same else admitted
 
     def _admitted_difference(self, difference: Difference) -> Difference:
         tools, offers = self._admitted("tools", difference.tools), self._admitted_offers(difference.offers)
@@ -566,10 +570,10 @@ def _is_sound(form: Form) -> bool:
 
 
 def _without_resources(offers: Offers) -> Offers:
-    """Return the offers of a server whose own record is not accepted: no instructions and no resources."""
+    """Return the offers of a server whose own record is not accepted: no instructions, resources and skills."""
     declared = offers.capabilities.declared.items()
     kept = ServerCapabilities({name: parts for name, parts in declared if name != "resources" or offers.templates})
-    return replace(offers, resources=(), instructions="", capabilities=kept)
+    return replace(offers, resources=(), skills=(), instructions="", capabilities=kept)
 
 
 def _record(heard: ServerListing, pins: ServerPins) -> JsonObject:
@@ -591,4 +595,7 @@ def subject_of(server: str, key: Key, definition: JsonObject, before: JsonObject
         said = {name: definition.get(name, "") for name in ("instructions", "name", "version")}
         said_before = None if before is None else {name: before.get(name, "") for name in said}
         return Subject(key[0], server, said, said_before)
+    if key[0] is SubjectKind.SKILL:
+        # Its files are named by their digests, which say nothing to a model.
+        return Subject(key[0], server, frontmatter_of(definition), None if before is None else frontmatter_of(before))
     return Subject(key[0], server, definition, before)

@@ -28,6 +28,7 @@ NAMED_BY: Mapping[SubjectKind, str] = {
     SubjectKind.PROMPT: "name",
     SubjectKind.TEMPLATE: "uriTemplate",
     SubjectKind.RESOURCE: "uri",
+    SubjectKind.SKILL: "uri",
 }
 """The field of each kind of definition that holds its name."""
 

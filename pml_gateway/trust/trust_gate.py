@@ -96,6 +96,11 @@ class TrustGate:
         """By server id, the accepted definitions of tools that are listed now and not served."""
         return self._held_back
 
+    def holds_back(self, server: str, key: Key) -> bool:
+        """Return True if the latest form of a definition is held back or rejected."""
+        pins = self._servers.get(server)
+        return pins is not None and (key in pins.held or key in pins.rejected)
+
     def remember(self, servers: Collection[str]) -> None:
         """Note which servers were served before this start: if their pins are lost, they are not new."""
         self._remembered = frozenset(servers)
@@ -239,9 +244,10 @@ class TrustGate:
 
 
 def _definitions(entry: ManifestEntry) -> Collection[JsonObject]:
-    found = [*entry.tools, *entry.offers.prompts, *entry.offers.templates, *entry.offers.resources]
-    for each in entry.differences.values():
-        found += [*each.tools, *each.offers.prompts, *each.offers.templates, *each.offers.resources]
+    found = list[JsonObject]()
+    differences = [(each.tools, each.offers) for each in entry.differences.values()]
+    for tools, offers in [(entry.tools, entry.offers), *differences]:
+        found += [*tools, *offers.prompts, *offers.templates, *offers.resources, *offers.skills]
     return found
 
 

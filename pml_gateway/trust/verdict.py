@@ -121,6 +121,8 @@ class SubjectKind(StrEnum):
     PROMPT = "prompt"
     RESOURCE = "resource"
     TEMPLATE = "template"
+    SKILL = "skill"
+    """The definition is the front matter of its SKILL.md."""
     INSTRUCTIONS = "instructions"
     """The definition is `{"instructions": text, "name": server name, "version": ...}`."""
 

@@ -511,9 +511,9 @@ class Connector:
         """Follow changes until the peer disconnects (an error) or the connection has been idle for long (None)."""
         established = time.monotonic()
         defaults = self._effective.defaults
-        idle_timeout = (
-            min(LISTING_SECONDS, defaults.idle_timeout) if self._parts.policy.lists_only else defaults.idle_timeout
-        )
+        idle_timeout = self._effective.idle_timeout
+        if self._parts.policy.lists_only:
+            idle_timeout = min(LISTING_SECONDS, idle_timeout)
         # Regardless of its capabilities: many servers claim to announce changes, as their SDK does, and never do.
         poll_at = anyio.current_time() + defaults.refresh_interval
         while not connection.is_over:

@@ -62,7 +62,9 @@ def _lists_others(
         case ListKind.PROMPTS:
             return before[1].prompts != now[1].prompts
         case ListKind.RESOURCES:
-            return (before[1].resources, before[1].templates) != (now[1].resources, now[1].templates)
+            return any(
+                getattr(before[1], each) != getattr(now[1], each) for each in ("resources", "templates", "skills")
+            )
         case _:
             assert_never(kind)
 

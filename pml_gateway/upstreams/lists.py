@@ -13,6 +13,7 @@ from pml_gateway.mcp.connection import Connection
 from pml_gateway.mcp.listing import ListKind, Offers
 from pml_gateway.mcp.negotiation import HANDSHAKE
 from pml_gateway.mcp.session import PassthroughSession
+from pml_gateway.skills.folders import SKILLS
 from pml_gateway.types import JsonObject, is_idempotent
 from pml_gateway.upstreams.pages import Pages, all_pages
 
@@ -20,6 +21,9 @@ logger = get_logger(__name__)
 
 MAX_INSTRUCTIONS = 20_000
 """Maximum characters of a server's instructions that are kept; clients get fewer."""
+
+MAX_SKILLS = 2000
+"""Maximum skills of one server; each is encoded for the search."""
 
 OFFERS_SHARE = 0.2
 """Share of the connect timeout for each list other than tools, so that a list that never arrives costs no tools."""
@@ -109,7 +113,7 @@ async def list_offers(
     on_pages: Callable[[ListKind, Pages], None],
     is_strict: bool = False,
 ) -> Offers:
-    """Fetch prompts, resources and templates; lists that are not among `kinds`, or fail, stay as in `known`.
+    """Fetch prompts, resources, templates and skills; lists that are not among `kinds`, or fail, stay as in `known`.
 
     `on_pages` gets each, also if it is faulty, lacks some definitions, or is the previous one.
     Errors of the upstream are only raised if `is_strict`: tools do not depend on these lists.
@@ -136,6 +140,11 @@ async def list_offers(
         prompts=await listed(ListKind.PROMPTS, "prompts/list", "prompts", known.prompts),
         resources=await listed(ListKind.RESOURCES, "resources/list", "resources", known.resources),
         templates=await listed(ListKind.RESOURCES, "resources/templates/list", "resourceTemplates", known.templates),
+        skills=(
+            (await listed(ListKind.RESOURCES, "skills/list", "skills", known.skills))[:MAX_SKILLS]
+            if capabilities.has_extension(SKILLS)
+            else ()
+        ),
         instructions=(session.instructions or "")[:MAX_INSTRUCTIONS],
         capabilities=capabilities,
     )

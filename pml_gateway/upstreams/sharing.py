@@ -160,8 +160,8 @@ def _texts(definition: UpstreamDefinition) -> Iterator[tuple[str, str]]:
     for key in ("command", "cwd", "env_file", "url"):
         if text := getattr(definition, key):
             yield key, text
-    for position, text in enumerate(definition.args):
-        yield f"args[{position}]", text
+    for section, texts in (("args", definition.args), ("skills", definition.skills)):
+        yield from ((f"{section}[{position}]", text) for position, text in enumerate(texts))
     for section, values in (("env", definition.env), ("headers", definition.headers)):
         for name, text in values.items():
             yield f"{section}.{name}", text
@@ -174,6 +174,9 @@ def _reasons(definition: UpstreamDefinition, working_directory: WorkingDirectory
     for key, text in _texts(definition):
         if (reference := folder_reference(text)) is not None:
             yield f"{key} uses {reference}"
+    for folder in definition.skills:
+        if is_relative(resolve_in(folder, working_directory)):
+            yield f"skills folder {_shown(folder)} is relative"
     if definition.resolved_transport is not Transport.STDIO:
         named = (name for name in CERTIFICATES if is_relative(working_directory.environ.get(name) or "/"))
         yield from (f"{name} is relative" for name in named)

@@ -122,7 +122,8 @@ async def test_a_list_of_skills_that_never_ends_is_read_once(tmp_path: Path, cli
     )
     async with serving(tmp_path, {"one": one}) as served, client_of(served, client) as caller:
         listed = (await caller.result("skills/list"))["skills"]
-    assert len([1 for method, _ in one.asked if method == "skills/list"]) == len(listed) == 2
+    assert len([1 for method, _ in one.asked if method == "skills/list"]) == 2
+    assert len(listed) == 1
 
 
 @CLIENTS

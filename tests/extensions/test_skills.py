@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -9,9 +11,10 @@ import pytest
 from mcp.shared.exceptions import MCPError
 
 from tests.extensions.test_relay import CLIENTS, NOT_FOUND, SERVERS, client_of
+from tests.gateway.test_trust import POISON
 from tests.support.memory import settings_for
 from tests.support.scripted_server import RESOURCES, ScriptedServer, resource, tool
-from tests.support.serving import serving
+from tests.support.serving import Serving, serving
 
 pytestmark = pytest.mark.anyio
 
@@ -19,12 +22,12 @@ SKILLS = "io.modelcontextprotocol/skills"
 METHODS = frozenset({"skills/list", "skills/get", "resources/directory/read"})
 
 
-def entry(name: str) -> dict[str, Any]:
+def entry(name: str, description: str = "") -> dict[str, Any]:
     """A skill of two files."""
     files = [f"skill://{name}/SKILL.md", f"skill://{name}/references/MORE.md"]
     return {
         "uri": files[0],
-        "frontmatter": {"name": name, "description": f"How to do {name}.", "metadata": {"uri": "kept"}},
+        "frontmatter": {"name": name, "description": description or f"How to do {name}.", "metadata": {"uri": "kept"}},
         "resources": [{"uri": uri, "digest": "sha256:" + "0" * 64, "size": 3} for uri in files],
     }
 
@@ -32,15 +35,17 @@ def entry(name: str) -> dict[str, Any]:
 def skilled(
     server: str,
     *names: str,
+    descriptions: Mapping[str, str] | None = None,
     modern: bool = False,
     page: int = 10,
     fails: bool = False,
     settings: dict[str, Any] | None = None,
 ) -> ScriptedServer:
     """A server with skills."""
-    known = {f"skill://{name}/SKILL.md": entry(name) for name in names}
+    said = {} if descriptions is None else descriptions
 
     async def answer(_ctx: Any, method: str, params: dict[str, Any]) -> dict[str, Any] | None:
+        known = {f"skill://{name}/SKILL.md": entry(name, said.get(name, "")) for name in names}
         uri = params.get("uri")
         match method:
             case "skills/list":
@@ -64,10 +69,18 @@ def skilled(
         declares={"extensions": {SKILLS: settings or {}}},
         beyond=METHODS,
         methods=RESOURCES,
-        resources=[resource(uri) for uri in known],
+        resources=[resource(f"skill://{name}/SKILL.md") for name in names],
         answer=answer,
         modern=modern,
     )
+
+
+@asynccontextmanager
+async def all_listed(folder: Path, upstreams: dict[str, ScriptedServer]) -> AsyncIterator[Serving]:
+    """A gateway all of whose servers have listed before a client connects."""
+    async with serving(folder, upstreams) as served:
+        await served.gateway.refresh(30)
+        yield served
 
 
 @CLIENTS
@@ -80,7 +93,7 @@ async def test_the_skills_of_all_servers_are_one_list_whose_files_can_be_read(
         "two": skilled("two", "refunds", modern=modern),
         "plain": ScriptedServer([tool("t")], modern=modern),
     }
-    async with serving(tmp_path, upstreams) as served, client_of(served, client) as caller:
+    async with all_listed(tmp_path, upstreams) as served, client_of(served, client) as caller:
         assert (await caller.declared())["extensions"] == {SKILLS: {"directoryRead": True}}
         listed = (await caller.result("skills/list"))["skills"]
         assert [each["frontmatter"]["name"] for each in listed] == ["refunds", "mail", "post", "refunds"]
@@ -103,12 +116,11 @@ async def test_the_skills_of_all_servers_are_one_list_whose_files_can_be_read(
 @CLIENTS
 async def test_a_server_that_fails_does_not_keep_the_skills_of_others(tmp_path: Path, client: str) -> None:
     upstreams = {"one": skilled("one", "mail", fails=True), "two": skilled("two", "post")}
-    async with serving(tmp_path, upstreams) as served, client_of(served, client) as caller:
+    async with all_listed(tmp_path, upstreams) as served, client_of(served, client) as caller:
         listed = (await caller.result("skills/list"))["skills"]
     assert [each["frontmatter"]["name"] for each in listed] == ["post"]
     async with serving(tmp_path, {"one": upstreams["one"]}) as served, client_of(served, client) as caller:
-        failed = await caller.message("skills/list")
-    assert failed["error"]["message"] == "no skills today"
+        assert (await caller.result("skills/list"))["skills"] == []
 
 
 @CLIENTS
@@ -127,3 +139,24 @@ async def test_a_skill_whose_files_are_hidden_does_not_exist(tmp_path: Path, cli
 async def test_without_skills_the_method_does_not_exist(tmp_path: Path, client: str) -> None:
     async with serving(tmp_path, {"one": ScriptedServer([tool("t")])}) as served, client_of(served, client) as caller:
         assert (await caller.message("skills/list"))["error"]["code"] == NOT_FOUND
+
+
+@CLIENTS
+async def test_a_poisoned_change_of_a_skill_is_not_passed_on(tmp_path: Path, client: str) -> None:
+    said = {"mail": "How to write mail."}
+    upstreams = {"one": skilled("one", "mail", "post", descriptions=said)}
+    async with serving(tmp_path, upstreams) as served, client_of(served, client) as caller:
+        before = await caller.result("skills/list")
+        said |= {"mail": POISON, "post": POISON}
+        await served.gateway.refresh(10)
+        assert served.gateway.trust_gate.held_count == 2
+        assert await caller.result("skills/list") == before
+        for each in before["skills"]:
+            assert (await caller.result("skills/get", {"uri": each["uri"]}))["skill"] == each
+        for arguments in ({"query": "mail"}, {"query": "", "server": "one"}):
+            found = await caller.result("tools/call", {"name": "search_tools", "arguments": arguments})
+            assert "id_rsa" not in str(found)
+        said["mail"] = "How to write mail to customers."
+        await served.gateway.refresh(10)
+        [mail, _] = (await caller.result("skills/list"))["skills"]
+    assert mail["frontmatter"]["description"] == "How to write mail to customers."

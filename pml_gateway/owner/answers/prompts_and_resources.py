@@ -1,18 +1,25 @@
-"""Prompts and resources of the servers: listed, got and read."""
+"""Prompts, resources and skills of the servers: listed, got and read."""
 
 from __future__ import annotations
 
 from typing import cast
 
+import anyio.to_thread
+
 from pml_gateway.catalog.prompts_and_resources import OfferKind
+from pml_gateway.catalog.skills import skill_description, skill_files, skill_name
 from pml_gateway.errors import GatewayError, InvalidInputError
 from pml_gateway.gateway.calling import ask_upstream
 from pml_gateway.gateway.request import CallOptions
+from pml_gateway.meta.skills import skill_file
 from pml_gateway.owner.context import OperationContext
-from pml_gateway.owner.results import GotPrompt, ListedOffers, ReadResource
+from pml_gateway.owner.results import GotPrompt, ListedOffers, ListedSkill, ListedSkills, ReadResource
 from pml_gateway.policy.principal import LOCAL
+from pml_gateway.reports.doctor.skills import skill_faults
 from pml_gateway.results.answers import check_uri
 from pml_gateway.secrets.known import without_secrets
+from pml_gateway.text import did_you_mean, nearest
+from pml_gateway.working_directory import WorkingDirectory
 
 
 async def offers(context: OperationContext, kinds: list[str]) -> ListedOffers:
@@ -23,13 +30,53 @@ async def offers(context: OperationContext, kinds: list[str]) -> ListedOffers:
         kind: [{"server": each.upstream_id, **each.definition} for each in found.listed(OfferKind(kind))]
         for kind in kinds
     }
-    upstreams = context.gateway.pool.upstreams
-    failed = {
+    return {"listed": listed, "failed": _failed(context), "servers": len(context.gateway.pool.upstreams)}
+
+
+def _failed(context: OperationContext) -> dict[str, str]:
+    return {
         name: without_secrets(str(each.connector.last_error))
-        for name, each in upstreams.items()
+        for name, each in context.gateway.pool.upstreams.items()
         if each.connector.last_error is not None
     }
-    return {"listed": listed, "failed": failed, "servers": len(upstreams)}
+
+
+async def skills(context: OperationContext) -> ListedSkills:
+    """Return the skills of all servers, and what keeps others in the owner's folders from being served."""
+    await context.listed_now()
+    view = (await context.gateway.wait_for_tools()).view(LOCAL)
+    listed: list[ListedSkill] = [
+        {
+            "name": skill_name(skill),
+            "server": skill.upstream_id,
+            "description": skill_description(skill),
+            "uri": uri,
+            "files": [view.catalog.offers.public_uri(skill.upstream_id, each) for each in skill_files(skill)],
+        }
+        for uri, skill in view.skills.items()
+    ]
+    faults = await anyio.to_thread.run_sync(skill_faults, context.gateway.state.settings, WorkingDirectory.here())
+    return {
+        "skills": listed,
+        "faults": [str(fault) for fault in faults],
+        "failed": _failed(context),
+        "servers": len(context.gateway.pool.upstreams),
+    }
+
+
+async def skill(context: OperationContext, name: str) -> ReadResource:
+    """Return the contents of a file of a skill: its SKILL.md, unless `name` is a URI or a path of another.
+
+    Raises:
+        GatewayError: there is none, or there are several of this name.
+    """
+    await context.listed_now()
+    view = (await context.gateway.wait_for_tools()).view(LOCAL)
+    file = skill_file(view, name)
+    if file is None:
+        near = did_you_mean(nearest(name, map(skill_name, view.skills.values())))
+        raise InvalidInputError(f"no skill is named {name!r}", hint=near or "pml skills lists all there are")
+    return await resource(context, file.uri)
 
 
 async def prompt(context: OperationContext, name: str, arguments: dict[str, str]) -> GotPrompt:

@@ -15,6 +15,7 @@ from pml_gateway.errors import ConfigurationError, ModelError, SecretError
 from pml_gateway.paths import Paths
 from pml_gateway.policy.keys import ENDS_SOON_DAYS, KeyStore
 from pml_gateway.policy.refusals import refusals
+from pml_gateway.reports.doctor.skills import skills
 from pml_gateway.text import counted, quoted, span
 from pml_gateway.types import Ranking
 
@@ -125,7 +126,7 @@ def keys_of_clients(case: LoadedCase) -> Iterator[Finding]:
             yield warning(f"clients.{name}", "has no key, so that nobody can ask as it", f"pml keys add {quoted(name)}")
 
 
-VALIDATION_CHECKS: tuple[Check[LoadedCase], ...] = (load_warnings, *SETTINGS_CHECKS, workflows)
+VALIDATION_CHECKS: tuple[Check[LoadedCase], ...] = (load_warnings, *SETTINGS_CHECKS, workflows, skills)
 """Checks of the configuration's text, whatever is installed on this machine."""
 
 CONFIGURATION_CHECKS: tuple[Check[LoadedCase], ...] = (
