@@ -8,7 +8,7 @@ import typer
 
 from pml_gateway.cli.completion import client_names, set_names, tool_names
 from pml_gateway.cli.context import Command, ConfigOption, JsonOption
-from pml_gateway.cli.output import print_json, print_lines, print_table, say
+from pml_gateway.cli.output import print_json, print_table, say
 from pml_gateway.owner.operations import SETS, TRY_CLIENT
 from pml_gateway.text import counted
 
@@ -102,13 +102,12 @@ def _show(answer: TriedClient, *, as_json: bool) -> None:
         print_json(answer)
         return
     rows = answer["decided"]
-    print_lines(
+    print_table(
         ("name", "kind", "effect", "visible", "rule"),
-        [
+        (
             (row["name"], row["kind"], row["effect"] or "", "yes" if row["visible"] else "no", _rule(row))
             for row in rows
-        ],
-        shorten="rule",
+        ),
     )
     visible = sum(row["visible"] for row in rows)
     narrowed = ", narrowed by ".join(" and ".join(group) for group in answer["groups"])

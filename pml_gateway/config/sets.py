@@ -53,4 +53,4 @@ def unknown_names(settings: Settings) -> Iterator[tuple[KeyPath, str]]:
 
 
 def _unknown(kind: str, name: str, known: Iterable[str]) -> str:
-    return f"no {kind} {name[:MAX_SHOWN]!r}{suggestion(name, known)}; known are {', '.join(known) or 'none'}"
+    return f"no {kind} {name[:MAX_SHOWN]!r} (known are {', '.join(known) or 'none'}){suggestion(name, known)}"
