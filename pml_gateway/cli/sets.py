@@ -36,7 +36,7 @@ def list_(config: ConfigOption = None, as_json: JsonOption = False) -> None:
         print_json(answer)
         return
     if not answer["sets"]:
-        say("no sets are configured; pml docs team says how to write one")
+        say("no sets are configured; pml docs sets says how to write one")
         return
     print_table(
         ("set", "tools", "effects", "listed by", "given to"),

@@ -16,11 +16,14 @@ READING_ORDER = (
     "servers",
     "logins",
     "connections",
+    "extensions",
     "modes",
     "migration",
     "meta-tools",
+    "arguments",
     "agents",
     "workflows",
+    "expressions",
     "results",
     "tasks",
     "search",
@@ -33,10 +36,11 @@ READING_ORDER = (
     "activity",
     "storage",
     "security",
+    "sets",
     "keys",
     "limits",
-    "trust",
     "rules",
+    "trust",
     "troubleshooting",
     "figures",
 )
@@ -56,7 +60,7 @@ class Page:
 
 
 def pages() -> tuple[Page, ...]:
-    """Every page, in reading order."""
+    """Return every page, in reading order."""
     found = [
         _page(file.name.removesuffix(SUFFIX), file.read_text(encoding="utf-8"))
         for file in files(__name__).iterdir()
