@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import sys
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, Literal
 
 import anyio
@@ -81,7 +82,7 @@ class TaskServer:
     headers: list[str | None] = field(default_factory=list)
     calls: list[dict[str, Any]] = field(default_factory=list)
 
-    @property
+    @cached_property
     def scripted(self) -> ScriptedServer:
         new = self.era == "new"
 

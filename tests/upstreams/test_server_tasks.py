@@ -15,6 +15,7 @@ from pml_gateway.config.settings import Settings
 from pml_gateway.errors import ErrorCode, GatewayError
 from pml_gateway.mcp.tasks import TaskRequest
 from pml_gateway.types import JsonObject
+from pml_gateway.upstreams import connector
 from pml_gateway.upstreams.upstream import Upstream
 from tests.support.asking import Person
 from tests.support.serving import Serving, serving
@@ -42,9 +43,15 @@ class Watching:
 
 
 @asynccontextmanager
-async def server_of(folder: Path, server: TaskServer, **definition: Any) -> AsyncIterator[tuple[Serving, Upstream]]:
+async def server_of(
+    folder: Path, server: TaskServer, *, upstreams: JsonObject | None = None, **definition: Any
+) -> AsyncIterator[tuple[Serving, Upstream]]:
     settings = Settings.model_validate(
-        {"servers": {"up": {"command": "in-memory-up", **definition}}, "gateway": {"tools_exposure": "full_proxy"}}
+        {
+            "servers": {"up": {"command": "in-memory-up", **definition}},
+            "gateway": {"tools_exposure": "full_proxy"},
+            "upstreams": upstreams or {},
+        }
     )
     with anyio.fail_after(SECONDS):
         async with serving(folder, {"up": server.scripted}, settings) as served:
@@ -183,6 +190,60 @@ async def test_a_task_that_is_lost_ends_the_call_which_is_not_made_again(tmp_pat
             raise failure
     assert "jsonrpc_code" not in failed.value.details
     assert len(server.calls) == 1
+
+
+@ERAS
+async def test_a_server_that_dies_ends_the_call_which_is_not_made_again(tmp_path: Path, era: Era) -> None:
+    server = TaskServer(era, polls=10_000)
+    failures: list[GatewayError] = []
+    async with server_of(tmp_path, server) as (_, up), anyio.create_task_group() as tasks:
+
+        async def begin() -> None:
+            try:
+                await up.request("tools/call", call("only"))
+            except GatewayError as error:
+                failures.append(error)
+
+        tasks.start_soon(begin)
+        await until(lambda: "tasks/get" in server.asked)
+        server.scripted.kill()
+        await until(lambda: failures)
+    [failure] = failures
+    assert (failure.code, failure.details["executed"]) == (ErrorCode.UPSTREAM_UNAVAILABLE, "unknown")
+    assert len(server.calls) == 1
+
+
+@ERAS
+async def test_a_connection_without_other_calls_is_kept_while_a_task_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, era: Era
+) -> None:
+    monkeypatch.setattr(connector, "CLOSING_SECONDS", 0.1)
+    # Idle connections are looked at once a second; ten requests for the state take longer.
+    server, results = TaskServer(era, polls=10, interval=300), list[JsonObject]()
+    async with server_of(tmp_path, server, upstreams={"idle_timeout": 0.1}) as (_, up):
+        results.append(await up.request("tools/call", call("only")))
+    assert text_of(results[0]) == "only"
+    assert server.asked.count("tasks/get") == 10
+
+
+@ERAS
+async def test_a_running_task_takes_no_place_among_the_calls(tmp_path: Path, era: Era) -> None:
+    server = TaskServer(era, polls=10_000)
+    async with (
+        server_of(tmp_path, server, max_concurrent=1) as (_, up),
+        anyio.create_task_group() as tasks,
+    ):
+
+        async def begin() -> None:
+            await up.request("tools/call", call("only"))
+
+        for _ in range(3):
+            tasks.start_soon(begin)
+        await until(lambda: len(server.tasks) == 3)
+        assert text_of(await up.request("tools/call", call("never"))) == "never"
+        for each in server.tasks.values():
+            each.left = 1
+    assert [each["name"] for each in server.calls].count("only") == 3
 
 
 @ERAS
