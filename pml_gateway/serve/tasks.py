@@ -139,8 +139,9 @@ class TaskMethods:
             ttl = DEFAULT_TTL if params.task.ttl is None else params.task.ttl / 1000
             task = GatewayTask(ctx.scope.client, params.name, ttl)
             self._start(ctx, task, params.name, arguments)
-            await self._tasks.keep(task)
+            # A task begins as working, even if its call has ended by the time that it is kept.
             ctx.apart.update(task=_core_form(task))
+            await self._tasks.keep(task)
             return {"content": []}
         return await self._caller.call(ctx.scope, params.name, arguments, options_of(ctx), ctx.protocol_version)
 
