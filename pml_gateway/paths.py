@@ -43,6 +43,7 @@ class Paths:
     keys_file: Path
     key_uses_file: Path
     activity_file: Path
+    approvals_file: Path
     migrations_dir: Path
     connections_file: Path
     removed_file: Path
@@ -76,6 +77,7 @@ class Paths:
             keys_file=home / "keys.json",
             key_uses_file=home / "key-uses.json",
             activity_file=home / "activity.db",
+            approvals_file=home / "approvals.sqlite3",
             migrations_dir=home / "migrations",
             connections_file=home / "connections.json",
             removed_file=home / "removed.json",

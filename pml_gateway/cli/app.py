@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pml_gateway.cli.activity import activity_app
+from pml_gateway.cli.approvals import approvals_app
 from pml_gateway.cli.backups import backups_app
 from pml_gateway.cli.call import CALL, call
 from pml_gateway.cli.clients import clients, connect, disconnect
@@ -83,6 +84,7 @@ app.add_typer(workflow_app)
 app.add_typer(sets_app)
 app.add_typer(trust_app)
 app.add_typer(rules_app)
+app.add_typer(approvals_app)
 app.add_typer(example_queries_app)
 
 

@@ -212,7 +212,9 @@ def _findings(loaded: LoadedSettings, command: Command) -> tuple[list[Problem], 
     case = LoadedCase(loaded.settings, WorkingDirectory.here().environ, loaded, command.paths, command.identity)
     faults = [finding for finding in run_checks((*VALIDATION_CHECKS, model_library), case) if finding.is_fault]
     # References without a value are warnings: other variables may be set where it is served.
-    unavailable = [each for each in faults if each.severity is Severity.ERROR and each.subject.startswith("workflows.")]
+    unavailable = [
+        each for each in faults if each.severity is Severity.ERROR and each.subject.startswith(("workflows.", "rules."))
+    ]
     problems = [
         Problem(_place(each.subject, loaded.origins), each.subject, "; ".join(filter(None, (each.what, each.fix))))
         for each in unavailable

@@ -647,6 +647,22 @@ class RoleSettings(Section):
     limits: Limits = Field(default=Limits(), description="of each of its clients")
 
 
+class ApprovalSettings(Section):
+    """Approvals of calls for which a rule asks."""
+
+    hold_seconds: float = Field(
+        default=45, ge=0, le=45, description="seconds that a call waits for its answer before it is PENDING_APPROVAL"
+    )
+    minutes: float = Field(
+        default=60, gt=0, le=1440, description="after which a question without an answer, and an unused approval, ends"
+    )
+    secret: str | None = Field(
+        default=None,
+        pattern=r"^scrypt:[0-9a-f]{32}:[0-9a-f]{64}$",
+        description="hash of the passphrase that each approval takes; `pml approvals secret` sets it",
+    )
+
+
 class ClientSettings(Section):
     """One client with a bearer key: what it may see and call, and how it sees it."""
 
@@ -702,6 +718,7 @@ class Settings(Section):
     sets: dict[str, SetSettings] = Field(default_factory=dict)
     roles: dict[str, RoleSettings] = Field(default_factory=dict)
     clients: dict[str, ClientSettings] = Field(default_factory=dict)
+    approvals: ApprovalSettings = ApprovalSettings()
     rules: tuple[RuleSettings, ...] = Field(
         default=(),
         max_length=500,

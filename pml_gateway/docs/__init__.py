@@ -40,6 +40,7 @@ READING_ORDER = (
     "keys",
     "limits",
     "rules",
+    "approvals",
     "trust",
     "troubleshooting",
     "figures",

@@ -19,6 +19,7 @@ from pml_gateway.config.settings import Settings
 from pml_gateway.errors import GatewayError, ToolNotFoundError, UpstreamProtocolError, UpstreamUnavailableError
 from pml_gateway.fastmcp.background import ServerBackground
 from pml_gateway.fastmcp.snapshots import Snapshot
+from pml_gateway.gateway.approvals import Approvals
 from pml_gateway.gateway.state import GatewayState
 from pml_gateway.mcp.elicitation import Audience
 from pml_gateway.mcp.listing import Listed
@@ -47,6 +48,7 @@ class KeptState:
 
         self.settings = settings
         self.events = Events()
+        self.approvals = Approvals()
         self.exceeded = ExceededSchemas()
         self.results = ResultStore(settings.references, open_backend)
         self.etags = Etags(MemoryStore(), lambda: settings.references.ttl_seconds)
@@ -142,6 +144,11 @@ class RequestHost:
     def events(self) -> Events:
         """Nobody listens: FastMCP has middleware for that."""
         return self.kept.events
+
+    @property
+    def approvals(self) -> Approvals:
+        """Nobody waits: there are no rules."""
+        return self.kept.approvals
 
     @property
     def deciders(self) -> tuple[()]:

@@ -221,6 +221,8 @@ class Attempt(ABC):
         self.result: JsonObject | None = None
         self.allowed_by = ""
         self.approval = ""
+        self.within = ""
+        """Digest of the request of several calls that it is a step of."""
         self.sends = Sends()
         self.is_outermost = True
         """False if its result only becomes part of another answer."""
@@ -248,12 +250,7 @@ class Attempt(ABC):
         """
         with _recorded(self):
             async with self.held:
-                self.resolve()
-                self.refusal = await self.authorise()
-                if self.refusal is None:
-                    await self.resolve_references()
-                    await self.validate()
-                    self.refusal = self.decide()
+                await self.prepare()
                 for decider in self.context.gateway.deciders if self.refusal is None else ():
                     if (refusal := await decider(self)) is not None:
                         self.refusal = refusal
@@ -281,6 +278,19 @@ class Attempt(ABC):
                 events.publish(AccessBegun(self, time.time()))
             except UnrecordedError as error:
                 raise UnrecordedError("no") from error
+
+    async def prepare(self) -> None:
+        """Find what is used, and with which arguments; `refusal` is set if it may not be.
+
+        Raises:
+            GatewayError: the arguments are of no use.
+        """
+        self.resolve()
+        self.refusal = await self.authorise()
+        if self.refusal is None:
+            await self.resolve_references()
+            await self.validate()
+            self.refusal = self.decide()
 
     @abstractmethod
     def resolve(self) -> None:

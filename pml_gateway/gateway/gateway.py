@@ -93,6 +93,7 @@ class Gateway:
         )
         self.pool = self.updates.pool
         self.calls = CallsInFlight()
+        self.approvals = shared.approvals
         self.deciders: list[Decider] = [decide_by_rules, shared.call_limits]
         self._listings = listings
         self._most_used = most_used

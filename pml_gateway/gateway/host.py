@@ -9,6 +9,7 @@ from mcp.shared.dispatcher import ProgressFnT
 
 from pml_gateway.catalog.model import CatalogTool
 from pml_gateway.errors import GatewayError
+from pml_gateway.gateway.approvals import Approvals
 from pml_gateway.gateway.decisions import Decider
 from pml_gateway.gateway.state import GatewayState
 from pml_gateway.mcp.elicitation import Audience
@@ -90,6 +91,10 @@ class Host(Protocol):
     @property
     def events(self) -> Events:
         """The subscribers that are told what clients do."""
+
+    @property
+    def approvals(self) -> Approvals:
+        """Calls that wait for the owner."""
 
     @property
     def deciders(self) -> Sequence[Decider]:

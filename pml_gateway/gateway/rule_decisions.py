@@ -2,18 +2,40 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, assert_never, cast
+
+import anyio
+from mcp.shared.dispatcher import ProgressFnT
+from mcp.shared.exceptions import MCPError
 
 from pml_gateway.catalog.model import CatalogTool
-from pml_gateway.errors import GatewayError, InvalidInputError, ToolForbiddenError
+from pml_gateway.config.settings import ApprovalSettings
+from pml_gateway.errors import GatewayError, InvalidInputError, ToolCallError, ToolForbiddenError
 from pml_gateway.exposure.validation import argument_problems
+from pml_gateway.gateway.approvals import (
+    ApprovalRequest,
+    Approvals,
+    ApprovalState,
+    AskedCall,
+    PendingApprovalError,
+    asked_call,
+)
 from pml_gateway.gateway.call import Attempt
 from pml_gateway.gateway.decisions import CallRefusal, Decision
 from pml_gateway.policy.call_rules import Action, CallRule, CallRules
 from pml_gateway.policy.principal import Principal
 from pml_gateway.types import JsonObject
+from pml_gateway.workflow.composite import COMPOSITES
 from pml_gateway.workflow.expressions import Expression, is_true
+
+ELICIT = "elicitation/create"
+
+MAX_SHOWN = 1500
+"""Characters of arguments in a question to a client; the owner is asked about larger ones, which shows them whole."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,23 +91,190 @@ def condition(where: str) -> Expression:
 
 async def decide_by_rules(attempt: Attempt) -> Decision:
     """Decide about a call of a server's tool by the rules that are in force now."""
-    tool, context = attempt.tool, attempt.context
-    rules = context.gateway.state.call_rules
+    tool, gateway = attempt.tool, attempt.context.gateway
+    rules = gateway.state.call_rules
     if tool is None or not rules.rules:
         return None
-    found = await verdict(rules, tool, context.scope.client, attempt.sent_arguments)
+    found = await verdict(rules, tool, attempt.context.scope.client, attempt.sent_arguments)
     match found.action:
         case "allow":
             attempt.allowed_by = "" if found.rule is None else found.because
             return None
         case "deny":
-            error = ToolForbiddenError(
-                f"a rule of the gateway's owner denies this call of {attempt.target}",
-                hint="do it in another way, or ask the user",
-            )
+            return CallRefusal(_denied(attempt), found.because)
         case "ask":
-            error = ToolForbiddenError(
-                f"a rule of the gateway's owner wants this call of {attempt.target} approved, and nobody can be asked",
-                hint="ask the user to do it, or to change the rule",
-            )
-    return CallRefusal(error, found.because)
+            attempt.allowed_by = found.because
+            return await _approval(attempt, found)
+        case _ as unreachable:
+            assert_never(unreachable)
+
+
+def _denied(attempt: Attempt) -> ToolForbiddenError:
+    return ToolForbiddenError(
+        f"a rule of the gateway's owner denies this call of {attempt.target}",
+        hint="do it in another way, or ask the user",
+    )
+
+
+async def _approval(attempt: Attempt, found: CallVerdict) -> Decision:
+    """Return None once the call is approved, and the refusal if it is not."""
+    approvals, options = attempt.context.gateway.approvals, attempt.context.options
+    call = _asked(attempt, found)
+    if (earlier := approvals.continued(call, options.request_state)) is not None:
+        _pass(attempt, call, earlier)
+        return None
+    if found.answered_by == "client" and (answer := await _ask_client(attempt)) is not None:
+        return None if answer else CallRefusal(_declined(attempt.target, "the user"), found.because)
+    if (request := approvals.approved(call)) is None:
+        outcome = await _wait_for(approvals, [call], options.on_progress, "", _settings(attempt))
+        if isinstance(outcome, ToolCallError):
+            return CallRefusal(outcome, found.because)
+        # The tool may have changed meanwhile, and of several calls that wait only those pass that were asked about.
+        call = _asked(attempt, found)
+        if (request := approvals.approved(call)) is None:
+            return CallRefusal(_pending(attempt.target, None), found.because)
+    _pass(attempt, call, request.id)
+    attempt.held.callback(_settle, approvals, request, attempt, call)
+    return None
+
+
+def _pass(attempt: Attempt, call: AskedCall, approval: str) -> None:
+    attempt.approval = approval
+    attempt.held.callback(_continue_later, attempt, call)
+
+
+def _continue_later(attempt: Attempt, call: AskedCall) -> None:
+    """Have the call pass again with the answers of its user, if its server asks for some."""
+    result = attempt.result or {}
+    state = result.get("requestState")
+    if result.get("resultType") == "input_required" and isinstance(state, str):
+        attempt.context.gateway.approvals.continue_later(call, state, attempt.approval)
+
+
+def _settle(approvals: Approvals, request: ApprovalRequest, attempt: Attempt, call: AskedCall) -> None:
+    """Give back an approval of which no use was made: another limit refused the call."""
+    if attempt.refusal is not None:
+        approvals.give_back(request, call)
+
+
+async def approve_together(attempts: Sequence[Attempt], within: str, on_progress: ProgressFnT | None) -> None:
+    """Have the owner asked once about all calls of a request that need an approval, before any is made.
+
+    Raises:
+        ToolCallError: they are not approved, or not yet.
+    """
+    calls: list[AskedCall] = []
+    for attempt in attempts:
+        # What is wrong with a call, it says itself.
+        with suppress(GatewayError, MCPError):
+            await attempt.prepare()
+            rules, client = attempt.context.gateway.state.call_rules, attempt.context.scope.client
+            if attempt.tool is None or attempt.refusal is not None:
+                continue
+            found = await verdict(rules, attempt.tool, client, attempt.sent_arguments)
+            if found.action == "ask" and found.answered_by == "owner":
+                calls.append(_asked(attempt, found))
+    if not calls:
+        return
+    approvals = attempts[0].context.gateway.approvals
+    missing = approvals.missing(calls)
+    if missing and approvals.can_be_answered:
+        outcome = await _wait_for(approvals, missing, on_progress, within, _settings(attempts[0]))
+        if isinstance(outcome, ToolCallError):
+            raise outcome
+
+
+async def _wait_for(
+    approvals: Approvals,
+    calls: Sequence[AskedCall],
+    on_progress: ProgressFnT | None,
+    within: str,
+    settings: ApprovalSettings,
+) -> ApprovalRequest | ToolCallError:
+    """Return the request that approves the calls, or the error for their client."""
+    target = within or calls[0].tool
+    if any(approvals.denied(each) is not None for each in calls):
+        return _declined(target, "the owner of the gateway")
+    if not approvals.can_be_answered:
+        return ToolForbiddenError(
+            f"a rule of the gateway's owner wants {target} approved, and nobody can be asked here",
+            hint="the owner runs `pml serve`, whose gateway can be asked with pml approvals, or changes the rule",
+        )
+    try:
+        request = approvals.ask(calls, within=within, seconds=60 * settings.minutes, secret=settings.secret)
+    except ToolCallError as error:
+        return error
+    await approvals.wait(request, settings.hold_seconds, on_progress)
+    match request.state:
+        case ApprovalState.APPROVED:
+            return request
+        case ApprovalState.DENIED:
+            return _declined(target, "the owner of the gateway")
+        case ApprovalState.PENDING:
+            return _pending(target, request)
+        case _ as unreachable:
+            assert_never(unreachable)
+
+
+def _declined(target: str, by: str) -> ToolForbiddenError:
+    return ToolForbiddenError(f"{by} denied this call of {target}", hint="do it in another way, or ask the user")
+
+
+def _pending(target: str, request: ApprovalRequest | None) -> PendingApprovalError:
+    return PendingApprovalError(
+        f"{target} waits for the approval of the gateway's owner, and nothing was called",
+        hint="ask the user to approve it, then send exactly the same request again",
+        details={"approval": None if request is None else request.id, "executed": "no"},
+    )
+
+
+def _settings(attempt: Attempt) -> ApprovalSettings:
+    return attempt.context.gateway.state.settings.approvals
+
+
+def _asked(attempt: Attempt, found: CallVerdict) -> AskedCall:
+    """Return the call with everything that an approval of it is bound to."""
+    client, state = attempt.context.scope.client, attempt.context.gateway.state
+    meant = cast(CatalogTool, attempt.tool)
+    tool = state.catalog.owned(meant.upstream_id, meant.name) or meant
+    server = state.settings.servers.get(tool.upstream_id)
+    composite = state.composites.get(tool.name) if tool.upstream_id == COMPOSITES else None
+    definition = [
+        tool.listed or tool.definition,
+        tool.input_schema,
+        tool.effect.value,
+        None if server is None else server.model_dump(mode="json"),
+        None if composite is None else composite.written,
+    ]
+    return asked_call(
+        (client.id, client.quota_key),
+        client.shown,
+        tool.qualified_name,
+        tool.source,
+        definition,
+        attempt.sent_arguments,
+        rule=found.because,
+        within=attempt.within,
+    )
+
+
+async def _ask_client(attempt: Attempt) -> bool | None:
+    """Return the answer of the client's user; None if the client cannot be asked now."""
+    options = attempt.context.options
+    audience, settings = options.audience, _settings(attempt)
+    arguments = json.dumps(attempt.sent_arguments, ensure_ascii=False)
+    params: JsonObject = {
+        "message": f"Call {attempt.target} with {arguments}?",
+        "requestedSchema": {"type": "object", "properties": {}},
+    }
+    if (
+        len(arguments) > MAX_SHOWN
+        or audience is None
+        or audience.answers_later
+        or audience.client_capabilities.refusal(ELICIT, params)
+    ):
+        return None
+    with anyio.move_on_after(settings.hold_seconds), suppress(MCPError):
+        answer = await audience.ask(ELICIT, params, options.on_progress)
+        return answer.get("action") == "accept"
+    return None

@@ -16,6 +16,8 @@ from pml_gateway.catalog.model import Catalog
 from pml_gateway.config.file_changes import FileChanges
 from pml_gateway.example_queries.library import ExampleLibrary
 from pml_gateway.example_queries.sources import ToolExamples
+from pml_gateway.gateway.approval_history import ApprovalHistory
+from pml_gateway.gateway.approvals import Approvals
 from pml_gateway.gateway.indexing import SharedIndexes
 from pml_gateway.gateway.limits import CallLimits
 from pml_gateway.mcp.transport import OpenStreams
@@ -61,6 +63,7 @@ class SharedResources:
         self.catalogs = SingleFlightCache[Catalog](kept)
         self.etags = MemoryStore()
         self.decisions = DecisionsLog()
+        self.approvals = Approvals(ApprovalHistory(paths.approvals_file, paths.auth_dir))
         self.call_limits = CallLimits()
         self.file_changes = FileChanges()
         self._tasks = tasks

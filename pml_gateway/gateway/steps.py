@@ -18,6 +18,7 @@ from pml_gateway.errors import (
     error_json,
 )
 from pml_gateway.gateway.call import Attempt, CallContext
+from pml_gateway.gateway.rule_decisions import approve_together
 from pml_gateway.gateway.tool_call import ToolCall
 from pml_gateway.log import get_logger
 from pml_gateway.mcp.tasks import TaskRequest
@@ -48,6 +49,7 @@ class StepCalls:
         run_name: str,
         inside: Composite | None = None,
         max_effect: Effect = Effect.DESTRUCTIVE,
+        within: str = "",
     ) -> None:
         """Prepare the calls of one run.
 
@@ -56,7 +58,9 @@ class StepCalls:
             run_name: the meta-tool or composite tool.
             inside: the composite tool whose steps these are; one that was edited meanwhile does not go on.
             max_effect: the strongest effect that each of them may have.
+            within: digest of the requests that the run is part of.
         """
+        self._within = within
         self._context = context
         self._gateway = context.gateway
         self._pending = context.calls.pending_runs
@@ -82,6 +86,10 @@ class StepCalls:
 
         `arguments` are those of the request, which has to come again with the answers.
         """
+        self._within = fingerprint(self._within, {"request": self._fingerprint(arguments)})
+        if self._options.request_state is None and self._gateway.state.call_rules.may_ask:
+            calls = [self._call(each) for each in await run.known_calls(self)]
+            await approve_together(calls, self._run_name, self._options.on_progress)
         await run.advance(self, self._options.input_responses)
         if not run.is_waiting:
             return None
@@ -110,6 +118,22 @@ class StepCalls:
         Raises:
             GatewayError: nothing was sent, or what kept the upstream from answering.
         """
+        call = self._call(invocation)
+        try:
+            result = await call.run()
+            if result.get("resultType") == "input_required" and not self._options.may_ask:
+                raise UpstreamProtocolError(
+                    f"{call.target} asks its user something, which this client's protocol cannot carry here",
+                    hint="use a client of protocol 2026-07-28, or call the tool where its question can be answered",
+                )
+        except GatewayError as error:
+            told = self._told(call, error)
+            if told is error:
+                raise
+            raise told from error
+        return call.presented
+
+    def _call(self, invocation: Invocation) -> ToolCall:
         # Clients follow the task of the plan, and not those that servers make of its calls.
         task = None if self._options.task is None else TaskRequest()
         options = replace(
@@ -130,19 +154,8 @@ class StepCalls:
             refs=invocation.refs,
             max_effect=self._max_effect,
         )
-        try:
-            result = await call.run()
-            if result.get("resultType") == "input_required" and not self._options.may_ask:
-                raise UpstreamProtocolError(
-                    f"{call.target} asks its user something, which this client's protocol cannot carry here",
-                    hint="use a client of protocol 2026-07-28, or call the tool where its question can be answered",
-                )
-        except GatewayError as error:
-            told = self._told(call, error)
-            if told is error:
-                raise
-            raise told from error
-        return call.presented
+        call.within = self._within
+        return call
 
     def _told(self, call: ToolCall, error: GatewayError) -> GatewayError:
         """Return the error of a step as its client may see it."""
@@ -247,7 +260,7 @@ async def composite_result(call: Attempt, arguments: JsonObject) -> JsonObject:
         raise CompositeUnavailableError(tool.name, composite.problems, may_know=may_know)
     # Its own effect may have been a milder one when it was checked.
     max_effect = call.max_effect if isinstance(call, ToolCall) else Effect.DESTRUCTIVE
-    steps = StepCalls(context, tool.qualified_name, composite, max_effect)
+    steps = StepCalls(context, tool.qualified_name, composite, max_effect, call.within)
     run = steps.resumed(arguments) or Run(composite.plan, composite.given(arguments), given_refs=refs)
     question = await steps.advance(run, arguments)
     if question is not None:

@@ -329,6 +329,7 @@ async def run(
         async with (
             first_signal() as signalled,
             open_shared(paths, local=LocalClients()) as shared,
+            shared.approvals.answerable(),
             anyio.create_task_group() as tasks,
         ):
             profiles = Profiles(tasks, shared, paths)

@@ -65,7 +65,7 @@ async def serve_owner(process: ServingProcess, paths: Paths) -> None:
         make_private(paths.run_dir)
         with listening_at(str(path), str(path.with_suffix(".new"))) as listener:
             try:
-                async with anyio.create_task_group() as tasks:
+                async with process.answering(), anyio.create_task_group() as tasks:
                     tasks.start_soon(clear_dead, paths)
                     await accept(listener, partial(serve_connection, process, _refuse), tasks)
             finally:

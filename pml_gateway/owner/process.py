@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
-from typing import Annotated
+from collections.abc import AsyncIterator, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from typing import Annotated, Literal
 
 import anyio
 from pydantic import Field
 
 from pml_gateway.errors import UsageError
-from pml_gateway.owner.results import ModelOfClient, Reconnecting, WrittenText
+from pml_gateway.gateway.approvals import Approvals, ApprovalScope
+from pml_gateway.owner.results import AskedApprovals, FoundApproval, ModelOfClient, Reconnecting, WrittenText
 from pml_gateway.reports.status import ProcessStatus, read_logins
 from pml_gateway.serve.runtime import Runtime
 from pml_gateway.serve.sampling import MAX_PROMPT, MAX_SECONDS, MAX_TOKENS, ClientModel
@@ -71,6 +73,46 @@ class ServingProcess(ABC):
         for upstream in found:
             upstream.connector.reconnect()
         return {"reconnecting": server, "pid": os.getpid()}
+
+    async def approvals(self) -> AskedApprovals:
+        """Return the calls that wait for an approval, and those that were answered lately."""
+        return {"pid": os.getpid(), "approvals": [row for each in self._approvals() for row in each.shown()]}
+
+    async def approval(self, id: str) -> FoundApproval:
+        """Return one of them with its arguments."""
+        for each in self._approvals():
+            if (found := await each.shown_whole(id)) is not None:
+                return {"approval": found}
+        return {"approval": None}
+
+    async def answer_approval(
+        self, id: str, answer: Literal["approve", "deny"], scope: Literal["call", "arguments", "tool"], passphrase: str
+    ) -> FoundApproval:
+        """Approve or deny the calls of an approval.
+
+        Raises:
+            UsageError: the passphrase is wrong.
+        """
+        found = self._approvals_with(id)
+        if found is None:
+            return {"approval": None}
+        await found.answer(id, is_approved=answer == "approve", scope=ApprovalScope(scope), passphrase=passphrase)
+        return {"approval": await found.shown_whole(id)}
+
+    @asynccontextmanager
+    async def answering(self) -> AsyncIterator[None]:
+        """Have calls of its gateways wait for approvals, which commands can give now."""
+        async with AsyncExitStack() as stack:
+            for each in self._approvals():
+                await stack.enter_async_context(each.answerable())
+            yield
+
+    def _approvals(self) -> Sequence[Approvals]:
+        """Return the approvals of its gateways, which may share them."""
+        return list(dict.fromkeys(runtime.gateway.approvals for runtime in self.runtimes))
+
+    def _approvals_with(self, id: str) -> Approvals | None:
+        return next((each for each in self._approvals() if any(row["id"] == id for row in each.shown())), None)
 
     async def client(self) -> ModelOfClient:
         """Return the client whose language model can be asked, or why there is none."""

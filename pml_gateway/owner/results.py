@@ -31,6 +31,19 @@ class WrittenText(TypedDict):
     text: str
 
 
+class AskedApprovals(TypedDict):
+    """Calls that wait for their owner's approval in one process, and those that were answered lately."""
+
+    pid: int
+    approvals: list[JsonObject]
+
+
+class FoundApproval(TypedDict):
+    """One of them with its arguments; None in a process that does not have it."""
+
+    approval: JsonObject | None
+
+
 class Listening(TypedDict):
     """Address at which the gateway is served over HTTP."""
 

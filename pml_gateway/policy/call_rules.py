@@ -54,6 +54,8 @@ class CallRules:
 
     def __init__(self, settings: Iterable[RuleSettings], ownership: Ownership) -> None:
         self.rules = tuple(_compiled(name, each, ownership) for name, each in named_rules(settings))
+        self.may_ask = any(rule.action == "ask" or rule.where is not None for rule in self.rules)
+        """True if a call may need an approval; a condition without a value asks as well."""
 
     def about(self, tool: CatalogTool, client: Principal) -> Iterator[CallRule]:
         """Yield the rules that may decide about calls of a tool by a client; the last of them has no condition."""

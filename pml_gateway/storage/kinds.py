@@ -86,6 +86,14 @@ APPROVALS = StoredKind(
     "a hash a file",
     "paths of this machine",
 )
+ANSWERED_APPROVALS = StoredKind(
+    "answered approvals of calls, encrypted",
+    StorageShape.TABLE,
+    "approvals.sqlite3*",
+    "30 days",
+    "5,000",
+    "their key is this machine's",
+)
 LOGINS = StoredKind(
     "logins at servers, encrypted",
     StorageShape.DOCUMENT,
@@ -95,7 +103,7 @@ LOGINS = StoredKind(
     "their key is this machine's",
 )
 LOGIN_KEY = StoredKind(
-    "key of the logins, if no keyring answers",
+    "key of the logins and approvals, if no keyring answers",
     StorageShape.DOCUMENT,
     "auth/key",
     "for good",

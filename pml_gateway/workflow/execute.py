@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any, Protocol
 
@@ -154,6 +155,22 @@ class Run:
         """Return True if a step has its final outcome and will not be called again."""
         outcome = self.outcomes.get(step.index)
         return outcome is not None and outcome.status is not StepStatus.WAITING
+
+    async def known_calls(self, tools: Tools) -> list[Invocation]:
+        """Return the calls whose arguments do not depend on the results of other steps, before any is made."""
+        known = []
+
+        async def load(node: JsonObject) -> Any:
+            return (await tools.load(node))[0]
+
+        for step in self.plan.steps:
+            if step.tool is None or step.reads or step.for_each is not None or step.index in self.outcomes:
+                continue
+            roots, absent = self.roots(step.expressions)
+            # A step with arguments of no use says so itself.
+            with suppress(GatewayError):
+                known.append(Invocation(step.tool, await render(step.arguments, roots, load, absent=absent)))
+        return known
 
     async def advance(self, tools: Tools, responses: Mapping[str, Any] | None = None) -> None:
         """Run the steps that can run; afterwards every step has an outcome.

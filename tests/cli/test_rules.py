@@ -66,3 +66,12 @@ def test_rules_are_tried_on_calls_and_replayed_from_a_file(tmp_path: Path) -> No
         edited.write_text(json.dumps({"rules": [{"do": "perhaps"}]}), encoding="utf-8")
         assert "rules: 0.do" in pml("rules", "test", str(edited), code=2).stderr
         assert "a mapping with `rules:`" in pml("rules", "test", str(home / "config.yaml"), code=2).stderr
+
+
+def test_a_condition_that_means_nothing_and_approvals_without_a_passphrase_are_found(tmp_path: Path) -> None:
+    rules = [{"match": {"where": "repo =="}, "do": "deny"}, {"preset": "careful"}]
+    with home_of(tmp_path, {"servers": {"a": {"command": "a"}}, "rules": rules}):
+        checked = json.loads(pml("config", "validate", "--json", code=78).stdout)
+        assert [problem["key"] for problem in checked["problems"]] == ["rules.0.match.where"]
+        found = json.loads(pml("doctor", "--json", code=78).stdout)
+    assert "approvals.secret" in json.dumps(found)

@@ -7,7 +7,9 @@ import os
 import signal
 import socket
 import sys
+from contextlib import nullcontext
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, cast
 
 import anyio
@@ -75,7 +77,7 @@ async def test_a_command_that_comes_in_the_moment_of_the_end_breaks_nothing(tmp_
     loop, broken = asyncio.get_running_loop(), list[object]()
     loop.set_exception_handler(lambda _, context: broken.append(context))
     async with anyio.create_task_group() as tasks:
-        nothing = cast("Any", None)
+        nothing = cast("Any", SimpleNamespace(answering=nullcontext))
         tasks.start_soon(serve_owner, nothing, paths_in(tmp_path))
         await until(lambda: [*(tmp_path / "run").glob("*.sock")])
         await anyio.wait_all_tasks_blocked()
@@ -90,7 +92,7 @@ async def test_a_command_that_comes_in_the_moment_of_the_end_breaks_nothing(tmp_
 
 
 async def test_a_start_that_is_given_up_at_any_moment_leaves_no_socket(tmp_path: Path) -> None:
-    nothing, run, left = cast("Any", None), tmp_path / "run", list[Path]()
+    nothing, run, left = cast("Any", SimpleNamespace(answering=nullcontext)), tmp_path / "run", list[Path]()
     threads = anyio.to_thread.current_default_thread_limiter()
     is_started, moments = False, 0
     with anyio.fail_after(LIMIT):

@@ -11,7 +11,7 @@ from pml_gateway.config.advice import SETTINGS_CHECKS, missing_commands
 from pml_gateway.config.findings import Area, Check, Finding, SettingsCase, Severity
 from pml_gateway.config.load import LoadedSettings, problems_of
 from pml_gateway.config.problems import Problem
-from pml_gateway.errors import ConfigurationError, ModelError, SecretError
+from pml_gateway.errors import ConfigurationError, InvalidInputError, ModelError, SecretError
 from pml_gateway.paths import Paths
 from pml_gateway.policy.keys import ENDS_SOON_DAYS, KeyStore
 from pml_gateway.policy.refusals import refusals
@@ -77,6 +77,26 @@ def workflows(case: LoadedCase) -> Iterator[Finding]:
         yield from workflow_findings(case.settings, case.paths, case.identity)
 
 
+def rules_about_calls(case: SettingsCase) -> Iterator[Finding]:
+    """Find conditions of rules that mean nothing, and approvals that any program of the owner could give."""
+    rules = case.settings.rules
+    if any(rule.match.where is not None for rule in rules):
+        # The server stack takes 0.7 s to import, which configurations without conditions never need.
+        from pml_gateway.gateway.rule_decisions import condition
+
+        for position, rule in enumerate(rules):
+            try:
+                if rule.match.where is not None:
+                    condition(rule.match.where)
+            except InvalidInputError as error:
+                what = f"{error.message}, so that you are asked about every call that it could be about"
+                yield Finding(Area.CONFIGURATION, Severity.ERROR, f"rules.{position}.match.where", what, error.hint)
+    asks_owner = any(rule.preset == "careful" or (rule.do == "ask" and rule.answered_by == "owner") for rule in rules)
+    if asks_owner and case.settings.approvals.secret is None:
+        what = "any program that runs as you, such as an agent with a shell, can approve calls: pml approvals approve"
+        yield Finding(Area.CONFIGURATION, Severity.NOTE, "approvals.secret", what, "pml approvals secret")
+
+
 def model_library(case: SettingsCase) -> Iterator[Finding]:
     """Find a library that the embedding model needs, without loading either."""
     # numpy takes 0.1 s to import, which a search by words alone never needs.
@@ -126,7 +146,13 @@ def keys_of_clients(case: LoadedCase) -> Iterator[Finding]:
             yield warning(f"clients.{name}", "has no key, so that nobody can ask as it", f"pml keys add {quoted(name)}")
 
 
-VALIDATION_CHECKS: tuple[Check[LoadedCase], ...] = (load_warnings, *SETTINGS_CHECKS, workflows, skills)
+VALIDATION_CHECKS: tuple[Check[LoadedCase], ...] = (
+    load_warnings,
+    *SETTINGS_CHECKS,
+    workflows,
+    skills,
+    rules_about_calls,
+)
 """Checks of the configuration's text, whatever is installed on this machine."""
 
 CONFIGURATION_CHECKS: tuple[Check[LoadedCase], ...] = (

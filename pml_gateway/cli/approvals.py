@@ -1,0 +1,226 @@
+"""`pml approvals`: calls that wait for you because a rule asks before them."""
+
+from __future__ import annotations
+
+import json
+import time
+from enum import StrEnum
+from typing import Annotated, Any, Literal
+
+import typer
+
+from pml_gateway.cli.context import Command, JsonOption
+from pml_gateway.cli.output import note, print_json, print_table, printable, say, warn
+from pml_gateway.errors import GatewayError, UsageError
+from pml_gateway.owner.operations import ANSWER_APPROVAL, APPROVAL, APPROVALS
+from pml_gateway.text import escaped
+
+approvals_app = typer.Typer(
+    name="approvals",
+    help="Approve or deny the calls that a rule asks about.\n\nExample: pml approvals list",
+    no_args_is_help=True,
+)
+
+ANSWER_SECONDS = 20.0
+"""Time limit in seconds for a process to answer; checking a passphrase takes a tenth of one."""
+
+WATCH_SECONDS = 1.0
+
+IdArgument = Annotated[str, typer.Argument(metavar="ID", help="As `pml approvals list` shows it.")]
+IdsArgument = Annotated[list[str], typer.Argument(metavar="ID", help="As `pml approvals list` shows them.")]
+
+
+class ApprovedCalls(StrEnum):
+    """Calls that an approval is for."""
+
+    CALL = "call"
+    ARGUMENTS = "arguments"
+    TOOL = "tool"
+
+
+@approvals_app.command("list")
+def list_approvals(as_json: JsonOption = False) -> None:
+    """List the calls that wait for you, and those that you answered lately.
+
+    Example: pml approvals list
+    """
+    command = Command(as_json=as_json)
+    rows = command.run(lambda: _all(command))
+    if as_json:
+        print_json(rows)
+    elif rows:
+        _print_rows(rows)
+    else:
+        note("nothing waits for your approval")
+
+
+@approvals_app.command("show")
+def show(id_: IdArgument, as_json: JsonOption = False) -> None:
+    """Show what waits with all arguments, and what differs from the last call of each tool that you approved.
+
+    Example: pml approvals show 1f2e3d4c
+    """
+    command = Command(as_json=as_json)
+    found = command.run(lambda: _one(command, id_))
+    if as_json:
+        print_json(found)
+        return
+    _print_whole(found)
+
+
+@approvals_app.command("approve")
+def approve(
+    ids: IdsArgument,
+    scope: Annotated[
+        ApprovedCalls,
+        typer.Option("--for", help="call: once; arguments: the same call again and again; tool: any call of the tool."),
+    ] = ApprovedCalls.CALL,
+    as_json: JsonOption = False,
+) -> None:
+    """Approve calls, which are then made if their client still waits or sends them again.
+
+    Example: pml approvals approve 1f2e3d4c --for arguments
+    """
+    _answer(ids, "approve", scope, Command(as_json=as_json))
+
+
+@approvals_app.command("deny")
+def deny(ids: IdsArgument, as_json: JsonOption = False) -> None:
+    """Deny calls, or take back an approval.
+
+    Example: pml approvals deny 1f2e3d4c
+    """
+    _answer(ids, "deny", ApprovedCalls.CALL, Command(as_json=as_json))
+
+
+@approvals_app.command("watch")
+def watch(
+    seconds: Annotated[
+        float | None, typer.Option("--seconds", min=0, metavar="N", help="End after so many seconds.")
+    ] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Show each call that waits as soon as it does, until interrupted.
+
+    Example: pml approvals watch
+    """
+    command = Command(as_json=as_json)
+
+    async def follow() -> None:
+        import anyio
+
+        end = None if seconds is None else time.monotonic() + seconds
+        known: set[str] = set()
+        while True:
+            for row in await _all(command):
+                if row["state"] == "pending" and row["id"] not in known:
+                    known.add(row["id"])
+                    whole = await _one(command, row["id"])
+                    print_json(whole) if as_json else _print_whole(whole)
+            if end is not None and time.monotonic() >= end:
+                return
+            await anyio.sleep(WATCH_SECONDS)
+
+    command.run(follow)
+
+
+@approvals_app.command("secret")
+def secret(as_json: JsonOption = False) -> None:
+    """Print a setting that has each approval take a passphrase; only its hash is in it.
+
+    Example: pml approvals secret
+    """
+    from pml_gateway.gateway.approvals import hashed_passphrase
+
+    passphrase = typer.prompt("Passphrase", hide_input=True, confirmation_prompt=True, err=True)
+    if len(passphrase) < MIN_PASSPHRASE:
+        raise UsageError(f"a passphrase of {len(passphrase)} characters; at least {MIN_PASSPHRASE} are needed")
+    hashed = hashed_passphrase(passphrase)
+    if as_json:
+        print_json({"approvals": {"secret": hashed}})
+        return
+    say(f"approvals:\n  secret: {hashed}")
+    note("write this into your configuration; pml approvals approve then asks for the passphrase")
+
+
+MIN_PASSPHRASE = 12
+"""Minimum characters: an agent that reads the hash can try many."""
+
+
+def _answer(ids: list[str], answer: Literal["approve", "deny"], scope: ApprovedCalls, command: Command) -> None:
+    passphrase = ""
+    if answer == "approve":
+        waiting = [command.run(lambda id_=id_: _one(command, id_)) for id_ in ids]  # type: ignore[misc]
+        if any(row["needs_passphrase"] for row in waiting):
+            passphrase = typer.prompt("Passphrase of approvals.secret", hide_input=True, err=True)
+
+    async def tell() -> list[dict[str, Any]]:
+        given = {"answer": answer, "scope": scope.value, "passphrase": passphrase}
+        return [await _found(command, id_, {"id": id_, **given}) for id_ in ids]
+
+    answered = command.run(tell)
+    if command.as_json:
+        print_json(answered)
+        return
+    for row in answered:
+        tools = ", ".join(dict.fromkeys(call["tool"] for call in row["calls"]))
+        say(f"{row['state']}: {row['id']} ({escaped(tools)})")
+
+
+async def _all(command: Command) -> list[dict[str, Any]]:
+    from pml_gateway.owner.sockets import ask_gateways
+
+    answers = await ask_gateways(command.paths, APPROVALS, ANSWER_SECONDS)
+    for error in answers.errors:
+        warn(error)
+    return [row for each in answers.results for row in each["approvals"]]
+
+
+async def _one(command: Command, id_: str) -> dict[str, Any]:
+    return await _found(command, id_, None)
+
+
+async def _found(command: Command, id_: str, answer: dict[str, Any] | None) -> dict[str, Any]:
+    """Return an approval as it is after an answer, if one is given.
+
+    Raises:
+        UsageError: no process has it, or the answer is refused.
+    """
+    from pml_gateway.owner.sockets import ask_gateways
+
+    operation = APPROVAL if answer is None else ANSWER_APPROVAL
+    answers = await ask_gateways(command.paths, operation, ANSWER_SECONDS, answer or {"id": id_})
+    for each in answers.results:
+        if each["approval"] is not None:
+            return each["approval"]
+    if answers.errors:
+        raise GatewayError(answers.errors[0])
+    raise UsageError(f"no approval {id_!r} is asked for", hint="pml approvals list")
+
+
+def _print_rows(rows: list[dict[str, Any]]) -> None:
+    print_table(
+        ("ID", "STATE", "CLIENT", "CALLS", "ENDS IN"),
+        [
+            (
+                row["id"],
+                row["state"] if row["scope"] is None else f"{row['state']} for {row['scope']}, used {row['uses']}",
+                escaped(row["client"]),
+                escaped(", ".join(call["tool"] for call in row["calls"])),
+                f"{row['seconds_left'] // 60} min",
+            )
+            for row in rows
+        ],
+    )
+
+
+def _print_whole(found: dict[str, Any]) -> None:
+    part = f", part of {found['part_of']}" if found["part_of"] else ""
+    say(f"{found['id']}: {found['state']}, asked by {escaped(found['client'])}{part}", style="bold")
+    for call in found["calls"]:
+        say(f"{escaped(call['tool'])} ({escaped(call['rule'])})")
+        say(printable(json.dumps(call["arguments"], indent=2, ensure_ascii=False)))
+        for where, before, after in call.get("differs", ()):
+            say(printable(f"~ {where}: {json.dumps(before)} before, {json.dumps(after)} now"), style="yellow")
+    if found["state"] == "pending":
+        note(f"pml approvals approve {found['id']}, or pml approvals deny {found['id']}")
