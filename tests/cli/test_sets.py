@@ -14,8 +14,8 @@ from pml_gateway.demo.definitions import demo_servers
 from tests.support.command_line import home_of, pml
 from tests.support.documents import PAGES, code_blocks
 
-TEAM = next(page for page in PAGES if page.stem == "team")
-COMMANDS = [line for block in code_blocks(TEAM) if block.language == "sh" for line in block.commands]
+PAGE = next(page for page in PAGES if page.stem == "sets")
+COMMANDS = [line for block in code_blocks(PAGE) if block.language == "sh" for line in block.commands]
 TOOL = "github__evaluate_expression"
 
 
