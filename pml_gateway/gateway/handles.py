@@ -65,6 +65,7 @@ class HandledCall:
             MCPError: the server answered with an error.
         """
         self.task = task = GatewayTask(self._call.client, self._call.tool.qualified_name, DEFAULT_TTL)
+        task.tools.add((self._call.tool.upstream_id, self._call.tool.name))
         options = replace(self._options, task=TaskRequest(observer=task), on_progress=self._report)
         failures: list[GatewayError] = []
 

@@ -6,6 +6,7 @@ import hashlib
 import secrets
 import time
 from collections.abc import Awaitable, Callable
+from contextvars import ContextVar
 from enum import StrEnum
 from logging import DEBUG
 
@@ -22,7 +23,7 @@ from pml_gateway.log import get_logger
 from pml_gateway.policy.principal import Principal
 from pml_gateway.results.answers import as_rpc_error
 from pml_gateway.results.content import Content
-from pml_gateway.results.store import HANDLE_BYTES
+from pml_gateway.results.store import HANDLE_BYTES, Visible
 from pml_gateway.results.stored import Source, StoredResult
 from pml_gateway.signal import Signal
 from pml_gateway.storage.pending import PendingTable
@@ -60,6 +61,9 @@ LOST = "the result is no longer stored: others needed the room, or the gateway e
 
 PAUSE_SECONDS = 0.25
 """Pause before a call is repeated whose server is not ready and asks nothing."""
+
+USED_TOOLS: ContextVar[set[tuple[str, str]] | None] = ContextVar("pml_gateway_used_tools", default=None)
+"""The tools, by server and own name, that the calls of the current task have reached."""
 
 
 class TaskStatus(StrEnum):
@@ -123,6 +127,8 @@ class GatewayTask:
         self.message = ""
         self.poll_seconds = POLL_SECONDS
         self.is_kept = False
+        self.tools: set[tuple[str, str]] = set()
+        """The tools that its result comes from: it is hidden with them."""
         self.is_of_server = False
         """True once the server runs the call as a task of its own."""
         self.outcome: JsonObject | MCPError | None = None
@@ -275,6 +281,7 @@ class Tasks:
         async def run() -> None:
             # Nothing of the request that began it is left to be told.
             DELIVERY.set(None)
+            USED_TOOLS.set(task.tools)
             task.scope.deadline = anyio.current_time() + task.ttl
             with task.scope:
                 await self._finish(task, await _outcome(task, work), store or self._store)
@@ -293,22 +300,50 @@ class Tasks:
         await self._save(task)
 
     def find(self, client: Principal, task_id: str) -> GatewayTask:
-        """Return a task of this client.
+        """Return a task of this client, whose tools it may use now.
 
         Raises:
             MCPError: there is none of this id.
         """
-        if (task := self._table.find(task_id, owner=owner_of(client))) is None:
+        task = self._table.find(task_id, owner=owner_of(client))
+        if task is None or not self._visible(client)(_source(task)):
             raise not_found()
         return task
 
     def of_handle(self, client: Principal, ref: str) -> GatewayTask | None:
         """Return the task of this client whose result is stored under a reference; None if there is none."""
-        return self._table.find(f"{_ID}{ref.removeprefix(_REF)}", owner=owner_of(client))
+        task = self._table.find(f"{_ID}{ref.removeprefix(_REF)}", owner=owner_of(client))
+        return task if task is not None and self._visible(client)(_source(task)) else None
 
     def of(self, client: Principal) -> list[GatewayTask]:
         """Return the tasks of a client, the oldest first."""
-        return [task for _, task in self._table.of(owner_of(client))]
+        visible = self._visible(client)
+        return [task for _, task in self._table.of(owner_of(client)) if visible(_source(task))]
+
+    def current(self, client: Principal) -> Principal:
+        """Return the client of a task with the rights that it has now.
+
+        Raises:
+            MCPError: it may no longer ask.
+        """
+        now = self._gateway.state.with_current_rights(client)
+        if now is None:
+            raise not_found()
+        return now
+
+    def _visible(self, client: Principal) -> Visible:
+        """Return a check of sources: a tool that is gone must not take the results of those with it who saw it."""
+        state, now = self._gateway.state, self.current(client)
+        view, apps = state.view(now), state.view(now, for_apps=True)
+
+        def visible(source: Source) -> bool:
+            found = ((server, state.catalog.owned(server, name)) for server, name in source.made_from)
+            return all(
+                view.sees_all_of(server) if tool is None else view.shows(tool) or apps.shows(tool)
+                for server, tool in found
+            )
+
+        return visible
 
     async def result_of(self, client: Principal, task: GatewayTask) -> JsonObject:
         """Return the result of a task of this client that is over.
@@ -321,7 +356,7 @@ class Tasks:
             raise MCPError(task.outcome.code, task.outcome.message, task.outcome.error.data)
         if task.outcome is not None:
             return task.outcome
-        content = await self._gateway.results.kept(client, task.ref)
+        content = await self._gateway.results.kept(client, task.ref, self._visible(client))
         if content is None:
             raise MCPError(INTERNAL_ERROR, LOST)
         result: JsonObject = content.value
@@ -364,7 +399,7 @@ class Tasks:
         await task.end(TaskStatus.FAILED if isinstance(task.outcome, MCPError) else TaskStatus.COMPLETED)
 
     async def _store(self, task: GatewayTask, result: JsonObject) -> StoredResult | None:
-        source = Source(None, task.name, at=task.created_at, seconds=time.time() - task.created_at)
+        source = _source(task)
         results, content = self._gateway.results, Content("json", result)
         return await results.put(task.client, content, source=source, ref=task.ref, until=task.expires_at)
 
@@ -380,6 +415,12 @@ async def _outcome(task: GatewayTask, work: Work) -> JsonObject | MCPError:
     except Exception as fault:
         logger.error("%s in a task of %r", type(fault).__name__, task.name, exc_info=logger.isEnabledFor(DEBUG))
         return MCPError(INTERNAL_ERROR, f"the gateway failed in this task ({type(fault).__name__})")
+
+
+def _source(task: GatewayTask) -> Source:
+    """Return where the result of a task comes from."""
+    seconds = task.updated_at - task.created_at
+    return Source(None, task.name, at=task.created_at, seconds=seconds, made_from=tuple(sorted(task.tools)))
 
 
 def _give_up(task: GatewayTask) -> None:

@@ -25,6 +25,7 @@ from pml_gateway.gateway.call import TOOL_CALL, Attempt, CallContext, missing
 from pml_gateway.gateway.decisions import CallRefusal, Decision
 from pml_gateway.gateway.handles import HandledCall
 from pml_gateway.gateway.request import CallOptions, call_intent, effective_mode, followed, history_of
+from pml_gateway.gateway.tasks import USED_TOOLS
 from pml_gateway.gateway.tool_list import expose, servers_of
 from pml_gateway.mcp.capabilities import TASKS
 from pml_gateway.policy.rules import HidingRule
@@ -255,6 +256,8 @@ class ToolCall(Attempt):
                 self.run_name,
                 may_read=may_be_kept and self.context.may_read,
             )
+            if self.route != "inside" and (used := USED_TOOLS.get()) is not None:
+                used.add((self.tool.upstream_id, self.tool.name))
         own = self.context.calls.server(self.server)
         try:
             if own is None and self._sent is not None and (limit := self._time_to_wait()) is not None:

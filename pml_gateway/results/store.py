@@ -222,10 +222,10 @@ class ResultStore:
             raise ReferenceNotFoundError(handle)
         return stored
 
-    async def kept(self, client: Principal, handle: str) -> Content | None:
+    async def kept(self, client: Principal, handle: str, visible: Visible) -> Content | None:
         """Read the result of a task, which is kept even if nothing is answered by reference; None if there is none."""
         stored = await self._head(handle, client)
-        return None if stored is None else await self.value_of(stored)
+        return None if stored is None or not visible(stored.source) else await self.value_of(stored)
 
     def note_use(self, source: Source) -> None:
         """Record a call that used references, for their lineage, as long as their results are kept."""

@@ -176,6 +176,8 @@ class TaskMethods:
                 await task.news.wait()
             if patience.cancelled_caught:
                 await ctx.session.report_progress(time.time() - task.created_at, None, task.message or "working")
+        # Its rights may have changed while it waited.
+        task = self._found(ctx, params.task_id)
         result = for_version(await self._tasks.result_of(ctx.scope.client, task), ctx.protocol_version)
         seen, apart = await large_apart(_related(result, task), ctx.scope)
         return {**seen, **apart}
@@ -327,6 +329,8 @@ class TaskMethods:
                 if result.get("resultType") != "input_required" or not task.is_kept:
                     return result
                 answers = await task.ask_all(result.get("inputRequests") or {})
+                # An answer may come hours later.
+                scope.client = self._tasks.current(scope.client)
                 step = replace(step, input_responses=answers, request_state=result.get("requestState"))
 
         if (delivery := DELIVERY.get()) is not None:

@@ -89,6 +89,15 @@ async def test_a_handle_is_its_clients_alone(tmp_path: Path, monkeypatch: pytest
         assert (await served.call("read_result", {"ref": ref}, key=keys["ann"]))["structuredContent"]["ref"] == ref
 
 
+async def test_a_handle_is_hidden_with_its_tool(tmp_path: Path) -> None:
+    up = TaskServer()
+    async with serving(tmp_path, {"up": up.scripted}, short()) as served:
+        ref = (await served.call(*CALLS["direct"]))["structuredContent"]["ref"]
+        await served.gateway.reload(short(gateway={"blacklisted_tools": ["up:only"]}))
+        read = (await served.call("read_result", {"ref": ref}))["structuredContent"]
+        assert read["error"]["code"] == "NOT_FOUND"
+
+
 async def test_a_failure_after_the_handle_is_what_is_read(tmp_path: Path) -> None:
     up = TaskServer(required=("fails",))
     async with serving(tmp_path, {"up": up.scripted}, short()) as served:

@@ -18,7 +18,7 @@ from pml_gateway.gateway.tasks import GatewayTask
 from pml_gateway.policy.principal import LOCAL
 from pml_gateway.serve import tasks
 from tests.support.asking import act, asking
-from tests.support.memory import paths_in
+from tests.support.memory import paths_in, settings_for
 from tests.support.raw import HandshakeSession, decoded, events_modern
 from tests.support.scripted_server import ScriptedServer, text_result, tool
 from tests.support.serving import Serving, serving
@@ -554,3 +554,55 @@ async def test_tasks_work_where_nothing_can_be_written(tmp_path: Path, slow: Slo
     async with serving(tmp_path, {"up": slow.server()}) as served, core(served) as client:
         task = await client.task("up__quick")
         await client.until("completed", task["taskId"])
+
+
+@pytest.mark.parametrize("call", [("up__quick", {}), ("call_tool", {"name": "up__quick", "arguments": {}})])
+async def test_a_task_is_hidden_with_the_tool_that_it_called(
+    tmp_path: Path, slow: SlowServer, keyed: dict[str, Any], call: tuple[str, dict[str, Any]]
+) -> None:
+    up, (name, arguments) = slow.server(), call
+    async with serving(tmp_path, {"up": up}, clients=keyed, **DISK) as served, core(served, KEYS["ann"]) as ann:
+        created = await ann.result("tools/call", name=name, arguments=arguments, task={})
+        task_id, modern = created["task"]["taskId"], ModernClient(served, KEYS["ann"])
+        await ann.until("completed", task_id)
+        narrowed = {**keyed, "ann": {**keyed["ann"], "deny": ["up:quick"]}}
+        await served.gateway.reload(settings_for({"up": up}, clients=narrowed, **DISK))
+        for client, method in ((ann, "tasks/get"), (ann, "tasks/result"), (modern, "tasks/get")):
+            hidden, unknown = [(await client.message(method, taskId=each))["error"] for each in (task_id, "x")]
+            assert hidden == unknown
+        assert (await ann.result("tasks/list"))["tasks"] == []
+        ref = task_id.replace("task_", "ref_")
+        read = await served.call("read_result", {"ref": ref}, key=KEYS["ann"])
+        assert read["structuredContent"]["error"]["code"] == "NOT_FOUND"
+    async with serving(tmp_path, {"up": up}, clients=narrowed, **DISK) as served, core(served, KEYS["ann"]) as ann:
+        assert "error" in await ann.message("tasks/result", taskId=task_id)
+
+
+@pytest.mark.parametrize("denied", ["up:ask", "call_tool"])
+async def test_an_answer_continues_no_call_that_its_client_may_no_longer_make(
+    tmp_path: Path, soon: None, keyed: dict[str, Any], denied: str
+) -> None:
+    go = anyio.Event()
+
+    async def late(ctx: Any, call: dict[str, Any]) -> dict[str, Any]:
+        await go.wait()
+        return await act(ctx, call)
+
+    up = asking(modern=True)
+    up.handler = late
+    async with serving(tmp_path, {"up": up}, clients=keyed) as served:
+        client = ModernClient(served, KEYS["ann"], elicitation={"form": {}})
+        call = {"name": "up__ask", "arguments": {"text": "Who?"}}
+        task_id = (await client.result("tools/call", name="call_tool", arguments=call))["taskId"]
+        go.set()
+        [key] = (await client.until("input_required", task_id))["inputRequests"]
+        narrowed = {**keyed, "ann": {**keyed["ann"], "deny": [denied]}}
+        await served.gateway.reload(settings_for({"up": up}, clients=narrowed))
+        answers = {key: {"action": "accept", "content": {"answer": "Ada"}}}
+        answered = await client.message("tasks/update", taskId=task_id, inputResponses=answers)
+        if denied == "up:ask":
+            assert answered["error"]["code"] == INVALID_PARAMS
+        else:
+            done = await client.until("completed", task_id)
+            assert done["result"]["structuredContent"]["error"]["code"] == "NOT_FOUND"
+    assert len(up.calls) == 1

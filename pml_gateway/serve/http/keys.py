@@ -32,6 +32,8 @@ class ServedKeys:
     def __init__(self, store: KeyStore, authenticator: Authenticator) -> None:
         self._store = store
         self._uses: dict[str, datetime] = {}
+        self._let_in: set[str] = set()
+        """The keys that something came with and that were in force at the last look, or since."""
         self.serve(authenticator)
 
     def serve(self, authenticator: Authenticator) -> None:
@@ -45,20 +47,20 @@ class ServedKeys:
         identified = self.authenticator.identify(authorization, address, session_id)
         if isinstance(identified, Principal) and identified.key_id:
             self._uses[identified.key_id] = datetime.now(UTC)
+            self._let_in.add(identified.key_id)
         return identified
 
     async def run(self, end: EndKeys) -> None:
         """Follow the file, and end what came with keys that were revoked or have expired."""
-        before, noted = self.authenticator.key_ids, anyio.current_time()
+        noted = anyio.current_time()
         try:
             while True:
                 await anyio.sleep(LOOK_SECONDS)
                 self._follow()
-                now = self.authenticator.key_ids
-                if gone := before - now:
+                if gone := self._let_in - self.authenticator.key_ids:
                     logger.info("keys are no longer in force: %s", ", ".join(sorted(gone)))
-                    await end(gone)
-                before = now
+                    self._let_in -= gone
+                    await end(frozenset(gone))
                 if anyio.current_time() >= noted + USES_SECONDS:
                     noted = anyio.current_time()
                     await self._note_uses()

@@ -223,3 +223,15 @@ async def test_no_key_is_in_logs_answers_or_files(tmp_path: Path, caplog: pytest
         await until(lambda: key.key_id in caplog.text)
     assert key.text not in caplog.text + json.dumps(answers)
     assert not [file for file in files_in(tmp_path) if key.text.encode() in file.read_bytes()]
+
+
+async def test_a_key_that_was_made_and_revoked_between_two_looks_ends_its_session(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(served_keys, "LOOK_SECONDS", 5)
+    store = store_in(tmp_path)
+    async with serving(tmp_path, {"up": upstream()}, clients=CLIENTS) as served:
+        key = store.add("bob")
+        async with served.handshake(key=key.text):
+            store.revoke([key.key_id])
+            await until(lambda: clients_of(served) == 0)
