@@ -136,6 +136,10 @@ def _without_widening(
     if isinstance(names, list) and not _narrows(names, gateway):
         ignored.append(f"gateway.sets, {_WIDENS}")
         values["gateway"] = {key: each for key, each in values["gateway"].items() if key != "sets"}
+    # Sets of several patterns add up.
+    if gateway.sets_by_client_name and _section(_section(values, "gateway"), "sets_by_client_name"):
+        ignored.append("gateway.sets_by_client_name, which your own configuration has")
+        values["gateway"] = {key: each for key, each in values["gateway"].items() if key != "sets_by_client_name"}
     kept = {path for path, _ in nodes(values)}
     origins = {path: origin for path, origin in written.origins.items() if path in kept}
     return Layer(written.source, values, origins), tuple(sorted(ignored))

@@ -264,6 +264,16 @@ def test_nothing_an_untrusted_file_says_widens_the_exposure(
     assert narrowed.hybrid.whitelisted_tools == gateway.hybrid.whitelisted_tools
 
 
+@pytest.mark.parametrize("pattern", ["cur*", "*"])
+def test_a_trusted_project_does_not_widen_the_sets_of_a_name(workspace: Workspace, pattern: str) -> None:
+    own = "sets: {some: {include: [a]}, all: {include: ['*']}}\n"
+    workspace.user(own + "gateway: {sets_by_client_name: {'cur*': [some]}}\n")
+    workspace.in_project(f"gateway: {{sets_by_client_name: {{'{pattern}': [all]}}}}\n", is_trusted=True)
+    loaded = workspace.load()
+    assert loaded.settings.gateway.sets_by_client_name == {"cur*": ("some",)}
+    assert any("gateway.sets_by_client_name" in str(warning) for warning in loaded.warnings)
+
+
 def test_a_trusted_project_may_set_anything(workspace: Workspace) -> None:
     workspace.in_project("servers: {fs: {command: npx}}\nhttp: {port: 1}\n", is_trusted=True)
 
