@@ -1,4 +1,4 @@
-"""Recorded accesses: every attempt to use a tool, prompt or resource, with the way that it took."""
+"""Recorded accesses: every attempt to use a tool, prompt or resource, and how it was decided and ended."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pml_gateway.storage.tables import Connection
 from pml_gateway.types import JsonObject
 
 OUTCOMES = ("ok", "failed", "refused")
-"""Words for several codes each; a single code can be asked for as well."""
+"""Filters for several codes each; a filter can also be a single code."""
 
 REQUEST_ACCESSES = 200
 """Accesses of one request that are shown; a batch has fewer."""
@@ -159,7 +159,7 @@ class AccessWay:
 
 
 def read_way(path: Path, number: int) -> AccessWay | None:
-    """Return an access with those around it; None if there is none of this id (any more).
+    """Return an access with the others of its request; None if the id is unknown or no longer kept.
 
     Raises:
         TablesError: the database cannot be read.

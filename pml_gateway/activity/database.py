@@ -55,14 +55,14 @@ def activity_tables(path: Path) -> Tables:
 
 
 def prune(connection: Connection, oldest: float) -> None:
-    """Delete what is older than `oldest`, and lists that no row names."""
+    """Delete what is older than `oldest`, and bodies of lists that no row names."""
     for table in TABLES:
         connection.execute(f"DELETE FROM {table} WHERE at < ?", (oldest,))
     _drop_unnamed(connection)
 
 
 def make_room(connection: Connection, max_bytes: int) -> None:
-    """Delete the oldest rows until what is used of the file fits."""
+    """Delete the oldest rows until the used part of the file has at most `max_bytes`."""
     while _used_bytes(connection) > max_bytes:
         before = connection.total_changes
         for table in TABLES:
@@ -88,7 +88,7 @@ def _drop_unnamed(connection: Connection) -> None:
 
 
 def begin_writing(connection: Connection, key: str, own: frozenset[str]) -> list[str]:
-    """Note that a recorder writes; return what is missing of those that were killed, which becomes gaps.
+    """Note that a recorder writes. Note a gap for each recorder that was killed, and return the reasons.
 
     `own` are the keys of the recorders of this process.
     """

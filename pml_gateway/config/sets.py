@@ -1,4 +1,4 @@
-"""Names of sets and roles, where they are written: in settings, and for a client that is started with some."""
+"""Names of sets and roles: those in settings, and those that a client is started with."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ def named_sets(option: str | None, environ: Mapping[str, str]) -> tuple[str, ...
     given = (environ.get(VARIABLE) or None) if option is None else option
     if given is None:
         return ()
-    # An option that says nothing, as of a variable that is not set, must not open everything: no set is named so.
+    # An empty option, as of an unset variable, must not give everything. No set has an empty name: it is refused.
     return tuple(dict.fromkeys(name for each in given.split(",") if (name := each.strip()))) or (given,)
 
 
 def check_sets(names: Iterable[str], settings: Settings) -> None:
-    """Refuse a name of a set that there is not.
+    """Refuse names of unknown sets.
 
     Raises:
-        UsageError: it names the nearest.
+        UsageError: a name is unknown; the message has the nearest known one.
     """
     for name in names:
         if name not in settings.sets:
@@ -37,7 +37,7 @@ def check_sets(names: Iterable[str], settings: Settings) -> None:
 
 
 def unknown_names(settings: Settings) -> Iterator[tuple[KeyPath, str]]:
-    """Yield each key with the name of a set or role that there is not, and what is wrong with it."""
+    """Yield the key of each unknown set or role, with an error message."""
     sets: dict[KeyPath, tuple[str, ...]] = {("gateway", "sets"): settings.gateway.sets}
     for pattern, names in settings.gateway.sets_by_client_name.items():
         sets["gateway", "sets_by_client_name", pattern] = names

@@ -439,7 +439,7 @@ class AuditSettings(Section):
 
     path: str = Field(
         default="auto",
-        description="file of the audit; auto: audit.jsonl in the gateway's folder as soon as two clients have keys, or "
+        description="file of the audit; auto: audit.jsonl in the gateway's folder if `clients:` has two entries, or "
         "it is required; off: none",
     )
     required: bool = Field(default=False, description="refuse what cannot be written to it")

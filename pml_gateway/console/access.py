@@ -43,7 +43,7 @@ NO_ACCESS = (
     "This page needs the link that `pml console` printed. A link works once; run `pml console` again for another one."
 )
 
-_ROOM = re.compile(rf"{ROOT}/([A-Za-z0-9_-]+)(/.*)?")
+_PAGE_PATH = re.compile(rf"{ROOT}/([A-Za-z0-9_-]+)(/.*)?")
 
 
 @dataclass(slots=True)
@@ -67,11 +67,10 @@ class ConsoleAccess:
 
     def open_link(self, link: str) -> bool:
         """Return True if this is the link, which is then spent."""
-        known, self._link = self._link, ""
-        is_right = bool(known) and _equal(link, known)
-        if known and not is_right:
+        is_right = bool(self._link) and _equal(link, self._link)
+        if is_right:
             # A wrong guess must not spend the owner's link.
-            self._link = known
+            self._link = ""
         return is_right and self.clock() <= self._link_ends
 
     def has_session(self, connection: HTTPConnection) -> bool:
@@ -122,7 +121,7 @@ class ConsoleGuard:
             if self._access.open_link(connection.query_params.get("link", "")):
                 return self._access.with_session(RedirectResponse(f"{self._access.root}/", 303))
             return PlainTextResponse(NO_ACCESS, 403)
-        found = _ROOM.fullmatch(scope["path"])
+        found = _PAGE_PATH.fullmatch(scope["path"])
         if found is None or not _equal(f"{ROOT}/{found[1]}", self._access.root):
             return PlainTextResponse(NO_ACCESS, 403)
         return None if self._access.has_session(connection) else PlainTextResponse(NO_ACCESS, 403)

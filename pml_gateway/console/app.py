@@ -34,7 +34,7 @@ WATCH_SECONDS = 0.5
 """Seconds between two looks at the gateway while a page is open."""
 
 MAX_STREAMS = 20
-"""Pages that are kept up to date at once; others are as of when they were opened."""
+"""Maximum number of open pages that follow the gateway; further ones show the state at which they were opened."""
 
 STATIC = {"console.css": "text/css", "console.js": "text/javascript", "icon.svg": "image/svg+xml"}
 

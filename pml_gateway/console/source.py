@@ -1,4 +1,4 @@
-"""The interface of what pages show: the same answers that commands print with `--json`."""
+"""The interface to a gateway through which pages get the answers that commands print with `--json`."""
 
 from __future__ import annotations
 

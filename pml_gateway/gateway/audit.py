@@ -28,9 +28,9 @@ def audit_file(settings: Settings, home: Path) -> Path | None:
 
 
 class AuditNotes:
-    """Writes what one gateway's clients use, as far as the settings of each moment want it.
+    """Writes what one gateway's clients use, as the current settings say.
 
-    `export` gets the records as well, where they go to a collector.
+    `export` gets the records as well, if they go to a collector.
     """
 
     def __init__(self, identity: str, home: Path, audit: Audit, export: Callable[[JsonObject], None] | None) -> None:

@@ -23,4 +23,4 @@ Decision = CallRefusal | None
 """None allows."""
 
 Decider = Callable[[Any], Awaitable[Decision]]
-"""Decides about an `Attempt` with the arguments that are sent, as a rule or a record that must be possible does."""
+"""Decides whether an `Attempt` is made, by the arguments that would be sent to the server."""

@@ -124,7 +124,7 @@ def hides_any(state: GatewayState, view: View) -> bool:
 
 
 def _named(params: JsonObject) -> list[str] | None:
-    """Return the texts that params have under naming keys, and the keys of objects there; None if it is too much."""
+    """Return the texts under naming keys of params, and the keys of objects there; None if there are too many."""
     named: list[str] = []
     pending: list[tuple[Any, bool]] = [(params, False)]
     for _ in range(MAX_VALUES):

@@ -100,10 +100,11 @@ class HandledCall:
     def handle(self) -> JsonObject:
         """Return the answer that says how to read the result later.
 
-        A tool that declares its output is held to it by clients, unless its answer is an error.
+        Clients check answers against the output schema that a tool declares, but not errors. In such a call the handle
+        is therefore an error.
         """
-        is_held_to_it = self._call.route == "direct" and "outputSchema" in self._call.tool.definition
-        return data_result(running(self.task), is_error=is_held_to_it)
+        is_checked = self._call.route == "direct" and "outputSchema" in self._call.tool.definition
+        return data_result(running(self.task), is_error=is_checked)
 
     async def _report(self, progress: float, total: float | None = None, message: str | None = None) -> None:
         self.task.note(message)

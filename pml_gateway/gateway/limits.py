@@ -28,7 +28,7 @@ from pml_gateway.text import counted
 from pml_gateway.types import JsonObject
 
 NOT_COUNTED = frozenset({"completion/complete", "resources/subscribe"})
-"""Methods that clients send as their users type or look, and that read nothing."""
+"""Methods that are not counted: clients send them while their users type or look, and they return no content."""
 
 WAIT_SECONDS = 10.0
 """Maximum seconds that a call waits for others of its client, server or tool to end."""
@@ -48,7 +48,7 @@ MAX_MEASURED = 1_000_000
 
 
 class LimitKind(StrEnum):
-    """What a limit is of, by its key in the configuration."""
+    """The kinds of limits, by their keys in the configuration."""
 
     MINUTE = "calls_per_minute"
     DAY = "calls_per_day"
@@ -91,7 +91,7 @@ class AppliedLimit:
 
 
 class CallLimits:
-    """The decider about calls by limits, for all gateways of one process."""
+    """Decides about calls by their limits, for all gateways of one process."""
 
     def __init__(self, counters: Counters | None = None) -> None:
         self._counters = counters or MemoryCounters()
@@ -154,7 +154,7 @@ def answer_tokens(result: JsonObject | None) -> int:
 
 
 def _limits_of(attempt: Attempt) -> Iterator[AppliedLimit]:
-    """Yield the limits of a call; answers inside of another one are none that the client gets."""
+    """Yield the limits of a call. For its client, tokens count only if it is no part of another call."""
     context = attempt.context
     settings, client = context.state.settings, context.scope.client
     if client.kind is PrincipalKind.OWNER:
@@ -184,14 +184,14 @@ def strictest(places: Iterable[tuple[str, Limits]], subject: tuple[str, ...]) ->
     """Return the limits of one subject: of each kind the lowest, and loop guards with different times."""
     found: dict[tuple[LimitKind, float], AppliedLimit] = {}
     for setting, limits in places:
-        for kind, most, seconds in _written(limits):
+        for kind, most, seconds in _configured(limits):
             known = found.get((kind, seconds))
             if known is None or most < known.most:
                 found[kind, seconds] = AppliedLimit(f"{setting}.{kind}", kind, subject, most, seconds)
     return found.values()
 
 
-def _written(limits: Limits) -> Iterator[tuple[LimitKind, int, float]]:
+def _configured(limits: Limits) -> Iterator[tuple[LimitKind, int, float]]:
     """Yield kind, value and seconds of the limits that are set."""
     if limits.calls_per_minute is not None:
         yield LimitKind.MINUTE, limits.calls_per_minute, 60

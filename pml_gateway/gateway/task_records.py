@@ -1,4 +1,4 @@
-"""What outlives a gateway of its tasks: that there was one, whose it is and how it stands. Their results are stored."""
+"""Records of tasks that outlive the gateway: id, owner and state. Results are kept in the store of results."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class TaskRecords:
         self._is_writable = True
 
     def read(self) -> list[TaskRecord]:
-        """Return the records of processes that have ended and of tasks whose time is not over."""
+        """Return the unexpired records of gateways that have ended."""
         try:
             found = sorted(self._folder.glob(f"{self._pattern}*.json"), key=os.path.getmtime, reverse=True)
             return [record for at, path in enumerate(found) for record in self._of_ended(path, at < MAX_FILES)]
@@ -55,7 +55,7 @@ class TaskRecords:
             return []
 
     def write(self, records: Sequence[TaskRecord]) -> None:
-        """Replace the gateway's own records; where that is impossible, its tasks end with it."""
+        """Replace the own records. If that fails, log it once: the tasks are then unknown after a restart."""
         if not self._is_writable:
             return
         try:
@@ -67,7 +67,7 @@ class TaskRecords:
             logger.warning("tasks will be unknown after a restart of the gateway: %s", error)
 
     def close(self) -> None:
-        """Leave the records to the next process, and the file only if there are any."""
+        """Leave the records to the next gateway; delete the file if there are none."""
         if self._locks:
             if not self._own.read():
                 self._delete(self._own.path)

@@ -31,7 +31,7 @@ class CallRule:
     def fits(self, tool: CatalogTool, client: Principal) -> bool:
         """Return True if the rule is about the calls of a tool by a client, whatever their arguments.
 
-        Steps of composite tools are judged themselves, so that only rules that name a composite tool are about it.
+        Each step of a composite tool is decided by itself, so only rules that name a composite tool are about it.
         """
         match = self.settings.match
         if tool.reach and match.tool is None and match.server is None:

@@ -1,4 +1,4 @@
-"""Sets: what those that a client has give it together, as rights, mode and intent."""
+"""Sets: the rights, mode and intent that a client gets from all its sets and roles."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pml_gateway.policy.rules import EVERYTHING, Grant, Rules
 from pml_gateway.types import Effect, ExposureMode
 
 NOTHING = SetSettings(include=())
-"""The set of a name that there is none of, as after an edit while a client has it."""
+"""Stands for a set that was removed from the configuration while a client has it; it gives nothing."""
 
 GivenSets = Mapping[str, SetSettings]
 """Sets by their key in the configuration; a client has what any of them includes, and nothing that one excludes."""
@@ -83,7 +83,7 @@ def roles_of(settings: Settings, client: str | None) -> dict[str, RoleSettings]:
 
 
 def _unnamed(entry: ClientSettings) -> SetSettings:
-    """Return the set that `allow`, `deny`, `mode` and `intent` of a client are."""
+    """Return `allow`, `deny`, `mode` and `intent` of a client as a set."""
     everything = () if entry.sets or entry.roles else ("*",)
     include = everything if entry.allow is None else entry.allow
     return SetSettings(include=include, exclude=entry.deny, mode=entry.mode, intent=entry.intent)
@@ -94,7 +94,7 @@ def _named(settings: Settings, names: Iterable[str]) -> dict[str, SetSettings]:
 
 
 def _grants(group: GivenSets) -> tuple[Grant, ...]:
-    """Return what the sets of a group include, the same for all groups that give the same."""
+    """Return what the sets of a group include; equal for groups that give the same."""
     by_effects: dict[tuple[Effect, ...], set[str]] = {}
     for each in group.values():
         by_effects.setdefault(tuple(sorted(set(each.effects))), set()).update(each.include)

@@ -148,7 +148,7 @@ class ServerTask:
         self._session = tasked.connection.session
         self._is_modern = self._session.protocol_version in MODERN_PROTOCOL_VERSIONS
         self._state = created
-        self._told: JsonObject = {}
+        self._last_observed: JsonObject = {}
         self._answered = set[str]()
         self._result: JsonObject | None = None
         self._is_fetching = False
@@ -166,11 +166,11 @@ class ServerTask:
         try:
             with self._session.questions.following(self._id, self):
                 if observer is not None:
-                    self._told = described(self._state)
-                    await observer.created(self._told)
+                    self._last_observed = described(self._state)
+                    await observer.created(self._last_observed)
                 async with anyio.create_task_group() as tasks:
                     try:
-                        outcome.append(await self._followed(tasks))
+                        outcome.append(await self._follow(tasks))
                     # Raised again outside of the group, which would wrap it.
                     except Exception as error:  # noqa: BLE001
                         outcome.append(error)
@@ -193,10 +193,10 @@ class ServerTask:
     def _has_ended(self) -> bool:
         return self._result is not None or self._state.get("status") in ENDED
 
-    async def _followed(self, tasks: anyio.abc.TaskGroup) -> JsonObject:
+    async def _follow(self, tasks: anyio.abc.TaskGroup) -> JsonObject:
         pause = FIRST_PAUSE
         while True:
-            await self._tell()
+            await self._notify_observer()
             if self._has_ended:
                 return await self._outcome()
             if self._state.get("status") == "input_required":
@@ -219,20 +219,20 @@ class ServerTask:
         given = described(self._state).get("pollInterval")
         return POLL_SECONDS if given is None else min(max(given / 1000, FIRST_PAUSE), LONGEST_PAUSE)
 
-    async def _tell(self) -> None:
+    async def _notify_observer(self) -> None:
         observer = None if self._tasked.task is None else self._tasked.task.observer
-        if observer is not None and (state := described(self._state)) != self._told:
-            self._told = state
+        if observer is not None and (state := described(self._state)) != self._last_observed:
+            self._last_observed = state
             await observer.changed(state)
 
     async def _poll(self) -> None:
         """Note the current state of the task.
 
         Raises:
-            GatewayError: see `_polled`.
+            GatewayError: see `_request_state`.
         """
         try:
-            state = await self._polled()
+            state = await self._request_state()
         except TaskLostError:
             # Some servers forget a task as soon as they have sent its result.
             if not self._is_fetching and self._result is None:
@@ -240,7 +240,7 @@ class ServerTask:
         else:
             self._state = self._state if self._has_ended else state
 
-    async def _polled(self) -> JsonObject:
+    async def _request_state(self) -> JsonObject:
         """Return the state of the task, asked for again if the connection failed.
 
         Raises:
