@@ -45,7 +45,7 @@ def list_approvals(as_json: JsonOption = False) -> None:
     Example: pml approvals list
     """
     command = Command(as_json=as_json)
-    rows = command.run(lambda: _all(command))
+    rows = command.run(lambda: asked_approvals(command))
     if as_json:
         print_json(rows)
     elif rows:
@@ -61,7 +61,7 @@ def show(id_: IdArgument, as_json: JsonOption = False) -> None:
     Example: pml approvals show 1f2e3d4c
     """
     command = Command(as_json=as_json)
-    found = command.run(lambda: _one(command, id_))
+    found = command.run(lambda: found_approval(command, id_))
     if as_json:
         print_json(found)
         return
@@ -112,10 +112,10 @@ def watch(
         end = None if seconds is None else time.monotonic() + seconds
         known: set[str] = set()
         while True:
-            for row in await _all(command):
+            for row in await asked_approvals(command):
                 if row["state"] == "pending" and row["id"] not in known:
                     known.add(row["id"])
-                    whole = await _one(command, row["id"])
+                    whole = await found_approval(command, row["id"])
                     print_json(whole) if as_json else _print_whole(whole)
             if end is not None and time.monotonic() >= end:
                 return
@@ -150,7 +150,7 @@ MIN_PASSPHRASE = 12
 def _answer(ids: list[str], answer: Literal["approve", "deny"], scope: ApprovedCalls, command: Command) -> None:
     passphrase = ""
     if answer == "approve":
-        waiting = [command.run(lambda id_=id_: _one(command, id_)) for id_ in ids]  # type: ignore[misc]
+        waiting = [command.run(lambda id_=id_: found_approval(command, id_)) for id_ in ids]  # type: ignore[misc]
         if any(row["needs_passphrase"] for row in waiting):
             passphrase = typer.prompt("Passphrase of approvals.secret", hide_input=True, err=True)
 
@@ -167,7 +167,8 @@ def _answer(ids: list[str], answer: Literal["approve", "deny"], scope: ApprovedC
         say(f"{row['state']}: {row['id']} ({escaped(tools)})")
 
 
-async def _all(command: Command) -> list[dict[str, Any]]:
+async def asked_approvals(command: Command) -> list[dict[str, Any]]:
+    """Return the calls that wait in any process, and those that were answered lately."""
     from pml_gateway.owner.sockets import ask_gateways
 
     answers = await ask_gateways(command.paths, APPROVALS, ANSWER_SECONDS)
@@ -176,7 +177,12 @@ async def _all(command: Command) -> list[dict[str, Any]]:
     return [row for each in answers.results for row in each["approvals"]]
 
 
-async def _one(command: Command, id_: str) -> dict[str, Any]:
+async def found_approval(command: Command, id_: str) -> dict[str, Any]:
+    """Return one of them with its arguments.
+
+    Raises:
+        UsageError: no process has it.
+    """
     return await _found(command, id_, None)
 
 

@@ -50,6 +50,13 @@ class CommandSource:
 
         return status_as_json(await look(self.command))
 
+    async def approvals(self) -> list[JsonObject]:
+        """Return the calls that wait for the owner, with their arguments."""
+        from pml_gateway.cli.approvals import asked_approvals, found_approval
+
+        rows = await asked_approvals(self.command)
+        return [await found_approval(self.command, row["id"]) for row in rows if row["state"] == "pending"]
+
     async def ask(
         self, operation: OfGateway[ResultT], arguments: Mapping[str, Any], *, mode: str | None = None
     ) -> ResultT:

@@ -140,6 +140,7 @@ class Console:
     async def _digest(self) -> bytes:
         try:
             status = await self._source.status()
+            status["waiting"] = [each["id"] for each in await self._source.approvals()]
         except GatewayError as error:
             status = {"error": str(error)}
         recorded = await anyio.to_thread.run_sync(last_id, self._source.activity_file)

@@ -177,6 +177,13 @@ async def activity(request: PageRequest) -> JsonObject:
     return {"asked": asked, "outcomes": OUTCOMES, "rows": request.page(found[::-1]), "gaps": gaps}
 
 
+async def waiting(request: PageRequest) -> JsonObject:
+    """Return the calls that wait for the owner's approval, and the servers that need something."""
+    status = await request.source.status()
+    needs = [row for row in status["servers"] if row["needs"]]
+    return {"approvals": await request.source.approvals(), "needs": needs}
+
+
 async def access(request: PageRequest) -> JsonObject:
     """Return one access with its whole way, and the others of its request."""
     given = request.text("id")
@@ -196,6 +203,7 @@ PAGES: Mapping[str, Page] = {
     "lists": lists,
     "tools": tools,
     "tool": tool,
+    "waiting": waiting,
     "activity": activity,
     "access": access,
 }

@@ -29,6 +29,10 @@ class GatewaySource(Protocol):
         """Return what `pml status --json` prints."""
         ...
 
+    async def approvals(self) -> list[JsonObject]:
+        """Return the calls that wait for the owner, as `pml approvals show --json` prints them."""
+        ...
+
     async def ask(
         self, operation: OfGateway[ResultT], arguments: Mapping[str, Any], *, mode: str | None = None
     ) -> ResultT:

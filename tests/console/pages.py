@@ -49,6 +49,13 @@ class ServingSource:
         report = await AloneProcess(self.served.runtime, "test", None).status()
         return status_as_json(ServingProcesses(None, [report], []))
 
+    async def approvals(self) -> list[dict[str, Any]]:
+        """Return the calls that wait for the owner."""
+        process = AloneProcess(self.served.runtime, "test", None)
+        rows = (await process.approvals())["approvals"]
+        found = [(await process.approval(row["id"]))["approval"] for row in rows if row["state"] == "pending"]
+        return [each for each in found if each is not None]
+
     async def ask(self, operation: OfGateway[Any], arguments: Mapping[str, Any], *, mode: str | None = None) -> Any:
         """Return the result of an operation; this gateway has one mode."""
         context = OperationContext(self.served.gateway, paths_in(self.folder), "test")

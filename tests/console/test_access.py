@@ -25,6 +25,9 @@ class NothingRuns:
     async def status(self) -> dict[str, Any]:
         return {"machine": None, "gateways": [], "errors": [], "servers": []}
 
+    async def approvals(self) -> list[dict[str, Any]]:
+        return []
+
     async def ask(self, operation: OfGateway[Any], arguments: Mapping[str, Any], *, mode: str | None = None) -> Any:
         raise GatewayError("no gateway runs")
 

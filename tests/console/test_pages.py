@@ -202,3 +202,15 @@ async def test_pages_record_nothing_that_no_client_did(tmp_path: Path) -> None:
         await recorded(browser, 2)
         found = (await browser.page("activity.json")).json()
     assert [each["target"] for each in found["rows"]["rows"]] == ["mail__delete_mail", "mail__send_mail"]
+
+
+async def test_a_call_that_waits_is_shown_with_its_arguments_until_it_is_answered(tmp_path: Path) -> None:
+    rules = [{"match": {"tool": "mail:delete_*"}, "do": "ask"}]
+    async with console(tmp_path, {"mail": mail()}, rules=rules, approvals={"hold_seconds": 0}) as browser:
+        assert "No call waits" in (await browser.page("waiting")).text
+        await browser.served.call("mail__delete_mail", {"id": MARKUP})
+        page = await browser.page("waiting")
+        [asked] = (await browser.page("waiting.json")).json()["approvals"]
+    assert asked["calls"][0]["arguments"] == {"id": MARKUP}
+    assert f"pml approvals approve {asked['id']}" in page.text
+    assert "img" not in [name for name, _ in Rows(page.text).elements]
