@@ -159,6 +159,8 @@ class Transport(StrEnum):
     """No server: the gateway itself serves the skills in folders."""
 
 
+_NamedTransport = Literal[Transport.STDIO, Transport.HTTP, Transport.SSE]
+
 _TRANSPORT_SPELLINGS = {
     "stdio": Transport.STDIO,
     "local": Transport.STDIO,
@@ -172,9 +174,9 @@ _TRANSPORT_SPELLINGS = {
 
 
 def _transport(value: object) -> object:
-    if not isinstance(value, str):
+    if value is None or isinstance(value, Transport):
         return value
-    known = _TRANSPORT_SPELLINGS.get(value.strip().lower().replace("_", "-"))
+    known = _TRANSPORT_SPELLINGS.get(str(value).strip().lower().replace("_", "-"))
     if known is None:
         raise ValueError(f"unknown transport {value!r}; use one of stdio, http, sse")
     return known
@@ -257,7 +259,7 @@ class UpstreamDefinition(BaseModel):
         default=(), description="folders of skills, which the gateway serves itself; instead of `command` and `url`"
     )
     auth: AuthDefinition | None = Field(default=None, description="how to log in; without it, the server says how")
-    transport: Annotated[Transport | None, BeforeValidator(_transport)] = Field(
+    transport: Annotated[_NamedTransport | None, BeforeValidator(_transport)] = Field(
         default=None,
         validation_alias=AliasChoices("transport", "type"),
         description="how it is reached; follows from `command` and `url`",

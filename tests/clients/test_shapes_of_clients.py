@@ -333,7 +333,7 @@ JARGON = (
         ({"url": URL, "headers": ["nothing"]}, 'headers[0]: write a name with its value, as {"X-Name": "value"}'),
         ({"url": 3}, "url: 3 should be a text"),
         ({"command": {"path": 3}}, "command: 3 should be a text"),
-        ({"command": "x", "type": 3}, "3 should be 'stdio', 'http' or 'sse'"),
+        ({"command": "x", "type": 3}, "unknown transport 3; use one of stdio, http, sse"),
         ({"command": "x", "type": "websocket"}, "unknown transport 'websocket'; use one of stdio, http, sse"),
         ({"command": "x", "disabled": "perhaps"}, ""),
         ({"command": "x", "call_timeout": "soon"}, "call_timeout: this text should be a number"),
