@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import anyio
+import anyio.to_thread
 import pytest
 
 from pml_gateway.gateway.approvals import hashed_passphrase
@@ -366,3 +367,23 @@ async def test_a_secret_that_is_taken_out_of_the_file_is_still_needed_for_what_w
         assert "not the passphrase" in str(await asked.answer())
         assert await asked.call("up__wipe", MINE) == "PENDING_APPROVAL"
     assert asked.sent == []
+
+
+async def test_a_task_makes_no_call_that_was_not_approved_and_each_approved_one_once(tmp_path: Path) -> None:
+    async with asking(tmp_path) as asked, asked.served.handshake(key=KEYS["ADA"]) as session:
+
+        async def tasked() -> str:
+            def work() -> dict[str, Any]:
+                given = {"name": "up__wipe", "arguments": MINE, "task": {"ttl": 60_000}}
+                task = decoded(session.send("tools/call", given))["result"]["task"]
+                return decoded(session.send("tasks/result", {"taskId": task["taskId"]}))
+
+            return outcome(await anyio.to_thread.run_sync(work))
+
+        assert await tasked() == "PENDING_APPROVAL"
+        [id_] = await asked.waiting()
+        assert asked.sent == []
+        assert await asked.answer(id_) == []
+        assert await tasked() == "OK"
+        assert await tasked() == "PENDING_APPROVAL"
+        assert asked.sent == [("wipe", MINE)]
