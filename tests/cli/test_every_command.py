@@ -82,6 +82,8 @@ ARGUMENTS: dict[str, list[str]] = {
     "pml secrets remove": ["A"],
     "pml secrets set": ["A"],
     "pml search": ["a file"],
+    "pml sets show": ["a"],
+    "pml sets try": ["a"],
     "pml eval": ["--queries", "queries.jsonl"],
     "pml trust approve": ["a"],
     "pml trust reject": ["a"],
