@@ -65,6 +65,7 @@ def test_the_second_try_does_what_the_error_says(
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(300)  # Twelve hundred calls.
 def test_no_call_gives_what_was_not_meant_and_nearly_all_are_done_at_the_second_try() -> None:
     tried = anyio.run(run, None)
     assert [each.call for each in tried if each.is_wrong] == []

@@ -84,7 +84,7 @@ def test_a_running_gateway_follows_and_its_calls_are_judged(tmp_path: Path) -> N
     assert "up__echo" in shown.stdout
     reasons = answer(tmp_path, "migrate", "status")["reasons_to_wait"]
     assert reasons[0] == "3 calls in this stage, at least 100 are advised"
-    assert answer(tmp_path, "stats", "clear")["cleared_calls"] == 3
+    assert answer(tmp_path, "activity", "clear")["cleared_calls"] == 3
     assert answer(tmp_path, "stats")["calls"] == 0
 
 
@@ -145,7 +145,7 @@ def test_the_last_stage_says_what_there_is_to_do(tmp_path: Path) -> None:
     assert "pml migrate plan --to hybrid_balanced" in run_here(tmp_path, "migrate", "status").stdout
 
 
-WORDS = [("migrate", word) for word in ("status", "plan", "next", "back")] + [("stats", "clear")]
+WORDS = [("migrate", word) for word in ("status", "plan", "next", "back")] + [("activity", "clear")]
 
 
 @pytest.mark.parametrize("words", [("migrate",), ("stats",), *WORDS], ids=" ".join)
