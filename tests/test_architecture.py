@@ -53,6 +53,7 @@ STAGES = (
 
 SHARED = frozenset(
     {
+        "background",
         "delivery",
         "environment",
         "errors",

@@ -6,10 +6,10 @@ import json
 import time
 from pathlib import Path
 
+from pml_gateway.storage.encryption import Encryption
 from pml_gateway.storage.kinds import ANSWERED_APPROVALS
 from pml_gateway.storage.tables import Connection, Tables
 from pml_gateway.types import JsonObject
-from pml_gateway.upstreams.auth.encryption import Encryption
 
 KEPT_DAYS = 30
 MAX_ANSWERED = 5000

@@ -26,9 +26,9 @@ from pml_gateway.gateway.approval_history import ApprovalHistory
 from pml_gateway.json_text.pieces import exceeds
 from pml_gateway.log import get_logger
 from pml_gateway.quotas import Holdings
+from pml_gateway.storage.encryption import EncryptionError
 from pml_gateway.storage.tables import TablesError
 from pml_gateway.types import JsonObject
-from pml_gateway.upstreams.auth.encryption import EncryptionError
 
 logger = get_logger(__name__)
 

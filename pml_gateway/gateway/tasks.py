@@ -15,6 +15,7 @@ import anyio.to_thread
 from mcp.shared.exceptions import MCPError
 from mcp_types.jsonrpc import INTERNAL_ERROR, INVALID_PARAMS
 
+from pml_gateway.background import Background
 from pml_gateway.delivery import DELIVERY
 from pml_gateway.errors import GatewayError, ResultStoreError
 from pml_gateway.gateway.host import Host
@@ -29,7 +30,6 @@ from pml_gateway.signal import Signal
 from pml_gateway.storage.pending import PendingTable
 from pml_gateway.text import shortened
 from pml_gateway.types import JsonObject
-from pml_gateway.upstreams.dialogue.background import Background
 
 logger = get_logger(__name__)
 

@@ -13,6 +13,7 @@ from pathlib import Path
 import anyio
 import anyio.to_thread
 
+from pml_gateway.background import Background
 from pml_gateway.config.settings import EffectiveSettings
 from pml_gateway.errors import (
     AnswerTooLargeError,
@@ -38,7 +39,6 @@ from pml_gateway.signal import Signal, first_of
 from pml_gateway.types import JsonObject
 from pml_gateway.upstreams.breaker import Breaker, BreakerState
 from pml_gateway.upstreams.concurrency import Activity
-from pml_gateway.upstreams.dialogue.background import Background
 from pml_gateway.upstreams.dialogue.observations import ServerObservations
 from pml_gateway.upstreams.dialogue.question_probe import QuestionProbe
 from pml_gateway.upstreams.dialogue.resource_subscriptions import UPDATED, ResourceSubscriptions

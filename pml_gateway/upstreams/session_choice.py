@@ -14,13 +14,13 @@ from functools import partial
 
 import anyio
 
+from pml_gateway.background import Background
 from pml_gateway.config.servers import Transport
 from pml_gateway.errors import GatewayError, UpstreamTimeoutError
 from pml_gateway.mcp.elicitation import Audience, Questions
 from pml_gateway.mcp.negotiation import HANDSHAKE, MODERN
 from pml_gateway.signal import Signal
 from pml_gateway.upstreams.connector import Connector
-from pml_gateway.upstreams.dialogue.background import Background
 from pml_gateway.upstreams.dialogue.local_clients import LocalClients
 from pml_gateway.upstreams.dialogue.session_policy import SessionPolicy
 

@@ -9,6 +9,7 @@ from typing import Protocol
 import anyio
 from mcp.shared.dispatcher import ProgressFnT
 
+from pml_gateway.background import Background
 from pml_gateway.errors import GatewayError, UpstreamAuthError, UpstreamUnavailableError
 from pml_gateway.mcp.elicitation import Audience
 from pml_gateway.mcp.listing import Listed, RememberedListing
@@ -21,7 +22,6 @@ from pml_gateway.types import JsonObject
 from pml_gateway.upstreams.breaker import Breaker
 from pml_gateway.upstreams.concurrency import Activity, CallLimit
 from pml_gateway.upstreams.connector import Connector, UpstreamParts, UpstreamState
-from pml_gateway.upstreams.dialogue.background import Background
 from pml_gateway.upstreams.dialogue.observations import ServerObservations
 from pml_gateway.upstreams.dialogue.question_probe import QuestionProbe
 from pml_gateway.upstreams.dialogue.resource_subscriptions import ResourceSubscriptions

@@ -18,9 +18,9 @@ from pml_gateway.files import lock_if_free
 from pml_gateway.log import get_logger
 from pml_gateway.storage import kinds
 from pml_gateway.storage.documents import DamagedDocumentError, Document
+from pml_gateway.storage.encryption import Encryption, EncryptionError
 from pml_gateway.storage.places import AUTH, warn_unwritable
 from pml_gateway.text import quoted
-from pml_gateway.upstreams.auth.encryption import Encryption, EncryptionError
 
 logger = get_logger(__name__)
 

@@ -18,6 +18,7 @@ from typing import NamedTuple, Protocol
 import anyio
 from mcp.shared.exceptions import MCPError
 
+from pml_gateway.background import Background
 from pml_gateway.config.settings import EffectiveSettings
 from pml_gateway.errors import GatewayError, UpstreamBusyError, UpstreamUnavailableError
 from pml_gateway.log import get_logger
@@ -30,7 +31,6 @@ from pml_gateway.mcp.negotiation import MODERN
 from pml_gateway.mcp.session import OnNotice
 from pml_gateway.signal import Signal, first_of
 from pml_gateway.types import JsonObject
-from pml_gateway.upstreams.dialogue.background import Background
 from pml_gateway.upstreams.dialogue.local_clients import LocalClients
 from pml_gateway.upstreams.dialogue.question_probe import counted
 from pml_gateway.upstreams.dialogue.resource_subscriptions import UPDATED, OnUpdated, OwnSubscriptions

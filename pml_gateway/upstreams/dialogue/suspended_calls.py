@@ -11,6 +11,7 @@ from collections.abc import Awaitable, Callable
 import anyio
 from mcp.shared.dispatcher import ProgressFnT
 
+from pml_gateway.background import Background
 from pml_gateway.delivery import DELIVERY, Delivery
 from pml_gateway.errors import UpstreamUnavailableError
 from pml_gateway.mcp.deadlines import forget_limits
@@ -18,7 +19,6 @@ from pml_gateway.mcp.elicitation import Audience
 from pml_gateway.signal import Signal
 from pml_gateway.storage.pending import PendingTable
 from pml_gateway.types import JsonObject
-from pml_gateway.upstreams.dialogue.background import Background
 
 SETTLE_SECONDS = 0.02
 """Seconds within which questions are collected and asked together."""

@@ -8,9 +8,9 @@ from typing import Any
 import anyio
 import pytest
 
+from pml_gateway.background import Background
 from pml_gateway.storage import pending
 from pml_gateway.storage.pending import PendingNotFoundError
-from pml_gateway.upstreams.dialogue.background import Background
 from pml_gateway.upstreams.dialogue.suspended_calls import SuspendedCall, SuspendedCalls
 from tests.support.asking import Asked
 

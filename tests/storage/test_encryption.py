@@ -14,7 +14,7 @@ from mcp.shared.auth import OAuthClientInformationFull, OAuthToken
 
 from pml_gateway.config.servers import AuthDefinition
 from pml_gateway.errors import UpstreamAuthError
-from pml_gateway.upstreams.auth.encryption import KEY_FILE, Encryption, EncryptionError
+from pml_gateway.storage.encryption import KEY_FILE, Encryption, EncryptionError
 from pml_gateway.upstreams.auth.logins import LoginStore, StoredLogin
 from tests.support.authorization import keys_in_files
 
