@@ -73,10 +73,13 @@ def _print_explained(answer: ExplainedTools, *, as_json: bool) -> None:
     if as_json:
         print_json(answer)
         return
+    # The reports take 0.2 s to import.
+    from pml_gateway.reports.verdicts import reason_in_words
+
     rows = answer["tools"]
     print_table(
         ("tool", "in", "score", "why"),
-        ((row["name"], "yes" if row["listed"] else "no", _score(row), _why(row)) for row in rows),
+        ((row["name"], "yes" if row["listed"] else "no", _score(row), reason_in_words(row)) for row in rows),
     )
     listed, by_name = (sum(row[key] for row in rows) for key in ("listed", "callable"))
     intent = f"intent {answer['intent']!r}" if answer["intent"] else "no intent"
@@ -87,10 +90,3 @@ def _print_explained(answer: ExplainedTools, *, as_json: bool) -> None:
 
 def _score(row: ExplainedTool) -> str:
     return "" if row["score"] is None else shown_score(row["score"])
-
-
-def _why(row: ExplainedTool) -> str:
-    decided = f" ({row['limit']:g})" if row["limit"] is not None else ""
-    matched = f" by {row['pattern']!r}" if row["pattern"] else ""
-    place = f", place {row['place']}" if row["place"] is not None and not row["listed"] else ""
-    return f"{row['reason']}{decided}{matched}{place}"

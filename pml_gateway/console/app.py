@@ -12,6 +12,7 @@ from typing import Any
 
 import anyio
 import anyio.to_thread
+from cachetools import TTLCache
 from jinja2 import Environment, PackageLoader, StrictUndefined, Undefined
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
@@ -27,11 +28,15 @@ from pml_gateway.console.pages import PAGES, PageRequest
 from pml_gateway.console.source import GatewaySource
 from pml_gateway.errors import GatewayError
 from pml_gateway.hosts import KnownHosts
+from pml_gateway.reports.token_costs import TokenReport
 from pml_gateway.text import counted, span
 from pml_gateway.types import JsonObject
 
 WATCH_SECONDS = 0.5
 """Seconds between two looks at the gateway while a page is open."""
+
+COSTS_SECONDS = 60.0
+"""Seconds that counted tokens are shown for the same servers: each recorded call loads open pages again."""
 
 MAX_STREAMS = 20
 """Maximum number of open pages that follow the gateway; further ones show the state at which they were opened."""
@@ -54,6 +59,7 @@ class Console:
         self._source = source
         self._access = access
         self._streams = 0
+        self._costs: TTLCache[str, TokenReport] = TTLCache(1, COSTS_SECONDS)
         self._templates = Environment(
             loader=PackageLoader("pml_gateway.console"), autoescape=True, undefined=StrictUndefined, trim_blocks=True
         )
@@ -90,7 +96,7 @@ class Console:
         if name not in PAGES:
             raise HTTPException(404)
         try:
-            shown = await PAGES[name](PageRequest(self._source, request.query_params))
+            shown = await self._shown(name, request)
         except GatewayError as error:
             return self._error(error, 502)
         return self._rendered(f"{name}.html", shown | {"page": name, "query": dict(request.query_params)})
@@ -100,10 +106,13 @@ class Console:
         if name not in PAGES:
             return JSONResponse({"error": {"message": f"no page {name!r}"}}, 404)
         try:
-            shown = await PAGES[name](PageRequest(self._source, request.query_params))
+            shown = await self._shown(name, request)
         except GatewayError as error:
             return JSONResponse({"error": error.as_json()}, 502)
         return JSONResponse(json.loads(json.dumps(shown, default=asdict)))
+
+    async def _shown(self, name: str, request: Request) -> JsonObject:
+        return await PAGES[name](PageRequest(self._source, request.query_params, self._costs))
 
     def _error(self, error: GatewayError, status: int) -> Response:
         return self._rendered("error.html", {"page": "", "error": error, "query": {}}, status)
@@ -141,10 +150,10 @@ class Console:
         try:
             status = await self._source.status()
             status["waiting"] = [each["id"] for each in await self._source.approvals()]
+            status["recorded"] = await anyio.to_thread.run_sync(last_id, self._source.activity_file)
         except GatewayError as error:
             status = {"error": str(error)}
-        recorded = await anyio.to_thread.run_sync(last_id, self._source.activity_file)
-        return hashlib.sha256(json.dumps([_lasting(status), recorded], default=str).encode()).digest()
+        return hashlib.sha256(json.dumps(_lasting(status), default=str).encode()).digest()
 
 
 def _lasting(value: Any) -> Any:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Generic, TypeVar
+from typing import Generic, TypeVar
 
 import anyio
 import anyio.to_thread
@@ -13,6 +13,8 @@ from pml_gateway.activity.accesses import OUTCOMES, AccessFilter, read_accesses,
 from pml_gateway.console.source import GatewaySource
 from pml_gateway.errors import GatewayError
 from pml_gateway.owner.operations import EXPLAIN, SCHEMA, SEARCH, STATS, TOKENS, TOOLS
+from pml_gateway.reports.token_costs import TokenReport
+from pml_gateway.reports.verdicts import reason_in_words
 from pml_gateway.text import shown_score
 from pml_gateway.types import ExposureMode, JsonObject
 
@@ -41,6 +43,8 @@ class PageRequest:
 
     source: GatewaySource
     parameters: Mapping[str, str]
+    costs: MutableMapping[str, TokenReport]
+    """The counted tokens of lists, by the servers that they were counted for."""
 
     def text(self, name: str) -> str:
         """Return a parameter; an empty text if it is not given."""
@@ -69,12 +73,11 @@ async def overview(request: PageRequest) -> JsonObject:
     """Return what runs, what needs the owner, who is connected, and what lists cost."""
     found: JsonObject = {}
 
-    async def ask_status() -> None:
-        found["status"] = await request.source.status()
-
-    async def ask_costs() -> None:
+    async def ask_costs(servers: str) -> None:
         try:
-            found["costs"] = await request.source.ask(TOKENS, {"query": None, "window": CONTEXT_WINDOW})
+            if servers not in request.costs:
+                request.costs[servers] = await request.source.ask(TOKENS, {"query": None, "window": CONTEXT_WINDOW})
+            found["costs"] = request.costs[servers]
         except GatewayError as error:
             found["costs_error"] = str(error)
 
@@ -85,10 +88,10 @@ async def overview(request: PageRequest) -> JsonObject:
         except GatewayError as error:
             found["calls_error"] = str(error)
 
-    found["calls"] = {}
+    found["status"], found["calls"] = await request.source.status(), {}
+    counted_for = [(row["server"], row["state"], row["tools"]) for row in found["status"]["servers"]]
     async with anyio.create_task_group() as tasks:
-        tasks.start_soon(ask_status)
-        tasks.start_soon(ask_costs)
+        tasks.start_soon(ask_costs, repr(counted_for))
         for name, seconds in SPANS.items():
             tasks.start_soon(ask_calls, name, seconds)
     servers = found["status"]["servers"]
@@ -128,7 +131,9 @@ async def lists(request: PageRequest) -> JsonObject:
         "searched": [],
     }
     explained = await request.source.ask(EXPLAIN, asked, mode=mode or None)
-    rows: list[JsonObject] = [{**row, "score": _score(row["score"]), "why": _why(row)} for row in explained["tools"]]
+    rows: list[JsonObject] = [
+        {**row, "score": _score(row["score"]), "why": reason_in_words(row)} for row in explained["tools"]
+    ]
     part = request.text("tool")
     return {
         **explained,
@@ -224,10 +229,3 @@ def _processes(status: JsonObject) -> dict[str, list[JsonObject]]:
 
 def _score(score: float | None) -> str:
     return "" if score is None else shown_score(score)
-
-
-def _why(row: Mapping[str, Any]) -> str:
-    decided = f" ({row['limit']:g})" if row["limit"] is not None else ""
-    matched = f" by {row['pattern']!r}" if row["pattern"] else ""
-    place = f", place {row['place']}" if row["place"] is not None and not row["listed"] else ""
-    return f"{row['reason']}{decided}{matched}{place}"

@@ -43,6 +43,14 @@ class ExplainedTool(TypedDict):
     pattern: str | None
 
 
+def reason_in_words(row: ExplainedTool) -> str:
+    """Return why a tool is listed or not, with the limit, the entry or the place that decided."""
+    decided = f" ({row['limit']:g})" if row["limit"] is not None else ""
+    matched = f" by {row['pattern']!r}" if row["pattern"] else ""
+    place = f", place {row['place']}" if row["place"] is not None and not row["listed"] else ""
+    return f"{row['reason']}{decided}{matched}{place}"
+
+
 def unlisted(name: str, server: str, reason: str, pattern: str | None = None) -> ExplainedTool:
     """Return a tool that a client neither lists nor calls."""
     return {
