@@ -178,7 +178,8 @@ def _transport(value: object) -> object:
         return value
     known = _TRANSPORT_SPELLINGS.get(str(value).strip().lower().replace("_", "-"))
     if known is None:
-        raise ValueError(f"unknown transport {value!r}; use one of stdio, http, sse")
+        given = repr(value) if isinstance(value, str) else json.dumps(value, default=str)
+        raise ValueError(f"unknown transport {given}; use one of stdio, http, sse")
     return known
 
 
