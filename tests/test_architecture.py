@@ -87,6 +87,7 @@ ENVIRONMENT_READERS = {
     "cli/service.py": "hands the environment to service/, which keeps PATH, PML_HOME and PML_CONFIG for logins",
     "demo/walkthrough.py": "a home of its own that leaves the user's alone",
     "demo/servers/__init__.py": "the demo servers are programs of their own",
+    "gateway/approval_notices.py": "where the program for notifications is, and how it reaches the desktop",
     "index/models.py": "tells libraries that report home, before they load, not to",
     "local/entry.py": "what the bridge tells the gateway of its client, before configuration is read",
     "local/starting.py": "the allow-list of what a detached gateway inherits",

@@ -661,6 +661,9 @@ class ApprovalSettings(Section):
         pattern=r"^scrypt:[0-9a-f]{32}:[0-9a-f]{64}$",
         description="hash of the passphrase that each approval takes; `pml approvals secret` sets it",
     )
+    notify: bool = Field(
+        default=True, description="desktop notifications of calls that wait, by notify-send, or osascript on macOS"
+    )
 
 
 class ClientSettings(Section):

@@ -21,6 +21,7 @@ import anyio
 import anyio.to_thread
 from mcp.shared.dispatcher import ProgressFnT
 
+from pml_gateway.config.settings import ApprovalSettings
 from pml_gateway.errors import ErrorCode, ToolCallError, UsageError
 from pml_gateway.gateway.approval_history import ApprovalHistory
 from pml_gateway.json_text.pieces import exceeds
@@ -139,8 +140,7 @@ class ApprovalRequest:
     id: str
     calls: tuple[AskedCall, ...]
     within: str
-    secret: str | None
-    seconds: float
+    settings: ApprovalSettings
     asked_at: float
     expires_at: float
     state: ApprovalState = ApprovalState.PENDING
@@ -177,7 +177,7 @@ class ApprovalRequest:
             "uses": self.uses,
             "asked_at": self.asked_at,
             "seconds_left": max(round(self.expires_at - now), 0),
-            "needs_passphrase": self.secret is not None,
+            "needs_passphrase": self.settings.secret is not None,
             "calls": [
                 {"tool": each.tool, "rule": each.rule, **({"arguments": each.arguments} if whole else {})}
                 for each in self.calls
@@ -256,7 +256,7 @@ class Approvals:
         """Return the approval by which a call was made that goes on now; None if it is a new one."""
         return None if state is None else self._continued.pop((call.key, state), None)
 
-    def ask(self, calls: Sequence[AskedCall], *, within: str, seconds: float, secret: str | None) -> ApprovalRequest:
+    def ask(self, calls: Sequence[AskedCall], *, within: str, settings: ApprovalSettings) -> ApprovalRequest:
         """Return the request for approval of some calls, which may have been made already.
 
         Raises:
@@ -271,10 +271,8 @@ class Approvals:
                 f"calls that need an approval are {MAX_CALLS} at most, with {MAX_ARGUMENTS // 1024} KiB of arguments",
                 hint="send fewer or smaller ones",
             )
-        now = self._clock()
-        request = ApprovalRequest(
-            secrets.token_hex(4), tuple(calls), within, secret, seconds, time.time(), now + seconds, left=wanted
-        )
+        ends = self._clock() + 60 * settings.minutes
+        request = ApprovalRequest(secrets.token_hex(4), tuple(calls), within, settings, time.time(), ends, left=wanted)
         self._requests[request.id] = request
         self._held.note(request.id, calls[0].quota_key)
         while len(self._held) > MAX_REQUESTS and (oldest := self._held.first_to_go()) is not None:
@@ -303,13 +301,13 @@ class Approvals:
             UsageError: there is no such request, or the passphrase is wrong, which only an approval needs.
         """
         request = self.find(id_)
-        if is_approved and request.secret is not None:
+        if is_approved and request.settings.secret is not None:
             await self._check(request, passphrase)
         request.left = Counter(each.key for each in request.calls) if is_approved else Counter()
         request.state = ApprovalState.APPROVED if is_approved else ApprovalState.DENIED
         request.scope = scope
         is_long = is_approved and scope is ApprovalScope.TOOL
-        request.expires_at = self._clock() + (SESSION_SECONDS if is_long else request.seconds)
+        request.expires_at = self._clock() + (SESSION_SECONDS if is_long else 60 * request.settings.minutes)
         request.answered.set()
         logger.info("approval %s: %s for %s", request.id, request.state, scope)
         if self._history is not None:
@@ -326,7 +324,7 @@ class Approvals:
         Raises:
             UsageError: it is wrong.
         """
-        secret = request.secret or ""
+        secret = request.settings.secret or ""
         # Counted before the check, so that guesses made at once count, too.
         request.guesses += 1
         if request.guesses > MAX_GUESSES:

@@ -201,7 +201,7 @@ async def _wait_for(
             hint="the owner runs `pml serve`, whose gateway can be asked with pml approvals, or changes the rule",
         )
     try:
-        request = approvals.ask(calls, within=within, seconds=60 * settings.minutes, secret=settings.secret)
+        request = approvals.ask(calls, within=within, settings=settings)
     except ToolCallError as error:
         return error
     await approvals.wait(request, settings.hold_seconds, on_progress)

@@ -17,6 +17,7 @@ from pml_gateway.config.file_changes import FileChanges
 from pml_gateway.example_queries.library import ExampleLibrary
 from pml_gateway.example_queries.sources import ToolExamples
 from pml_gateway.gateway.approval_history import ApprovalHistory
+from pml_gateway.gateway.approval_notices import ApprovalNotices
 from pml_gateway.gateway.approvals import Approvals
 from pml_gateway.gateway.indexing import SharedIndexes
 from pml_gateway.gateway.limits import CallLimits
@@ -69,6 +70,7 @@ class SharedResources:
         self._tasks = tasks
         self._of_manifests: dict[Path, tuple[ShapesFile, ExceededSchemas]] = {}
         tasks.start_soon(self.file_changes.run)
+        tasks.start_soon(ApprovalNotices(self.approvals).run)
 
     def of_manifest(self, path: Path) -> tuple[ShapesFile, ExceededSchemas]:
         """Return the shapes and the schemas past a limit that are kept next to a manifest."""

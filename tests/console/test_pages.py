@@ -206,7 +206,9 @@ async def test_pages_record_nothing_that_no_client_did(tmp_path: Path) -> None:
 
 async def test_a_call_that_waits_is_shown_with_its_arguments_until_it_is_answered(tmp_path: Path) -> None:
     rules = [{"match": {"tool": "mail:delete_*"}, "do": "ask"}]
-    async with console(tmp_path, {"mail": mail()}, rules=rules, approvals={"hold_seconds": 0}) as browser:
+    async with console(
+        tmp_path, {"mail": mail()}, rules=rules, approvals={"hold_seconds": 0, "notify": False}
+    ) as browser:
         assert "No call waits" in (await browser.page("waiting")).text
         await browser.served.call("mail__delete_mail", {"id": MARKUP})
         page = await browser.page("waiting")

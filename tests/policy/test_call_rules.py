@@ -47,7 +47,7 @@ def upstream() -> ScriptedServer:
 @asynccontextmanager
 async def ruled(folder: Path, *rules: dict[str, Any], **sections: Any) -> AsyncIterator[tuple[Serving, ScriptedServer]]:
     server = upstream()
-    sections.setdefault("approvals", {"hold_seconds": 0})
+    sections.setdefault("approvals", {"hold_seconds": 0, "notify": False})
     async with serving(folder, {"up": server}, rules=rules, **sections) as served:
         await served.gateway.refresh(30)
         yield served, server

@@ -89,11 +89,11 @@ async def asking(
     behind = server or wiping()
     given: dict[str, Any] = {
         "rules": rules or (ASK,),
-        "approvals": {"hold_seconds": 0},
         "clients": CLIENTS,
         "workflows": WORKFLOWS,
         "gateway": {"meta_tools": META_TOOLS},
         **sections,
+        "approvals": {"hold_seconds": 0, "notify": False, **sections.get("approvals", {})},
     }
     async with serving(folder, {"up": behind}, **given) as served:
         await served.gateway.refresh(30)
