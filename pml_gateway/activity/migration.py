@@ -12,7 +12,7 @@ from typing import Any
 
 from pml_gateway.config.document import parse
 from pml_gateway.config.edits.edit import FileEdit, edit_file, merged, set_values
-from pml_gateway.config.layers import KeyPath, dotted, leaves
+from pml_gateway.config.layers import KeyPath, Origin, dotted, leaves
 from pml_gateway.config.settings import Settings
 from pml_gateway.errors import ConfigurationError, GatewayError
 from pml_gateway.storage import kinds
@@ -128,14 +128,21 @@ def _encode(steps: list[StageChange]) -> str:
     return compact([asdict(step) for step in steps[-MAX_STEPS:]])
 
 
-def overruled(settings_origins: Mapping[str, Any], values: Mapping[str, Any]) -> list[str]:
-    """Yield settings of a stage that another source overrides, so that editing the file would change nothing."""
+def refuse_overruled(origins: Mapping[str, Origin], values: Mapping[str, Any]) -> None:
+    """Refuse values of the configuration file that another source overrides, so that writing them changes nothing.
+
+    Raises:
+        ConfigurationError: with each place that sets one of them.
+    """
     found = []
     for path, _ in leaves(values):
-        origin = settings_origins.get(dotted(path))
+        origin = origins.get(dotted(path))
         if origin is not None and origin.source in ("project", "environment"):
             found.append(f"{origin.location} sets {dotted(path)}")
-    return found
+    if found:
+        raise ConfigurationError(
+            f"{'; '.join(found)}, which wins over the configuration file", hint="remove it there, then try again"
+        )
 
 
 def _undoing(step: StageChange) -> Callable[[str], str]:

@@ -9,9 +9,10 @@ from typing import Annotated, Any
 import typer
 
 from pml_gateway.cli.completion import preset_names, setting_names
+from pml_gateway.cli.consent import DryRunOption
 from pml_gateway.cli.context import Command, ConfigOption, JsonOption
 from pml_gateway.cli.output import ExitCode, fail, note, print_json, print_table, say, warn
-from pml_gateway.cli.preset import write_preset
+from pml_gateway.cli.preset import show_edit, write_preset
 from pml_gateway.cli.wizard import GivenAnswers, run_wizard
 from pml_gateway.config.edits.edit import scalar
 from pml_gateway.config.findings import Severity, run_checks
@@ -121,6 +122,31 @@ def show(
         say(line)
     for warning in loaded.warnings:
         warn(str(warning))
+
+
+@config_app.command("set")
+def set_value(
+    context: typer.Context,
+    key: Annotated[
+        str, typer.Argument(metavar="SETTING", help="As gateway.hybrid.max_tokens.", autocompletion=setting_names)
+    ],
+    value: Annotated[str, typer.Argument(metavar="VALUE", help="The entries of a list are separated by commas.")],
+    dry_run: DryRunOption = False,
+    config_file: ConfigOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Change one setting of your file and nothing else. It shows the change and keeps a backup.
+
+    Example: pml config set gateway.hybrid.semantic_threshold 0.5
+    """
+    from pml_gateway.config.single_settings import read_setting
+    from pml_gateway.setup.settings import change_settings
+
+    given = _config_file(context, config_file)
+    loaded = load_settings(config_file=given)
+    values = {key: read_setting(key, value)}
+    edit = change_settings(given or Paths.from_environ().config_file, values, loaded, dry_run=dry_run)
+    show_edit(edit, {"setting": key}, f"{key} {value}", (), dry_run=dry_run, as_json=as_json)
 
 
 @config_app.command("validate")

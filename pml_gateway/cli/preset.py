@@ -1,13 +1,16 @@
-"""Applying a preset to the configuration file, shown as it is made."""
+"""Edits of the configuration file, shown as they are made; those of presets."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 from pml_gateway.cli.output import note, note_written, print_diff, print_json, warn
+from pml_gateway.config.edits.edit import FileEdit
 from pml_gateway.config.presets import Preset
 from pml_gateway.paths import Paths
 from pml_gateway.setup.presets import PresetChange, consequences
+from pml_gateway.types import JsonObject
 
 
 def write_preset(preset: Preset, config_file: Path | None, *, dry_run: bool, as_json: bool) -> None:
@@ -18,11 +21,26 @@ def write_preset(preset: Preset, config_file: Path | None, *, dry_run: bool, as_
     """
     change = PresetChange(preset, config_file or Paths.from_environ().config_file)
     [edit] = change.edits(dry_run=dry_run)
-    warnings = consequences(preset, edit)
+    show_edit(edit, {"preset": preset.name}, preset.name, consequences(preset, edit), dry_run=dry_run, as_json=as_json)
+
+
+def show_edit(
+    edit: FileEdit, name: JsonObject, text: str, warnings: Sequence[str], *, dry_run: bool, as_json: bool
+) -> None:
+    """Show an edit of the configuration file.
+
+    Args:
+        edit: the edit.
+        name: the changed setting or the preset, for programs.
+        text: the same, for people.
+        warnings: warnings about it.
+        dry_run: nothing was written.
+        as_json: print JSON.
+    """
     if as_json:
         print_json(
             {
-                "preset": preset.name,
+                **name,
                 "file": str(edit.path),
                 "changed": edit.has_changed,
                 "written": edit.has_changed and not dry_run,
@@ -34,7 +52,7 @@ def write_preset(preset: Preset, config_file: Path | None, *, dry_run: bool, as_
         return
     print_diff(edit.diff)
     if not edit.has_changed:
-        note(f"{edit.path} already says what {preset.name} says")
+        note(f"{edit.path} already says what {text} says")
     elif dry_run:
         note(f"nothing was written; without --dry-run {edit.path} is changed as shown")
     else:

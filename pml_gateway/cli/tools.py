@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from pml_gateway.cli.completion import client_names
+from pml_gateway.cli.completion import client_names, set_names, setting_names
 from pml_gateway.cli.context import Command, ConfigOption, JsonOption, ModeOption, PresetOption
 from pml_gateway.cli.output import print_json, print_lines, print_table, say
 from pml_gateway.owner.operations import EXPLAIN, TOOLS
@@ -28,6 +28,19 @@ def tools(
         str | None,
         typer.Option("--client", metavar="NAME", help="As this configured client.", autocompletion=client_names),
     ] = None,
+    sets: Annotated[
+        list[str] | None,
+        typer.Option("--set", help="With --explain: a client started with this set.", autocompletion=set_names),
+    ] = None,
+    tried: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--try",
+            metavar="KEY=VALUE",
+            help="With --explain: as if this setting were so, and which tools that adds and removes.",
+            autocompletion=setting_names,
+        ),
+    ] = None,
     config: ConfigOption = None,
     mode: ModeOption = None,
     preset: PresetOption = None,
@@ -35,14 +48,25 @@ def tools(
 ) -> None:
     """List the whole catalog, or with --mode, --preset or --client exactly what a client would get.
 
+    Example: pml tools --explain --try gateway.hybrid.semantic_threshold=0.5
+
     Example: pml tools --mode hybrid --query "work with pull requests" --explain
     """
     command = Command(config, mode, preset, as_json)
     is_mode_given = mode is not None or preset is not None
     as_client = is_mode_given or client is not None
     asked = {"query": query, "client": client, "is_mode_given": is_mode_given}
+    for option, given in (("--searched", searched), ("--set", sets), ("--try", tried)):
+        if given and not explain:
+            raise typer.BadParameter("needs --explain", param_hint=option)
+    if sets and client is not None:
+        raise typer.BadParameter("is for clients on this machine; those of an entry are configured", param_hint="--set")
     if explain:
-        explained = command.ask(EXPLAIN, {**asked, "searched": searched or []})
+        # What reads settings takes 0.2 s to import.
+        from pml_gateway.config.single_settings import read_settings
+
+        values = read_settings(tried or [], "--try")
+        explained = command.ask(EXPLAIN, {**asked, "searched": searched or [], "sets": sets or [], "tried": values})
         _print_explained(explained, as_json=as_json)
         if searched and explained["follow"] == "off" and not as_json:
             say("--searched changes nothing: gateway.follow is off", style="yellow")
@@ -85,7 +109,15 @@ def _print_explained(answer: ExplainedTools, *, as_json: bool) -> None:
     intent = f"intent {answer['intent']!r}" if answer["intent"] else "no intent"
     if answer["follow"] == "searches":
         intent += ", and what the session just searched for and used"
-    say(f"{answer['mode']}, {intent}: {listed} of {len(rows)} listed, {by_name} callable by name", style="dim")
+    tokens = counted(answer["tokens"], "token")
+    say(
+        f"{answer['mode']}, {intent}: {listed} of {len(rows)} listed with {tokens}, {by_name} callable by name",
+        style="dim",
+    )
+    if (change := answer["change"]) is not None:
+        for what, names in (("comes in", change["comes_in"]), ("goes out", change["goes_out"])):
+            say(f"{what}: {', '.join(names) or 'nothing'}")
+        say(f"{tokens}, before {change['tokens_before']:,}")
 
 
 def _score(row: ExplainedTool) -> str:

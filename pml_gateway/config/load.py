@@ -101,7 +101,7 @@ def load_settings(
     merged = merge(layers)
     replaced += _unknown_modes(layers, merged)
     warnings += map(str, replaced)
-    settings = _validated(merged, environment.problems, replaced)
+    settings = validated(merged, environment.problems, replaced)
     told = [from_text(Area.CONFIGURATION, Severity.WARNING, warning) for warning in warnings]
     told += run_checks(LOAD_CHECKS, SettingsCase(settings, environ))
     return LoadedSettings(settings, _origins(settings, merged), tuple(told), tuple(files), tuple(replaced), read_at)
@@ -121,13 +121,24 @@ def with_servers(loaded: LoadedSettings, identity: str) -> LoadedSettings:
     return loaded
 
 
+def check_text(text: str, file: Path) -> None:
+    """Refuse a text that the user's file cannot have.
+
+    Raises:
+        ConfigurationError: with every problem found.
+    """
+    layer = without_aliases(parse(text, "user", file))
+    merged = merge([layer])
+    validated(merged, _unknown_modes([layer], merged))
+
+
 def load_user_settings(paths: Paths) -> Settings:
     """Load the user's file alone: servers are imported into it, whatever a project or the environment add.
 
     Raises:
         ConfigurationError: with every problem of the file.
     """
-    return _validated(merge(_user_layers(None, paths, {}, [])), ())
+    return validated(merge(_user_layers(None, paths, {}, [])))
 
 
 def user_settings_or_defaults(paths: Paths) -> Settings:
@@ -201,8 +212,17 @@ def _unknown_modes(layers: Sequence[Layer], merged: Layer) -> list[Problem]:
     return problems
 
 
-def _validated(merged: Layer, known_problems: Sequence[Problem], replaced: Sequence[Problem] = ()) -> Settings:
-    """Return the settings; where they do not load, the error names what was replaced as well."""
+def validated(merged: Layer, known_problems: Sequence[Problem] = (), replaced: Sequence[Problem] = ()) -> Settings:
+    """Return the settings of merged layers.
+
+    Args:
+        merged: the layers.
+        known_problems: problems that were found before.
+        replaced: values that were replaced, which the error names as well.
+
+    Raises:
+        ConfigurationError: with every problem.
+    """
     problems = list(known_problems)
     try:
         settings = Settings.model_validate(merged.values)

@@ -71,7 +71,7 @@ def annotation_at(path: KeyPath) -> Any | None:
 
 
 def _member(annotation: Any, part: str | int) -> Any | None:
-    annotation = _without_none(annotation)
+    annotation = without_none(annotation)
     if is_model(annotation):
         field = annotation.model_fields.get(str(part))
         if field is None:
@@ -99,7 +99,7 @@ def is_container(annotation: Any) -> bool:
 
 def is_list(path: KeyPath) -> bool:
     """Return True if the key holds a list."""
-    return get_origin(annotation_at(path)) is tuple
+    return get_origin(without_none(annotation_at(path))) is tuple
 
 
 def names_entries(path: KeyPath) -> bool:
@@ -107,7 +107,8 @@ def names_entries(path: KeyPath) -> bool:
     return get_origin(annotation_at(path)) is dict
 
 
-def _without_none(annotation: Any) -> Any:
+def without_none(annotation: Any) -> Any:
+    """Return the type of a setting that may also be null."""
     if get_origin(annotation) in (Union, UnionType):
         rest = [item for item in get_args(annotation) if item is not type(None)]
         return rest[0] if len(rest) == 1 else annotation
@@ -121,7 +122,7 @@ def is_model(annotation: Any) -> TypeGuard[type[BaseModel]]:
 
 def member_keys(path: KeyPath) -> tuple[str, ...]:
     """Return the keys known directly below `path`."""
-    annotation = _without_none(annotation_at(path))
+    annotation = without_none(annotation_at(path))
     if annotation is None or not is_model(annotation):
         return ()
     return tuple(annotation.model_fields)

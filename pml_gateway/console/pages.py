@@ -129,6 +129,8 @@ async def lists(request: PageRequest) -> JsonObject:
         "client": client or None,
         "is_mode_given": bool(mode),
         "searched": [],
+        "sets": [],
+        "tried": {},
     }
     explained = await request.source.ask(EXPLAIN, asked, mode=mode or None)
     rows: list[JsonObject] = [

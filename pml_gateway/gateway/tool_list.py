@@ -164,11 +164,15 @@ class ListCost:
 
 
 def list_tokens(
-    state: GatewayState, mode: ExposureMode, intent: str | None = None, client: Principal = LOCAL
+    state: GatewayState,
+    mode: ExposureMode,
+    intent: str | None = None,
+    client: Principal = LOCAL,
+    followed: Followed = NOTHING_FOLLOWED,
 ) -> ListCost:
     """Count the `tools` array a client gets in this mode. Blocks: call it in a thread for large catalogs."""
     view = state.view(client)
-    exposure = state.expose(view, mode, intent)
+    exposure = state.expose(view, mode, intent, followed)
     rendered = render(state, view, exposure, COUNTED_VERSION)
     return ListCost(
         mode,

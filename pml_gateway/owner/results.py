@@ -133,14 +133,24 @@ class ListedTools(TypedDict):
     unlisted: list[str]
 
 
+class ListChange(TypedDict):
+    """Difference that tried settings make to a list: the tools that come in and go out, and the tokens before."""
+
+    comes_in: list[str]
+    goes_out: list[str]
+    tokens_before: int
+
+
 class ExplainedTools(TypedDict):
-    """List that a client gets, explained for every tool."""
+    """List that a client gets, with its tokens, explained for every tool; `change` is None if nothing is tried."""
 
     mode: str
     intent: str | None
     follow: str
     client: str
     direct_calls: str
+    tokens: int
+    change: ListChange | None
     tools: list[ExplainedTool]
 
 

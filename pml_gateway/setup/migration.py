@@ -7,12 +7,11 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from pml_gateway.activity.history import RecordFilter, read_history
-from pml_gateway.activity.migration import Journal, overruled
+from pml_gateway.activity.migration import Journal, refuse_overruled
 from pml_gateway.activity.stages import Stage, next_of, reasons_to_wait, stage_in, standing, values_of, with_values
 from pml_gateway.config.edits.edit import edit_file, set_values
 from pml_gateway.config.load import LoadedSettings
 from pml_gateway.config.settings import Settings
-from pml_gateway.errors import ConfigurationError
 from pml_gateway.owner.operations import RELOAD
 from pml_gateway.owner.sockets import ask_gateways
 from pml_gateway.paths import Paths
@@ -92,10 +91,7 @@ class Migration:
                 *plan["whitelist"]["tools"],
             ]
             hybrid["whitelisted_tools"] = [*dict.fromkeys(entries)]
-        if blocked := overruled(loaded.origins, values):
-            raise ConfigurationError(
-                f"{'; '.join(blocked)}, which wins over the configuration file", hint="remove it there, then try again"
-            )
+        refuse_overruled(loaded.origins, values)
         if dry_run:
             edit = edit_file(self.file, lambda text: set_values(text, values, self.file), dry_run=True)
         else:

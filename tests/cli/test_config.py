@@ -117,6 +117,45 @@ def test_a_trial_writes_nothing(config_file: Path) -> None:
     assert [path.name for path in config_file.parent.iterdir()] == ["config.yaml"]
 
 
+def test_one_setting_is_changed_and_nothing_else(config_file: Path) -> None:
+    trial = pml("config", "set", "gateway.hybrid.semantic_threshold", "0.5", "--dry-run")
+    assert "semantic_threshold: 0.5" in trial.stdout
+    assert config_file.read_text() == USER_FILE
+
+    done = pml_json("config", "set", "gateway.hybrid.semantic_threshold", "0.5")
+    assert (done["setting"], done["written"]) == ("gateway.hybrid.semantic_threshold", True)
+    assert Path(done["backup"]).read_text() == USER_FILE
+    changed = [line for line in config_file.read_text().splitlines() if line not in USER_FILE.splitlines()]
+    assert changed == ["  hybrid: {whitelisted_tools: [git__log], semantic_threshold: 0.5}"]
+    assert pml_json("config", "set", "gateway.hybrid.semantic_threshold", "0.5")["changed"] is False
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "said", "code"),
+    [
+        ("gateway.hybrid.semantic_threshold", "7", "7 should be less than or equal to 1", 78),
+        ("gateway.hybrid.semantic_threshold", "[1", "should be a number", 78),
+        ("gateway.tools_exposure", "hybird", "did you mean hybrid", 78),
+        ("gateway.hybird.fallback", "none", "no setting", 2),
+        ("clients.ci.key", SECRET, "a client key is never written into the file", 78),
+    ],
+)
+def test_a_setting_that_would_not_load_is_not_written(
+    config_file: Path, key: str, value: str, said: str, code: int
+) -> None:
+    failed = pml("config", "set", key, value, code=code)
+    assert said in " ".join(failed.stderr.split())
+    assert config_file.read_text() == USER_FILE
+    assert not list(config_file.parent.glob("*.bak-*"))
+
+
+def test_a_setting_that_another_source_sets_is_not_written(config_file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PML_GATEWAY__INTENT", "triage")
+    failed = pml("config", "set", "gateway.intent", "mail", code=78)
+    assert "PML_GATEWAY__INTENT sets gateway.intent, which wins" in failed.stderr
+    assert config_file.read_text() == USER_FILE
+
+
 def test_a_preset_creates_the_file_where_there_is_none(home: Path) -> None:
     pml("config", "--preset", "meta_only")
 

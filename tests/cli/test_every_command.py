@@ -64,6 +64,7 @@ ARGUMENTS: dict[str, list[str]] = {
     "pml approvals show": ["a"],
     "pml approvals watch": ["--seconds", "0"],
     "pml call": ["a__b"],
+    "pml config set": ["gateway.intent", "a"],
     "pml connect": ["cursor", "--yes"],
     "pml disable": ["a"],
     "pml disconnect": ["cursor", "--yes"],

@@ -71,6 +71,29 @@ def test_the_list_after_a_search_is_explained_where_lists_follow_searches(tmp_pa
     assert set(reasons.values()) == {"fits what the session searched for"}
 
 
+def test_settings_are_tried_before_they_are_written(tmp_path: Path) -> None:
+    gateway = {"tools_exposure": "hybrid", "blacklisted_tools": ["calc:evaluate_*"]}
+    write_settings(tmp_path, {"servers": CALC, "gateway": gateway, "sets": {"days": {"include": ["calc:date_*"]}}})
+    query = ("--query", "days between two dates")
+    now = explained(tmp_path, *query)
+    listed = {row["name"] for row in now["tools"] if row["listed"]}
+    assert "calc__date_difference" in listed
+    assert now["change"] is None
+
+    out = explained(tmp_path, *query, "--try", "gateway.blacklisted_tools=calc:evaluate_*,calc:date_*")
+    assert out["change"]["goes_out"] == ["calc__date_difference"]
+    assert out["change"]["tokens_before"] == now["tokens"] > out["tokens"]
+    said = run_here(tmp_path, "tools", "--explain", *query, "--try", "gateway.tools_exposure=full_proxy").stdout
+    assert "goes out: nothing" in said
+    assert f"before {now['tokens']:,}" in said
+
+    of_set = explained(tmp_path, "--set", "days", "--try", "gateway.tools_exposure=full_proxy")
+    assert [row["name"] for row in of_set["tools"] if row["listed"]] == ["calc__date_difference"]
+    refused = run_here(tmp_path, "tools", "--explain", "--try", "gateway.hybrid.max_tokens=-1")
+    assert (refused.returncode, "max_tokens: -1" in refused.stderr) == (78, True)
+    assert "needs --explain" in run_here(tmp_path, "tools", "--try", "gateway.intent=a").stderr
+
+
 def test_warnings_of_the_configuration_are_counted_and_told_by_the_command_that_checks_it(tmp_path: Path) -> None:
     servers = {"up": {"command": sys.executable, "args": [str(UPSTREAM)], "headers": {"A": "b"}}}
     with home_of(tmp_path, {"servers": servers, "gateway": {"legacy_tools": True}}):

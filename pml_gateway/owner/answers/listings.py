@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 from functools import partial
+from typing import Any
 
 import anyio.to_thread
 
 from pml_gateway.catalog.model import CatalogTool
 from pml_gateway.config.problems import client_entry
 from pml_gateway.config.servers import disabled_tools
+from pml_gateway.config.sets import check_sets
+from pml_gateway.config.single_settings import with_single_settings
 from pml_gateway.exposure.history import NOTHING_FOLLOWED, Followed
 from pml_gateway.gateway.state import GatewayState
-from pml_gateway.gateway.tool_list import legacy_definition, own_definitions
+from pml_gateway.gateway.tool_list import legacy_definition, list_tokens, own_definitions
 from pml_gateway.owner.context import OperationContext
-from pml_gateway.owner.results import ExplainedTools, ListedTools, ToolRow
-from pml_gateway.policy.principal import LOCAL, Principal, configured
+from pml_gateway.owner.results import ExplainedTools, ListChange, ListedTools, ToolRow
+from pml_gateway.policy.principal import LOCAL, Principal, configured, local_client
 from pml_gateway.reports.verdicts import unlisted, verdicts
 from pml_gateway.text import first_sentence
 from pml_gateway.types import MODES, ExposureMode
@@ -71,26 +74,75 @@ def _row(
 
 
 async def explain(
-    context: OperationContext, query: str | None, client: str | None, is_mode_given: bool, searched: list[str]
+    context: OperationContext,
+    query: str | None,
+    client: str | None,
+    is_mode_given: bool,
+    searched: list[str],
+    sets: list[str],
+    tried: dict[str, Any],
 ) -> ExplainedTools:
-    """Every tool, with why a client of the mode would be listed it or not after these searches, the last one newest."""
+    """Return every tool, with the reason why a client is listed it or not.
+
+    Args:
+        context: the gateway.
+        query: the intent, instead of a configured one.
+        client: an entry of `clients:`; None for a client on this machine.
+        is_mode_given: True if the gateway's mode replaces the client's own.
+        searched: searches that the session made before, the last one newest.
+        sets: the sets that a client on this machine is started with.
+        tried: settings by dotted key, as if they were configured.
+
+    Raises:
+        GatewayError: there is no such client, set or setting.
+    """
     state = await context.gateway.wait_for_search(60)
+    check_sets(sets, state.settings)
+
+    def asked(state: GatewayState) -> ExplainedTools:
+        return _explained(state, query, client, is_mode_given, searched, sets)
+
+    now = await anyio.to_thread.run_sync(asked, state)
+    if not tried:
+        return now
+    settings = with_single_settings(state.settings, tried)
+    changed = GatewayState(settings, state.catalog, state.index, state.ranking, state.meta_tools, state.starting)
+    then = await anyio.to_thread.run_sync(asked, changed)
+    before, after = ({row["name"] for row in each["tools"] if row["listed"]} for each in (now, then))
+    change: ListChange = {
+        "comes_in": sorted(after - before),
+        "goes_out": sorted(before - after),
+        "tokens_before": now["tokens"],
+    }
+    return {**then, "change": change}
+
+
+def _explained(
+    state: GatewayState,
+    query: str | None,
+    client: str | None,
+    is_mode_given: bool,
+    searched: list[str],
+    sets: list[str],
+) -> ExplainedTools:
+    """Return the list of a client in one state, explained. Blocking."""
     viewer = _client(state, client)
+    if client is None:
+        # What the owner's configuration gives to clients on this machine.
+        viewer = state.with_current_rights(local_client("listed", tuple(sets))) or viewer
     view = state.view(viewer)
     mode, intent = _mode(state, viewer, is_mode_given=is_mode_given), query or _intent(state, viewer)
-    settings = state.settings.gateway
+    settings = state.settings_of(viewer).gateway
     followed = Followed(tuple(reversed(searched))) if settings.follow == "searches" else NOTHING_FOLLOWED
-    judged = await anyio.to_thread.run_sync(
-        lambda: verdicts(
-            mode,
-            view.tools,
-            partial(state.select, view),
-            settings,
-            intent,
-            state.used(view),
-            ownership=state.catalog.ownership,
-            followed=followed,
-        )
+    judged = verdicts(
+        mode,
+        view.tools,
+        partial(state.select, view),
+        settings,
+        intent,
+        state.used(view),
+        ownership=state.catalog.ownership,
+        followed=followed,
     )
     excluded = filter(None, map(view.exclusion, state.catalog.tools))
     return {
@@ -99,6 +151,8 @@ async def explain(
         "follow": settings.follow,
         "client": viewer.shown,
         "direct_calls": settings.direct_calls,
+        "tokens": list_tokens(state, mode, intent, viewer, followed).tokens,
+        "change": None,
         "tools": [
             # Listed tools first, then the others, each best first.
             *sorted(judged, key=lambda each: (not each["listed"], each["place"] or len(judged), each["name"])),
