@@ -11,8 +11,7 @@ import typer
 
 from pml_gateway.cli.context import Command, JsonOption
 from pml_gateway.cli.output import note, print_json, print_table, printable, say, warn
-from pml_gateway.errors import GatewayError, UsageError
-from pml_gateway.owner.operations import ANSWER_APPROVAL, APPROVAL, APPROVALS
+from pml_gateway.errors import UsageError
 from pml_gateway.text import escaped
 
 approvals_app = typer.Typer(
@@ -20,9 +19,6 @@ approvals_app = typer.Typer(
     help="Approve or deny the calls that a rule asks about.\n\nExample: pml approvals list",
     no_args_is_help=True,
 )
-
-ANSWER_SECONDS = 20.0
-"""Time limit in seconds for a process to answer; checking a passphrase takes a tenth of one."""
 
 WATCH_SECONDS = 1.0
 
@@ -45,7 +41,7 @@ def list_approvals(as_json: JsonOption = False) -> None:
     Example: pml approvals list
     """
     command = Command(as_json=as_json)
-    rows = command.run(lambda: asked_approvals(command))
+    rows = command.run(lambda: asked(command))
     if as_json:
         print_json(rows)
     elif rows:
@@ -61,11 +57,8 @@ def show(id_: IdArgument, as_json: JsonOption = False) -> None:
     Example: pml approvals show 1f2e3d4c
     """
     command = Command(as_json=as_json)
-    found = command.run(lambda: found_approval(command, id_))
-    if as_json:
-        print_json(found)
-        return
-    _print_whole(found)
+    whole = command.run(lambda: found(command, id_))
+    print_json(whole) if as_json else _print_whole(whole)
 
 
 @approvals_app.command("approve")
@@ -112,10 +105,10 @@ def watch(
         end = None if seconds is None else time.monotonic() + seconds
         known: set[str] = set()
         while True:
-            for row in await asked_approvals(command):
+            for row in await asked(command):
                 if row["state"] == "pending" and row["id"] not in known:
                     known.add(row["id"])
-                    whole = await found_approval(command, row["id"])
+                    whole = await found(command, row["id"])
                     print_json(whole) if as_json else _print_whole(whole)
             if end is not None and time.monotonic() >= end:
                 return
@@ -150,13 +143,14 @@ MIN_PASSPHRASE = 12
 def _answer(ids: list[str], answer: Literal["approve", "deny"], scope: ApprovedCalls, command: Command) -> None:
     passphrase = ""
     if answer == "approve":
-        waiting = [command.run(lambda id_=id_: found_approval(command, id_)) for id_ in ids]  # type: ignore[misc]
+        waiting = [command.run(lambda id_=id_: found(command, id_)) for id_ in ids]  # type: ignore[misc]
         if any(row["needs_passphrase"] for row in waiting):
             passphrase = typer.prompt("Passphrase of approvals.secret", hide_input=True, err=True)
 
     async def tell() -> list[dict[str, Any]]:
-        given = {"answer": answer, "scope": scope.value, "passphrase": passphrase}
-        return [await _found(command, id_, {"id": id_, **given}) for id_ in ids]
+        from pml_gateway.owner.approvals import answered_approval
+
+        return [await answered_approval(command.paths, id_, answer, scope.value, passphrase) for id_ in ids]
 
     answered = command.run(tell)
     if command.as_json:
@@ -167,41 +161,25 @@ def _answer(ids: list[str], answer: Literal["approve", "deny"], scope: ApprovedC
         say(f"{row['state']}: {row['id']} ({escaped(tools)})")
 
 
-async def asked_approvals(command: Command) -> list[dict[str, Any]]:
-    """Return the calls that wait in any process, and those that were answered lately."""
-    from pml_gateway.owner.sockets import ask_gateways
+async def asked(command: Command) -> list[dict[str, Any]]:
+    """Return the calls that wait in any process, and those that were answered lately; print errors of others."""
+    from pml_gateway.owner.approvals import asked_approvals
 
-    answers = await ask_gateways(command.paths, APPROVALS, ANSWER_SECONDS)
-    for error in answers.errors:
+    rows, errors = await asked_approvals(command.paths)
+    for error in errors:
         warn(error)
-    return [row for each in answers.results for row in each["approvals"]]
+    return rows
 
 
-async def found_approval(command: Command, id_: str) -> dict[str, Any]:
+async def found(command: Command, id_: str) -> dict[str, Any]:
     """Return one of them with its arguments.
 
     Raises:
         UsageError: no process has it.
     """
-    return await _found(command, id_, None)
+    from pml_gateway.owner.approvals import found_approval
 
-
-async def _found(command: Command, id_: str, answer: dict[str, Any] | None) -> dict[str, Any]:
-    """Return an approval as it is after an answer, if one is given.
-
-    Raises:
-        UsageError: no process has it, or the answer is refused.
-    """
-    from pml_gateway.owner.sockets import ask_gateways
-
-    operation = APPROVAL if answer is None else ANSWER_APPROVAL
-    answers = await ask_gateways(command.paths, operation, ANSWER_SECONDS, answer or {"id": id_})
-    for each in answers.results:
-        if each["approval"] is not None:
-            return each["approval"]
-    if answers.errors:
-        raise GatewayError(answers.errors[0])
-    raise UsageError(f"no approval {id_!r} is asked for", hint="pml approvals list")
+    return await found_approval(command.paths, id_)
 
 
 def _print_rows(rows: list[dict[str, Any]]) -> None:

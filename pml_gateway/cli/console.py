@@ -20,6 +20,7 @@ from pml_gateway.owner.operations import EXPECT
 
 if TYPE_CHECKING:
     from pml_gateway.owner.operations import OfGateway
+    from pml_gateway.paths import Paths
     from pml_gateway.types import JsonObject
 
 ANSWER_SECONDS = 5.0
@@ -40,6 +41,11 @@ class CommandSource:
         return self.command.identity
 
     @property
+    def paths(self) -> Paths:
+        """Return the paths of the gateway's files, the configuration among them."""
+        return replace(self.command.paths, config_file=Path(self.identity))
+
+    @property
     def activity_file(self) -> Path:
         """Return the file of recorded activity."""
         return self.command.paths.activity_file
@@ -52,10 +58,10 @@ class CommandSource:
 
     async def approvals(self) -> list[JsonObject]:
         """Return the calls that wait for the owner, with their arguments."""
-        from pml_gateway.cli.approvals import asked_approvals, found_approval
+        from pml_gateway.owner.approvals import asked_approvals, found_approval
 
-        rows = await asked_approvals(self.command)
-        return [await found_approval(self.command, row["id"]) for row in rows if row["state"] == "pending"]
+        rows, _ = await asked_approvals(self.paths)
+        return [await found_approval(self.paths, row["id"]) for row in rows if row["state"] == "pending"]
 
     async def ask(
         self, operation: OfGateway[ResultT], arguments: Mapping[str, Any], *, mode: str | None = None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -31,10 +31,8 @@ from pml_gateway.clients.discover import ClientFile
 from pml_gateway.clients.importing import ImportPlan
 from pml_gateway.clients.model import FileFormat, FileLocation, KnownClient, Scope, Variables
 from pml_gateway.clients.paste import pasted
-from pml_gateway.clients.places import Surroundings
-from pml_gateway.clients.removed import RemovedServers
 from pml_gateway.config.document import parse
-from pml_gateway.config.edits.edit import FileEdit, edit_file
+from pml_gateway.config.edits.edit import FileEdit
 from pml_gateway.config.edits.rename import mentions
 from pml_gateway.config.findings import Finding, Severity
 from pml_gateway.config.layers import dotted
@@ -43,23 +41,20 @@ from pml_gateway.config.servers import UpstreamDefinition
 from pml_gateway.config.settings import LogSettings, Settings
 from pml_gateway.errors import UsageError
 from pml_gateway.paths import PROJECT_NAME, Paths
-from pml_gateway.secrets.env_file import store_variables
 from pml_gateway.serve.signals import run_until_signalled
+from pml_gateway.setup.change import ConfigurationChange
 from pml_gateway.setup.servers import (
     SHOWN_TOOLS,
-    check_has_entry,
+    addition,
     checked_renaming,
-    forget_servers,
     last_manifest,
     newly_given,
-    planned_addition,
-    removed_definitions,
+    removal,
     renamed,
     rewritten,
     switched_servers,
+    switching,
     unused_without,
-    with_servers,
-    without_servers,
 )
 from pml_gateway.telemetry import logs
 from pml_gateway.text import counted, quoted
@@ -109,26 +104,20 @@ class Done:
         }
 
 
-def _changed(
-    paths: Paths,
-    change: Callable[[str], str],
-    asked: Consent,
-    plan: ImportPlan | None = None,
-    prepare: Callable[[], None] = lambda: None,
-) -> Done:
-    """Show the change, ask, store the plan's secrets, `prepare`, write the file, and tell the running gateways."""
-    preview = edit_file(paths.config_file, change, dry_run=True)
+def _changed(change: ConfigurationChange, asked: Consent) -> Done:
+    """Show the change, ask, write it, and tell the running gateways."""
+    preview = change.preview()
     if not asked.as_json:
         print_diff(preview.diff)
-    done = Done(preview, dict(plan.values) if plan else {})
-    question = f"Write {preview.path if preview.has_changed else paths.secrets_file}?"
+    done = Done(preview, change.values)
+    question = f"Write {preview.path if preview.has_changed else change.paths.secrets_file}?"
     if not (done.has_changed and asked.agrees(question)):
         return done
-    if plan:
-        store_variables(paths.secrets_file, plan.values, plan.freed)
-    prepare()
-    edit = edit_file(paths.config_file, change) if preview.has_changed else preview
-    return replace(done, edit=edit, following=run_until_signalled(lambda: _tell(paths)))
+    edit = change.write()
+    following = run_until_signalled(lambda: _tell(change.paths))
+    if warning := change.conclude():
+        warn(warning)
+    return replace(done, edit=edit, following=following)
 
 
 async def _tell(paths: Paths) -> FollowingGateways:
@@ -291,18 +280,12 @@ def _read(name: str | None) -> str:
 
 
 def _add(file: ClientFile, asked: Consent, *, later: Mapping[str, Any], over: bool, check: bool) -> None:
-    paths, here = Paths.from_environ(), Path.cwd()
-    settings = load_user_settings(paths)
-    surroundings = replace(Surroundings.here(here), project=here)
-    plan = planned_addition(file, settings, surroundings, later=later, replaces=over)
-    taken = [each.name for each in plan.servers if each.outcome == "added" and each.name in settings.servers]
+    paths = Paths.from_environ()
+    added = addition(paths, file, Path.cwd(), later=later, replaces=over)
+    plan = added.plan
     if not asked.as_json:
-        show_plan(plan, (), (), paths, taken)
-    additions = plan.additions
-    done = _changed(paths, lambda text: with_servers(text, additions, taken, paths.config_file), asked, plan)
-    if done.is_written:
-        replaced = removed_definitions(settings, taken)
-        RemovedServers(paths.removed_file).change(removed=replaced, added=additions.values())
+        show_plan(plan, (), (), paths, added.taken)
+    done = _changed(added.change, asked)
     looks = _looked_at(plan, paths, done.following) if check and done.following is not None else []
     if asked.as_json:
         checked = {row["server"]: _check_report(row) for row in looks}
@@ -396,11 +379,7 @@ def remove(
     """
     asked, paths = Consent(yes, dry_run, as_json), Paths.from_environ()
     settings = load_user_settings(paths)
-    for name in names:
-        check_has_entry(settings, name)
-    done = _changed(paths, lambda text: without_servers(text, names, paths.config_file), asked)
-    if done.is_written and (problem := forget_servers(paths, settings, names)):
-        warn(problem)
+    done = _changed(removal(paths, settings, names), asked)
     values = parse(done.edit.after, "user", paths.config_file).values
     left = {name: list(map(dotted, mentions(values, name))) for name in names}
     unused = unused_without(settings, names)
@@ -451,14 +430,7 @@ def _switch(names: Sequence[str], asked: Consent, *, is_on: bool) -> None:
                 f"no gateway has listed the tools of {each.server} yet, so {each.tool!r} is not checked; "
                 "pml tools lists them"
             )
-    concerned = [each for each in named if each.is_enabled(settings) is not is_on]
-
-    def change(text: str) -> str:
-        for each in concerned:
-            text = each.switched(text, paths.config_file, is_on=is_on)
-        return text
-
-    done = _changed(paths, change, asked)
+    done = _changed(switching(paths, settings, named, is_on=is_on), asked)
     if asked.as_json:
         print_json({"enabled" if is_on else "disabled": list(dict.fromkeys(names)), **done.as_json()})
     else:
@@ -488,12 +460,12 @@ def rename(
     opened = newly_given(settings, renaming)
     for place in () if as_json else opened:
         warn(f"{place} gives tools of this server under its new name, which it did not before")
-    done = _changed(
+    change = ConfigurationChange(
         paths,
         lambda text: renamed(text, renaming, paths.config_file),
-        asked,
         prepare=lambda: _copy_state(paths, settings, name, new),
     )
+    done = _changed(change, asked)
     if done.is_written:
         _drop_state(paths, settings.servers[name], name, new)
     if as_json:

@@ -14,7 +14,7 @@ from starlette.requests import HTTPConnection
 from starlette.responses import PlainTextResponse, RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from pml_gateway.hosts import KnownHosts
+from pml_gateway.hosts import KnownHosts, read_origin
 
 ROOT = "/console"
 
@@ -33,7 +33,8 @@ HEADERS = {
     "Content-Security-Policy": POLICY,
     "Cross-Origin-Opener-Policy": "same-origin",
     "Cross-Origin-Resource-Policy": "same-origin",
-    "Referrer-Policy": "no-referrer",
+    # Stricter, and browsers send the forms of this page with `Origin: null`.
+    "Referrer-Policy": "same-origin",
     "X-Content-Type-Options": "nosniff",
     "X-Frame-Options": "DENY",
     "Cache-Control": "no-store",
@@ -73,6 +74,11 @@ class ConsoleAccess:
             self._link = ""
         return is_right and self.clock() <= self._link_ends
 
+    @property
+    def form_token(self) -> str:
+        """Return the token that forms of the session carry: no page of another site can read it."""
+        return hmac.digest(self._session.encode(), b"forms", "sha256").hex()
+
     def has_session(self, connection: HTTPConnection) -> bool:
         """Return True if a request carries the cookie of this console."""
         return _equal(connection.cookies.get(COOKIE, ""), self._session)
@@ -84,7 +90,10 @@ class ConsoleAccess:
 
 
 class ConsoleGuard:
-    """ASGI middleware in front of all pages: checks Host and Origin, the session, and adds the headers."""
+    """ASGI middleware in front of all pages: checks Host and Origin, the session, and adds the headers.
+
+    Only forms change anything; they also need the token of the session, which is checked where they are read.
+    """
 
     def __init__(self, app: ASGIApp, access: ConsoleAccess, hosts: KnownHosts) -> None:
         self._app = app
@@ -113,8 +122,11 @@ class ConsoleGuard:
     def _refusal(self, scope: Scope) -> Response | None:
         if self._hosts.refused(scope["headers"]) is not None or _is_of_another_site(Headers(scope=scope)):
             return PlainTextResponse("This page is for the browser of this machine alone.", 403)
-        if scope["method"] not in ("GET", "HEAD"):
+        is_form = scope["method"] == "POST" and scope["path"].startswith(f"{self._access.root}/do/")
+        if scope["method"] not in ("GET", "HEAD") and not is_form:
             return PlainTextResponse("Use GET.", 405, {"Allow": "GET, HEAD"})
+        if is_form and not _is_own(Headers(scope=scope)):
+            return PlainTextResponse("This form is not of this page.", 403)
         connection = HTTPConnection(scope)
         path = scope["path"].rstrip("/")
         if path == ROOT:
@@ -130,6 +142,12 @@ class ConsoleGuard:
 def _is_of_another_site(headers: Headers) -> bool:
     """Return True for a request that a page of another site, or of another port, caused."""
     return headers.get("sec-fetch-site", "none") not in ("none", "same-origin")
+
+
+def _is_own(headers: Headers) -> bool:
+    """Return True if the page that sent a form is of this host and port, which all browsers tell."""
+    origin = read_origin(headers.get("origin", ""))
+    return origin is not None and read_origin(f"{origin[0]}://{headers['host']}") == origin
 
 
 def _equal(one: str, other: str) -> bool:

@@ -4,31 +4,36 @@ from __future__ import annotations
 
 import hashlib
 import json
+import secrets
 import time
 from collections.abc import AsyncIterator, Callable
 from dataclasses import asdict
 from importlib.resources import files
 from typing import Any
+from urllib.parse import parse_qsl, urlencode
 
 import anyio
 import anyio.to_thread
-from cachetools import TTLCache
+from cachetools import LRUCache, TTLCache
 from jinja2 import Environment, PackageLoader, StrictUndefined, Undefined
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.requests import Request
-from starlette.responses import HTMLResponse, JSONResponse, Response, StreamingResponse
+from starlette.responses import HTMLResponse, JSONResponse, RedirectResponse, Response, StreamingResponse
 from starlette.routing import Route
 
 from pml_gateway.activity.accesses import last_id
 from pml_gateway.config.servers import LOOPBACK_HOSTS
 from pml_gateway.console.access import ConsoleAccess, ConsoleGuard
+from pml_gateway.console.changes import CHANGES, ChangeRequest, MadeChange
+from pml_gateway.console.forms import BACK, HELD, SEEN, FormError, checked_fields, read_form
 from pml_gateway.console.pages import PAGES, PageRequest
 from pml_gateway.console.source import GatewaySource
 from pml_gateway.errors import GatewayError
 from pml_gateway.hosts import KnownHosts
 from pml_gateway.reports.token_costs import TokenReport
+from pml_gateway.setup.change import ChangedMeanwhileError
 from pml_gateway.text import counted, span
 from pml_gateway.types import JsonObject
 
@@ -40,6 +45,18 @@ COSTS_SECONDS = 60.0
 
 MAX_STREAMS = 20
 """Maximum number of open pages that follow the gateway; further ones show the state at which they were opened."""
+
+MAX_MADE = 50
+"""Changes whose outcome and undo are shown if their page is loaded again."""
+
+HELD_SECONDS = 600.0
+"""Seconds in which a change that was given secrets can be confirmed."""
+
+MAX_BACK = 2000
+"""Characters of the address of a page to return to."""
+
+MADE = "made"
+"""The parameter of a page that says which change led to it."""
 
 STATIC = {"console.css": "text/css", "console.js": "text/javascript", "icon.svg": "image/svg+xml"}
 
@@ -72,7 +89,9 @@ class Console:
             "milliseconds": _milliseconds,
         }
         self._templates.filters |= filters
-        self._templates.globals |= {"counted": counted, "root": access.root}
+        self._templates.globals |= {"counted": counted, "root": access.root, "form_token": access.form_token}
+        self._held: TTLCache[str, dict[str, str]] = TTLCache(MAX_MADE, HELD_SECONDS)
+        self._made: LRUCache[str, tuple[MadeChange, str]] = LRUCache(MAX_MADE)
 
     def app(self) -> Starlette:
         """Return the ASGI application, with the guard in front of it."""
@@ -80,6 +99,7 @@ class Console:
             Route("/", self._page, name="overview"),
             Route("/events", self._events),
             Route("/static/{name}", self._static),
+            Route("/do/{change}", self._change, methods=["POST"]),
             Route("/{page}.json", self._json),
             Route("/{page}", self._page),
         ]
@@ -99,7 +119,9 @@ class Console:
             shown = await self._shown(name, request)
         except GatewayError as error:
             return self._error(error, 502)
-        return self._rendered(f"{name}.html", shown | {"page": name, "query": dict(request.query_params)})
+        query = dict(request.query_params)
+        made = self._made.get(query.pop(MADE, ""))
+        return self._rendered(f"{name}.html", shown | {"page": name, "query": query, "made": made})
 
     async def _json(self, request: Request) -> Response:
         name = request.path_params["page"]
@@ -114,11 +136,64 @@ class Console:
     async def _shown(self, name: str, request: Request) -> JsonObject:
         return await PAGES[name](PageRequest(self._source, request.query_params, self._costs))
 
+    async def _change(self, request: Request) -> Response:
+        """Show what a form would change; make the change once the same is confirmed."""
+        name = request.path_params["change"]
+        if name not in CHANGES:
+            raise HTTPException(404)
+        change = CHANGES[name]
+        try:
+            form = await read_form(request, self._access.form_token)
+        except FormError as error:
+            return self._error(error, error.status)
+        shown: JsonObject = {"page": change.page, "query": {}, "name": name, "change": change, "given": form}
+        shown |= {
+            "back": _back(form.get(BACK, ""), change.page),
+            "error": None,
+            "plan": None,
+            "is_stale": False,
+            "held": "",
+        }
+        form |= self._held.pop(form.get(HELD, ""), {})
+        try:
+            asked = ChangeRequest(self._source, checked_fields(change.fields, form))
+            plan = await change.plan(asked)
+            if change.asks and not plan.made_already and form.get(SEEN) != plan.digest:
+                held = self._hold({name: form[name] for name, each in change.fields.items() if each.is_secret})
+                return self._rendered("change.html", shown | {"plan": plan, "is_stale": SEEN in form, "held": held})
+            made = MadeChange(plan.made_already) if plan.made_already else await plan.make()
+        except ChangedMeanwhileError as error:
+            return self._rendered("change.html", shown | {"error": error, "is_stale": True}, 409)
+        except GatewayError as error:
+            return self._rendered("change.html", shown | {"error": error}, 400)
+        id_ = secrets.token_urlsafe(8)
+        self._made[id_] = made, await self._undo_digest(made)
+        path, _, query = shown["back"].partition("?")
+        return RedirectResponse(f"{self._access.root}/{path}?{urlencode([*parse_qsl(query), (MADE, id_)])}", 303)
+
+    def _hold(self, secret_values: dict[str, str]) -> str:
+        """Keep what no page shows until a change is confirmed; return its id."""
+        if not secret_values:
+            return ""
+        id_ = secrets.token_urlsafe(16)
+        self._held[id_] = secret_values
+        return id_
+
+    async def _undo_digest(self, made: MadeChange) -> str:
+        """Return what is agreed to by asking for an undo right after a change, which then needs no question."""
+        if made.undo is None:
+            return ""
+        try:
+            return (await CHANGES[made.undo.change].plan(ChangeRequest(self._source, made.undo.values))).digest
+        except GatewayError:
+            return ""
+
     def _error(self, error: GatewayError, status: int) -> Response:
         return self._rendered("error.html", {"page": "", "error": error, "query": {}}, status)
 
     def _rendered(self, template: str, shown: JsonObject, status: int = 200) -> Response:
-        return HTMLResponse(self._templates.get_template(template).render(shown), status)
+        here = "?".join(filter(None, (shown["page"] or "overview", urlencode(shown["query"]))))
+        return HTMLResponse(self._templates.get_template(template).render({"made": None, "here": here} | shown), status)
 
     async def _static(self, request: Request) -> Response:
         name = request.path_params["name"]
@@ -154,6 +229,14 @@ class Console:
         except GatewayError as error:
             status = {"error": str(error)}
         return hashlib.sha256(json.dumps(_lasting(status), default=str).encode()).digest()
+
+
+def _back(given: str, otherwise: str) -> str:
+    """Return the page to return to, as a path with its query below the root."""
+    path, _, query = given.partition("?")
+    if path not in PAGES or len(given) > MAX_BACK:
+        return otherwise
+    return "?".join(filter(None, (path, urlencode(parse_qsl(query)))))
 
 
 def _lasting(value: Any) -> Any:

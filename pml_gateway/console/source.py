@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
 from pml_gateway.owner.operations import OfGateway
+from pml_gateway.paths import Paths
 from pml_gateway.types import JsonObject
 
 ResultT = TypeVar("ResultT")
@@ -18,6 +19,11 @@ class GatewaySource(Protocol):
     @property
     def identity(self) -> str:
         """Return the configuration file, by which activity is recorded."""
+        ...
+
+    @property
+    def paths(self) -> Paths:
+        """Return the paths of the gateway's files, which changes are written to."""
         ...
 
     @property

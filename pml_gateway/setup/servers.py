@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,7 @@ from pml_gateway.config.edits.edit import set_values
 from pml_gateway.config.edits.entries import SECTIONS, section_of, with_new_name, with_texts, without_entry
 from pml_gateway.config.edits.rename import Renaming
 from pml_gateway.config.layers import KeyPath
+from pml_gateway.config.load import load_user_settings
 from pml_gateway.config.problems import server_entry
 from pml_gateway.config.servers import UpstreamDefinition
 from pml_gateway.config.settings import SKILLS_SERVER, Settings
@@ -26,6 +27,7 @@ from pml_gateway.errors import ConfigurationError, UsageError
 from pml_gateway.paths import Paths
 from pml_gateway.policy.rules import GROUPS, rule_lists
 from pml_gateway.secrets.env_file import stored_variables
+from pml_gateway.setup.change import ConfigurationChange
 from pml_gateway.text import some_of, suggestion, words_of
 from pml_gateway.trust.pins import Pins, PinsFile
 
@@ -67,6 +69,44 @@ def planned_addition(
     return plan
 
 
+@dataclass(frozen=True, slots=True)
+class ServerAddition:
+    """Servers to add: the plan, the servers that they replace, and the change of the configuration."""
+
+    plan: ImportPlan
+    taken: Sequence[str]
+    change: ConfigurationChange
+
+
+def addition(
+    paths: Paths, file: ClientFile, folder: Path, *, later: Mapping[str, Any], replaces: bool
+) -> ServerAddition:
+    """Return the addition of the servers of a file, given in a folder.
+
+    Raises:
+        UsageError: a name is taken, or a server is the gateway itself.
+    """
+    settings = load_user_settings(paths)
+    surroundings = replace(Surroundings.here(folder), project=folder)
+    plan = planned_addition(file, settings, surroundings, later=later, replaces=replaces)
+    additions = plan.additions
+    taken = [name for name in additions if name in settings.servers]
+
+    def conclude() -> str:
+        replaced = removed_definitions(settings, taken)
+        RemovedServers(paths.removed_file).change(removed=replaced, added=additions.values())
+        return ""
+
+    change = ConfigurationChange(
+        paths,
+        lambda text: with_servers(text, additions, taken, paths.config_file),
+        plan.values,
+        plan.freed,
+        conclude=conclude,
+    )
+    return ServerAddition(plan, taken, change)
+
+
 def with_servers(text: str, additions: Mapping[str, Any], replaced: Collection[str], file: Path) -> str:
     """Return the configuration with servers added, some of them in the place of those of the same name.
 
@@ -102,6 +142,21 @@ def _entries(text: str, file: Path) -> dict[str, Any]:
     """Return the servers of a configuration file by name, whatever their section is called."""
     values = parse(text, "user", file).values
     return {name: entry for section in SECTIONS for name, entry in (values.get(section) or {}).items()}
+
+
+def removal(paths: Paths, settings: Settings, names: Sequence[str]) -> ConfigurationChange:
+    """Return the removal of servers, with what was accepted of them.
+
+    Raises:
+        UsageError: a server is not configured.
+    """
+    for name in names:
+        check_has_entry(settings, name)
+    return ConfigurationChange(
+        paths,
+        lambda text: without_servers(text, names, paths.config_file),
+        conclude=lambda: forget_servers(paths, settings, names),
+    )
 
 
 def removed_definitions(settings: Settings, names: Collection[str]) -> dict[str, dict[str, Any]]:
@@ -175,6 +230,18 @@ class SwitchedServer:
         if self.tool is not None:
             values = {"tools": {self.tool: values}}
         return set_values(text, {section: {self.server: values}}, file)
+
+
+def switching(paths: Paths, settings: Settings, named: Sequence[SwitchedServer], *, is_on: bool) -> ConfigurationChange:
+    """Return the change that enables or disables servers and tools, those alone that are not so already."""
+    concerned = [each for each in named if each.is_enabled(settings) is not is_on]
+
+    def switched(text: str) -> str:
+        for each in concerned:
+            text = each.switched(text, paths.config_file, is_on=is_on)
+        return text
+
+    return ConfigurationChange(paths, switched)
 
 
 def switched_servers(settings: Settings, names: Sequence[str], manifest: Manifest) -> list[SwitchedServer]:

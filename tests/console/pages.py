@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import httpx2
@@ -19,9 +20,12 @@ from pml_gateway.owner.alone import AloneProcess
 from pml_gateway.owner.answering import AskedOperation, answer_of
 from pml_gateway.owner.context import OperationContext
 from pml_gateway.owner.operations import OfGateway
+from pml_gateway.paths import Paths
 from tests.support.memory import paths_in
 from tests.support.scripted_server import ScriptedServer
 from tests.support.serving import Serving, serving
+
+NOTHING: Mapping[str, str] = MappingProxyType({})
 
 BASE = "http://127.0.0.1:7000"
 
@@ -37,6 +41,12 @@ class ServingSource:
     def identity(self) -> str:
         """Return the configuration that the gateway of the test records."""
         return "test"
+
+    @property
+    def paths(self) -> Paths:
+        """Return the paths of the gateway's files."""
+        paths: Paths = paths_in(self.folder)
+        return paths
 
     @property
     def activity_file(self) -> Path:
@@ -66,12 +76,66 @@ class ServingSource:
 
 
 @dataclass(frozen=True)
+class NothingRuns:
+    """The source of pages if no gateway runs."""
+
+    folder: Path
+    identity: str = "test"
+
+    @property
+    def paths(self) -> Paths:
+        """Return the paths of the gateway's files."""
+        paths: Paths = paths_in(self.folder)
+        return paths
+
+    @property
+    def activity_file(self) -> Path:
+        """Return the file of recorded activity."""
+        return self.paths.activity_file
+
+    async def status(self) -> dict[str, Any]:
+        """Return that nothing runs."""
+        return {"machine": None, "gateways": [], "errors": [], "servers": []}
+
+    async def approvals(self) -> list[dict[str, Any]]:
+        """Return that nothing waits."""
+        return []
+
+    async def ask(self, operation: OfGateway[Any], arguments: Mapping[str, Any], *, mode: str | None = None) -> Any:
+        """Refuse."""
+        raise GatewayError("no gateway runs")
+
+
+@dataclass(frozen=True)
+class Visitor:
+    """A client that has opened the link of a console, whatever the console shows."""
+
+    client: httpx2.AsyncClient
+    access: ConsoleAccess
+
+    async def do(
+        self, change: str, values: Mapping[str, str] = NOTHING, headers: Mapping[str, str] = NOTHING
+    ) -> httpx2.Response:
+        """Send a form of a page."""
+        return await self.client.post(
+            f"{self.access.root}/do/{change}",
+            data={"token": self.access.form_token} | dict(values),
+            headers={"Origin": BASE} | dict(headers),
+        )
+
+
+@dataclass(frozen=True)
 class Browser:
     """A client that has opened the link of a console."""
 
     client: httpx2.AsyncClient
-    root: str
+    access: ConsoleAccess
     served: Serving
+
+    @property
+    def root(self) -> str:
+        """Return the path of all pages."""
+        return self.access.root
 
     async def page(self, path: str, **options: Any) -> httpx2.Response:
         """Return the answer for a page below the root."""
@@ -92,4 +156,4 @@ async def console(folder: Path, upstreams: Mapping[str, ScriptedServer], **secti
         async with visitor(app) as client:
             opened = await client.get(access.new_link())
             assert opened.status_code == 303
-            yield Browser(client, access.root, served)
+            yield Browser(client, access, served)

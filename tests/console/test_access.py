@@ -1,39 +1,19 @@
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import httpx2
 import pytest
 
 from pml_gateway.console.access import COOKIE, LINK_SECONDS, ConsoleAccess
 from pml_gateway.console.app import Console
-from pml_gateway.errors import GatewayError
-from pml_gateway.owner.operations import OfGateway
-from tests.console.pages import BASE, visitor
+from tests.console.pages import BASE, NothingRuns, visitor
 
 pytestmark = pytest.mark.anyio
 
 
-class NothingRuns:
-    """The source of pages where no gateway runs."""
-
-    identity = "test"
-    activity_file = Path("no-such-file")
-
-    async def status(self) -> dict[str, Any]:
-        return {"machine": None, "gateways": [], "errors": [], "servers": []}
-
-    async def approvals(self) -> list[dict[str, Any]]:
-        return []
-
-    async def ask(self, operation: OfGateway[Any], arguments: Mapping[str, Any], *, mode: str | None = None) -> Any:
-        raise GatewayError("no gateway runs")
-
-
 def opened(access: ConsoleAccess) -> httpx2.AsyncClient:
-    return visitor(Console(NothingRuns(), access).app())
+    return visitor(Console(NothingRuns(Path("no-such-folder")), access).app())
 
 
 async def session(client: httpx2.AsyncClient, access: ConsoleAccess) -> dict[str, str]:
@@ -162,7 +142,7 @@ async def test_every_answer_forbids_frames_inline_scripts_and_other_hosts() -> N
             assert "unsafe" not in policy
             assert "http" not in policy
             assert headers["x-frame-options"] == "DENY"
-            assert headers["referrer-policy"] == "no-referrer"
+            assert headers["referrer-policy"] == "same-origin"
             assert headers["cache-control"] == "no-store"
             assert headers["x-content-type-options"] == "nosniff"
 
