@@ -26,7 +26,8 @@ from starlette.routing import Route
 from pml_gateway.activity.accesses import last_id
 from pml_gateway.config.servers import LOOPBACK_HOSTS
 from pml_gateway.console.access import ConsoleAccess, ConsoleGuard
-from pml_gateway.console.changes import CHANGES, ChangeRequest, MadeChange
+from pml_gateway.console.change import ChangeRequest, MadeChange
+from pml_gateway.console.changes import CHANGES
 from pml_gateway.console.forms import BACK, HELD, SEEN, FormError, checked_fields, read_form
 from pml_gateway.console.pages import PAGES, PageRequest
 from pml_gateway.console.source import GatewaySource
