@@ -1,4 +1,4 @@
-"""`pml keys`: keys of HTTP clients, made, listed and revoked; each is shown once."""
+"""`pml keys`: keys of HTTP clients and tokens of the owner, made, listed and revoked; each is shown once."""
 
 from __future__ import annotations
 
@@ -23,13 +23,14 @@ from pml_gateway.types import JsonObject
 keys_app = typer.Typer(name="keys", no_args_is_help=True)
 
 ClientArgument = Annotated[
-    str, typer.Argument(metavar="CLIENT", help="An entry of clients:.", autocompletion=client_names)
+    str | None, typer.Argument(metavar="[CLIENT]", help="An entry of clients:.", autocompletion=client_names)
 ]
+OWNER = "(the owner)"
 
 
 @keys_app.callback()
 def keys() -> None:
-    """Make, list and revoke keys of clients over HTTP. Only their hashes are kept, in ~/.pml/keys.json.
+    """Make, list and revoke keys of clients over HTTP, and tokens of yours. Only hashes are kept, in ~/.pml/keys.json.
 
     A client may have several, so that a key is replaced without a gap: add one, give it to the client, and revoke the
     old one. Running gateways follow within a second. A key in the configuration (clients.NAME.key) is not among them.
@@ -40,29 +41,39 @@ def keys() -> None:
 
 @keys_app.command("add")
 def add_key(
-    client: ClientArgument,
+    client: ClientArgument = None,
+    is_owners: Annotated[
+        bool, typer.Option("--owner", help="A token of yours instead, for approvals and the console over HTTP.")
+    ] = False,
     expires: Annotated[
         str | None, typer.Option("--expires", metavar="SPAN", help="When it ends: 12h, 90d, 52w. Never without it.")
     ] = None,
     config: ConfigOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Make a key for a client and print it, this one time.
+    """Make a key for a client, or a token for yourself, and print it, this one time.
 
     Example: pml keys add ci --expires 90d
     """
-    store = _store(config)
-    client_entry(Command(config).load().settings, client)
+    if (client is None) is not is_owners:
+        raise UsageError("it is not clear whose the key is", hint="pml keys add CLIENT, or --owner")
+    store = _store(config, of_owner=is_owners)
+    settings = Command(config).load().settings
+    if client is not None:
+        client_entry(settings, client)
     ends = None
     if expires is not None:
         ends = datetime.now(UTC) + timedelta(seconds=seconds_of(expires, "--expires"))
-    made = store.add(client, ends)
+    made = store.add(client or "", ends)
     if as_json:
         print_json({**_object(made.key_id, made.key, None), "key": made.text})
         return
     say(made.text)
-    note(f"the key {made.key_id} of {client}, {_end(made.key)}; it is not shown again")
-    note("the client sends it as: Authorization: Bearer KEY")
+    what, sender = ("your token", "you send") if is_owners else ("the key", f"{client} sends")
+    note(f"{what} {made.key_id}, {_end(made.key)}; it is not shown again")
+    note(f"{sender} it as: Authorization: Bearer {'TOKEN' if is_owners else 'KEY'}")
+    if is_owners:
+        note("whoever has it may approve calls: give it to no client")
 
 
 @keys_app.command("list")
@@ -78,11 +89,11 @@ def list_keys(
 
     Example: pml keys list
     """
-    settings, store = Command(config).load().settings, _store(config)
-    found = {key_id: key for key_id, key in store.all().items() if client in (None, key.client)}
+    settings = Command(config).load().settings
+    found = {key_id: key for key_id, key in _all(config).items() if client in (None, key.client)}
     if client is not None and not found:
         client_entry(settings, client)
-    uses = store.uses()
+    uses = _store(config).uses()
     if as_json:
         print_json({"keys": [_object(key_id, key, uses.get(key_id)) for key_id, key in found.items()]})
         return
@@ -104,6 +115,7 @@ def revoke_keys(
     client: Annotated[
         str | None, typer.Option("--client", metavar="NAME", help="All keys of a client.", autocompletion=client_names)
     ] = None,
+    is_owners: Annotated[bool, typer.Option("--owner", help="All tokens of yours.")] = False,
     yes: YesOption = False,
     config: ConfigOption = None,
     as_json: JsonOption = False,
@@ -113,40 +125,46 @@ def revoke_keys(
     Example: pml keys revoke 3f9a01c2 --yes
     """
     Command(config).load()
-    store = _store(config)
-    known = store.all()
-    if bool(key_ids) is (client is not None):
-        raise UsageError("it is not clear which to revoke", hint="pml keys revoke ID..., or --client NAME")
-    chosen = list(dict.fromkeys(key_ids or (key_id for key_id, key in known.items() if key.client == client)))
+    known = _all(config)
+    if [bool(key_ids), client is not None, is_owners].count(True) != 1:
+        raise UsageError("it is not clear which to revoke", hint="pml keys revoke ID..., --client NAME, or --owner")
+    whose = (is_owners, client or "")
+    chosen = list(dict.fromkeys(key_ids or (id_ for id_, key in known.items() if (key.is_owners, key.client) == whose)))
     for key_id in chosen:
         if key_id not in known:
             raise UsageError(f"there is no key {key_id[:40]!r}", hint="pml keys list has the ids")
-    shown = ", ".join(f"{key_id} of {known[key_id].client}" for key_id in chosen)
+    shown = ", ".join(f"{key_id} of {known[key_id].client or OWNER}" for key_id in chosen)
     asked = Consent(yes, as_json=as_json)
     is_wanted = bool(chosen) and asked.agrees(f"Revoke {shown}?")
     if is_wanted:
-        store.revoke(chosen)
+        for of_owner in {known[key_id].is_owners for key_id in chosen}:
+            _store(config, of_owner=of_owner).revoke([id_ for id_ in chosen if known[id_].is_owners is of_owner])
     if as_json:
         print_json({"keys": chosen, "revoked": is_wanted})
     elif is_wanted:
         note(f"revoked {counted(len(chosen), 'key')}: {shown}")
     elif not chosen:
-        note(f"{client} has no keys")
+        note(f"{client or OWNER} has no keys")
     elif asked.is_interactive:
         note("nothing was revoked")
     if chosen:
         asked.refuse_if_impossible(done="revoked", remedy="--yes to revoke it")
 
 
-def _store(config: Path | None) -> KeyStore:
+def _store(config: Path | None, *, of_owner: bool = False) -> KeyStore:
     command = Command(config)
-    return KeyStore(command.paths, command.identity)
+    return KeyStore(command.paths, command.identity, of_owner=of_owner)
+
+
+def _all(config: Path | None) -> dict[str, ClientKey]:
+    """Return the keys of clients and the owner's tokens by id."""
+    return {**_store(config).all(), **_store(config, of_owner=True).all()}
 
 
 def _object(key_id: str, key: ClientKey, used: datetime | None) -> JsonObject:
     return {
         "id": key_id,
-        "client": key.client,
+        "client": None if key.is_owners else key.client,
         "created_at": key.created_at.isoformat(),
         "expires_at": key.expires_at.isoformat() if key.expires_at else None,
         "expired": key.has_expired(datetime.now(UTC)),
@@ -155,6 +173,8 @@ def _object(key_id: str, key: ClientKey, used: datetime | None) -> JsonObject:
 
 
 def _owner(key: ClientKey, clients: Mapping[str, object]) -> str:
+    if key.is_owners:
+        return OWNER
     return key.client if key.client in clients else f"{key.client} (not in the configuration)"
 
 

@@ -129,7 +129,7 @@ async def _serve_once_started(command: Command, sets: tuple[str, ...], starting:
     # The server stack takes 0.7 s to import, which `pml --help` and `pml config` never need.
     from pml_gateway.gateway.request import CONNECTION, LocalConnection
     from pml_gateway.local.advice import set_up_logs
-    from pml_gateway.owner.alone import open_alone
+    from pml_gateway.owner.alone import AloneProcess, open_alone
     from pml_gateway.policy.principal import LOCAL
     from pml_gateway.serve.runtime import TURN_SECONDS, open_runtime
     from pml_gateway.serve.signals import first_signal
@@ -185,11 +185,13 @@ async def _serve_once_started(command: Command, sets: tuple[str, ...], starting:
         if loaded.settings.http.metrics:
             note(f"metrics at {url.removesuffix('/mcp')}/metrics")
 
+    from pml_gateway.owner.over_http import owner_apps
     from pml_gateway.serve.http.server import serve_http
 
+    apps = owner_apps(lambda runtime: AloneProcess(runtime, command.identity, local))
     # Entered before all that takes time to end.
     async with first_signal() as signalled:
-        await serve_http(opener, loaded.settings.http, announce, signalled)
+        await serve_http(opener, loaded.settings.http, announce, signalled, apps)
 
 
 async def _settle(starting: ExitStack, gateway: Gateway) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 import anyio
@@ -18,6 +19,9 @@ from pml_gateway.local.advice import advise
 from pml_gateway.local.attachment import Attachment
 from pml_gateway.log import get_logger
 from pml_gateway.serve.runtime import Runtime, open_runtime
+
+if TYPE_CHECKING:
+    from pml_gateway.owner.process import ServingProcess
 
 logger = get_logger(__name__)
 
@@ -42,15 +46,15 @@ class HttpListener:
         """Return the number of open sessions and recent clients without one; None if nothing listens."""
         return None if self.url is None else sum(each.presence.count_clients() for each in self.runtimes)
 
-    async def begin(self, owner: Attachment, host: str | None, port: int | None) -> str:
-        """Listen and return the URL; if this process listens already, return that URL.
+    async def begin(self, process: ServingProcess, owner: Attachment, host: str | None, port: int | None) -> str:
+        """Listen for a process and return the URL; if it listens already, return that URL.
 
         Raises:
             GatewayError: the configuration cannot be served over HTTP or at this address, or it is served at another.
         """
         async with self._turns:
             if self.url is None:
-                self.url = await self._begun(owner, {"http.host": host, "http.port": port})
+                self.url = await self._begun(process, owner, {"http.host": host, "http.port": port})
             elif not _is_at(self.url, host, port):
                 wanted = " ".join(filter(None, (host, f"port {port}" if port else "")))
                 raise GatewayError(
@@ -59,8 +63,9 @@ class HttpListener:
                 )
             return self.url
 
-    async def _begun(self, owner: Attachment, given: dict[str, str | int | None]) -> str:
-        # This import takes 70 ms, and most gateways never need it.
+    async def _begun(self, process: ServingProcess, owner: Attachment, given: dict[str, str | int | None]) -> str:
+        # These imports take 70 ms, and most gateways never need them.
+        from pml_gateway.owner.over_http import owner_apps
         from pml_gateway.serve.http.server import check_http, serve_http
 
         overrides = {key: value for key, value in given.items() if value is not None}
@@ -102,7 +107,7 @@ class HttpListener:
         async def serve() -> None:
             try:
                 with given_up:
-                    await serve_http(opened, loaded.settings.http, announce, self._stop)
+                    await serve_http(opened, loaded.settings.http, announce, self._stop, owner_apps(lambda _: process))
             # A failure of HTTP must not end the clients of bridges.
             except Exception as raised:
                 error = innermost(raised)

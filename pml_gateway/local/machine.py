@@ -207,7 +207,7 @@ class Machine(ServingProcess):
             attachment = Attachment.read(json.dumps(owner).encode())
         except ValueError as error:
             raise UsageError(str(error)) from None
-        url = await self._listening.begin(attachment, host, port)
+        url = await self._listening.begin(self, attachment, host, port)
         # A port that the system chose is kept: clients have the URL.
         self._life.http = {"owner": owner, "host": host, "port": urlsplit(url).port}
         await self.keep()

@@ -1,4 +1,4 @@
-"""Stored keys of clients: several for each, made here and kept as hashes, until they expire or are revoked."""
+"""Stored keys of clients, and the owner's tokens: made here and kept as hashes, until they expire or are revoked."""
 
 from __future__ import annotations
 
@@ -19,6 +19,9 @@ from pml_gateway.storage.documents import Document, model_document
 KEY_PREFIX = "pml_"
 """How keys begin, so that people and programs that look for secrets know one."""
 
+TOKEN_PREFIX = f"{KEY_PREFIX}owner_"
+"""How the owner's tokens begin, so that nobody gives one to a client by mistake."""
+
 KEY_BYTES = 32
 """Random bytes of a key: nobody can try them all, however fast its hash is."""
 
@@ -30,11 +33,15 @@ ENDS_SOON_DAYS = 14
 
 
 class ClientKey(BaseModel):
-    """One key: its client, the configuration that has this client, and its hash."""
+    """One key: its client, the configuration that has this client, and its hash.
+
+    A token of the owner has no client.
+    """
 
     model_config = ConfigDict(frozen=True)
 
     client: str
+    is_owners: bool = False
     config: str
     sha256: str = Field(pattern=r"^[0-9a-f]{64}$")
     created_at: datetime
@@ -69,11 +76,15 @@ class MadeKey:
 
 
 class KeyStore:
-    """The keys of one configuration's clients. Every method blocks."""
+    """The keys of one configuration's clients, or the tokens of its owner. Every method blocks.
 
-    def __init__(self, paths: Paths, identity: str) -> None:
+    Neither store sees what the other one has: a key of a client is never a token of the owner, nor the other way round.
+    """
+
+    def __init__(self, paths: Paths, identity: str, *, of_owner: bool = False) -> None:
         """`identity` is that of the configuration; keys of others are not seen."""
         self._identity = identity
+        self._of_owner = of_owner
         self._document: Document[_Keys] = model_document(kinds.CLIENT_KEYS, paths.keys_file, _Keys)
         self._uses: Document[_KeyUses] = model_document(kinds.KEY_USES, paths.key_uses_file, _KeyUses)
 
@@ -98,16 +109,17 @@ class KeyStore:
         """Return when each key was last used, as gateways wrote it down, at most a minute late."""
         return self._uses.read().uses
 
-    def add(self, client: str, expires_at: datetime | None = None) -> MadeKey:
-        """Make a key.
+    def add(self, client: str = "", expires_at: datetime | None = None) -> MadeKey:
+        """Make a key of a client, or a token of the owner, who has no name.
 
         Raises:
             ConfigurationError: there are too many, the file is damaged, or it cannot be written.
         """
-        text = KEY_PREFIX + secrets.token_urlsafe(KEY_BYTES)
+        text = (TOKEN_PREFIX if self._of_owner else KEY_PREFIX) + secrets.token_urlsafe(KEY_BYTES)
         key_id = secrets.token_hex(4)
         made = ClientKey(
             client=client,
+            is_owners=self._of_owner,
             config=self._identity,
             sha256=digest(text).hex(),
             created_at=datetime.now(UTC),
@@ -163,7 +175,11 @@ class KeyStore:
         self._uses.change(merged)
 
     def _own(self, content: _Keys) -> dict[str, ClientKey]:
-        return {key_id: key for key_id, key in content.keys.items() if key.config == self._identity}
+        return {
+            key_id: key
+            for key_id, key in content.keys.items()
+            if key.config == self._identity and key.is_owners is self._of_owner
+        }
 
     def _required(self) -> _Keys:
         return self._document.require("move it away, and make new keys with: pml keys add CLIENT")

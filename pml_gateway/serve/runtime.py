@@ -59,6 +59,7 @@ class Runtime:
     server: GatewayServer
     presence: Presence
     keys: KeyStore
+    owner_tokens: KeyStore
     reload: Callable[[], Awaitable[str | None]]
     """Loads the configuration and serves by it; returns the problem of a broken one."""
     metrics: PrometheusMetrics | None = None
@@ -135,7 +136,8 @@ async def open_runtime(
             tasks.start_soon(on_open, gateway)
         presence = Presence("http" if local is None else "stdio")
         reloading = partial(reload, gateway, load)
-        yield Runtime(gateway, caller, server, presence, KeyStore(paths, identity), reloading, watching.prometheus)
+        keys, tokens = KeyStore(paths, identity), KeyStore(paths, identity, of_owner=True)
+        yield Runtime(gateway, caller, server, presence, keys, tokens, reloading, watching.prometheus)
         tasks.cancel_scope.cancel()
 
 

@@ -28,9 +28,9 @@ def listed() -> list[dict[str, Any]]:
     return keys
 
 
-def store() -> KeyStore:
+def store(*, of_owner: bool = False) -> KeyStore:
     paths = Paths.from_environ()
-    return KeyStore(paths, paths.identity(None))
+    return KeyStore(paths, paths.identity(None), of_owner=of_owner)
 
 
 def test_a_key_is_printed_alone_and_never_again() -> None:
@@ -94,6 +94,29 @@ def test_doctor_names_keys_that_end_and_clients_without_one() -> None:
     assert f"the key {stray} is of a client that is not configured" in found
     assert "clients.dev" in found and "has no key" in found
     assert fine not in found
+
+
+def test_a_token_of_the_owner_is_made_listed_and_revoked_as_a_key_of_no_client() -> None:
+    made = pml("keys", "add", "--owner")
+    [token] = made.stdout.split()
+    assert token.startswith("pml_owner_") and len(token) == 53
+    assert "give it to no client" in " ".join(made.stderr.split())
+    key_id = store().add("ci").key_id
+    assert token not in Paths.from_environ().keys_file.read_text(encoding="utf-8")
+    assert "(the owner)" in pml("keys", "list").stdout
+    [owners] = [each["id"] for each in listed() if each["client"] is None]
+    assert (list(store().all()), list(store(of_owner=True).all())) == ([key_id], [owners])
+    second = store(of_owner=True).add(expires_at=datetime.now(UTC) - timedelta(days=1)).key_id
+    assert f"your token {second} has expired" in " ".join(pml("doctor", code=1).output.split())
+    pml("keys", "revoke", key_id, second, "--yes")
+    assert [each["id"] for each in listed()] == [owners]
+    pml("keys", "revoke", "--owner", "--yes")
+    assert listed() == []
+
+
+@pytest.mark.parametrize("words", [("add",), ("add", "ci", "--owner"), ("revoke", "--owner", "--client", "ci")])
+def test_it_must_be_clear_whose_key_is_meant(words: tuple[str, ...]) -> None:
+    assert "it is not clear" in pml("keys", *words, code=2).stderr
 
 
 def test_a_damaged_file_is_said_with_its_remedy() -> None:

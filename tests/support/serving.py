@@ -16,7 +16,8 @@ from pml_gateway.config.load import LoadedSettings
 from pml_gateway.config.settings import HttpSettings, Settings
 from pml_gateway.gateway.gateway import Gateway
 from pml_gateway.mcp.transport import OpenStreams
-from pml_gateway.owner.alone import open_alone
+from pml_gateway.owner.alone import AloneProcess, open_alone
+from pml_gateway.owner.over_http import owner_apps
 from pml_gateway.serve.http.server import serve_http
 from pml_gateway.serve.runtime import Runtime, open_runtime
 from tests.support.memory import MemoryStreams, paths_in, settings_for
@@ -105,7 +106,8 @@ async def serving(
     http = given.http.model_copy(update={"port": 0})
     assert isinstance(http, HttpSettings)
     async with anyio.create_task_group() as tasks:
-        tasks.start_soon(partial(serve_http, opener, http, on_listening, stop))
+        apps = owner_apps(lambda runtime: AloneProcess(runtime, "test", None))
+        tasks.start_soon(partial(serve_http, opener, http, on_listening, stop, apps))
         with anyio.fail_after(LIMIT):
             await listening.wait()
         try:

@@ -122,10 +122,10 @@ def switched_off(case: SettingsCase) -> Iterator[Finding]:
 
 
 def keys_of_clients(case: LoadedCase) -> Iterator[Finding]:
-    """Find clients without a key, and stored keys that have expired, end soon, or are of no client."""
+    """Find clients without a key, and stored keys and tokens that have expired, end soon, or are of no client."""
     settings, store, now = case.settings, KeyStore(case.paths, case.identity), datetime.now(UTC)
     try:
-        stored = store.all()
+        stored, tokens = store.all(), KeyStore(case.paths, case.identity, of_owner=True).all()
     except ConfigurationError as error:
         yield Finding(Area.CONFIGURATION, Severity.ERROR, "keys", error.message, error.hint)
         return
@@ -140,6 +140,11 @@ def keys_of_clients(case: LoadedCase) -> Iterator[Finding]:
         elif key.has_expired(now + timedelta(days=ENDS_SOON_DAYS)) and key.expires_at is not None:
             what = f"the key {key_id} ends in {span((key.expires_at - now).total_seconds())}"
             yield warning(subject, what, f"{again}, give the client the new one, and pml keys revoke {key_id}")
+    for key_id, token in tokens.items():
+        if token.expires_at is not None and token.has_expired(now + timedelta(days=ENDS_SOON_DAYS)):
+            left = (token.expires_at - now).total_seconds()
+            what = f"your token {key_id} {f'ends in {span(left)}' if left > 0 else 'has expired'}"
+            yield warning("keys", what, f"pml keys add --owner, and pml keys revoke {key_id}")
     having = {key.client for key in stored.values() if not key.has_expired(now)}
     for name, entry in settings.clients.items():
         if entry.key is None and name not in having:

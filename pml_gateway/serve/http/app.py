@@ -1,4 +1,4 @@
-"""The gateway over HTTP: `/mcp`, `/mcp/{mode}`, `/healthz`, `/readyz`, `/metrics`, guarded and shut down in order."""
+"""The gateway over HTTP: `/mcp`, `/mcp/{mode}`, `/healthz`, `/readyz`, `/metrics`, the owner's paths, all guarded."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import anyio
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 from starlette.requests import ClientDisconnect
 from starlette.responses import JSONResponse, PlainTextResponse, Response
-from starlette.types import Message, Receive, Scope, Send
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from pml_gateway.config.servers import LOOPBACK_HOSTS
 from pml_gateway.config.settings import HttpSettings
@@ -22,6 +22,7 @@ from pml_gateway.gateway.state import GatewayState
 from pml_gateway.hosts import KnownHosts
 from pml_gateway.log import get_logger
 from pml_gateway.policy.authentication import Authenticator, ClientChallenge
+from pml_gateway.policy.owner_tokens import OwnerTokens
 from pml_gateway.policy.principal import ANONYMOUS, OWNER, Principal, configured
 from pml_gateway.policy.refusals import metrics_key
 from pml_gateway.quotas import Visitors
@@ -88,11 +89,20 @@ class HttpRoute:
     methods: tuple[str, ...] = ()
 
 
+OwnerApps = Callable[[Runtime, OwnerTokens, KnownHosts], Mapping[str, ASGIApp]]
+"""Makes the applications for the owner, by the paths that they and all below are served at; each knows who may ask."""
+
+
 class HttpApp:
     """The ASGI application of one runtime."""
 
     def __init__(
-        self, runtime: Runtime, manager: ResumableSessions, settings: HttpSettings, limits: ConnectionLimits
+        self,
+        runtime: Runtime,
+        manager: ResumableSessions,
+        settings: HttpSettings,
+        limits: ConnectionLimits,
+        owner_apps: OwnerApps | None = None,
     ) -> None:
         self._runtime = runtime
         self._manager = manager
@@ -116,6 +126,8 @@ class HttpApp:
             **{f"{ENDPOINT}/{mode}": HttpRoute(Asker.CLIENT, partial(self._mcp, mode=mode)) for mode in ExposureMode},
             **self._metrics_route(runtime),
         }
+        tokens = OwnerTokens(runtime.owner_tokens, self.keys.note_use)
+        self._owner_apps = owner_apps(runtime, tokens, self._known_hosts) if owner_apps is not None else {}
         runtime.gateway.current.on_swap(self._follow_clients)
 
     def _metrics_route(self, runtime: Runtime) -> dict[str, HttpRoute]:
@@ -159,6 +171,10 @@ class HttpApp:
             return await route.answer(exchange, ANONYMOUS)
         if (refusal := self._refusal(exchange.scope)) is not None:
             return refusal
+        for prefix, app in self._owner_apps.items():
+            if path == prefix or path.startswith(f"{prefix}/"):
+                await app(exchange.scope, _whole(exchange.receive), exchange.send)
+                return None
         if route is None:
             return _not_found(path)
         if route.methods and exchange.scope["method"] not in route.methods:

@@ -46,9 +46,13 @@ class ServedKeys:
         self._follow()
         identified = self.authenticator.identify(authorization, address, session_id)
         if isinstance(identified, Principal) and identified.key_id:
-            self._uses[identified.key_id] = datetime.now(UTC)
+            self.note_use(identified.key_id)
             self._let_in.add(identified.key_id)
         return identified
+
+    def note_use(self, key_id: str) -> None:
+        """Remember when a key was used, until that is written."""
+        self._uses[key_id] = datetime.now(UTC)
 
     async def run(self, end: EndKeys) -> None:
         """Follow the file, and end what came with keys that were revoked or have expired."""

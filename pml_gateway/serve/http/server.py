@@ -14,7 +14,7 @@ import uvicorn
 from pml_gateway.config.settings import HttpSettings, Settings
 from pml_gateway.errors import ConfigurationError, GatewayError
 from pml_gateway.policy.refusals import refusals
-from pml_gateway.serve.http.app import ENDPOINT, HttpApp
+from pml_gateway.serve.http.app import ENDPOINT, HttpApp, OwnerApps
 from pml_gateway.serve.http.resumption import ResumableSessions
 from pml_gateway.serve.limits.connections import ConnectionLimits
 from pml_gateway.serve.limits.descriptors import connections_within, raise_limit
@@ -71,20 +71,26 @@ class _Server(uvicorn.Server):
 
 
 @asynccontextmanager
-async def open_app(runtime: Runtime, settings: HttpSettings, limits: ConnectionLimits) -> AsyncIterator[HttpApp]:
+async def open_app(
+    runtime: Runtime, settings: HttpSettings, limits: ConnectionLimits, owner_apps: OwnerApps | None = None
+) -> AsyncIterator[HttpApp]:
     """Open the application with its session manager; sessions end with this context."""
     manager = ResumableSessions(
         runtime.server, idle_seconds=settings.session_idle_seconds, max_body_bytes=settings.max_body_bytes
     )
     async with manager.run(), anyio.create_task_group() as tasks:
-        app = HttpApp(runtime, manager, settings, limits)
+        app = HttpApp(runtime, manager, settings, limits, owner_apps)
         tasks.start_soon(app.keys.run, app.end_keys)
         yield app
         tasks.cancel_scope.cancel()
 
 
 async def serve_http(
-    open_runtime: OpenRuntime, settings: HttpSettings, on_listening: OnListening, stop: anyio.Event
+    open_runtime: OpenRuntime,
+    settings: HttpSettings,
+    on_listening: OnListening,
+    stop: anyio.Event,
+    owner_apps: OwnerApps | None = None,
 ) -> None:
     """Serve until `stop`; `on_listening` gets the endpoint's URL once it answers."""
     listener = _bind(settings)
@@ -92,7 +98,7 @@ async def serve_http(
     shown = f"[{host}]" if ":" in host else host
     limits = ConnectionLimits(settings, connections_within(raise_limit(), settings.max_connections))
     with listener:
-        async with open_runtime() as runtime, open_app(runtime, settings, limits) as app:
+        async with open_runtime() as runtime, open_app(runtime, settings, limits, owner_apps) as app:
             runtime.presence.transport = "http"
             runtime.presence.url = f"http://{shown}:{port}{ENDPOINT}"
             announce = partial(on_listening, runtime.presence.url)
