@@ -65,7 +65,7 @@ class AuditFile:
 
     def _opened(self) -> int:
         """Return the descriptor of the file that has the name now, after rotating one that is full."""
-        if self._descriptor is not None and not is_named(self._descriptor, self._path):
+        if self._descriptor is not None and (self._path.is_symlink() or not is_named(self._descriptor, self._path)):
             self._let_go()
         if self._descriptor is not None and os.fstat(self._descriptor).st_size >= self._max_bytes:
             self._rotate(self._descriptor)
@@ -81,6 +81,8 @@ class AuditFile:
         descriptor = os.open(self._path, flags, OWNER_ONLY)
         try:
             status = os.fstat(descriptor)
+            if not stat.S_ISREG(status.st_mode):
+                raise OSError("it is not a regular file")
             if stat.S_IMODE(status.st_mode) != OWNER_ONLY:
                 self._path.chmod(OWNER_ONLY)
             size = status.st_size

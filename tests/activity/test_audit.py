@@ -184,3 +184,60 @@ def test_a_place_that_is_no_file_is_refused_without_waiting(tmp_path: Path) -> N
     subprocess.run(["mkfifo", str(tmp_path / "audit.jsonl")], check=True)
     with pytest.raises(OSError):
         AuditFile(tmp_path / "audit.jsonl").append([line_of({})])
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no such device")
+def test_a_device_is_no_audit_and_keeps_its_mode(tmp_path: Path) -> None:
+    before = Path("/dev/full").stat().st_mode
+    with pytest.raises(OSError, match="not a regular file"):
+        AuditFile(Path("/dev/full")).append([line_of({})])
+    assert Path("/dev/full").stat().st_mode == before
+
+
+@pytest.mark.parametrize("target", ["the same file", "another file", "nothing"])
+def test_a_link_that_takes_the_place_of_the_file_is_not_written_to(target: str, tmp_path: Path) -> None:
+    path, moved = tmp_path / "audit.jsonl", tmp_path / "moved"
+    file = AuditFile(path)
+    file.append([line_of({"number": 0})])
+    path.rename(moved)
+    if target == "another file":
+        moved = tmp_path / "other"
+        moved.write_bytes(b"")
+    before = moved.read_bytes()
+    path.symlink_to(moved if target != "nothing" else tmp_path / "nothing")
+    with pytest.raises(OSError):
+        file.append([line_of({"number": 1})])
+    assert moved.read_bytes() == before and not (tmp_path / "nothing").exists()
+    path.unlink()
+    file.append([line_of({"number": 2})])
+    file.close()
+    assert records(path) == [{"number": 2}]
+
+
+FULL = """
+import resource
+import sys
+from pathlib import Path
+from pml_gateway.activity.audit import AuditFile, line_of
+limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+file = AuditFile(Path(sys.argv[1]))
+file.append([line_of({"number": 0})])
+resource.setrlimit(resource.RLIMIT_FSIZE, (20, limits[1]))
+waiting = [line_of({"number": 1})]
+for _ in range(2):
+    try:
+        file.append(waiting)
+        sys.exit("it was written")
+    except OSError:
+        pass
+resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+file.append(waiting)
+"""
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="there are no limits of files")
+def test_on_a_full_disk_a_line_is_refused_and_written_whole_once_there_is_room(tmp_path: Path) -> None:
+    path = tmp_path / "audit.jsonl"
+    subprocess.run([sys.executable, "-c", FULL, str(path)], env=environment(tmp_path), check=True, timeout=60)
+    lines = path.read_bytes().split(b"\n")
+    assert [line for line in lines if line[-1:] == b"}"] == [b'{"number": 0}', b'{"number": 1}']
