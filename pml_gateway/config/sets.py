@@ -18,10 +18,10 @@ MAX_SHOWN = 60
 
 def named_sets(option: str | None, environ: Mapping[str, str]) -> tuple[str, ...]:
     """Return the names of the sets that a client over stdio is started with."""
-    given = (environ.get(VARIABLE) or None) if option is None else option
+    given = environ.get(VARIABLE) if option is None else option
     if given is None:
         return ()
-    # An empty option, as of an unset variable, must not give everything. No set has an empty name: it is refused.
+    # An empty name, as of a variable that is not set, must not give everything. No set has it: it is refused.
     return tuple(dict.fromkeys(name for each in given.split(",") if (name := each.strip()))) or (given,)
 
 

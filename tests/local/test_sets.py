@@ -58,6 +58,14 @@ async def test_a_set_that_there_is_not_is_an_error_at_the_start(tmp_path: Path, 
         assert f"no set {name!r}" in refused["message"] and refused["exit"] == 2
 
 
+@pytest.mark.parametrize("variable", ["", " ", "cod", "Code", "code\u200b", "*"])
+async def test_a_variable_that_names_no_set_gives_nothing(tmp_path: Path, variable: str) -> None:
+    async with opened(tmp_path) as machine:
+        attaching = machine.attached("one", introduced=False, environ={"PML_SET": variable})
+        async with attaching as client:
+            assert (await client.notice("refused"))["refused"]["message"].startswith("--set or PML_SET: no set ")
+
+
 async def test_an_edit_of_a_set_holds_for_clients_that_are_attached(tmp_path: Path) -> None:
     async with opened(tmp_path) as machine, machine.attached("one", set="code") as client:
         assert await client.tools() == ["git__commit", "git__log"]
