@@ -100,9 +100,6 @@ class CallLimits:
     async def __call__(self, attempt: Attempt) -> Decision:
         """Refuse a call for which a limit has no room; count it otherwise."""
         limits = list(_limits_of(attempt))
-        if attempt.context.options.input_responses is not None:
-            # The client brings the answers that the first call asked for, which is no loop.
-            limits = [each for each in limits if each.kind is not LimitKind.SAME_CALL]
         if not limits:
             return None
         for limit in limits:
@@ -208,7 +205,11 @@ def _configured(limits: Limits) -> Iterator[tuple[LimitKind, int, float]]:
 def _allowance(limit: AppliedLimit, attempt: Attempt) -> Allowance:
     quota_key, key = attempt.context.scope.client.quota_key, (*limit.subject, limit.kind)
     if limit.kind is LimitKind.SAME_CALL:
-        same = fingerprint(f"{attempt.method} {attempt.server} {attempt.target}", attempt.sent_arguments)
+        options, given = attempt.context.options, attempt.sent_arguments
+        if options.input_responses or options.request_state:
+            # A client that brings the answers which a call asked for does not repeat that call.
+            given = {"given": given, "answers": options.input_responses, "state": options.request_state}
+        same = fingerprint(f"{attempt.method} {attempt.server} {attempt.target}", given)
         key = (*key, f"{limit.seconds:g}", quota_key, same)
     amount = 0 if limit.kind is LimitKind.TOKENS else 1
     return Allowance(key, limit.most, limit.seconds, quota_key, amount)

@@ -294,6 +294,16 @@ async def test_a_race_for_the_last_call_has_one_winner(tmp_path: Path) -> None:
     assert sorted(got) == ["OK"] * 5 + ["RATE_LIMITED"] * 15 and len(server.calls) == 5
 
 
+async def test_a_loop_is_one_also_with_answers_that_no_call_asked_for(tmp_path: Path) -> None:
+    guard = {"same_call": {"times": 2, "seconds": 60}}
+    answers = {"who": {"action": "accept", "content": {}}}
+    for given in ({}, answers):
+        async with limited(tmp_path, limits=guard) as served:
+            params = {"name": "up__look", "arguments": {}, "inputResponses": given}
+            got = [code(await served.result("tools/call", params, key=ADA)) for _ in range(3)]
+            assert got == ["OK", "OK", "RATE_LIMITED"]
+
+
 async def test_an_answer_to_a_question_of_a_call_is_no_loop(tmp_path: Path) -> None:
     question = {
         "method": "elicitation/create",
