@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -28,11 +27,14 @@ from pml_gateway.gateway.call import Attempt
 from pml_gateway.gateway.decisions import CallRefusal, Decision
 from pml_gateway.policy.call_rules import Action, CallRule, CallRules
 from pml_gateway.policy.principal import Principal
+from pml_gateway.text import escaped_json
 from pml_gateway.types import JsonObject
 from pml_gateway.workflow.composite import COMPOSITES
 from pml_gateway.workflow.expressions import Expression, is_true
 
 ELICIT = "elicitation/create"
+
+NO_FIT = "the arguments do not fit the tool's schema"
 
 MAX_SHOWN = 1500
 """Characters of arguments in a question to a client; the owner is asked about larger ones, which shows them whole."""
@@ -40,11 +42,15 @@ MAX_SHOWN = 1500
 
 @dataclass(frozen=True, slots=True)
 class CallVerdict:
-    """The decision about a call, the rule behind it, and the fault of its condition; no rule means no match."""
+    """The decision about a call, the rule behind it, and the fault of its condition; no rule means no match.
+
+    `detail` may have values of the arguments, which records must not have.
+    """
 
     action: Action
     rule: CallRule | None = None
     fault: str = ""
+    detail: str = ""
 
     @property
     def answered_by(self) -> Literal["owner", "client"]:
@@ -67,7 +73,7 @@ async def verdict(rules: CallRules, tool: CatalogTool, client: Principal, argume
         try:
             # A server may read "5" as the number that its schema asks for, and a condition does not.
             if problems := await argument_problems(tool, arguments):
-                return CallVerdict("ask", rule, f"the arguments do not fit the tool's schema: {problems[0]['message']}")
+                return CallVerdict("ask", rule, NO_FIT, problems[0]["message"])
             if is_true(await condition(rule.where).evaluate({}, arguments, optional=True)):
                 return CallVerdict(rule.action, rule)
         except GatewayError as error:
@@ -262,7 +268,7 @@ async def _ask_client(attempt: Attempt) -> bool | None:
     """Return the answer of the client's user; None if the client cannot be asked now."""
     options = attempt.context.options
     audience, settings = options.audience, _settings(attempt)
-    arguments = json.dumps(attempt.sent_arguments, ensure_ascii=False)
+    arguments = escaped_json(attempt.sent_arguments)
     params: JsonObject = {
         "message": f"Call {attempt.target} with {arguments}?",
         "requestedSchema": {"type": "object", "properties": {}},

@@ -81,7 +81,8 @@ def _compiled(name: str, settings: RuleSettings, ownership: Ownership) -> CallRu
     tools: ToolPatterns | ToolGrants | None = None
     if named is not None:
         # A server must not be able to name a tool so that it is allowed.
-        tools = compile_grants(named, ownership) if action == "allow" else compile_patterns(named)
+        allowing = action == "allow"
+        tools = compile_grants(named, ownership) if allowing else compile_patterns(named, ownership.ids)
     return CallRule(name, action, settings.answered_by, settings.match.where, tools, settings)
 
 

@@ -22,7 +22,7 @@ from pml_gateway.trust.pins import ServerPins
 
 MAX_NAMED = 3
 
-_FOR_TOOLS_ONLY = ("gateway.hybrid.", GROUPS)
+_FOR_TOOLS_ONLY = ("gateway.hybrid.", GROUPS, "rules.")
 """Lists that say nothing of prompts and resources; the others hold for them too."""
 
 

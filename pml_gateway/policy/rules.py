@@ -145,3 +145,5 @@ def rule_lists(settings: Settings) -> Iterator[RuleList]:
     for name, client in settings.clients.items():
         yield RuleList(f"clients.{name}.allow", client.allow or (), True)
         yield RuleList(f"clients.{name}.deny", client.deny, False)
+    for position, rule in enumerate(settings.rules):
+        yield RuleList(f"rules.{position}.match.tool", rule.match.tool or (), rule.do == "allow")

@@ -335,4 +335,9 @@ def renamed(text: str, renaming: Renaming, file: Path) -> str:
 def newly_given(settings: Settings, renaming: Renaming) -> list[str]:
     """Return the rules that give something of the server by its new name alone."""
     lists = (each for each in rule_lists(settings) if each.grants and not each.key.startswith(GROUPS))
-    return [f"{each.key}: {entry!r}" for each in lists for entry in each.entries if renaming.opens(entry)]
+    given = [f"{each.key}: {entry!r}" for each in lists for entry in each.entries if renaming.opens(entry)]
+    allowing = ((at, rule.match.server or ()) for at, rule in enumerate(settings.rules) if rule.do == "allow")
+    given += [
+        f"rules.{at}.match.server: {each!r}" for at, ids in allowing for each in ids if renaming.opens_by_id(each)
+    ]
+    return given

@@ -119,6 +119,24 @@ async def test_a_missing_argument_is_null_and_a_condition_without_a_value_asks(t
     assert told["up__look"] == "rules[3]: ask; $repo is unknown in a condition"
 
 
+@pytest.mark.parametrize("named", ["up", ["other", " up "], "up:*", "up__*", "[u]p:*"])
+async def test_the_name_of_a_server_in_a_rule_that_denies_stands_for_all_of_its_tools(
+    named: Any, tmp_path: Path
+) -> None:
+    async with ruled(tmp_path, {"match": {"tool": named}, "do": "deny"}) as (served, server):
+        assert set((await outcomes(served)).values()) == {"FORBIDDEN"}
+    assert server.calls == []
+
+
+async def test_the_rule_in_records_has_no_values_of_arguments(tmp_path: Path) -> None:
+    rule = {"match": {"tool": "up:*", "where": "repo == 'mine'"}, "do": "deny"}
+    async with ruled(tmp_path, rule) as (served, _):
+        events: list[Access] = []
+        served.gateway.events.subscribe(Access, events.append)
+        assert code_of(await served.call("up__wipe", {"repo": ["private-value"]})) == "PENDING_APPROVAL"
+    assert [event.rule for event in events] == ["rules[0]: ask; the arguments do not fit the tool's schema"]
+
+
 @pytest.mark.parametrize("count", ["200", 200.5, True, [200], {"": 200}, "2e2", float("nan")])
 async def test_an_argument_of_another_type_does_not_get_past_a_condition(count: Any, tmp_path: Path) -> None:
     rules = (

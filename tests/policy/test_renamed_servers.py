@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 
@@ -9,10 +11,13 @@ from pml_gateway.catalog.build import Prefix, build_catalog
 from pml_gateway.catalog.manifest import Manifest, ManifestEntry
 from pml_gateway.catalog.model import Catalog, UpstreamListing
 from pml_gateway.catalog.prompts_and_resources import OfferKind, build_offers
+from pml_gateway.config.document import parse
 from pml_gateway.config.edits.rename import Renaming
+from pml_gateway.config.settings import Settings
 from pml_gateway.mcp.capabilities import ServerCapabilities
 from pml_gateway.mcp.listing import Offers
 from pml_gateway.policy.view import View
+from pml_gateway.setup.servers import newly_given, renamed
 from pml_gateway.workflow.composite import ownership_of
 from tests.support.examples import examples
 from tests.support.principals import principal
@@ -102,3 +107,40 @@ def test_a_server_whose_id_begins_with_the_old_one_keeps_its_rules() -> None:
     renaming = Renaming("git", "g", others=frozenset({"git__hub"}))
     assert renaming.entries("git__hub__*") == ("git__hub__*",)
     assert renaming.entries("git__hub__*", takes_away=True) == ("g__hub__*", "git__hub__*")
+
+
+RULES_TEXT = """\
+rules:
+  - match: { tool: "git:push", where: "force" } # never
+    do: deny
+  - match:
+      server: git
+    do: ask
+  - match: { server: [git, "g*t", other], tool: ["git__log", "*:log"] }
+    do: allow
+  - match: { tool: "*__push" }
+    do: deny
+servers: { git: { command: git } }
+"""
+
+
+def test_rules_about_calls_follow_a_renamed_server() -> None:
+    text = renamed(RULES_TEXT, Renaming("git", "code"), Path("config.yaml"))
+    values = parse(text, "user", Path("config.yaml")).values
+    assert [rule["match"] for rule in values["rules"]] == [
+        {"tool": "code:push", "where": "force"},
+        {"server": ["code", "git"]},
+        {"server": ["code", "code", "g*t", "other"], "tool": ["code__log", "*:log"]},
+        {"tool": "*__push"},
+    ]
+    assert "# never" in text and list(values["servers"]) == ["code"]
+
+
+def test_rules_that_allow_calls_of_a_server_by_its_new_name_alone_are_told() -> None:
+    given = [
+        {"match": {"server": "c*"}, "do": "allow"},
+        {"match": {"tool": "code:*"}, "do": "allow"},
+        {"match": {"server": "c*"}, "do": "deny"},
+    ]
+    told = newly_given(Settings.model_validate({"rules": given}), Renaming("git", "code"))
+    assert told == ["rules.1.match.tool: 'code:*'", "rules.0.match.server: 'c*'"]

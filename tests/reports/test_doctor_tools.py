@@ -56,6 +56,20 @@ def test_a_rule_about_resources_prompts_or_what_is_kept_away_is_not_called_idle(
     ]
 
 
+def test_a_rule_about_calls_of_tools_that_there_are_not_is_named() -> None:
+    catalog = build_catalog([listing("fs", "read")])
+    given = [
+        {"match": {"tool": ["fs", "fs:read"]}, "do": "deny"},
+        {"match": {"tool": "fs:raed"}, "do": "ask"},
+        {"match": {"tool": "fs:write*"}, "do": "allow"},
+    ]
+    settings = Settings.model_validate({"servers": {"fs": {"command": "x"}}, "rules": given})
+    assert [(each.subject, each.what.split("'")[1]) for each in rules(started_case(catalog, settings))] == [
+        ("rules.1.match.tool", "fs:raed"),
+        ("rules.2.match.tool", "fs:write*"),
+    ]
+
+
 def test_settings_of_a_tool_that_its_server_does_not_have_are_named_with_the_nearest() -> None:
     catalog = build_catalog([listing("notes", "delete_note", "list_notes"), listing("files", "read_note")])
     tools = {

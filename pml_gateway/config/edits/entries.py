@@ -69,7 +69,7 @@ def with_new_name(text: str, section: str, before: str, now: str, path: Path) ->
 
 
 def with_texts(text: str, texts: Mapping[KeyPath, Sequence[str]], path: Path) -> str:
-    """Return `text` with other texts at some places that hold texts already; a list may have several for one.
+    """Return `text` with other texts at some places that hold texts already; several for one are a list, or part of it.
 
     `texts` are in the order of the file.
 
@@ -87,7 +87,7 @@ def with_texts(text: str, texts: Mapping[KeyPath, Sequence[str]], path: Path) ->
             if isinstance(last, int):
                 target[last : last + 1] = replacement
             else:
-                [target[last]] = replacement
+                target[last] = replacement[0] if len(replacement) == 1 else [*replacement]
 
     def change() -> str:
         root = compose(text, path)
@@ -95,8 +95,10 @@ def with_texts(text: str, texts: Mapping[KeyPath, Sequence[str]], path: Path) ->
         changed = text
         for at, node in sorted(found.items(), key=lambda item: item[1].start_mark.index, reverse=True):
             start, end = node.start_mark.index, node.end_mark.index
-            written = (text[start:end] if each == node.value else scalar(each, node.style or "") for each in texts[at])
-            changed = changed[:start] + _separator(text, start).join(written) + changed[end:]
+            written = [text[start:end] if each == node.value else scalar(each, node.style or "") for each in texts[at]]
+            joined = _separator(text, start).join(written) if isinstance(at[-1], int) else ", ".join(written)
+            is_new_list = len(written) > 1 and not isinstance(at[-1], int)
+            changed = changed[:start] + (f"[{joined}]" if is_new_list else joined) + changed[end:]
         return changed
 
     return _checked(text, path, expected, "change the names of its tools by hand", change) if texts else text

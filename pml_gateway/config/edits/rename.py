@@ -69,6 +69,10 @@ class Renaming:
         """Return True if `entry` gives something of the server by its new id that it does not give by the old one."""
         return any(_rests(entry, each.format(self.now)) - _rests(entry, each.format(self.before)) for each in _STARTS)
 
+    def opens_by_id(self, pattern: str) -> bool:
+        """Return True if a pattern fits the new id and not the old one."""
+        return fnmatchcase(self.now, pattern) and not fnmatchcase(self.before, pattern)
+
     def _is_of_another(self, entry: str) -> bool:
         """Return True if an entry names a server whose id begins with this one's and a separator."""
         longer = (each for each in self.others if each.startswith((f"{self.before}:", f"{self.before}__")))
@@ -78,10 +82,17 @@ class Renaming:
         """Return the texts of a file, as it is written, that say something else afterwards."""
         changes: dict[KeyPath, tuple[str, ...]] = {}
         for path, text, takes_away in _tool_names(values):
-            entries = self.entries(text, takes_away=takes_away)
+            of = self._servers if _is_of_servers(path) else self.entries
+            entries = of(text, takes_away=takes_away)
             if entries != (text,):
-                changes[path] = entries if isinstance(path[-1], int) else entries[:1]
+                changes[path] = entries[:1] if path[0] == "workflows" else entries
         return changes
+
+    def _servers(self, entry: str, *, takes_away: bool) -> tuple[str, ...]:
+        """Return the ids and globs of servers that mean after the renaming what `entry` means before it."""
+        if not fnmatchcase(self.before, entry) or fnmatchcase(self.now, entry):
+            return (entry,)
+        return (self.now,) if entry == self.before and not takes_away else (self.now, entry)
 
 
 def mentions(values: Mapping[str, Any], name: str) -> list[KeyPath]:
@@ -110,6 +121,8 @@ def _tool_names(values: Mapping[str, Any]) -> Iterator[tuple[KeyPath, str, bool]
         if not isinstance(value, str):
             continue
         match path:
+            case ("rules", int(position), "match", "tool" | "server", *_):
+                yield path, value.strip(), values["rules"][position].get("do") != "allow"
             case (
                 ("gateway", "blacklisted_tools", int()) | ("clients", _, "deny", int()) | ("sets", _, "exclude", int())
             ):
@@ -122,3 +135,8 @@ def _tool_names(values: Mapping[str, Any]) -> Iterator[tuple[KeyPath, str, bool]
                 | ("workflows", _, "steps", int(), "tool")
             ):
                 yield path, value.strip(), False
+
+
+def _is_of_servers(path: KeyPath) -> bool:
+    """Return True if ids of servers stand at a place, and not names of tools."""
+    return path[0] == "rules" and path[3] == "server"

@@ -52,7 +52,9 @@ async def try_rules(context: OperationContext, tool: str, arguments: JsonObject,
         return _tried(found, principal, "deny", reason, None)
     decided = await _verdict(gateway, state.call_rules, found, principal, arguments)
     answerer = decided.answered_by if decided.action == "ask" else None
-    return _tried(found, principal, decided.action, decided.because, answerer)
+    return _tried(
+        found, principal, decided.action, ": ".join(filter(None, (decided.because, decided.detail))), answerer
+    )
 
 
 def _tried(tool: CatalogTool, client: Principal, action: str, rule: str, answered_by: str | None) -> TriedRules:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from fnmatch import fnmatchcase
 from functools import partial
 
 from pml_gateway.config.advice import SETTINGS_CHECKS, missing_commands
@@ -14,9 +15,10 @@ from pml_gateway.config.problems import Problem
 from pml_gateway.errors import ConfigurationError, InvalidInputError, ModelError, SecretError
 from pml_gateway.paths import Paths
 from pml_gateway.policy.keys import ENDS_SOON_DAYS, KeyStore
+from pml_gateway.policy.principal import PrincipalKind
 from pml_gateway.policy.refusals import refusals
 from pml_gateway.reports.doctor.skills import skills
-from pml_gateway.text import counted, quoted, span
+from pml_gateway.text import counted, nearest, quoted, span
 from pml_gateway.types import Ranking
 
 
@@ -91,10 +93,30 @@ def rules_about_calls(case: SettingsCase) -> Iterator[Finding]:
             except InvalidInputError as error:
                 what = f"{error.message}, so that you are asked about every call that it could be about"
                 yield Finding(Area.CONFIGURATION, Severity.ERROR, f"rules.{position}.match.where", what, error.hint)
+    yield from _unknown_names(case)
     asks_owner = any(rule.preset == "careful" or (rule.do == "ask" and rule.answered_by == "owner") for rule in rules)
     if asks_owner and case.settings.approvals.secret is None:
         what = "any program that runs as you, such as an agent with a shell, can approve calls: pml approvals approve"
         yield Finding(Area.CONFIGURATION, Severity.NOTE, "approvals.secret", what, "pml approvals secret")
+
+
+def _unknown_names(case: SettingsCase) -> Iterator[Finding]:
+    """Find names in rules about calls that no server, client or role has, so that the rule decides about nothing."""
+    settings = case.settings
+    clients = [*settings.clients, *(kind.value for kind in PrincipalKind)]
+    for position, rule in enumerate(settings.rules):
+        named = {
+            "server": (rule.match.server, [*settings.servers, "workflows"]),
+            "client": (rule.match.client, clients),
+            "role": (rule.match.role, [*settings.roles]),
+        }
+        for key, (names, known) in named.items():
+            for name in names or ():
+                if not any(fnmatchcase(each, name) for each in known):
+                    place, what = f"rules.{position}.match.{key}", f"no {key} is named {name!r}"
+                    near = nearest(name, known)
+                    fix = f"write {near[0]} in {place}" if near else f"take it out of {place}"
+                    yield Finding(Area.CONFIGURATION, Severity.WARNING, place, what, fix)
 
 
 def model_library(case: SettingsCase) -> Iterator[Finding]:
