@@ -7,13 +7,11 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, fields
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import anyio.to_thread
 import typer
 
-from pml_gateway.cli import example_queries
 from pml_gateway.cli.completion import server_names
 from pml_gateway.cli.consent import Consent
 from pml_gateway.cli.context import Command, ConfigOption, JsonOption
@@ -30,7 +28,6 @@ if TYPE_CHECKING:
 
 SENT = "names, descriptions, and parameters' names and descriptions; no arguments, results, values or secrets"
 AGAIN = "what does not pass the gates is asked for once more, which comes on top"
-MILLION = 1_000_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +54,7 @@ def enrich(
         typer.Option(
             "--writer",
             metavar="COMMAND",
-            help="claude, codex, gemini, llm, a whole command line, or sampling: a client.",
+            help="claude, codex, gemini, llm, or a whole command line.",
         ),
     ] = None,
     everything: Annotated[
@@ -70,12 +67,6 @@ def enrich(
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would be sent, and end.")] = False,
     show_prompt: Annotated[bool, typer.Option("--show-prompt", help="Print all that would be sent, and end.")] = False,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Send without asking.")] = False,
-    export_to: Annotated[
-        Path | None, typer.Option("--export", metavar="FILE", help="Write what there is, for others; sends nothing.")
-    ] = None,
-    import_from: Annotated[
-        Path | None, typer.Option("--import", metavar="FILE", help="Add what others exported; sends nothing.")
-    ] = None,
     config: ConfigOption = None,
     as_json: JsonOption = False,
 ) -> None:
@@ -86,14 +77,6 @@ def enrich(
 
     Example: pml enrich github --writer "claude -p"
     """
-    if export_to is not None and import_from is not None:
-        raise typer.BadParameter("give either --export or --import", param_hint="--export")
-    if export_to is not None:
-        example_queries.export(export_to, config=config, as_json=as_json)
-        return
-    if import_from is not None:
-        example_queries.import_examples(import_from, config=config, as_json=as_json)
-        return
     options = _Options(tuple(servers or ()), writer, everything, shipped, auto, dry_run, show_prompt, yes, as_json)
     command = Command(config, as_json=as_json)
     try:
@@ -125,9 +108,9 @@ def _checked(command: Command, options: _Options) -> Settings:
 async def _enrich(command: Command, options: _Options, settings: Settings, known: SendableTools) -> ExitCode:
     from pml_gateway.example_queries.enrichment import Enrichment, EnrichmentAttempt, plan
     from pml_gateway.example_queries.library import ExampleLibrary
+    from pml_gateway.example_queries.writers import writer_of
     from pml_gateway.exposure.token_count import count_tokens
     from pml_gateway.index import EmbeddingCache, load_embedder
-    from pml_gateway.owner.client_writer import chosen_writer
     from pml_gateway.processes.children import open_children
 
     paths = command.paths
@@ -147,7 +130,7 @@ async def _enrich(command: Command, options: _Options, settings: Settings, known
     with open_children() as children:
         writer: Writer | GatewayError
         try:
-            writer = await chosen_writer(settings.enrich, options.writer, chosen, children, paths, command.identity)
+            writer = writer_of(settings.enrich, children, chosen=options.writer)
         except GatewayError as error:
             writer = error
         shown = _preview(chosen, settings.enrich, writer, count_tokens, with_prompts=options.show_prompt)
@@ -177,7 +160,7 @@ async def _enrich(command: Command, options: _Options, settings: Settings, known
             for part in chosen.parts:
                 await enrichment.write(part)
                 step(len(part.tools))
-    return _tell(enrichment.result, shown, settings.enrich, options)
+    return _tell(enrichment.result, shown, options)
 
 
 def _preview(
@@ -189,7 +172,6 @@ def _preview(
     with_prompts: bool,
 ) -> JsonObject:
     """Return what would be sent, and to which writer."""
-    from pml_gateway.example_queries.enrichment import cost
     from pml_gateway.example_queries.writing import prompt
 
     servers = chosen.expected(settings.languages, count)
@@ -201,7 +183,6 @@ def _preview(
         "sent": SENT,
         "servers": [{"server": server, **counts} for server, counts in servers.items()],
         **{name: total[name] for name in ("tools", "prompts", "input_tokens", "output_tokens")},
-        "cost": cost(total, settings),
         "left_out": dict(chosen.left_out),
         **({"sent_text": [prompt(part, settings.languages) for part in chosen.parts]} if with_prompts else {}),
     }
@@ -209,11 +190,6 @@ def _preview(
 
 def _next(options: _Options) -> str:
     return "the next run without --all" if options.everything else "the next run"
-
-
-def _money(cost: float) -> str:
-    """Return a price with cents, and one below a tenth with more."""
-    return f"{cost:,.2f}" if cost >= 0.1 else f"{cost:.4f}"
 
 
 def _show(shown: JsonObject, options: _Options) -> None:
@@ -233,8 +209,7 @@ def _show(shown: JsonObject, options: _Options) -> None:
         say(f"written by: {shown['writer'] or 'no writer yet: ' + shown['problem']}")
         say(f"sent:       {SENT}")
         say(f"languages:  {', '.join(shown['languages'])}")
-        cost = "" if shown["cost"] is None else f", which cost {_money(shown['cost'])}"
-        say(f"expected:   {shown['input_tokens']:,} tokens sent, {shown['output_tokens']:,} written{cost}; {AGAIN}")
+        say(f"expected:   {shown['input_tokens']:,} tokens sent, {shown['output_tokens']:,} written; {AGAIN}")
     else:
         say("there is nothing to write for")
     for reason, tools in shown["left_out"].items():
@@ -262,22 +237,18 @@ def _progress(chosen: EnrichmentPlan, *, hidden: bool) -> Iterator[Callable[[int
         yield partial(progress.advance, task)
 
 
-def _tell(result: WrittenExamples, shown: JsonObject, settings: EnrichSettings, options: _Options) -> ExitCode:
+def _tell(result: WrittenExamples, shown: JsonObject, options: _Options) -> ExitCode:
     """Say what became of it."""
-    from pml_gateway.example_queries.enrichment import cost
-
     report = {each.name: getattr(result, each.name) for each in fields(result)}
-    price = cost(report, settings)
     dropped = {reason: number for reason, number in result.dropped.items() if number}
     if options.as_json:
-        print_json({**shown, "result": {**report, "dropped": dropped, "cost": price}})
+        print_json({**shown, "result": {**report, "dropped": dropped}})
     else:
         for failure in result.failures:
             warn(failure)
-        paid = "" if price is None else f", which cost {_money(price)}"
         say(
             f"{counted(result.tools, 'tool')} with {counted(result.kept, 'example')}, of {result.written:,} written in "
-            f"{counted(result.prompts, 'prompt')}; {result.input_tokens + result.output_tokens:,} tokens{paid}"
+            f"{counted(result.prompts, 'prompt')}; {result.input_tokens + result.output_tokens:,} tokens"
         )
         for reason, number in sorted(dropped.items(), key=lambda each: -each[1]):
             say(f"dropped: {number:,}, for {reason}", style="dim")

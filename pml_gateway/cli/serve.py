@@ -173,7 +173,7 @@ async def _serve_once_started(command: Command, sets: tuple[str, ...], starting:
             on_open=partial(_settle, starting),
             local=local,
         )
-        return open_alone(runtime, command.paths, command.identity, local)
+        return open_alone(runtime, command.paths, command.identity)
 
     if not over_http:
         CONNECTION.set(LocalConnection(replace(LOCAL, sets=sets)))

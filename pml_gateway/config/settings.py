@@ -478,8 +478,7 @@ class EnrichSettings(Section):
 
     command: tuple[str, ...] = Field(
         default=(),
-        description="a command that reads a prompt on stdin and prints the answer, as `[claude, -p]`; "
-        "`[sampling]` is a connected client",
+        description="a command that reads a prompt on stdin and prints the answer, as `[claude, -p]`",
     )
     env: dict[str, str] = Field(
         default_factory=dict,
@@ -500,8 +499,6 @@ class EnrichSettings(Section):
     max_tokens: int = Field(
         default=500_000, gt=0, description="expected tokens of one unattended run; the next run continues"
     )
-    input_price: float | None = Field(default=None, ge=0, description="what a million tokens read cost, to show costs")
-    output_price: float | None = Field(default=None, ge=0, description="what a million tokens written cost")
 
     @field_validator("key")
     @classmethod

@@ -50,8 +50,6 @@ MAX_TRIED = 50_000
 WANTED = 0
 """Instead of the day: what is there is to be written anew, and was not yet."""
 
-MILLION = 1_000_000
-
 FLAGGED = "flagged by the lint (pml trust)"
 
 TokenCounter = Callable[[str], int]
@@ -116,14 +114,6 @@ class EnrichmentPlan:
         unsent = sum(len(part.tools) for part in self.parts[chosen:])
         left_out = {**self.left_out, **({"for the next run": unsent} if unsent else {})}
         return replace(self, parts=self.parts[:chosen], left_out=left_out)
-
-
-def cost(tokens: Mapping[str, int], settings: EnrichSettings) -> float | None:
-    """Return the price of `input_tokens` and `output_tokens`, or None if no price is configured."""
-    if settings.input_price is None or settings.output_price is None:
-        return None
-    price = tokens["input_tokens"] * settings.input_price + tokens["output_tokens"] * settings.output_price
-    return round(price / MILLION, 4)
 
 
 def plan(

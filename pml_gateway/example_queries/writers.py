@@ -44,9 +44,6 @@ BUSY = frozenset({408, 425, 429, 500, 502, 503, 504, 529})
 
 COMPLETIONS = "/chat/completions"
 
-SAMPLING = "sampling"
-"""Names the language model of a connected client instead of a command; only running gateways reach it."""
-
 NEEDS_MODEL = "ollama"
 
 
@@ -308,11 +305,6 @@ def writer_of(
     given = {name: resolve(value, environ) for name, value in settings.env.items()}
     fixed = dict(program.set_to) if program is not None else {}
     return CommandWriter(command, child_environment(environ, {**own, **fixed, **given}), settings.timeout, children)
-
-
-def names_client(settings: EnrichSettings, chosen: str | None) -> bool:
-    """Return True if a client of a running gateway is the writer."""
-    return (_split(chosen) if chosen else settings.command) == (SAMPLING,)
 
 
 def _split(line: str) -> tuple[str, ...]:

@@ -41,7 +41,6 @@ from pml_gateway.reports.status import ProcessStatus, process_status
 from pml_gateway.serve.clients import end_local_client
 from pml_gateway.serve.limits.descriptors import raise_limit
 from pml_gateway.serve.runtime import TURN_SECONDS, Runtime, refresh_on_hangup
-from pml_gateway.serve.sampling import ClientModel
 from pml_gateway.serve.signals import first_signal
 from pml_gateway.storage.places import close_to_others, warn_unwritable_places
 from pml_gateway.telemetry import logs
@@ -111,7 +110,6 @@ class Machine(ServingProcess):
         life: ProcessLifetime,
         identity: str,
     ) -> None:
-        super().__init__(ClientModel(shared.upstreams.local))
         self._identity = identity
         self._profiles = profiles
         self._shared = shared

@@ -18,18 +18,15 @@ from pml_gateway.owner.sockets import OWN, clear_dead
 from pml_gateway.paths import Paths
 from pml_gateway.reports.status import ProcessStatus, process_status
 from pml_gateway.serve.runtime import Runtime
-from pml_gateway.serve.sampling import ClientModel
 from pml_gateway.serve.unix_sockets import listening_at
 from pml_gateway.storage.places import RUN, warn_unwritable
-from pml_gateway.upstreams.dialogue.local_clients import LocalClients
 
 
 class AloneProcess(ServingProcess):
     """A process with one gateway."""
 
-    def __init__(self, runtime: Runtime, identity: str, local: LocalClients | None) -> None:
-        """Serve by one gateway: its configuration file, and the clients on this machine, None over HTTP."""
-        super().__init__(ClientModel(local))
+    def __init__(self, runtime: Runtime, identity: str) -> None:
+        """Serve by one gateway with this configuration file."""
         self._runtime = runtime
         self._identity = identity
         self._began = time.monotonic()
@@ -46,11 +43,11 @@ class AloneProcess(ServingProcess):
 
 @asynccontextmanager
 async def open_alone(
-    opened: AbstractAsyncContextManager[Runtime], paths: Paths, identity: str, local: LocalClients | None
+    opened: AbstractAsyncContextManager[Runtime], paths: Paths, identity: str
 ) -> AsyncIterator[Runtime]:
     """Open a gateway that answers its owner's commands."""
     async with opened as runtime, anyio.create_task_group() as tasks:
-        tasks.start_soon(serve_owner, AloneProcess(runtime, identity, local), paths)
+        tasks.start_soon(serve_owner, AloneProcess(runtime, identity), paths)
         yield runtime
         tasks.cancel_scope.cancel()
 

@@ -9,14 +9,13 @@ import os
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
-from functools import partial
 
 import anyio
 import anyio.abc
 
 from pml_gateway.log import ThrottledWarning, get_logger
 from pml_gateway.owner.answering import MALFORMED, AskedOperation, answer_of
-from pml_gateway.owner.operations import OPERATIONS, OfProcess
+from pml_gateway.owner.operations import OPERATIONS, OfGateway
 from pml_gateway.owner.process import ServingProcess
 from pml_gateway.processes.framing import Lines, OversizedLine
 from pml_gateway.serve.unix_sockets import stranger
@@ -119,20 +118,17 @@ async def open_lines(connection: socket.socket) -> AsyncIterator[LineStream]:
 
 
 async def write_answer(
-    lines: LineStream,
-    work: Callable[[], Awaitable[JsonObject]],
-    rest: AsyncIterator[bytes | OversizedLine] | None = None,
+    lines: LineStream, work: Callable[[], Awaitable[JsonObject]], rest: AsyncIterator[bytes | OversizedLine]
 ) -> None:
-    """Write the answer of an operation as one line; with the `rest` of the lines, give it up once the asker leaves."""
+    """Write the answer of an operation as one line; give the operation up once the asker leaves."""
     async with anyio.create_task_group() as tasks:
 
-        async def end_when_left(rest: AsyncIterator[bytes | OversizedLine]) -> None:
+        async def end_when_left() -> None:
             async for _ in rest:
                 pass
             tasks.cancel_scope.cancel()
 
-        if rest is not None:
-            tasks.start_soon(end_when_left, rest)
+        tasks.start_soon(end_when_left)
         answer = await work()
         with suppress(*BROKEN):
             lines.write(json.dumps(answer).encode())
@@ -162,13 +158,11 @@ async def serve_connection(process: ServingProcess, attach: Attach, connection: 
                 await attach(first, lines, rest)
             elif (asked := AskedOperation.read(first)) is None:
                 lines.write(json.dumps(MALFORMED).encode())
-            elif isinstance(operation := OPERATIONS.get(asked.name), OfProcess):
-                work = partial(answer_of, asked, process)
-                await write_answer(lines, work, rest if operation.is_given_up else None)
-            elif operation is None:
-                lines.write(json.dumps(await answer_of(asked, process)).encode())
-            else:
+            elif isinstance(OPERATIONS.get(asked.name), OfGateway):
                 await attach(first, lines, rest)
+            else:
+                lines.write(json.dumps(await answer_of(asked, process)).encode())
+                await lines.taken()
 
 
 async def accept(

@@ -76,11 +76,9 @@ class OfProcess(Operation[ResultT]):
     Args:
         name: name of the operation and the method.
         is_shared: True if only the process that clients share answers it.
-        is_given_up: True if it ends once the command leaves.
     """
 
     is_shared: bool = False
-    is_given_up: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,8 +109,6 @@ STATUS: OfProcess[ProcessStatus] = OfProcess("status")
 REFRESH: OfProcess[ProcessStatus] = OfProcess("refresh")
 RELOAD: OfProcess[ProcessStatus] = OfProcess("reload")
 RECONNECT: OfProcess[results.Reconnecting] = OfProcess("reconnect")
-CLIENT: OfProcess[results.ModelOfClient] = OfProcess("client")
-SAMPLE: OfProcess[results.WrittenText] = OfProcess("sample", is_given_up=True)
 APPROVALS: OfProcess[results.AskedApprovals] = OfProcess("approvals")
 APPROVAL: OfProcess[results.FoundApproval] = OfProcess("approval")
 ANSWER_APPROVAL: OfProcess[results.FoundApproval] = OfProcess("answer_approval")

@@ -6,17 +6,15 @@ import os
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
-from typing import Annotated, Literal
+from typing import Literal
 
 import anyio
-from pydantic import Field
 
 from pml_gateway.errors import UsageError
 from pml_gateway.gateway.approvals import Approvals, ApprovalScope
-from pml_gateway.owner.results import AskedApprovals, FoundApproval, ModelOfClient, Reconnecting, WrittenText
+from pml_gateway.owner.results import AskedApprovals, FoundApproval, Reconnecting
 from pml_gateway.reports.status import ProcessStatus, read_logins
 from pml_gateway.serve.runtime import Runtime
-from pml_gateway.serve.sampling import MAX_PROMPT, MAX_SECONDS, MAX_TOKENS, ClientModel
 
 REFRESH_SECONDS = 20.0
 """Time limit in seconds for all servers to list their tools again."""
@@ -27,9 +25,6 @@ DRAIN_SECONDS = 60.0
 
 class ServingProcess(ABC):
     """A process that serves: the gateway of this machine, which has more operations, or one of its own."""
-
-    def __init__(self, model: ClientModel) -> None:
-        self._model = model
 
     @property
     @abstractmethod
@@ -113,16 +108,3 @@ class ServingProcess(ABC):
 
     def _approvals_with(self, id: str) -> Approvals | None:
         return next((each for each in self._approvals() if any(row["id"] == id for row in each.shown())), None)
-
-    async def client(self) -> ModelOfClient:
-        """Return the client whose language model can be asked, or why there is none."""
-        return {**self.snapshot(), "client": self._model.name, "refusal": self._model.refusal}
-
-    async def sample(
-        self,
-        prompt: Annotated[str, Field(min_length=1, max_length=MAX_PROMPT)],
-        max_tokens: Annotated[int, Field(gt=0, le=MAX_TOKENS)],
-        seconds: Annotated[float, Field(gt=0, le=MAX_SECONDS)],
-    ) -> WrittenText:
-        """Return the `text` that the language model of a client writes. No tools, no context, no other method."""
-        return {"text": await self._model.answer(prompt, max_tokens, seconds)}

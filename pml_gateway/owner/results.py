@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, NotRequired, TypedDict
 
-from pml_gateway.reports.status import ProcessStatus
 from pml_gateway.reports.verdicts import ExplainedTool
 from pml_gateway.reports.workflows import CheckedWorkflow
 from pml_gateway.types import JsonObject
@@ -16,19 +15,6 @@ class Reconnecting(TypedDict):
 
     reconnecting: str
     pid: int
-
-
-class ModelOfClient(ProcessStatus):
-    """Process with the client whose language model can be asked, or the reason why none can."""
-
-    client: str | None
-    refusal: str | None
-
-
-class WrittenText(TypedDict):
-    """Text that a client's language model wrote."""
-
-    text: str
 
 
 class AskedApprovals(TypedDict):

@@ -35,7 +35,6 @@ from pml_gateway.text import shortened
 from pml_gateway.types import JsonObject
 from pml_gateway.upstreams.dialogue.local_clients import LocalClients
 
-UNNAMED = "a client without a name"
 MAX_NAME = 80
 
 
@@ -204,7 +203,7 @@ class KnownClients:
     def _introduce(
         self, local: LocalClients, ctx: Context, client_capabilities: ClientCapabilities, audience: Audience | None
     ) -> None:
-        local.introduce(ctx.scope.client.id, client_name(ctx.params) or UNNAMED, client_capabilities, audience)
+        local.introduce(ctx.scope.client.id, client_capabilities, audience)
         for upstream in self._gateway.pool.upstreams.values():
             upstream.connector.meet_clients()
 

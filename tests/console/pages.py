@@ -56,12 +56,12 @@ class ServingSource:
 
     async def status(self) -> dict[str, Any]:
         """Return what `pml status --json` prints of this process."""
-        report = await AloneProcess(self.served.runtime, "test", None).status()
+        report = await AloneProcess(self.served.runtime, "test").status()
         return status_as_json(ServingProcesses(None, [report], []))
 
     async def approvals(self) -> list[dict[str, Any]]:
         """Return the calls that wait for the owner."""
-        process = AloneProcess(self.served.runtime, "test", None)
+        process = AloneProcess(self.served.runtime, "test")
         rows = (await process.approvals())["approvals"]
         found = [(await process.approval(row["id"]))["approval"] for row in rows if row["state"] == "pending"]
         return [each for each in found if each is not None]

@@ -10,18 +10,12 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
-import anyio
-import anyio.to_thread
-import mcp_types
 import pytest
-from mcp.client.client import Client
-from mcp.client.stdio import StdioServerParameters
 
 from pml_gateway.demo.definitions import demo_servers
 from tests.support import fake_writer
-from tests.support.process import end_gateway, environment, over_stdio, run_pml, write_settings
+from tests.support.process import end_gateway, environment, run_pml, write_settings
 
 pytestmark = pytest.mark.slow
 
@@ -84,33 +78,3 @@ def test_what_was_written_is_found_and_an_interruption_loses_nothing(tmp_path: P
     hits = json.loads(run(home, "search", shown[0]["text"], "--json"))["hits"]
     assert hits[0]["name"] == "notes__create_note"
     end_gateway(home)
-
-
-@pytest.mark.anyio
-@pytest.mark.filterwarnings("ignore:.*is removed as of", "ignore:.*deprecated")
-async def test_a_connected_client_writes_while_it_works(tmp_path: Path) -> None:
-    home = tmp_path / "home"
-    write_settings(home, {"servers": demo_servers(tmp_path / "demo")})
-    asked: list[str] = []
-
-    async def sample(context: Any, params: mcp_types.CreateMessageRequestParams) -> mcp_types.CreateMessageResult:
-        asked.append(params.messages[0].content.text)  # type: ignore[union-attr]
-        # The client goes on with its own work meanwhile.
-        assert (await client.list_tools()).tools
-        content = mcp_types.TextContent(type="text", text=fake_writer.answer("chatter", asked[-1]))
-        return mcp_types.CreateMessageResult(role="assistant", content=content, model="scripted")
-
-    info = mcp_types.Implementation(name="scripted", title="Scripted Client", version="1.2")
-    arguments = ("enrich", "calc", "--writer", "sampling", "--yes")
-    with anyio.fail_after(SECONDS), over_stdio("bridge", home) as entry:
-        start = StdioServerParameters(**entry)
-        client = Client(start, mode="legacy", sampling_callback=sample, client_info=info)
-        async with client:
-            await client.list_tools()
-            done = await anyio.to_thread.run_sync(run, home, *arguments)
-    assert asked
-    assert "written by: the language model of Scripted Client 1.2 (gateway " in " ".join(done.split())
-    assert "0 requests" not in done
-    ended = run_pml(home, *arguments, "--all")
-    assert ended.returncode == 1
-    assert "so there is no client to ask" in " ".join(ended.stderr.split())

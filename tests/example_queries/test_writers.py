@@ -24,7 +24,6 @@ from pml_gateway.example_queries.writers import (
     EndpointWriter,
     WriterError,
     found_commands,
-    names_client,
     writer_of,
 )
 from pml_gateway.processes.children import Children, open_children
@@ -122,14 +121,6 @@ def test_the_choice_wins_over_the_configuration_which_wins_over_what_is_found(
     assert writer_of(configured, children, chosen="claude", environ=environ).label.startswith("claude -p --tools ''")
     service = EnrichSettings(endpoint="https://models.example/v1", model="m")
     assert writer_of(service, children, environ=environ).label == "m at https://models.example"
-
-
-def test_a_client_writes_where_it_is_named_alone() -> None:
-    assert names_client(EnrichSettings(), "sampling")
-    assert names_client(EnrichSettings(command=("sampling",)), None)
-    assert not names_client(EnrichSettings(command=("sampling",)), "claude")
-    assert not names_client(EnrichSettings(), "/usr/bin/sampling")
-    assert not names_client(EnrichSettings(), None)
 
 
 @pytest.mark.parametrize(

@@ -329,9 +329,9 @@ async def test_a_stateless_client_that_left_is_forgotten(tmp_path: Path) -> None
         async with opened.attached("a", introduced=False) as client:
             await client.notice("attached")
             assert (await client.request("tools/list", {"_meta": meta}))["tools"]
-            assert local.writer is not None
+            assert local.count == 1
         await until(lambda: not opened.profiles.members)
-        assert local.writer is None
+        assert local.count == 0
 
 
 def use_variable(home: Path) -> None:

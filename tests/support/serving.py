@@ -92,7 +92,7 @@ async def serving(
     async def opener() -> AsyncIterator[Runtime]:
         paths = paths_in(folder)
         opening = open_runtime(loaded, paths, identity="test", load=lambda: loaded, open_streams=streams)
-        async with open_alone(opening, paths, "test", None) as runtime:
+        async with open_alone(opening, paths, "test") as runtime:
             opened.append(runtime)
             yield runtime
 

@@ -19,7 +19,6 @@ class LocalClient:
     """One client; `audience` reaches it also between its requests; None for a stateless client, which cannot be."""
 
     client_id: str
-    name: str
     client_capabilities: ClientCapabilities
     audience: Audience | None
 
@@ -40,16 +39,14 @@ class LocalClients:
         self._present: dict[str, LocalClient] = {}
         self._apart: dict[str, LocalClients] = {}
 
-    def introduce(
-        self, client_id: str, name: str, client_capabilities: ClientCapabilities, audience: Audience | None
-    ) -> None:
-        """Note the name and the capabilities of a client."""
+    def introduce(self, client_id: str, client_capabilities: ClientCapabilities, audience: Audience | None) -> None:
+        """Note the capabilities of a client."""
         self.has_several = self.has_several or (self.known.is_set() and client_id != self._first)
         self._first = self._first or client_id
-        self._present[client_id] = LocalClient(client_id, name, client_capabilities, audience)
+        self._present[client_id] = LocalClient(client_id, client_capabilities, audience)
         if (apart := self._apart.get(client_id)) is not None:
             # It reconnected: its own sessions reach it by the new connection from now on.
-            apart.introduce(client_id, name, client_capabilities, audience)
+            apart.introduce(client_id, client_capabilities, audience)
         before = NO_CAPABILITIES if self.is_alone else self.client_capabilities
         combined = union(before, client_capabilities)
         is_alike = self.is_alone or not self.known.is_set() or before.extended == client_capabilities.extended
@@ -88,12 +85,5 @@ class LocalClients:
             return None
         if client_id not in self._apart:
             apart = self._apart[client_id] = LocalClients(alone=True)
-            apart.introduce(client_id, client.name, client.client_capabilities, client.audience)
+            apart.introduce(client_id, client.client_capabilities, client.audience)
         return self._apart[client_id]
-
-    @property
-    def writer(self) -> LocalClient | None:
-        """Return the client to ask for its language model: the latest that offers sampling, else the latest of all."""
-        present = [*self._present.values()]
-        offering = [each for each in present if each.audience and each.client_capabilities.announces("sampling")]
-        return next(iter(reversed(offering or present)), None)

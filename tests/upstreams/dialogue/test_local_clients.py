@@ -876,7 +876,7 @@ def test_what_several_clients_can_be_asked_is_what_any_of_them_can() -> None:
     assert union(both, one) == union(one, both) == union(both, both) == both
     assert union(one, ClientCapabilities()) is one
     local = LocalClients()
-    local.introduce("a", "a", one, None)
-    local.introduce("b", "b", other, None)
+    local.introduce("a", one, None)
+    local.introduce("b", other, None)
     local.leave("b")
     assert (local.client_capabilities, local.has_several, local.sole) == (both, True, None)
