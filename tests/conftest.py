@@ -7,6 +7,7 @@ from functools import cache
 
 import pytest
 from hypothesis import is_hypothesis_test, settings
+from typer.main import get_command
 
 from pml_gateway.index.models import load_embedder
 from pml_gateway.secrets.known import KNOWN_SECRETS
@@ -76,10 +77,11 @@ def own_secrets_only() -> Iterator[None]:
 
 
 @pytest.fixture(scope="session", autouse=True)
-def each_model_is_loaded_once() -> Iterator[None]:
-    """Hundreds of gateways run in a test process, and each would keep a model of its own."""
+def each_model_and_command_line_is_made_once() -> Iterator[None]:
+    """Hundreds of gateways and commands run in a test process, and each would make its own."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("pml_gateway.gateway.indexing.load_embedder", cache(load_embedder))
+        patch.setattr("typer.testing._get_command", cache(get_command))
         yield
 
 

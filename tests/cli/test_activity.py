@@ -17,7 +17,8 @@ from typing import Any
 import pytest
 
 from pml_gateway.activity.accesses import AccessFilter, read_accesses
-from tests.support.process import GatewayProcess, environment, run_pml, running_gateway
+from tests.support.command_line import run_here
+from tests.support.process import GatewayProcess, environment, running_gateway
 from tests.support.raw import result_modern
 
 SECONDS = 60
@@ -33,7 +34,7 @@ def call(gateway: GatewayProcess, name: str, /, **arguments: Any) -> dict[str, A
 
 
 def listed(home: Path, *options: str) -> list[dict[str, Any]]:
-    done = run_pml(home, "activity", "--json", *options)
+    done = run_here(home, "activity", "--json", *options)
     assert done.returncode == 0, done.stderr
     found: list[dict[str, Any]] = json.loads(done.stdout)["accesses"]
     return found
@@ -81,25 +82,25 @@ def test_accesses_are_listed_with_decision_and_sizes_and_can_be_filtered(gateway
 
 
 def test_an_unknown_outcome_is_refused_with_those_there_are(gateway: GatewayProcess) -> None:
-    done = run_pml(gateway.home, "activity", "--outcome", "timeut")
+    done = run_here(gateway.home, "activity", "--outcome", "timeut")
     assert done.returncode == 2
     assert "did you mean timeout?" in done.stderr.lower()
 
 
 def test_one_access_is_shown_with_its_search_and_the_rest_of_its_request(gateway: GatewayProcess) -> None:
     [led] = listed(gateway.home, "--tool", "calc__date_difference")
-    shown = run_pml(gateway.home, "activity", "show", str(led["id"])).stdout
+    shown = run_here(gateway.home, "activity", "show", str(led["id"])).stdout
     for part in ("days between two dates, place 1", "decision   allowed", "start (", "sent       1 time", "call_tool"):
         assert part in shown
-    way = json.loads(run_pml(gateway.home, "activity", "show", str(led["id"]), "--json").stdout)
+    way = json.loads(run_here(gateway.home, "activity", "show", str(led["id"]), "--json").stdout)
     assert way["access"] == led
     assert "call_tool" in [each["target"] for each in way["request"]]
-    missing = run_pml(gateway.home, "activity", "show", "999999")
+    missing = run_here(gateway.home, "activity", "show", "999999")
     assert missing.returncode == 2 and "no record 999999" in missing.stderr
 
 
 def test_a_name_from_a_client_can_forge_no_line(gateway: GatewayProcess) -> None:
-    lines = run_pml(gateway.home, "activity").stdout.splitlines()
+    lines = run_here(gateway.home, "activity").stdout.splitlines()
     assert not any(line.startswith("99 ") for line in lines)
     assert "\x1b" not in "".join(lines)
 
@@ -146,9 +147,9 @@ def test_a_killed_gateway_loses_no_written_row_and_the_next_one_says_so(tmp_path
         call(again, "nothing")
         until(lambda: targets(tmp_path) == [*before, "nothing"])
     assert any("was killed" in line for line in again.log)
-    [missing] = json.loads(run_pml(tmp_path, "activity", "--json").stdout)["missing"]
+    [missing] = json.loads(run_here(tmp_path, "activity", "--json").stdout)["missing"]
     assert f"process {running.process.pid} was killed" in missing["reason"]
-    assert "was killed" in run_pml(tmp_path, "activity").stderr
+    assert "was killed" in run_here(tmp_path, "activity").stderr
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="limits of another process are set on Linux alone")

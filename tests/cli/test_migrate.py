@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 
 from pml_gateway.cli.app import app
 from tests.support.command_line import run_here
-from tests.support.process import run_pml, running_gateway, write_settings
+from tests.support.process import running_gateway, write_settings
 from tests.support.raw import result_modern
 
 UPSTREAM = Path(__file__).parents[1] / "support" / "scripted_server.py"
@@ -29,7 +29,7 @@ servers:
 
 
 def answer(home: Path, *arguments: str, code: int = 0) -> dict[str, Any]:
-    run = run_pml(home, *arguments, "--json")
+    run = run_here(home, *arguments, "--json")
     assert run.returncode == code, run.stdout + run.stderr
     found: dict[str, Any] = json.loads(run.stdout)
     return found
@@ -50,7 +50,7 @@ def test_four_stages_and_back_to_the_same_bytes(tmp_path: Path) -> None:
         undone = answer(tmp_path, "migrate", "back", "--yes")
         assert (undone["stage"], undone["exact"]) == (stage, True)
     assert config.read_text() == TEXT
-    assert "no step to go back from" in run_pml(tmp_path, "migrate", "back").stderr
+    assert "no step to go back from" in run_here(tmp_path, "migrate", "back").stderr
 
 
 @pytest.mark.slow
@@ -71,7 +71,7 @@ def test_a_running_gateway_follows_and_its_calls_are_judged(tmp_path: Path) -> N
     assert [(row["tool"], row["calls"]) for row in report["tools"]] == [("up:echo", 3)]
     assert "up__echo" not in report["never_used"]
     assert report["lists"] == 2
-    refused = run_pml(tmp_path, "stats", "--client", "anonymos")
+    refused = run_here(tmp_path, "stats", "--client", "anonymos")
     assert (refused.returncode, refused.stdout) == (2, "")
     assert "no client 'anonymos' is configured or recorded; did you mean anonymous?" in refused.stderr
     assert answer(tmp_path, "stats", "--client", "anonymous")["calls"] == 3
@@ -79,8 +79,8 @@ def test_a_running_gateway_follows_and_its_calls_are_judged(tmp_path: Path) -> N
     of_one = answer(tmp_path, "stats", "--upstream", "up")
     assert (of_one["calls"], of_one["calls_led_by_search"]) == (3, 0)
     assert (of_one["searches"], of_one["lists"], of_one["saved_tokens"]) == (None, None, None)
-    assert "lists" not in run_pml(tmp_path, "stats", "--upstream", "up").stdout
-    shown = run_pml(tmp_path, "stats", extra={"COLUMNS": "80"})
+    assert "lists" not in run_here(tmp_path, "stats", "--upstream", "up").stdout
+    shown = run_here(tmp_path, "stats", extra={"COLUMNS": "80"})
     assert "up__echo" in shown.stdout
     reasons = answer(tmp_path, "migrate", "status")["reasons_to_wait"]
     assert reasons[0] == "3 calls in this stage, at least 100 are advised"
@@ -125,7 +125,7 @@ def test_nothing_is_written_unasked(tmp_path: Path, words: tuple[str, ...]) -> N
     if words == ("back",):
         answer(tmp_path, "migrate", "next", "--yes")
     before = config.read_text()
-    unasked = run_pml(tmp_path, "migrate", *words)
+    unasked = run_here(tmp_path, "migrate", *words)
     assert unasked.returncode == 2
     assert "--yes" in unasked.stderr
     assert "hybrid" in unasked.stdout + unasked.stderr
