@@ -188,7 +188,7 @@ async def _serve_once_started(command: Command, sets: tuple[str, ...], starting:
     from pml_gateway.owner.over_http import owner_apps
     from pml_gateway.serve.http.server import serve_http
 
-    apps = owner_apps(lambda runtime: AloneProcess(runtime, command.identity, local))
+    apps = owner_apps(lambda runtime: AloneProcess(runtime, command.identity))
     # Entered before all that takes time to end.
     async with first_signal() as signalled:
         await serve_http(opener, loaded.settings.http, announce, signalled, apps)
