@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 import time
+from contextlib import suppress
 from enum import StrEnum
 from typing import Annotated, Any, Literal
 
 import typer
 
 from pml_gateway.cli.context import Command, JsonOption
-from pml_gateway.cli.output import note, print_json, print_table, printable, say, warn
+from pml_gateway.cli.output import note, print_json, print_json_line, print_table, printable, say, warn
 from pml_gateway.errors import UsageError
 from pml_gateway.text import escaped
 
@@ -108,8 +109,10 @@ def watch(
             for row in await asked(command):
                 if row["state"] == "pending" and row["id"] not in known:
                     known.add(row["id"])
-                    whole = await found(command, row["id"])
-                    print_json(whole) if as_json else _print_whole(whole)
+                    # It may be over by now, and the next one is still shown.
+                    with suppress(UsageError):
+                        whole = await found(command, row["id"])
+                        print_json_line(whole) if as_json else _print_whole(whole)
             if end is not None and time.monotonic() >= end:
                 return
             await anyio.sleep(WATCH_SECONDS)

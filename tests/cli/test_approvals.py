@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import anyio.to_thread
 import pytest
 from typer.testing import CliRunner
 
@@ -15,9 +16,10 @@ from pml_gateway.cli.app import app
 from pml_gateway.demo.definitions import demo_servers
 from pml_gateway.docs import page_of
 from pml_gateway.gateway.approvals import is_passphrase
+from tests.support.approving import KEYS, asking
 from tests.support.command_line import home_of, pml
 from tests.support.documents import PAGES, code_blocks
-from tests.support.process import environment
+from tests.support.process import environment, run_pml
 from tests.support.waiting import wait_for
 
 EXAMPLE_ID = "1f2e3d4c"
@@ -74,3 +76,33 @@ def test_every_command_of_the_page_does_what_it_says(tmp_path: Path) -> None:
     assert answers[f"pml approvals approve {EXAMPLE_ID}"].startswith("approved: ")
     assert "denied this call" in " ".join(outputs[1].split())
     assert [file.name for file in (tmp_path / "demo").rglob("*.txt") if file.name in ("0.txt", "1.txt")] == ["0.txt"]
+
+
+@pytest.mark.slow
+@pytest.mark.anyio
+async def test_watching_shows_each_call_that_waits_once_and_nothing_that_a_terminal_obeys(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, key in KEYS.items():
+        monkeypatch.setenv(name, key)
+
+    async def watched(*options: str) -> str:
+        words = ("approvals", "watch", "--seconds", "2", *options)
+        done = await anyio.to_thread.run_sync(lambda: run_pml(tmp_path, *words))
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    async with asking(tmp_path) as asked:
+        await asked.call("up__wipe", {"repo": "first"})
+        await asked.answer()
+        await asked.call("up__wipe", {"repo": "mi\x1b[2J\u202ene"})
+        await asked.call("up__drop", {"repo": "other"}, "BOB")
+        text = await watched()
+        rows = [json.loads(line) for line in (await watched("--json")).splitlines()]
+        ids = await asked.waiting()
+    assert [row["id"] for row in rows] == ids
+    assert [text.count(f"{id_}: pending, asked by") for id_ in ids] == [1, 1]
+    assert r'"repo": "mi\u001b[2J\u202ene"' in text
+    assert '~ /repo: "first" before, ' in text
+    assert "up__drop (rules[0]: ask)" in text and "asked by bob" in text
+    assert "\x1b" not in text and "\u202e" not in text
