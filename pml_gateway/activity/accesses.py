@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -82,7 +83,8 @@ class RecordedAccess:
 class AccessFilter:
     """The filter for accesses of one configuration; None is no limit.
 
-    `tool` is a name or a pattern with `*`, `outcome` one of OUTCOMES or a code in any case; `after` is an id.
+    `tool` is a name or a pattern with `*`, `outcome` one of OUTCOMES or a code in any case, `after` an id, and `text`
+    part of a name, rule, intent or argument.
     """
 
     config: str
@@ -92,14 +94,16 @@ class AccessFilter:
     outcome: str | None = None
     since: float | None = None
     after: int | None = None
+    until: float | None = None
+    text: str | None = None
 
 
-_COLUMNS = (
+COLUMNS = (
     "accesses.id, accesses.at, accesses.client, method, server, tool, target, effect, code, refused, rule, approval,"
     " request, how, accesses.mode, intent, query, rank, seconds, server_seconds, sends, given, answered, kept,"
     " arguments"
 )
-_FROM = "FROM accesses LEFT JOIN searches ON searches.key = accesses.search"
+FROM = "FROM accesses LEFT JOIN searches ON searches.key = accesses.search"
 
 
 def read_accesses(path: Path, wanted: AccessFilter, limit: int) -> list[RecordedAccess]:
@@ -108,16 +112,17 @@ def read_accesses(path: Path, wanted: AccessFilter, limit: int) -> list[Recorded
     Raises:
         TablesError: the database cannot be read.
     """
-    conditions = dict(_conditions(wanted))
+    conditions = dict(conditions_of(wanted))
     # Ids follow the order of writing; times, which the indexes have, the order of beginning.
     order = "accesses.at DESC, accesses.id DESC" if wanted.after is None else "accesses.id DESC"
-    query = f"SELECT {_COLUMNS} {_FROM} WHERE {' AND '.join(conditions)} ORDER BY {order} LIMIT ?"
+    query = f"SELECT {COLUMNS} {FROM} WHERE {' AND '.join(conditions)} ORDER BY {order} LIMIT ?"
     values = [value for value in conditions.values() if value is not None]
     rows = activity_tables(path).rows(query, (*values, limit))
-    return [_access(row) for row in reversed(rows)]
+    return [access_of(row) for row in reversed(rows)]
 
 
-def _conditions(wanted: AccessFilter) -> Iterator[tuple[str, object]]:
+def conditions_of(wanted: AccessFilter) -> Iterator[tuple[str, object]]:
+    """Yield each condition in SQL, with its value if it has one."""
     # Unary plus: the index of a narrower filter is better than that of the configuration.
     yield "+accesses.config = ?", wanted.config
     if wanted.client is not None:
@@ -142,9 +147,24 @@ def _conditions(wanted: AccessFilter) -> Iterator[tuple[str, object]]:
         yield "accesses.at >= ?", wanted.since
     if wanted.after is not None:
         yield "accesses.id > ?", wanted.after
+    if wanted.until is not None:
+        yield "accesses.at < ?", wanted.until
+    if wanted.text is not None:
+        searched = " || char(10) || ".join(f"coalesce({column}, '')" for column in _SEARCHED)
+        yield f"{searched} LIKE ? ESCAPE '\\'", like(wanted.text)
 
 
-def _access(row: tuple[Any, ...]) -> RecordedAccess:
+_SEARCHED = ("target", "rule", "accesses.client", "request", "intent", "arguments")
+
+
+def like(part: str) -> str:
+    """Return the pattern of LIKE for a text that contains this part."""
+    escaped = part.replace("\\", "\\\\").replace("%", "\\%").replace("_", "\\_")
+    return f"%{escaped}%"
+
+
+def access_of(row: tuple[Any, ...]) -> RecordedAccess:
+    """Return the access of a row of COLUMNS."""
     access = RecordedAccess(*row)
     arguments = None if row[-1] is None else json.loads(row[-1])
     return replace(access, refused=bool(access.refused), arguments=arguments)
@@ -166,16 +186,16 @@ def read_way(path: Path, number: int) -> AccessWay | None:
     """
 
     def ask(connection: Connection) -> AccessWay | None:
-        row = connection.execute(f"SELECT {_COLUMNS} {_FROM} WHERE accesses.id = ?", (number,)).fetchone()
+        row = connection.execute(f"SELECT {COLUMNS} {FROM} WHERE accesses.id = ?", (number,)).fetchone()
         if row is None:
             return None
-        access = _access(row)
+        access = access_of(row)
         others = connection.execute(
-            f"SELECT {_COLUMNS} {_FROM} WHERE accesses.client = ? AND accesses.at BETWEEN ? AND ?"
+            f"SELECT {COLUMNS} {FROM} WHERE accesses.client = ? AND accesses.at BETWEEN ? AND ?"
             " AND request = ? AND request != '' AND accesses.id != ? ORDER BY accesses.id LIMIT ?",
             (access.client, *_around(access), access.request, number, REQUEST_ACCESSES),
         )
-        return AccessWay(access, tuple(map(_access, others)))
+        return AccessWay(access, tuple(map(access_of, others)))
 
     return activity_tables(path).read(ask, None)
 
@@ -191,7 +211,16 @@ def read_gaps(path: Path, since: float | None = None) -> list[tuple[float, str]]
         TablesError: the database cannot be read.
     """
     rows = activity_tables(path).rows("SELECT at, reason FROM gaps WHERE at >= ? ORDER BY id", (since or 0.0,))
-    return [(at, reason) for at, reason in rows]
+    return sorted([*((at, reason) for at, reason in rows), *_damaged(path)])
+
+
+def _damaged(path: Path) -> Iterator[tuple[float, str]]:
+    """Yield each file that was set aside, with the time; also older ones, since all of their records are missing."""
+    for aside in path.parent.glob(f"{path.name}.damaged*"):
+        if not aside.name.endswith(("-wal", "-shm")):
+            with suppress(OSError):
+                at = aside.stat().st_ctime
+                yield at, f"the file was damaged, and is kept as {aside}; delete it to no longer read this"
 
 
 def last_id(path: Path) -> int:
@@ -200,5 +229,15 @@ def last_id(path: Path) -> int:
     Raises:
         TablesError: the database cannot be read.
     """
-    rows = activity_tables(path).rows("SELECT coalesce(max(id), 0) FROM accesses")
-    return int(rows[0][0]) if rows else 0
+    return last_ids(path)[0]
+
+
+def last_ids(path: Path) -> tuple[int, int, int]:
+    """Return the ids of the last access, search and list; 0 if there is none.
+
+    Raises:
+        TablesError: the database cannot be read.
+    """
+    ids = ", ".join(f"(SELECT coalesce(max(id), 0) FROM {table})" for table in ("accesses", "searches", "lists"))
+    [(access, search, given)] = activity_tables(path).rows(f"SELECT {ids}") or [(0, 0, 0)]
+    return int(access), int(search), int(given)

@@ -37,10 +37,12 @@ CREATE TABLE IF NOT EXISTS searches (
     mode TEXT NOT NULL, stage TEXT NOT NULL, query TEXT NOT NULL, hits TEXT NOT NULL
 );
 CREATE INDEX IF NOT EXISTS searches_key ON searches (key);
+CREATE INDEX IF NOT EXISTS searches_at ON searches (at);
 CREATE TABLE IF NOT EXISTS lists (
     id INTEGER PRIMARY KEY, at REAL NOT NULL, config TEXT NOT NULL, client TEXT NOT NULL, mode TEXT NOT NULL,
     stage TEXT NOT NULL, digest TEXT NOT NULL, full_digest TEXT NOT NULL
 );
+CREATE INDEX IF NOT EXISTS lists_at ON lists (at);
 CREATE TABLE IF NOT EXISTS bodies (
     digest TEXT PRIMARY KEY, tools INTEGER NOT NULL, bytes INTEGER NOT NULL, tokens INTEGER, body BLOB
 );

@@ -102,7 +102,7 @@ def read_history(path: Path, wanted: RecordFilter, *, lists: bool = False) -> Hi
         TablesError: the database cannot be read.
     """
     if lists:
-        _count_bodies(path)
+        count_bodies(path)
     return activity_tables(path).read(
         lambda connection: History(
             _calls(connection, wanted),
@@ -163,7 +163,7 @@ def _lists(connection: Connection, wanted: RecordFilter) -> RecordedLists:
     return RecordedLists(int(count), round(listed), round(full))
 
 
-def _count_bodies(path: Path) -> None:
+def count_bodies(path: Path) -> None:
     """Count the tokens of lists that are not counted yet, and delete their text."""
     uncounted = "SELECT digest, body FROM bodies WHERE tokens IS NULL AND body IS NOT NULL"
     counted = "UPDATE bodies SET tokens = ?, body = NULL WHERE digest = ?"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import secrets
 import time
@@ -12,8 +11,6 @@ from importlib.resources import files
 from typing import Any
 from urllib.parse import parse_qsl, urlencode
 
-import anyio
-import anyio.to_thread
 from cachetools import LRUCache, TTLCache
 from jinja2 import Environment, PackageLoader, StrictUndefined, Undefined
 from starlette.applications import Starlette
@@ -23,26 +20,21 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, JSONResponse, RedirectResponse, Response, StreamingResponse
 from starlette.routing import Route
 
-from pml_gateway.activity.accesses import last_id
 from pml_gateway.config.servers import LOOPBACK_HOSTS
 from pml_gateway.console.access import ConsoleAccess, ConsoleGuard
 from pml_gateway.console.change import ChangeRequest, MadeChange
 from pml_gateway.console.changes import CHANGES
 from pml_gateway.console.forms import BACK, HELD, SEEN, FormError, checked_fields, read_form
-from pml_gateway.console.pages import PAGES, PageRequest
+from pml_gateway.console.pages import PAGES
+from pml_gateway.console.recent import RecentFigures
+from pml_gateway.console.request import PageRequest
 from pml_gateway.console.source import GatewaySource
+from pml_gateway.console.watch import ConsoleWatch
 from pml_gateway.errors import GatewayError
 from pml_gateway.hosts import KnownHosts
-from pml_gateway.reports.token_costs import TokenReport
 from pml_gateway.setup.change import ChangedMeanwhileError
 from pml_gateway.text import counted, span
 from pml_gateway.types import JsonObject
-
-WATCH_SECONDS = 0.5
-"""Seconds between two looks at the gateway while a page is open."""
-
-COSTS_SECONDS = 60.0
-"""Seconds that counted tokens are shown for the same servers: each recorded call loads open pages again."""
 
 MAX_STREAMS = 20
 """Maximum number of open pages that follow the gateway; further ones show the state at which they were opened."""
@@ -61,9 +53,6 @@ MADE = "made"
 
 STATIC = {"console.css": "text/css", "console.js": "text/javascript", "icon.svg": "image/svg+xml"}
 
-PASSING = ("age_seconds", "since_seconds", "memory_bytes")
-"""Figures that differ at each look, and are no reason to load a page again."""
-
 
 class Console:
     """Pages about one gateway.
@@ -77,7 +66,8 @@ class Console:
         self._source = source
         self._access = access
         self._streams = 0
-        self._costs: TTLCache[str, TokenReport] = TTLCache(1, COSTS_SECONDS)
+        self._figures = RecentFigures(source)
+        self._watch = ConsoleWatch(source)
         self._templates = Environment(
             loader=PackageLoader("pml_gateway.console"), autoescape=True, undefined=StrictUndefined, trim_blocks=True
         )
@@ -135,7 +125,7 @@ class Console:
         return JSONResponse(json.loads(json.dumps(shown, default=asdict)))
 
     async def _shown(self, name: str, request: Request) -> JsonObject:
-        return await PAGES[name](PageRequest(self._source, request.query_params, self._costs))
+        return await PAGES[name](PageRequest(self._source, request.query_params, self._figures))
 
     async def _change(self, request: Request) -> Response:
         """Show what a form would change; make the change once the same is confirmed."""
@@ -209,27 +199,17 @@ class Console:
         return StreamingResponse(self._changes(request), media_type="text/event-stream")
 
     async def _changes(self, request: Request) -> AsyncIterator[str]:
-        """Yield an event for each change of the gateway's status, until the page is closed."""
+        """Yield an event for each change, with its kinds, until the page is closed."""
         self._streams += 1
         try:
-            shown = await self._digest()
             yield "retry: 1000\n\n"
-            while not await request.is_disconnected():
-                await anyio.sleep(WATCH_SECONDS)
-                if (now := await self._digest()) != shown:
-                    shown = now
-                    yield "data: changed\n\n"
+            async for changed in self._watch.follow():
+                if await request.is_disconnected():
+                    return
+                if changed:
+                    yield f"data: {' '.join(changed)}\n\n"
         finally:
             self._streams -= 1
-
-    async def _digest(self) -> bytes:
-        try:
-            status = await self._source.status()
-            status["waiting"] = [each["id"] for each in await self._source.approvals()]
-            status["recorded"] = await anyio.to_thread.run_sync(last_id, self._source.activity_file)
-        except GatewayError as error:
-            status = {"error": str(error)}
-        return hashlib.sha256(json.dumps(_lasting(status), default=str).encode()).digest()
 
 
 def _back(given: str, otherwise: str) -> str:
@@ -238,12 +218,6 @@ def _back(given: str, otherwise: str) -> str:
     if path not in PAGES or len(given) > MAX_BACK:
         return otherwise
     return "?".join(filter(None, (path, urlencode(parse_qsl(query)))))
-
-
-def _lasting(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {key: _lasting(member) for key, member in value.items() if key not in PASSING}
-    return [_lasting(each) for each in value] if isinstance(value, list) else value
 
 
 def _clock(at: float) -> str:

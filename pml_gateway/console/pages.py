@@ -2,100 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping, MutableMapping, Sequence
-from dataclasses import dataclass
-from typing import Generic, TypeVar
+from collections.abc import Awaitable, Callable, Mapping
 
-import anyio
-import anyio.to_thread
-
-from pml_gateway.activity.accesses import OUTCOMES, AccessFilter, read_accesses, read_gaps, read_way
-from pml_gateway.console.source import GatewaySource
+from pml_gateway.console.activity import access, activity
+from pml_gateway.console.overview import overview
+from pml_gateway.console.request import PageRequest
 from pml_gateway.errors import GatewayError
-from pml_gateway.owner.operations import EXPLAIN, SCHEMA, SEARCH, STATS, TOKENS, TOOLS
-from pml_gateway.reports.token_costs import TokenReport
+from pml_gateway.owner.operations import EXPLAIN, SCHEMA, SEARCH, TOOLS
 from pml_gateway.reports.verdicts import reason_in_words
 from pml_gateway.text import shown_score
 from pml_gateway.types import ExposureMode, JsonObject
-
-PAGE_ROWS = 100
-"""Rows of a list on one page."""
-
-MAX_PARAMETER = 500
-"""Characters of a parameter of a page that are read."""
-
-CONTEXT_WINDOW = 200_000
-
-SPANS = {"hour": 3600.0, "day": 86400.0}
-
-MAX_DIGITS = 18
-"""Digits of the number of a record: more do not fit into the database."""
-
-MAX_ACCESSES = 2_000
-"""The latest accesses that the activity page leads to."""
-
-RowT = TypeVar("RowT")
-
-
-@dataclass(frozen=True, slots=True)
-class PageRequest:
-    """The parameters in the address of a page."""
-
-    source: GatewaySource
-    parameters: Mapping[str, str]
-    costs: MutableMapping[str, TokenReport]
-    """The counted tokens of lists, by the servers that they were counted for."""
-
-    def text(self, name: str) -> str:
-        """Return a parameter; an empty text if it is not given."""
-        return self.parameters.get(name, "")[:MAX_PARAMETER].strip()
-
-    def page(self, rows: Sequence[RowT]) -> RowsPage[RowT]:
-        """Return the rows of the page that is asked for."""
-        given = self.text("page")
-        number = int(given) if given.isascii() and given.isdecimal() else 1
-        last = max(-(-len(rows) // PAGE_ROWS), 1)
-        number = min(max(number, 1), last)
-        return RowsPage(rows[(number - 1) * PAGE_ROWS : number * PAGE_ROWS], number, last, len(rows))
-
-
-@dataclass(frozen=True, slots=True)
-class RowsPage(Generic[RowT]):
-    """Some rows of a list."""
-
-    rows: Sequence[RowT]
-    number: int
-    last: int
-    total: int
-
-
-async def overview(request: PageRequest) -> JsonObject:
-    """Return what runs, what needs the owner, who is connected, and what lists cost."""
-    found: JsonObject = {}
-
-    async def ask_costs(servers: str) -> None:
-        try:
-            if servers not in request.costs:
-                request.costs[servers] = await request.source.ask(TOKENS, {"query": None, "window": CONTEXT_WINDOW})
-            found["costs"] = request.costs[servers]
-        except GatewayError as error:
-            found["costs_error"] = str(error)
-
-    async def ask_calls(name: str, seconds: float) -> None:
-        try:
-            asked = {"seconds": seconds, "client": None, "upstream": None}
-            found["calls"][name] = await request.source.ask(STATS, asked)
-        except GatewayError as error:
-            found["calls_error"] = str(error)
-
-    found["status"], found["calls"] = await request.source.status(), {}
-    counted_for = [(row["server"], row["state"], row["tools"]) for row in found["status"]["servers"]]
-    async with anyio.create_task_group() as tasks:
-        tasks.start_soon(ask_costs, repr(counted_for))
-        for name, seconds in SPANS.items():
-            tasks.start_soon(ask_calls, name, seconds)
-    servers = found["status"]["servers"]
-    return {**found, "needs": [row for row in servers if row["needs"]], "clients": _clients(found["status"])}
 
 
 async def servers(request: PageRequest) -> JsonObject:
@@ -173,32 +89,11 @@ async def tool(request: PageRequest) -> JsonObject:
     return {"name": name, "described": described}
 
 
-async def activity(request: PageRequest) -> JsonObject:
-    """Return what clients used lately, the latest first, and since when records may be missing."""
-    source = request.source
-    asked = {name: request.text(name) for name in ("client", "tool", "server", "outcome")}
-    client, tool, server, outcome = (text or None for text in asked.values())
-    wanted = AccessFilter(source.identity, client, tool, server, outcome)
-    found = await anyio.to_thread.run_sync(read_accesses, source.activity_file, wanted, MAX_ACCESSES)
-    gaps = await anyio.to_thread.run_sync(read_gaps, source.activity_file, found[0].at if found else None)
-    return {"asked": asked, "outcomes": OUTCOMES, "rows": request.page(found[::-1]), "gaps": gaps}
-
-
 async def waiting(request: PageRequest) -> JsonObject:
     """Return the calls that wait for the owner's approval, and the servers that need something."""
     status = await request.source.status()
     needs = [row for row in status["servers"] if row["needs"]]
     return {"approvals": await request.source.approvals(), "needs": needs}
-
-
-async def access(request: PageRequest) -> JsonObject:
-    """Return one access with its whole way, and the others of its request."""
-    given = request.text("id")
-    number = int(given) if given.isascii() and given.isdecimal() and len(given) < MAX_DIGITS else 0
-    way = await anyio.to_thread.run_sync(read_way, request.source.activity_file, number)
-    if way is None:
-        raise GatewayError(f"no record {given!r}", hint="it was forgotten, or never there")
-    return {"access": way.access, "others": way.request}
 
 
 Page = Callable[[PageRequest], Awaitable[JsonObject]]
@@ -215,12 +110,6 @@ PAGES: Mapping[str, Page] = {
     "access": access,
 }
 """The pages by the name of their template."""
-
-
-def _clients(status: JsonObject) -> list[JsonObject]:
-    machine = status["machine"] or {}
-    clients: list[JsonObject] = machine.get("clients", [])
-    return clients
 
 
 def _processes(status: JsonObject) -> dict[str, list[JsonObject]]:

@@ -1,27 +1,41 @@
-// Loads the shown page again when the gateway says that it has changed.
+// Loads the shown page again when the gateway says that something on it has changed.
 "use strict";
 
 const main = document.getElementById("main");
+const shown = (main.dataset.live || "").split(" ");
 
-function isFilledIn() {
-  const fields = [...main.querySelectorAll("input:not([type=hidden]), textarea")];
-  return fields.some((field) => field === document.activeElement || field.value !== field.defaultValue);
+function isBusy() {
+  const fields = [...main.querySelectorAll("input:not([type=hidden]), textarea, select")];
+  const filled = fields.some((field) => field === document.activeElement || (field.defaultValue ?? field.value) !== field.value);
+  return filled || !getSelection().isCollapsed;
 }
 
 async function renew() {
   const answer = await fetch(location.href, { headers: { Accept: "text/html" } });
-  if (!answer.ok || isFilledIn()) return;
+  if (!answer.ok || isBusy()) return;
   const page = new DOMParser().parseFromString(await answer.text(), "text/html");
   const fresh = page.getElementById("main");
-  if (!fresh) return;
-  const focused = main.contains(document.activeElement) ? document.activeElement.id : "";
+  if (!fresh || isBusy()) return;
+  const focused = main.contains(document.activeElement) ? document.activeElement : null;
   const opened = [...main.querySelectorAll("details[open][id]")].map((each) => each.id);
   main.replaceChildren(...fresh.childNodes);
   for (const id of opened) document.getElementById(id)?.setAttribute("open", "");
-  if (focused) document.getElementById(focused)?.focus({ preventScroll: true });
+  const again = focused?.id ? `#${CSS.escape(focused.id)}` : `[href="${CSS.escape(focused?.getAttribute("href") ?? "")}"]`;
+  if (focused) main.querySelector(again)?.focus({ preventScroll: true });
 }
 
-if (main.hasAttribute("data-live")) {
-  const events = new EventSource(main.dataset.events);
-  events.onmessage = renew;
+if ("live" in main.dataset) {
+  let events = null;
+  const follow = () => {
+    events?.close();
+    events = document.hidden ? null : new EventSource(main.dataset.events);
+    if (events) events.onmessage = (change) => {
+      if (change.data.split(" ").some((topic) => shown.includes(topic))) renew();
+    };
+  };
+  follow();
+  document.addEventListener("visibilitychange", () => {
+    follow();
+    if (!document.hidden) renew();
+  });
 }

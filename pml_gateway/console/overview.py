@@ -1,0 +1,62 @@
+"""The overview: whether all is well, who is connected, what waits, and what calls and lists cost today."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Any
+
+from pml_gateway.console.recent import RecentFigures
+from pml_gateway.console.request import PageRequest
+from pml_gateway.console.source import GatewaySource
+from pml_gateway.errors import GatewayError
+from pml_gateway.owner.operations import TOKENS
+from pml_gateway.types import JsonObject
+
+CONTEXT_WINDOW = 200_000
+
+_SUMMED = ("calls", "lists", "listed", "everything", "answered")
+
+
+async def overview_of(source: GatewaySource, figures: RecentFigures) -> JsonObject:
+    """Return what `pml status --watch --json` prints, and the page shows."""
+    status = await source.status()
+    found: JsonObject = {
+        "status": status,
+        "needs": [row for row in status["servers"] if row["needs"]],
+        "waiting": [
+            {"id": each["id"], "client": each["client"], "tools": [call["tool"] for call in each["calls"]]}
+            for each in await source.approvals()
+        ],
+        "clients": (status["machine"] or {}).get("clients", []),
+    }
+    try:
+        counted = await figures.activity()
+    except GatewayError as error:
+        return found | {"calls_error": str(error)}
+    rows = [asdict(row) for row in counted.today]
+    return found | {
+        "calls": {"hour": asdict(counted.hour), "day": asdict(counted.day)},
+        "today": {"rows": rows, **{name: sum(row[name] for row in rows) for name in _SUMMED}, "modes": _by_mode(rows)},
+    }
+
+
+def _by_mode(rows: list[dict[str, Any]]) -> list[JsonObject]:
+    """Return the tokens of all clients of each mode."""
+    modes = dict.fromkeys(row["mode"] for row in rows)
+    return [
+        {"mode": mode, **{name: sum(row[name] for row in rows if row["mode"] == mode) for name in _SUMMED}}
+        for mode in modes
+    ]
+
+
+async def overview(request: PageRequest) -> JsonObject:
+    """Return the overview, with what a list costs in each mode."""
+    found = await overview_of(request.source, request.figures)
+    counted_for = repr([(row["server"], row["state"], row["tools"]) for row in found["status"]["servers"]])
+    costs = request.figures.costs
+    try:
+        if counted_for not in costs:
+            costs[counted_for] = await request.source.ask(TOKENS, {"query": None, "window": CONTEXT_WINDOW})
+        return found | {"costs": costs[counted_for]}
+    except GatewayError as error:
+        return found | {"costs_error": str(error)}

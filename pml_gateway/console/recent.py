@@ -1,0 +1,52 @@
+"""Figures that open pages show, made once for all of them and kept while nothing changes."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any, TypeVar, cast
+
+import anyio
+import anyio.to_thread
+from cachetools import TTLCache
+
+from pml_gateway.activity.accesses import last_ids
+from pml_gateway.activity.figures import ActivityFigures, ServerFigures, read_figures, read_server_figures
+from pml_gateway.console.source import GatewaySource
+from pml_gateway.reports.token_costs import TokenReport
+
+COSTS_SECONDS = 60.0
+"""Seconds that counted tokens are shown for the same servers: each recorded call loads open pages again."""
+
+FIGURES_SECONDS = 15.0
+"""Seconds that figures are shown if nothing was recorded: calls leave the last hour without a new one."""
+
+ResultT = TypeVar("ResultT")
+
+
+class RecentFigures:
+    """Figures of recorded activity and of lists, each kept until it may have changed."""
+
+    def __init__(self, source: GatewaySource) -> None:
+        self.costs: TTLCache[str, TokenReport] = TTLCache(1, COSTS_SECONDS)
+        self._source = source
+        self._turn = anyio.Lock()
+        self._kept: TTLCache[str, tuple[object, object]] = TTLCache(2, FIGURES_SECONDS)
+
+    async def activity(self) -> ActivityFigures:
+        """Return the calls of the last hour and day, and the tokens of today."""
+        return await self._latest(read_figures)
+
+    async def servers(self) -> dict[str, ServerFigures]:
+        """Return the figures of each server that was called in the last day."""
+        return await self._latest(read_server_figures)
+
+    async def _latest(self, read: Callable[[Any, str, float], ResultT]) -> ResultT:
+        path = self._source.activity_file
+        async with self._turn:
+            recorded = await anyio.to_thread.run_sync(last_ids, path)
+            known = self._kept.get(read.__name__)
+            if known is None or known[0] != recorded:
+                found = await anyio.to_thread.run_sync(read, path, self._source.identity, time.time())
+                known = self._kept[read.__name__] = (recorded, found)
+            return cast("ResultT", known[1])
