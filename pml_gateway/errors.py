@@ -22,7 +22,8 @@ GatewayError
 │   └── BudgetExceededError
 ├── OverloadedError             us
 ├── UnrecordedError             us
-└── ResultStoreError            us, or the store the operator named
+├── ResultStoreError            us, or the store the operator named
+└── SharedStateError            the Redis server that the operator named
 """
 
 from __future__ import annotations
@@ -243,6 +244,12 @@ class UnrecordedError(GatewayError):
 
 class ResultStoreError(GatewayError):
     """Stored results cannot be reached right now."""
+
+    retryable = True
+
+
+class SharedStateError(GatewayError):
+    """State that several gateways share cannot be reached right now."""
 
     retryable = True
 

@@ -93,7 +93,10 @@ def redis_url() -> Iterator[str]:
     thread = threading.Thread(target=server.serve_forever, daemon=True)
     thread.start()
     try:
-        yield f"redis://127.0.0.1:{server.server_address[1]}/0"
+        with pytest.MonkeyPatch.context() as patch:
+            # It is a thread of this process, and the machine may be busy.
+            patch.setattr("pml_gateway.storage.redis.OPERATION_SECONDS", 30.0)
+            yield f"redis://127.0.0.1:{server.server_address[1]}/0"
     finally:
         server.shutdown()
         server.server_close()

@@ -224,9 +224,9 @@ def literal_secrets(case: SettingsCase) -> Iterator[Finding]:
         for server, definition in case.settings.servers.items()
         for key in keys_of_secrets(definition.model_dump(mode="json", exclude_defaults=True))
     ]
-    store = case.settings.storage.results
-    if store.startswith("redis") and "@" in store and "${" not in store:
-        keys.append("storage.results")
+    url = case.settings.storage.url or ""
+    if "@" in url and "${" not in url:
+        keys.append("storage.url")
     for key in keys:
         fix = "move it out of the file and write ${env:NAME} or ${file:PATH}"
         yield _warning("", f"{key} holds a literal secret", fix)
@@ -275,6 +275,10 @@ def _reference_texts(settings: Settings) -> Iterator[tuple[str, str]]:
         if section.key is not None:
             yield f"clients.{client}.key", section.key
     yield "storage.results", settings.storage.results
+    if settings.storage.url is not None:
+        yield "storage.url", settings.storage.url
+    if settings.storage.key is not None:
+        yield "storage.key", settings.storage.key
     if settings.http.metrics and settings.http.metrics_key is not None:
         yield "http.metrics_key", settings.http.metrics_key
     if settings.telemetry.otlp_endpoint:

@@ -37,7 +37,7 @@ def literal_credentials(settings: Settings) -> Iterator[str]:
     """Values that are written into the file and may be secret; references are known once they are resolved."""
     for definition in settings.servers.values():
         yield from (text for text in _of_server(definition) if "${" not in text)
-    for url in (settings.storage.results, settings.telemetry.otlp_endpoint or ""):
+    for url in (settings.storage.url or "", settings.telemetry.otlp_endpoint or ""):
         yield from (text for text in _of_url(url) if "${" not in text)
 
 

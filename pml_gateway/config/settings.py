@@ -23,7 +23,7 @@ from pydantic import (
 from pml_gateway.config.limits import Limits
 from pml_gateway.config.servers import ExtensionSettings, Transport, UpstreamDefinition, one_or_more
 from pml_gateway.hosts import ANY_PORT, read_authority, read_origin
-from pml_gateway.secrets.references import is_reference, references
+from pml_gateway.secrets.references import is_reference
 from pml_gateway.types import MODES, Effect, ExposureMode, Ranking
 
 KNOWN_META_TOOLS = ("search_tools", "tool_schema", "call_tool", "call_batch", "execute_workflow", "read_result")
@@ -41,7 +41,6 @@ CALLS_BY_EFFECT: Mapping[str, Effect] = MappingProxyType(
 META_TOOLS = (*KNOWN_META_TOOLS, *CALLS_BY_EFFECT, "gateway_info")
 """All that `gateway.meta_tools` may name; others than the known ones are off by default."""
 
-_STORES = ("disk:", "redis://", "rediss://")
 _NAMESPACE = re.compile(r"[a-zA-Z0-9_-]{1,48}")
 _LANGUAGE = re.compile(r"[^\W\d_][\w -]{1,30}")
 _SIZE = re.compile(r"^\s*(\d+(?:\.\d+)?)\s*([KMG]i?B|B)?\s*$", re.IGNORECASE)
@@ -65,6 +64,16 @@ def _bytes(value: object) -> object:
 
 ByteSize = Annotated[int, BeforeValidator(_bytes), Field(gt=0)]
 """Bytes, also written as `4MiB`."""
+
+
+def _no_literal(key: str | None) -> str | None:
+    if key is not None and not is_reference(key):
+        raise ValueError("a key is never written into the file; write ${env:NAME} or ${file:PATH}")
+    return key
+
+
+KeyReference = Annotated[str | None, AfterValidator(_no_literal)]
+"""A reference to a key, such as `${env:NAME}`."""
 
 
 def _meta_tools(names: tuple[str, ...]) -> tuple[str, ...]:
@@ -236,16 +245,22 @@ class ReferenceSettings(Section):
 class StorageSettings(Section):
     """Location of content that need not be a file in the gateway's folder."""
 
-    results: str = Field(
-        default="memory", description="stored results: memory, disk, disk:<folder>, or a redis:// or rediss:// URL"
+    url: str | None = Field(
+        default=None,
+        description="redis:// or rediss:// URL; stored results, etags and limits are there, for all gateways with it",
     )
+    key: KeyReference = Field(
+        default=None,
+        description="with `url`: ${env:NAME} or ${file:PATH} of a random text, by which stored results are encrypted",
+    )
+    results: str = Field(default="memory", description="stored results without `url`: memory, disk or disk:<folder>")
 
     @field_validator("results")
     @classmethod
     def _is_a_store(cls, store: str) -> str:
-        if store in ("memory", "disk") or store.startswith(_STORES) or references(store):
+        if store in ("memory", "disk") or store.startswith("disk:"):
             return store
-        raise ValueError("no such store; write memory, disk, disk:<folder>, or ${env:NAME} holding a redis:// URL")
+        raise ValueError("unknown store; write memory, disk or disk:<folder>, or name a Redis server in storage.url")
 
 
 class LearningSettings(Section):
@@ -271,6 +286,11 @@ class LimitSettings(Limits):
     )
     request_parts: int = Field(
         default=1_000_000, ge=1000, description="values that its expressions build; about 100 MB"
+    )
+    on_outage: Literal["open", "closed"] = Field(
+        default="open",
+        description="while the Redis of storage.url does not answer: each gateway counts for itself, or calls with a "
+        "limit are refused",
     )
 
 
@@ -345,7 +365,7 @@ class HttpSettings(Section):
     session_idle_seconds: float = Field(default=1800, gt=0, description="after which an unused session ends")
     shutdown_seconds: float = Field(default=10, gt=0, description="time that running calls get to end")
     metrics: bool = Field(default=False, description="serve /metrics for Prometheus; the operator's, not the clients'")
-    metrics_key: str | None = Field(
+    metrics_key: KeyReference = Field(
         default=None, description="${env:NAME} or ${file:PATH}; needed for /metrics where `clients:` have keys"
     )
 
@@ -358,13 +378,6 @@ class HttpSettings(Section):
             if read(value.removesuffix(ANY_PORT)) is None:
                 raise ValueError(f"{value[:80]!r} is no {'host' if is_host else 'origin'}; write for example {example}")
         return values
-
-    @field_validator("metrics_key")
-    @classmethod
-    def _is_no_literal(cls, key: str | None) -> str | None:
-        if key is not None and not is_reference(key):
-            raise ValueError("the key is never written into the file; write ${env:NAME} or ${file:PATH}")
-        return key
 
 
 class LocalSettings(Section):
@@ -488,7 +501,7 @@ class EnrichSettings(Section):
         default=None, description="base URL of an OpenAI-compatible service, used where there is no command"
     )
     model: str | None = Field(default=None, description="the model that the endpoint is asked for")
-    key: str | None = Field(default=None, description="its key: ${env:NAME} or ${file:PATH}")
+    key: KeyReference = Field(default=None, description="its key: ${env:NAME} or ${file:PATH}")
     languages: tuple[str, ...] = Field(
         default=("en",),
         min_length=1,
@@ -499,13 +512,6 @@ class EnrichSettings(Section):
     max_tokens: int = Field(
         default=500_000, gt=0, description="expected tokens of one unattended run; the next run continues"
     )
-
-    @field_validator("key")
-    @classmethod
-    def _is_no_literal(cls, key: str | None) -> str | None:
-        if key is not None and not is_reference(key):
-            raise ValueError("a key is never written into the file; write ${env:NAME} or ${file:PATH}")
-        return key
 
     @field_validator("languages")
     @classmethod
@@ -666,7 +672,7 @@ class ApprovalSettings(Section):
 class ClientSettings(Section):
     """One client with a bearer key: what it may see and call, and how it sees it."""
 
-    key: str | None = Field(
+    key: KeyReference = Field(
         default=None, description="${env:NAME} or ${file:PATH}; beside it there may be keys of `pml keys add`"
     )
     sets: tuple[str, ...] = Field(default=(), description="names of `sets:` that it has")
@@ -682,13 +688,6 @@ class ClientSettings(Section):
     )
     intent: str | None = Field(default=None, description="selects its tools where it sends none itself")
     limits: Limits = Limits()
-
-    @field_validator("key")
-    @classmethod
-    def _is_no_literal(cls, key: str | None) -> str | None:
-        if key is not None and not is_reference(key):
-            raise ValueError("a client key is never written into the file; write ${env:NAME} or ${file:PATH}")
-        return key
 
 
 class Settings(Section):

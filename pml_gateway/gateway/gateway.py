@@ -19,6 +19,7 @@ from pml_gateway.exposure.meta_tool import MetaTools
 from pml_gateway.gateway.decisions import Decider
 from pml_gateway.gateway.events import ToolsSearched
 from pml_gateway.gateway.indexing import Indexer
+from pml_gateway.gateway.limits import CallLimits
 from pml_gateway.gateway.listings import Listings
 from pml_gateway.gateway.rule_decisions import decide_by_rules
 from pml_gateway.gateway.shared import SharedResources, open_shared
@@ -36,6 +37,7 @@ from pml_gateway.results.etags import Etags
 from pml_gateway.results.learning import LearnedShapes
 from pml_gateway.results.store import ResultStore, open_results
 from pml_gateway.signal import CallsInFlight
+from pml_gateway.storage.redis import RedisCounters, RedisServer, RedisValues, open_redis
 from pml_gateway.telemetry.events import Events
 from pml_gateway.telemetry.observe import logged_events
 from pml_gateway.text import counted
@@ -75,6 +77,7 @@ class Gateway:
         read_arguments: Callable[[str, Collection[ToolKey]], dict[ToolKey, list[JsonObject]]],
         events: Events,
         working_directory: WorkingDirectory,
+        redis: RedisServer | None,
         *,
         connects: bool,
     ) -> None:
@@ -85,7 +88,8 @@ class Gateway:
         self.indexer = indexer
         self.events = events
         self.trust_gate = listings.trust_gate
-        self.etags = Etags(shared.etags, lambda: self.state.settings.references.ttl_seconds)
+        given = shared.etags if redis is None else RedisValues(redis)
+        self.etags = Etags(given, lambda: self.state.settings.references.ttl_seconds)
         self.shapes = LearnedShapes(shapes, lambda: self.state.settings.learning.output_shapes)
         self.reading = TrustReading(self.trust_gate, events, current, indexer)
         self.updates = Updates(
@@ -94,7 +98,10 @@ class Gateway:
         self.pool = self.updates.pool
         self.calls = CallsInFlight()
         self.approvals = shared.approvals
-        self.deciders: list[Decider] = [decide_by_rules, shared.call_limits]
+        call_limits = shared.call_limits
+        if redis is not None:
+            call_limits = CallLimits(RedisCounters(redis, lambda: self.state.settings.limits.on_outage == "open"))
+        self.deciders: list[Decider] = [decide_by_rules, call_limits]
         self._listings = listings
         self._most_used = most_used
         self._read_arguments = read_arguments
@@ -302,7 +309,8 @@ async def open_gateway(
     here = working_directory or WorkingDirectory.here()
     async with (
         own as common,
-        open_results(settings, paths.results_dir, here) as results,
+        open_redis(settings.storage, here.environ) as redis,
+        open_results(settings, paths.results_dir, here, None if redis is None else RedisValues(redis)) as results,
         anyio.create_task_group() as tasks,
     ):
         used = partial(most_used, paths.activity_file, identity)
@@ -322,7 +330,9 @@ async def open_gateway(
         connects = connect or not current.now.knows_tools
         events = events or logged_events()
         recorded = partial(read_arguments, paths.activity_file, identity)
-        gateway = Gateway(common, current, listings, results, indexer, used, recorded, events, here, connects=connects)
+        gateway = Gateway(
+            common, current, listings, results, indexer, used, recorded, events, here, redis, connects=connects
+        )
         events.subscribe(ToolsSearched, lambda event: indexer.prefer(tool.qualified_name for tool in event.hits))
         if wanted is None:
             wanted = await anyio.to_thread.run_sync(gateway.pool.wanted, settings.servers, settings.upstreams)

@@ -12,7 +12,8 @@ from pml_gateway.config.settings import Settings
 from pml_gateway.errors import ConfigurationError
 from pml_gateway.installation import EXTRAS, adding
 from pml_gateway.policy.authentication import Authenticator, checked_key
-from pml_gateway.storage.backend import check_store
+from pml_gateway.secrets.references import resolve
+from pml_gateway.storage.redis import check_shared_storage
 
 
 def refusals(settings: Settings, environ: Mapping[str, str], *hosts: str) -> Iterator[tuple[str, ConfigurationError]]:
@@ -29,7 +30,8 @@ def refusals(settings: Settings, environ: Mapping[str, str], *hosts: str) -> Ite
         if entry.key is not None
     }
     checks["http.metrics_key"] = partial(metrics_key, settings, environ)
-    checks["storage.results"] = partial(check_store, settings.storage.results)
+    checks["storage.results"] = partial(resolve, settings.storage.results, environ)
+    checks["storage.url"] = partial(check_shared_storage, settings.storage, environ)
     checks["telemetry.otlp_endpoint"] = partial(_check_telemetry, settings, environ)
     are_keys_good = True
     for key, check in checks.items():

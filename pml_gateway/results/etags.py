@@ -6,8 +6,10 @@ import hashlib
 import json
 import time
 from collections.abc import Callable
+from contextlib import suppress
 
 from pml_gateway.catalog.model import CatalogTool
+from pml_gateway.errors import SharedStateError
 from pml_gateway.json_text.pieces import SourcedList, SourcedObject
 from pml_gateway.policy.principal import Principal
 from pml_gateway.storage.values import Store
@@ -51,11 +53,12 @@ class Etags:
     async def is_unchanged(self, client: Principal, etag: str, if_none_match: str | None) -> bool:
         """Return True if the client already holds the result with this etag; record that it does from now on."""
         now, ttl = time.time(), self._ttl()
-        if if_none_match == etag:
-            given = await self._given.get(etag, collection=COLLECTION)
-            # An unchanged answer carries no body, so it does not count as seeing the result again. A shortened TTL
-            # applies at once.
-            if given is not None and now - given["at"] < ttl:
-                return True
-        await self._given.put(etag, {"at": now}, collection=COLLECTION, ttl=ttl, quota_key=client.quota_key)
+        with suppress(SharedStateError):
+            if if_none_match == etag:
+                given = await self._given.get(etag, collection=COLLECTION)
+                # An unchanged answer carries no body, so it does not count as seeing the result again. A shortened TTL
+                # applies at once.
+                if given is not None and now - given["at"] < ttl:
+                    return True
+            await self._given.put(etag, {"at": now}, collection=COLLECTION, ttl=ttl, quota_key=client.quota_key)
         return False

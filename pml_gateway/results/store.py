@@ -8,7 +8,7 @@ import secrets
 import time
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,13 @@ import anyio.to_thread
 from cachetools import LRUCache
 
 from pml_gateway.config.settings import ReferenceSettings, Settings
-from pml_gateway.errors import ConfigurationError, InvalidInputError, ReferenceNotFoundError, ResultStoreError
+from pml_gateway.errors import (
+    ConfigurationError,
+    InvalidInputError,
+    ReferenceNotFoundError,
+    ResultStoreError,
+    SharedStateError,
+)
 from pml_gateway.json_text.pieces import measure
 from pml_gateway.log import get_logger
 from pml_gateway.policy.principal import Principal
@@ -30,7 +36,9 @@ from pml_gateway.results.encoding import EncodedResult, decode, encode, tokens_o
 from pml_gateway.results.paths import value_at
 from pml_gateway.results.references import Reference, find_references, is_handle, substitute
 from pml_gateway.results.stored import Source, StoredResult, from_head, kept_bytes, to_head
-from pml_gateway.storage.backend import Backend, build_backend, check_store
+from pml_gateway.secrets.references import resolve
+from pml_gateway.storage.backend import Backend, build_backend
+from pml_gateway.storage.values import KeyValues
 from pml_gateway.types import JsonObject
 from pml_gateway.working_directory import WorkingDirectory
 
@@ -342,7 +350,10 @@ async def _read_parts(backend: Backend, key: str, count: int) -> list[str] | Non
 
 @asynccontextmanager
 async def open_results(
-    settings: Settings, directory: Path, working_directory: WorkingDirectory | None = None
+    settings: Settings,
+    directory: Path,
+    working_directory: WorkingDirectory | None = None,
+    shared: KeyValues | None = None,
 ) -> AsyncIterator[ResultStore]:
     """Open the store of one gateway; its backend is opened when the first result is stored, and closed on exit.
 
@@ -350,13 +361,22 @@ async def open_results(
         settings: which results are kept, where and for how long.
         directory: the folder of the disk store.
         working_directory: the variables and folder to find the store with; by default those of this process.
+        shared: the store of several gateways, which is used instead of the one in the settings.
 
     Raises:
-        ConfigurationError: the store cannot be used as configured.
+        SecretError: a variable in `storage.results` is missing.
     """
+    if shared is not None:
+        backend = Backend(shared, nullcontext(), (SharedStateError,))
+
+        async def backend_of_all() -> Backend:
+            return backend
+
+        yield ResultStore(settings.references, backend_of_all)
+        return
     working_directory = working_directory or WorkingDirectory.here()
     where = settings.storage.results
-    check_store(where, working_directory)
+    resolve(where, working_directory.environ)
     opened: list[Backend] = []
     opening = anyio.Lock()
     async with AsyncExitStack() as stack:

@@ -1,4 +1,4 @@
-"""Stores for results, as `storage.results` says: in memory, on disk or in Redis."""
+"""Stores for results, as `storage.results` says: in memory or on disk."""
 
 from __future__ import annotations
 
@@ -7,16 +7,13 @@ import sqlite3
 from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext, suppress
 from dataclasses import dataclass
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, cast
-from urllib.parse import urlsplit
 
 import anyio.to_thread
 
 from pml_gateway.errors import ConfigurationError
 from pml_gateway.files import OWNER_ONLY, PRIVATE_FOLDER, make_private
-from pml_gateway.installation import EXTRAS, adding
 from pml_gateway.secrets.masking import without_defaults
 from pml_gateway.secrets.references import resolve
 from pml_gateway.storage.memory import MemoryStore
@@ -41,47 +38,13 @@ class Backend:
     failures: tuple[type[Exception], ...]
 
 
-def check_store(written: str, working_directory: WorkingDirectory | None = None) -> None:
-    """Refuse a store that could not be opened later, when a result that already exists would suffer.
-
-    Raises:
-        ConfigurationError: a secret in it is missing, it names no store, or a package is not installed.
-    """
-    store = resolve(written, (working_directory or WorkingDirectory.here()).environ)
-    if store in ("memory", "disk") or store.startswith("disk:"):
-        return
-    if not _is_redis_url(store):
-        # Not shown: it was meant to be a URL, which may hold a password.
-        raise ConfigurationError(
-            "storage.results stands for no store",
-            hint="write memory, disk, disk:<folder>, or redis://[user:password@]host[:port][/number]",
-        )
-    if find_spec("redis") is None:
-        raise ConfigurationError(
-            "storage.results names a Redis server, and the redis package is not installed",
-            hint=f"install it with: {adding(*EXTRAS['redis'])}",
-        )
-
-
-def _is_redis_url(store: str) -> bool:
-    try:
-        parts = urlsplit(store)
-        return (
-            parts.scheme in ("redis", "rediss")
-            and (parts.port is None or parts.port > 0)
-            and (parts.path in ("", "/") or parts.path.removeprefix("/").isdecimal())
-        )
-    except ValueError:
-        return False
-
-
 def build_backend(
     written: str, directory: Path, max_bytes: int, working_directory: WorkingDirectory | None = None
 ) -> Backend:
     """Return the store a setting names, not yet open. Imports take 0.3 s: call it in a thread.
 
     Args:
-        written: `memory`, `disk`, `disk:<folder>`, or a `redis://` or `rediss://` URL.
+        written: `memory`, `disk` or `disk:<folder>`.
         directory: the folder of `disk`; it is created for its owner only.
         max_bytes: limit of what lies on disk.
         working_directory: whose variables and folder the setting is read with; by default those of this process.
@@ -89,17 +52,14 @@ def build_backend(
     Where nothing can be written into the folder, results are kept in memory.
 
     Raises:
-        ConfigurationError: as `check_store`, or the folder holds what is no store.
+        ConfigurationError: a variable in it is missing, or the folder holds something else.
     """
     working_directory = working_directory or WorkingDirectory.here()
-    check_store(written, working_directory)
     store = resolve(written, working_directory.environ)
     if store == "memory":
         return _memory()
-    if store == "disk" or store.startswith("disk:"):
-        folder = working_directory.path(store[5:]) if store[5:] else directory
-        return _disk(folder, without_defaults(written), max_bytes)
-    return _redis(store)
+    folder = working_directory.path(store[5:]) if store[5:] else directory
+    return _disk(folder, without_defaults(written), max_bytes)
 
 
 def _memory() -> Backend:
@@ -172,12 +132,3 @@ def _close_to_others(directory: Path) -> None:
         if path.is_dir() and any(path.glob("??/*.val")):
             with suppress(OSError):
                 path.chmod(PRIVATE_FOLDER)
-
-
-def _redis(url: str) -> Backend:
-    from key_value.aio.errors import BaseKeyValueError
-    from key_value.aio.stores.redis import RedisStore
-    from redis.exceptions import RedisError
-
-    store: Any = RedisStore(url=url)
-    return Backend(cast(KeyValues, store), store, (BaseKeyValueError, RedisError, OSError))

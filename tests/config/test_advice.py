@@ -83,7 +83,7 @@ def test_references_that_stand_for_nothing_are_named_where_they_are_used() -> No
                 "off": {"url": "https://x.test/${env:GONE}", "enabled": False},
             },
             "clients": {"ci": {"key": "${env:GONE}"}},
-            "storage": {"results": "redis://${env:GONE}@host"},
+            "storage": {"url": "redis://${env:GONE}@host", "key": "${env:GONE}"},
         },
         {"BIN": "npx", "SET": "hunter2"},
     )
@@ -91,7 +91,8 @@ def test_references_that_stand_for_nothing_are_named_where_they_are_used() -> No
     assert {warning.partition(": ")[0] for warning in warnings} == {
         "servers.a.args[1]",
         "clients.ci.key",
-        "storage.results",
+        "storage.url",
+        "storage.key",
     }
     assert all("GONE is not set" in warning for warning in warnings)
 
@@ -104,21 +105,21 @@ def test_literal_credentials_are_pointed_out_without_being_repeated() -> None:
                 "a": {"command": "npx", "env": {"API_TOKEN": "hunter2", "LOG_LEVEL": "debug", "KEY": "${env:K}"}},
                 "b": {"url": "https://x.test", "headers": {"Authorization": "Bearer hunter2"}},
             },
-            "storage": {"results": "redis://me:hunter2@host/0"},
+            "storage": {"url": "redis://me:hunter2@host/0"},
         },
     )
 
     assert [warning.partition(" ")[0] for warning in warnings] == [
         "servers.a.env.API_TOKEN",
         "servers.b.headers.Authorization",
-        "storage.results",
+        "storage.url",
     ]
     assert "hunter2" not in repr(warnings)
 
 
-@pytest.mark.parametrize("store", ["memory", "disk:~/x@y", "redis://host/0", "redis://me:${env:K}@host", "${env:URL}"])
-def test_a_store_without_a_password_of_its_own_is_no_literal_credential(store: str) -> None:
-    assert found(literal_secrets, {"storage": {"results": store}}) == []
+@pytest.mark.parametrize("url", ["redis://host/0", "redis://me:${env:K}@host", "${env:URL}"])
+def test_a_url_without_a_password_of_its_own_is_no_literal_credential(url: str) -> None:
+    assert found(literal_secrets, {"storage": {"url": url}}) == []
 
 
 @pytest.mark.parametrize(

@@ -104,7 +104,7 @@ def test_no_part_of_the_settings_shows_a_credential() -> None:
                 "intent": f"use {KEY}",
                 "blacklisted_tools": ["secret_manager__*", "v2_server_0123456789_list"],
             },
-            "storage": {"results": "redis://:hunter2@cache/0"},
+            "storage": {"url": "redis://:hunter2@cache/0"},
             "servers": {
                 "a": {"url": "https://hunter2@x.test/?key=hunter2", "headers": {"X-Auth": "hunter2"}},
                 "b": {"command": "sh", "args": ["--password", "hunter2"], "env": {"PIN": "hunter2"}},

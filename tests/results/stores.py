@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import asynccontextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 
-from pml_gateway.config.settings import ReferenceSettings
+from pml_gateway.config.settings import ReferenceSettings, StorageSettings
+from pml_gateway.errors import SharedStateError
 from pml_gateway.results.store import ResultStore
 from pml_gateway.results.stored import Source
-from pml_gateway.storage.backend import build_backend
+from pml_gateway.storage.backend import Backend, build_backend
+from pml_gateway.storage.redis import RedisValues, open_redis
 
+STORAGE_KEY = "a random text of the tests, long enough"
 SOURCE = Source(tool=("up", "make"), name="up__make")
 
 
@@ -31,11 +34,22 @@ async def opened(
 ) -> AsyncIterator[ResultStore]:
     """A store by these settings, with a clock of its own."""
     given = ReferenceSettings.model_validate(settings)
-    async with AsyncExitStack() as stack:
-        backend = build_backend(store, folder, given.max_bytes)
-        await stack.enter_async_context(backend.context)
+    async with open_values(store, folder, given.max_bytes) as backend:
 
-        async def open_backend() -> object:
+        async def open_backend() -> Backend:
             return backend
 
-        yield ResultStore(given, open_backend, clock or Clock())  # type: ignore[arg-type]
+        yield ResultStore(given, open_backend, clock or Clock())
+
+
+@asynccontextmanager
+async def open_values(store: str, folder: Path, max_bytes: int) -> AsyncIterator[Backend]:
+    """A store by its setting, or at the URL of a Redis server."""
+    if not store.startswith("redis:"):
+        backend = build_backend(store, folder, max_bytes)
+        async with backend.context:
+            yield backend
+        return
+    async with open_redis(StorageSettings(url=store, key="${env:KEY}"), {"KEY": STORAGE_KEY}) as server:
+        assert server is not None
+        yield Backend(RedisValues(server), nullcontext(), (SharedStateError,))

@@ -13,9 +13,9 @@ from anyio.from_thread import start_blocking_portal
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pml_gateway.storage.backend import build_backend
 from pml_gateway.storage.memory import ENTRY_BYTES, MAX_BYTES, MemoryStore
 from pml_gateway.storage.values import KeyValues
+from tests.results.stores import open_values
 
 pytestmark = pytest.mark.anyio
 
@@ -35,8 +35,7 @@ class Clock:
 @pytest.fixture(params=["memory", "disk", "redis"])
 async def values(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[KeyValues]:
     setting = request.getfixturevalue("redis_url") if request.param == "redis" else request.param
-    backend = build_backend(setting, tmp_path, MAX_BYTES)
-    async with backend.context:
+    async with open_values(setting, tmp_path, MAX_BYTES) as backend:
         yield backend.values
 
 

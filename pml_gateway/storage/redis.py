@@ -1,0 +1,330 @@
+"""State in a Redis server that several gateways share: encrypted values, and counts of calls."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import random
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Any, TypeVar
+from urllib.parse import urlsplit
+
+import anyio
+import anyio.to_thread
+from cryptography.fernet import Fernet, InvalidToken
+
+from pml_gateway.config.settings import StorageSettings
+from pml_gateway.errors import ConfigurationError, SharedStateError
+from pml_gateway.installation import EXTRAS, adding
+from pml_gateway.log import get_logger
+from pml_gateway.quotas import OWN
+from pml_gateway.secrets.references import resolve
+from pml_gateway.storage.counters import SLOTS, Allowance, MemoryCounters, UsedUp
+from pml_gateway.types import JsonObject
+
+if TYPE_CHECKING:
+    from redis.asyncio import Redis
+
+logger = get_logger(__name__)
+
+PREFIX = "{pml}"
+"""Start of every key; the braces keep all keys on one node of a Redis cluster, as scripts need it."""
+
+FORMAT = "1"
+"""Version of all keys and values: a gateway that writes another one does not share them."""
+
+OPERATION_SECONDS = 3.0
+"""Time limit in seconds for one command, its connection included: the first call after a failure waits for it."""
+
+PAUSE_SECONDS = 0.5
+MAX_PAUSE_SECONDS = 8.0
+"""Shortest and longest pause after a failure, in which no command is tried. It doubles with each further failure."""
+
+MAX_CONNECTIONS = 32
+"""Connections of one gateway; further commands wait for a free one."""
+
+MAX_TTL = 24 * 3600.0
+"""Longest time in seconds that a value is kept; a value that is given none is kept as long."""
+
+MIN_KEY_CHARACTERS = 32
+
+ResultT = TypeVar("ResultT")
+
+_TAKE = """
+local clock = redis.call('TIME')
+local now = clock[1] * 1000 + math.floor(clock[2] / 1000)
+local full, longest = 0, -1
+for i, key in ipairs(KEYS) do
+  local room = tonumber(ARGV[3 * i - 2]) - math.max(tonumber(ARGV[3 * i]), 1)
+  local parts, total, kept = redis.call('HGETALL', key), 0, {}
+  for j = 1, #parts, 2 do
+    if tonumber(parts[j]) <= now then
+      redis.call('HDEL', key, parts[j])
+    else
+      total = total + parts[j + 1]
+      kept[#kept + 1] = {tonumber(parts[j]), tonumber(parts[j + 1])}
+    end
+  end
+  if total > room then
+    table.sort(kept, function(one, other) return one[1] < other[1] end)
+    local wait = 0
+    for _, part in ipairs(kept) do
+      if total <= room then break end
+      total, wait = total - part[2], part[1] - now
+    end
+    if wait > longest then full, longest = i, wait end
+  end
+end
+if full == 0 then
+  for i, key in ipairs(KEYS) do
+    local window, amount = tonumber(ARGV[3 * i - 1]), tonumber(ARGV[3 * i])
+    if amount > 0 then
+      local length = math.max(math.floor(window / SLOTS), 1)
+      redis.call('HINCRBY', key, string.format('%.0f', (math.floor(now / length) + 1) * length + window), amount)
+      redis.call('PEXPIRE', key, window + length)
+    end
+  end
+end
+return {full, longest}
+""".replace("SLOTS", str(SLOTS))
+"""For each key: the maximum, the milliseconds of its window, and the amount to count. A window is a hash: when a part
+leaves it, and the amount of the part. Returns which key has no room, and the milliseconds until it has some."""
+
+
+def check_shared_storage(storage: StorageSettings, environ: Mapping[str, str]) -> None:
+    """Refuse settings by which no state can be shared.
+
+    Raises:
+        ConfigurationError: a secret is missing, `url` names no Redis server, `key` is too short, or a package is not
+            installed.
+    """
+    if storage.url is None:
+        return
+    # Values are not shown: they may hold a password.
+    if not _is_redis_url(resolve(storage.url, environ)):
+        raise ConfigurationError(
+            "storage.url names no Redis server", hint="write redis://[user:password@]host[:port][/number], or rediss://"
+        )
+    if len(_key_of(storage, environ)) < MIN_KEY_CHARACTERS:
+        raise ConfigurationError(
+            f"storage.url needs a storage.key of {MIN_KEY_CHARACTERS} characters or more, to encrypt results",
+            hint="give all gateways the same random text: storage.key: ${env:PML_STORAGE_KEY}",
+        )
+    if find_spec("redis") is None:
+        raise ConfigurationError(
+            "storage.url names a Redis server, and the redis package is not installed",
+            hint=f"install it with: {adding(*EXTRAS['redis'])}",
+        )
+
+
+def _key_of(storage: StorageSettings, environ: Mapping[str, str]) -> str:
+    return "" if storage.key is None else resolve(storage.key, environ)
+
+
+def _is_redis_url(url: str) -> bool:
+    try:
+        parts = urlsplit(url)
+        is_number = parts.path in ("", "/") or parts.path.removeprefix("/").isdecimal()
+        return parts.scheme in ("redis", "rediss") and (parts.port is None or parts.port > 0) and is_number
+    except ValueError:
+        return False
+
+
+class RedisServer:
+    """One Redis server, which is left alone for a while after it failed."""
+
+    def __init__(self, client: Redis, key: str) -> None:
+        self._client = client
+        derived = hashlib.scrypt(key.encode(), salt=b"pml-gateway storage", n=2**14, r=8, p=1, dklen=32)
+        self._fernet = Fernet(base64.urlsafe_b64encode(derived))
+        self._failures = 0
+        self._resumes_at = 0.0
+
+    async def run(self, command: Callable[[Redis], Awaitable[ResultT]]) -> ResultT:
+        """Run a command.
+
+        Raises:
+            SharedStateError: the server does not answer, or refuses the command.
+        """
+        from redis.exceptions import RedisError
+
+        if time.monotonic() < self._resumes_at:
+            raise SharedStateError("the Redis server of storage.url did not answer a moment ago")
+        try:
+            with anyio.fail_after(OPERATION_SECONDS):
+                result = await command(self._client)
+        except (RedisError, OSError, TimeoutError) as error:
+            self._note_failure(error)
+            raise SharedStateError(f"the Redis server of storage.url failed: {type(error).__name__}") from error
+        if self._failures:
+            self._failures = 0
+            logger.warning("the Redis server of storage.url answers again")
+        return result
+
+    def _note_failure(self, error: Exception) -> None:
+        if not self._failures:
+            logger.warning("the Redis server of storage.url failed (%s)", type(error).__name__)
+        pause = min(PAUSE_SECONDS * 2**self._failures, MAX_PAUSE_SECONDS)
+        # Not all gateways at the same moment.
+        self._resumes_at = time.monotonic() + pause * random.uniform(0.5, 1)
+        self._failures += 1
+
+    async def check_format(self) -> None:
+        """Refuse to share state with gateways of another version; of a server that does not answer, only say so.
+
+        Raises:
+            ConfigurationError: its state has another format.
+        """
+        name = f"{PREFIX}:format"
+        try:
+            await self.run(lambda redis: redis.set(name, FORMAT, nx=True))
+            found = await self.run(lambda redis: redis.get(name))
+        except SharedStateError:
+            return
+        shown = found[:20].decode(errors="replace") if isinstance(found, bytes) else found
+        if shown not in (FORMAT, None):
+            raise ConfigurationError(
+                f"the state at storage.url has format {shown!r}, and this gateway writes {FORMAT}",
+                hint="use the same version of pml everywhere, or another database: redis://host/1",
+            )
+
+    def seal(self, name: str, value: JsonObject) -> bytes:
+        """Encrypt a value, together with its name: exchanged values are not accepted."""
+        return self._fernet.encrypt(json.dumps([name, value]).encode("utf-8", "surrogatepass"))
+
+    def unseal(self, name: str, sealed: bytes | str) -> JsonObject | None:
+        """Return a value; None if it was sealed with another key or under another name."""
+        try:
+            known, value = json.loads(self._fernet.decrypt(sealed))
+        except InvalidToken:
+            logger.warning("a value at storage.url was written with another storage.key")
+            return None
+        return value if known == name and isinstance(value, dict) else None
+
+
+class RedisValues:
+    """A `Store` in Redis: all values are encrypted, and each of them expires."""
+
+    def __init__(self, server: RedisServer) -> None:
+        self._server = server
+
+    async def get(self, key: str, *, collection: str) -> JsonObject | None:
+        """Return the value of a key that has not expired."""
+        name = _name(collection, key)
+        sealed = await self._server.run(lambda redis: redis.get(name))
+        return None if sealed is None else self._server.unseal(name, sealed)
+
+    async def put(
+        self, key: str, value: JsonObject, *, collection: str, ttl: float | None = None, quota_key: str = OWN
+    ) -> None:
+        """Keep a value for `ttl` seconds, a day at most."""
+        name = _name(collection, key)
+        milliseconds = max(int(min(ttl or MAX_TTL, MAX_TTL) * 1000), 1)
+        sealed = self._server.seal(name, value)
+        await self._server.run(lambda redis: redis.set(name, sealed, px=milliseconds))
+
+    async def delete(self, key: str, *, collection: str) -> bool:
+        """Delete a key; return True if it was there."""
+        return bool(await self._server.run(lambda redis: redis.delete(_name(collection, key))))
+
+
+def _name(collection: str, key: str) -> str:
+    return f"{PREFIX}:{collection}:{key}"
+
+
+class RedisCounters:
+    """`Counters` of several gateways together; without Redis, each counts for itself, or no call is counted."""
+
+    def __init__(self, server: RedisServer, is_open: Callable[[], bool]) -> None:
+        """Count in a server; `is_open` says whether calls go on while it does not answer."""
+        self._server = server
+        self._is_open = is_open
+        self._alone = MemoryCounters()
+
+    async def take(self, allowances: Sequence[Allowance]) -> UsedUp | None:
+        """Count one use of each, or of none: then return the one that has room last.
+
+        Raises:
+            SharedStateError: Redis does not answer, and `limits.on_outage` is closed.
+        """
+        if not allowances:
+            return None
+        keys = [_counter_name(each) for each in allowances]
+        numbers = [number for each in allowances for number in (each.most, int(each.seconds * 1000), each.amount)]
+        try:
+            full, wait = await self._count(keys, numbers)
+        except SharedStateError:
+            if not self._is_open():
+                raise SharedStateError(
+                    "calls cannot be counted: the Redis server of storage.url does not answer",
+                    hint="try again later; with limits.on_outage: open, each gateway counts for itself meanwhile",
+                ) from None
+            return await self._alone.take(allowances)
+        return UsedUp(allowances[full - 1], wait / 1000) if full else None
+
+    async def add(self, allowance: Allowance, amount: int) -> None:
+        """Count an amount, whether or not there is room for it."""
+        if amount <= 0:
+            return
+        try:
+            await self._count([_counter_name(allowance)], [2**52, int(allowance.seconds * 1000), amount])
+        except SharedStateError:
+            await self._alone.add(allowance, amount)
+
+    async def _count(self, keys: Sequence[str], numbers: Sequence[int]) -> tuple[int, int]:
+        async def count(redis: Redis) -> Any:
+            return await redis.register_script(_TAKE)(keys=keys, args=numbers)
+
+        full, wait = await self._server.run(count)
+        return int(full), int(wait)
+
+
+def _counter_name(allowance: Allowance) -> str:
+    """Return the key of a window; a digest, so that it names no client and no arguments."""
+    text = json.dumps([*allowance.key, allowance.seconds])
+    return _name("limits", hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:32])
+
+
+@asynccontextmanager
+async def open_redis(storage: StorageSettings, environ: Mapping[str, str]) -> AsyncIterator[RedisServer | None]:
+    """Open the server of some settings, whose connections are closed with this context; None if they name none.
+
+    Raises:
+        ConfigurationError: the settings cannot be used, or the server has state of another version.
+    """
+    check_shared_storage(storage, environ)
+    if storage.url is None:
+        yield None
+        return
+    client, server = await anyio.to_thread.run_sync(
+        _connected, resolve(storage.url, environ), _key_of(storage, environ)
+    )
+    try:
+        await server.check_format()
+        yield server
+    finally:
+        with anyio.move_on_after(OPERATION_SECONDS, shield=True):
+            await client.aclose()
+
+
+def _connected(url: str, key: str) -> tuple[Redis, RedisServer]:
+    # Importing it takes a tenth of a second.
+    from redis.asyncio import BlockingConnectionPool, Redis
+    from redis.asyncio.retry import Retry
+    from redis.backoff import NoBackoff
+
+    pool = BlockingConnectionPool.from_url(
+        url,
+        max_connections=MAX_CONNECTIONS,
+        timeout=OPERATION_SECONDS,
+        socket_timeout=OPERATION_SECONDS,
+        socket_connect_timeout=OPERATION_SECONDS,
+        # Once more at once: a connection that was idle may have been closed.
+        retry=Retry(NoBackoff(), 1),
+    )
+    client = Redis.from_pool(pool)
+    return client, RedisServer(client, key)

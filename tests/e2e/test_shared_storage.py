@@ -1,0 +1,155 @@
+"""Two gateways that share a real Redis server: what they know of each other's clients, and what happens without it."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pml_gateway.storage.redis import MAX_PAUSE_SECONDS
+from tests.support.process import GatewayProcess, running_gateway
+from tests.support.raw import HandshakeSession, decoded, result_modern
+from tests.support.redis_server import PASSWORD, RealRedis, real_redis
+from tests.support.skipping import unavailable
+from tests.support.waiting import wait_for
+
+from .install import InstallationError, install_redis
+
+pytestmark = [pytest.mark.e2e, pytest.mark.slow, pytest.mark.timeout(240)]
+
+KEYS = {"anna": "the key of anna, long enough", "ben": "the key of ben, long enough"}
+
+LIMIT = 4
+SERVER = """
+from fastmcp import FastMCP
+server = FastMCP("data")
+@server.tool
+def rows(count: int) -> list[dict]:
+    "Return rows."
+    return [{"number": number, "text": f"row {number}"} for number in range(count)]
+@server.tool
+def total(rows: list) -> int:
+    "Return the sum of the numbers of rows."
+    return sum(row["number"] for row in rows)
+server.run(show_banner=False)
+"""
+
+
+@pytest.fixture(scope="module")
+def redis() -> Iterator[RealRedis]:
+    try:
+        program = install_redis()
+    except InstallationError as exc:
+        unavailable(exc)
+    with real_redis(program) as server:
+        yield server
+
+
+@contextmanager
+def two_gateways(redis: RealRedis, folder: Path, **limits: Any) -> Iterator[tuple[GatewayProcess, GatewayProcess]]:
+    """Two gateways with one configuration, as two machines have them."""
+    script = folder / "server.py"
+    script.write_text(SERVER, encoding="utf-8")
+    settings = {
+        "servers": {"data": {"command": sys.executable, "args": [str(script)]}},
+        "clients": {"anna": {"key": "${env:ANNA}"}, "ben": {"key": "${env:BEN}"}},
+        "storage": {"url": "${env:REDIS}", "key": "${env:STORAGE_KEY}"},
+        "gateway": {"tools_exposure": "meta_only"},
+        "limits": limits,
+    }
+    extra = {
+        "REDIS": redis.url,
+        "STORAGE_KEY": "a random text of two machines, long enough",
+        **{who.upper(): key for who, key in KEYS.items()},
+    }
+    with (
+        running_gateway(folder / "one", settings, extra=extra) as one,
+        running_gateway(folder / "two", settings, extra=extra) as two,
+    ):
+        for gateway in (one, two):
+            wait_for(partial(knows_tools, gateway), "the gateway has listed its server")
+        yield one, two
+
+
+def ask(gateway: GatewayProcess, who: str, tool: str, **arguments: Any) -> dict[str, Any]:
+    """Call a meta-tool of a gateway as a client."""
+    answer = result_modern(gateway.url, "tools/call", {"name": tool, "arguments": arguments}, key=KEYS[who])
+    found: dict[str, Any] = answer["structuredContent"]
+    return found
+
+
+def knows_tools(gateway: GatewayProcess) -> bool:
+    return "data__rows" in json.dumps(ask(gateway, "ben", "tool_schema", names=["data__rows"]).get("tools"))
+
+
+def call(gateway: GatewayProcess, who: str, name: str, **arguments: Any) -> dict[str, Any]:
+    return ask(gateway, who, "call_tool", name=name, arguments=arguments)
+
+
+def code(answer: dict[str, Any]) -> str:
+    found: str = answer.get("error", {}).get("code", "")
+    return found
+
+
+def test_a_reference_of_one_gateway_is_read_and_passed_on_at_the_other(redis: RealRedis, tmp_path: Path) -> None:
+    with two_gateways(redis, tmp_path) as (one, two):
+        stored = call(one, "anna", "data__rows", count=2000)
+        read = ask(two, "anna", "read_result", ref=stored["ref"], path="[1999].text")
+        passed = call(two, "anna", "data__total", rows={"$ref": stored["ref"]})
+        foreign = ask(two, "ben", "read_result", ref=stored["ref"])
+        with HandshakeSession(two.url, key=KEYS["anna"]) as session:
+            asked = {"name": "read_result", "arguments": {"ref": stored["ref"], "path": "length(@)"}}
+            old = decoded(session.send("tools/call", asked))["result"]
+    assert "row 1999" in json.dumps(read)
+    assert str(sum(range(2000))) in json.dumps(passed)
+    assert "2000" in json.dumps(old["structuredContent"])
+    assert code(foreign) == "NOT_FOUND"
+
+
+def test_gateways_count_the_calls_of_a_client_together(redis: RealRedis, tmp_path: Path) -> None:
+    with two_gateways(redis, tmp_path, calls_per_minute=LIMIT) as gateways:
+        answers = [call(gateways[number % 2], "anna", "data__total", rows=[]) for number in range(LIMIT + 2)]
+        other = call(gateways[1], "ben", "data__total", rows=[])
+    assert list(map(code, answers)) == [""] * LIMIT + ["RATE_LIMITED"] * 2
+    assert code(other) == ""
+
+
+def test_calls_go_on_without_redis_and_all_is_as_before_once_it_is_back(redis: RealRedis, tmp_path: Path) -> None:
+    with two_gateways(redis, tmp_path, calls_per_day=1000) as (one, two):
+        stored = call(one, "anna", "data__rows", count=2000)
+        redis.stop()
+        try:
+            without = call(one, "anna", "data__total", rows=[{"number": 7}])
+            lost = ask(two, "anna", "read_result", ref=stored["ref"])
+            large = call(one, "anna", "data__rows", count=2000)
+        finally:
+            redis.start()
+        assert "7" in json.dumps(without)
+        assert lost["error"]["retryable"]
+        assert PASSWORD not in json.dumps(lost)
+        assert code(large) == ""
+
+        def is_back() -> bool:
+            again = call(one, "anna", "data__rows", count=2000)
+            return "ref" in again and not code(ask(two, "anna", "read_result", ref=again["ref"], path="[0]"))
+
+        wait_for(is_back, "results are stored again", 3 * MAX_PAUSE_SECONDS)
+        assert not any(PASSWORD in line for each in (one, two) for line in each.log)
+
+
+def test_limits_that_are_closed_refuse_calls_without_redis(redis: RealRedis, tmp_path: Path) -> None:
+    with two_gateways(redis, tmp_path, calls_per_day=1000, on_outage="closed") as (one, _):
+        assert code(call(one, "anna", "data__total", rows=[])) == ""
+        redis.stop()
+        try:
+            refused = call(one, "anna", "data__total", rows=[])
+        finally:
+            redis.start()
+    assert refused["error"]["retryable"]
+    assert "limits.on_outage" in json.dumps(refused)

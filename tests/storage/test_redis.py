@@ -1,0 +1,163 @@
+"""State in Redis: what gateways share of it, what lies there, and what happens without it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from functools import partial
+from itertools import count
+from typing import Any
+
+import anyio
+import pytest
+
+from pml_gateway.config.settings import StorageSettings
+from pml_gateway.errors import ConfigurationError, SharedStateError
+from pml_gateway.storage.counters import Allowance
+from pml_gateway.storage.redis import PREFIX, RedisCounters, RedisServer, RedisValues, open_redis
+
+pytestmark = pytest.mark.anyio
+
+KEY = "a random text that all gateways have"
+NUMBERS = count()
+
+
+@asynccontextmanager
+async def opened(url: str, key: str = KEY) -> AsyncIterator[RedisServer]:
+    storage = StorageSettings(url="${env:URL}", key="${env:KEY}")
+    async with open_redis(storage, {"URL": url, "KEY": key}) as server:
+        assert server is not None
+        yield server
+
+
+async def pttl(name: bytes | str, redis: Any) -> int:
+    return int(await redis.pttl(name))
+
+
+async def raw(server: RedisServer, name: str) -> Any:
+    return await server.run(lambda redis: redis.get(name))
+
+
+def calls_a_minute(most: int, amount: int = 1) -> Allowance:
+    return Allowance(("client", "anna", "calls_per_minute", str(next(NUMBERS))), most, 60, "anna", amount)
+
+
+async def test_gateways_with_the_same_key_read_each_others_values_and_others_do_not(redis_url: str) -> None:
+    async with opened(redis_url) as one, opened(redis_url) as two, opened(redis_url, KEY + "!") as stranger:
+        await RedisValues(one).put("k", {"secret": "häagen"}, collection="c", ttl=60)
+        assert await RedisValues(two).get("k", collection="c") == {"secret": "häagen"}
+        assert await RedisValues(stranger).get("k", collection="c") is None
+        assert b"secret" not in await raw(one, f"{PREFIX}:c:k")
+
+
+async def test_a_value_that_was_moved_under_another_key_is_not_accepted(redis_url: str) -> None:
+    async with opened(redis_url) as server:
+        values = RedisValues(server)
+        await values.put("mine", {"a": 1}, collection="moved")
+        await server.run(lambda redis: redis.rename(f"{PREFIX}:moved:mine", f"{PREFIX}:moved:yours"))
+        assert await values.get("yours", collection="moved") is None
+
+
+async def test_every_key_expires(redis_url: str) -> None:
+    async with opened(redis_url) as server:
+        await RedisValues(server).put("k", {}, collection="expiring")
+        counters = RedisCounters(server, lambda: True)
+        await counters.take([calls_a_minute(3)])
+        names = await server.run(lambda redis: redis.keys("*"))
+        lasting = [name for name in names if await server.run(partial(pttl, name)) < 0]
+    assert lasting == [f"{PREFIX}:format".encode()]
+
+
+async def test_gateways_count_together(redis_url: str) -> None:
+    allowance, other = calls_a_minute(3), calls_a_minute(100)
+    async with opened(redis_url) as one, opened(redis_url) as two:
+        counters = [RedisCounters(each, lambda: True) for each in (one, two)]
+        for number in range(3):
+            assert await counters[number % 2].take([other, allowance]) is None
+        refused = await counters[1].take([other, allowance])
+        assert refused is not None
+        assert refused.allowance is allowance
+        assert 55 < refused.retry_after <= 61
+        # Nothing was counted for the other one, as the call is not made.
+        assert await counters[0].take([Allowance(other.key, 4, 60, "anna")]) is None
+
+
+async def test_calls_at_the_same_moment_do_not_get_past_a_limit(redis_url: str) -> None:
+    allowance, passed = calls_a_minute(7), []
+    async with opened(redis_url) as one, opened(redis_url) as two, anyio.create_task_group() as tasks:
+
+        async def call(server: RedisServer) -> None:
+            if await RedisCounters(server, lambda: True).take([allowance]) is None:
+                passed.append(server)
+
+        for number in range(20):
+            tasks.start_soon(call, (one, two)[number % 2])
+    assert len(passed) == 7
+
+
+async def test_an_amount_that_is_known_afterwards_counts_for_the_next_call(redis_url: str) -> None:
+    allowance = calls_a_minute(1000, amount=0)
+    async with opened(redis_url) as server:
+        counters = RedisCounters(server, lambda: True)
+        assert await counters.take([allowance]) is None
+        await counters.add(allowance, 5000)
+        assert await counters.take([allowance]) is not None
+
+
+async def test_without_redis_each_gateway_counts_for_itself_or_refuses() -> None:
+    allowance = calls_a_minute(1)
+    async with opened("redis://:hunter2@127.0.0.1:1") as server:
+        by_itself, closed = RedisCounters(server, lambda: True), RedisCounters(server, lambda: False)
+        assert await by_itself.take([allowance]) is None
+        assert await by_itself.take([allowance]) is not None
+        with pytest.raises(SharedStateError) as caught:
+            await closed.take([allowance])
+    assert "hunter2" not in str(caught.value)
+
+
+async def test_a_server_that_failed_is_left_alone_for_a_while() -> None:
+    attempts = 0
+
+    async def fail(_: Any) -> None:
+        nonlocal attempts
+        attempts += 1
+        raise ConnectionError
+
+    async with opened("redis://127.0.0.1:1") as server:
+        server._resumes_at = 0
+        for _ in range(5):
+            with pytest.raises(SharedStateError):
+                await server.run(fail)
+    assert attempts == 1
+
+
+async def test_state_of_another_version_is_refused(redis_url: str) -> None:
+    async with opened(redis_url) as server:
+        await server.run(lambda redis: redis.set(f"{PREFIX}:format", "2"))
+        try:
+            with pytest.raises(ConfigurationError, match="format '2', and this gateway writes 1"):
+                async with opened(redis_url):
+                    pass
+        finally:
+            await server.run(lambda redis: redis.delete(f"{PREFIX}:format"))
+
+
+@pytest.mark.parametrize(
+    ("url", "key", "message"),
+    [
+        ("postgres://:hunter2@host", KEY, "names no Redis server"),
+        ("redis://:hunter2@[host/0", KEY, "names no Redis server"),
+        ("redis://:x@host:hunter2/0", KEY, "names no Redis server"),
+        ("redis://:hunter2@host/hunter2", KEY, "names no Redis server"),
+        ("redis://host", "hunter2", "needs a storage.key of 32 characters"),
+        ("redis://host", None, "KEY is not set"),
+    ],
+)
+async def test_settings_that_share_nothing_are_refused(url: str, key: str | None, message: str) -> None:
+    environ = {"URL": url} | ({} if key is None else {"KEY": key})
+    with pytest.raises(ConfigurationError, match=message) as caught:
+        async with open_redis(StorageSettings(url="${env:URL}", key="${env:KEY}"), environ):
+            pass
+    assert "hunter2" not in str(caught.value)
+    assert os.environ.get("KEY") is None
