@@ -309,7 +309,7 @@ async def open_gateway(
     here = working_directory or WorkingDirectory.here()
     async with (
         own as common,
-        open_redis(settings.storage, here.environ) as redis,
+        open_redis(settings.storage.url, settings.storage.key, here.environ) as redis,
         open_results(settings, paths.results_dir, here, None if redis is None else RedisValues(redis)) as results,
         anyio.create_task_group() as tasks,
     ):

@@ -31,7 +31,7 @@ def refusals(settings: Settings, environ: Mapping[str, str], *hosts: str) -> Ite
     }
     checks["http.metrics_key"] = partial(metrics_key, settings, environ)
     checks["storage.results"] = partial(resolve, settings.storage.results, environ)
-    checks["storage.url"] = partial(check_shared_storage, settings.storage, environ)
+    checks["storage.url"] = partial(check_shared_storage, settings.storage.url, settings.storage.key, environ)
     checks["telemetry.otlp_endpoint"] = partial(_check_telemetry, settings, environ)
     are_keys_good = True
     for key, check in checks.items():

@@ -17,7 +17,6 @@ import anyio
 import anyio.to_thread
 from cryptography.fernet import Fernet, InvalidToken
 
-from pml_gateway.config.settings import StorageSettings
 from pml_gateway.errors import ConfigurationError, SharedStateError
 from pml_gateway.installation import EXTRAS, adding
 from pml_gateway.log import get_logger
@@ -95,21 +94,21 @@ return {full, longest}
 leaves it, and the amount of the part. Returns which key has no room, and the milliseconds until it has some."""
 
 
-def check_shared_storage(storage: StorageSettings, environ: Mapping[str, str]) -> None:
-    """Refuse settings by which no state can be shared.
+def check_shared_storage(url: str | None, key: str | None, environ: Mapping[str, str]) -> None:
+    """Refuse a `storage.url` and `storage.key` by which no state can be shared.
 
     Raises:
         ConfigurationError: a secret is missing, `url` names no Redis server, `key` is too short, or a package is not
             installed.
     """
-    if storage.url is None:
+    if url is None:
         return
     # Values are not shown: they may hold a password.
-    if not _is_redis_url(resolve(storage.url, environ)):
+    if not _is_redis_url(resolve(url, environ)):
         raise ConfigurationError(
             "storage.url names no Redis server", hint="write redis://[user:password@]host[:port][/number], or rediss://"
         )
-    if len(_key_of(storage, environ)) < MIN_KEY_CHARACTERS:
+    if len(_resolved(key, environ)) < MIN_KEY_CHARACTERS:
         raise ConfigurationError(
             f"storage.url needs a storage.key of {MIN_KEY_CHARACTERS} characters or more, to encrypt results",
             hint="give all gateways the same random text: storage.key: ${env:PML_STORAGE_KEY}",
@@ -121,8 +120,8 @@ def check_shared_storage(storage: StorageSettings, environ: Mapping[str, str]) -
         )
 
 
-def _key_of(storage: StorageSettings, environ: Mapping[str, str]) -> str:
-    return "" if storage.key is None else resolve(storage.key, environ)
+def _resolved(text: str | None, environ: Mapping[str, str]) -> str:
+    return "" if text is None else resolve(text, environ)
 
 
 def _is_redis_url(url: str) -> bool:
@@ -290,19 +289,17 @@ def _counter_name(allowance: Allowance) -> str:
 
 
 @asynccontextmanager
-async def open_redis(storage: StorageSettings, environ: Mapping[str, str]) -> AsyncIterator[RedisServer | None]:
-    """Open the server of some settings, whose connections are closed with this context; None if they name none.
+async def open_redis(url: str | None, key: str | None, environ: Mapping[str, str]) -> AsyncIterator[RedisServer | None]:
+    """Open the server of a `storage.url`; its connections are closed with this context. None if there is none.
 
     Raises:
         ConfigurationError: the settings cannot be used, or the server has state of another version.
     """
-    check_shared_storage(storage, environ)
-    if storage.url is None:
+    check_shared_storage(url, key, environ)
+    if url is None:
         yield None
         return
-    client, server = await anyio.to_thread.run_sync(
-        _connected, resolve(storage.url, environ), _key_of(storage, environ)
-    )
+    client, server = await anyio.to_thread.run_sync(_connected, resolve(url, environ), _resolved(key, environ))
     try:
         await server.check_format()
         yield server

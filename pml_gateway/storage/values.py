@@ -1,7 +1,7 @@
 """Interface of a store: values by collection and key.
 
-Only JSON goes into a store, so that one in another process can take the place of the one in memory. Stored results
-(`storage.results`) and the etags given to clients are kept this way. These stay in the process that made them,
+Only JSON goes into a store, so that one in Redis can take the place of the one in memory. Stored results and the etags
+given to clients are kept this way. These stay in the process that made them,
 because they are not data:
 
 - Runs and calls that wait for their users (`pending.py`): a run holds its compiled plan, a call the open request to

@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 
-from pml_gateway.config.settings import ReferenceSettings, StorageSettings
+from pml_gateway.config.settings import ReferenceSettings
 from pml_gateway.errors import SharedStateError
 from pml_gateway.results.store import ResultStore
 from pml_gateway.results.stored import Source
@@ -50,6 +50,6 @@ async def open_values(store: str, folder: Path, max_bytes: int) -> AsyncIterator
         async with backend.context:
             yield backend
         return
-    async with open_redis(StorageSettings(url=store, key="${env:KEY}"), {"KEY": STORAGE_KEY}) as server:
+    async with open_redis(store, "${env:KEY}", {"KEY": STORAGE_KEY}) as server:
         assert server is not None
         yield Backend(RedisValues(server), nullcontext(), (SharedStateError,))

@@ -12,7 +12,6 @@ from typing import Any
 import anyio
 import pytest
 
-from pml_gateway.config.settings import StorageSettings
 from pml_gateway.errors import ConfigurationError, SharedStateError
 from pml_gateway.storage.counters import Allowance
 from pml_gateway.storage.redis import PREFIX, RedisCounters, RedisServer, RedisValues, open_redis
@@ -25,8 +24,7 @@ NUMBERS = count()
 
 @asynccontextmanager
 async def opened(url: str, key: str = KEY) -> AsyncIterator[RedisServer]:
-    storage = StorageSettings(url="${env:URL}", key="${env:KEY}")
-    async with open_redis(storage, {"URL": url, "KEY": key}) as server:
+    async with open_redis("${env:URL}", "${env:KEY}", {"URL": url, "KEY": key}) as server:
         assert server is not None
         yield server
 
@@ -116,7 +114,7 @@ async def test_without_redis_each_gateway_counts_for_itself_or_refuses() -> None
     assert "hunter2" not in str(caught.value)
 
 
-async def test_a_server_that_failed_is_left_alone_for_a_while() -> None:
+async def test_a_server_that_failed_is_left_alone_for_a_while(redis_url: str) -> None:
     attempts = 0
 
     async def fail(_: Any) -> None:
@@ -124,8 +122,7 @@ async def test_a_server_that_failed_is_left_alone_for_a_while() -> None:
         attempts += 1
         raise ConnectionError
 
-    async with opened("redis://127.0.0.1:1") as server:
-        server._resumes_at = 0
+    async with opened(redis_url) as server:
         for _ in range(5):
             with pytest.raises(SharedStateError):
                 await server.run(fail)
@@ -157,7 +154,7 @@ async def test_state_of_another_version_is_refused(redis_url: str) -> None:
 async def test_settings_that_share_nothing_are_refused(url: str, key: str | None, message: str) -> None:
     environ = {"URL": url} | ({} if key is None else {"KEY": key})
     with pytest.raises(ConfigurationError, match=message) as caught:
-        async with open_redis(StorageSettings(url="${env:URL}", key="${env:KEY}"), environ):
+        async with open_redis("${env:URL}", "${env:KEY}", environ):
             pass
     assert "hunter2" not in str(caught.value)
     assert os.environ.get("KEY") is None
