@@ -134,7 +134,9 @@ def connect(
     ] = None,
     sets: Annotated[
         list[str] | None,
-        typer.Option("--set", help="Have it see only what this set gives; several together.", autocompletion=set_names),
+        typer.Option(
+            "--set", help="Have it see only what this set or role gives; several together.", autocompletion=set_names
+        ),
     ] = None,
     write_key: Annotated[
         bool, typer.Option("--write-key", help="Write the key itself where the client reads no variables.")

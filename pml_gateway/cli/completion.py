@@ -39,8 +39,9 @@ def client_names(ctx: typer.Context, incomplete: str) -> list[str]:
 
 
 def set_names(ctx: typer.Context, incomplete: str) -> list[str]:
-    """Return the configured sets."""
-    return _starting(_settings(ctx).sets, incomplete)
+    """Return the configured sets and roles."""
+    settings = _settings(ctx)
+    return _starting([*settings.sets, *settings.roles], incomplete)
 
 
 def known_client_names(incomplete: str) -> list[str]:

@@ -46,7 +46,7 @@ def serve(
         list[str] | None,
         typer.Option(
             "--set",
-            help="Over stdio: see only what this set gives; several together, or by PML_SET.",
+            help="Over stdio: see only what this set or role gives; several together, or by PML_SET.",
             autocompletion=set_names,
         ),
     ] = None,

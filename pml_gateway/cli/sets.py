@@ -55,11 +55,11 @@ def list_(config: ConfigOption = None, as_json: JsonOption = False) -> None:
 
 @sets_app.command("show")
 def show(
-    name: Annotated[str, typer.Argument(help="A set.", autocompletion=set_names)],
+    name: Annotated[str, typer.Argument(help="A set or role.", autocompletion=set_names)],
     config: ConfigOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Show what a client over stdio sees that has this set alone.
+    """Show what a client over stdio sees that has this set or role alone.
 
     Example: pml sets show work
     """
@@ -78,7 +78,7 @@ def try_(
     tool: Annotated[str | None, typer.Argument(help="Only this tool.", autocompletion=tool_names)] = None,
     sets: Annotated[
         list[str] | None,
-        typer.Option("--set", help="With local: started with this set.", autocompletion=set_names),
+        typer.Option("--set", help="With local: started with this set or role.", autocompletion=set_names),
     ] = None,
     client_name: Annotated[
         str, typer.Option("--name", help="The name that the client gives itself, for gateway.sets_by_client_name.")

@@ -120,18 +120,27 @@ def _ignored(path: Path, reason: str) -> ProjectLayer:
 def _without_widening(
     written: Layer, gateway: GatewaySection, below: Mapping[str, Any]
 ) -> tuple[Layer, tuple[str, ...]]:
-    """Return a trusted layer without what could widen the sets that clients are given, and what that was."""
+    """Return a trusted layer without what could widen what clients are given, and what that was."""
     values, ignored = dict(written.values), []
-    for section in ("sets", "roles"):
-        entries = _section(values, section)
-        for name in entries.keys() & _section(below, section).keys():
+    for section, denial in (("sets", "exclude"), ("roles", None), ("clients", "deny")):
+        entries, own = _section(values, section), _section(below, section)
+        for name in entries.keys() & own.keys():
             entry = _section(entries, name)
-            denials = {"exclude": entry["exclude"]} if section == "sets" and "exclude" in entry else {}
+            denials = {key: entry[key] for key in entry if key == denial}
             if entry != denials:
-                ignored.append(f"{section}.{name}, which your own configuration has; only an `exclude` adds to it")
+                adds = f"; only its `{denial}` adds to it" if denial else ""
+                ignored.append(f"{section}.{name}, which your own configuration has{adds}")
             entries = {**entries, name: denials}
-        if entries:
+        if section == "clients" and own and (more := entries.keys() - own.keys()):
+            # A key of its own would be another way in.
+            ignored += [f"clients.{name}, as your own configuration says which clients there are" for name in more]
+            entries = {name: entries[name] for name in entries.keys() & own.keys()}
+        if section in values:
             values[section] = entries
+    for section in ("approvals", "audit", "limits"):
+        if guarded := _section(values, section).keys() & _section(below, section).keys():
+            ignored += [f"{section}.{key}, which your own configuration has" for key in guarded]
+            values[section] = {key: each for key, each in values[section].items() if key not in guarded}
     names = _section(values, "gateway").get("sets")
     if isinstance(names, list) and not _narrows(names, gateway):
         ignored.append(f"gateway.sets, {_WIDENS}")

@@ -637,6 +637,17 @@ class SetSettings(Section):
         return preset
 
 
+class RoleApprovals(Section):
+    """Times of approvals for the clients of a role, in the place of those in `approvals`."""
+
+    hold_seconds: float | None = Field(
+        default=None, ge=0, le=45, description="instead of `approvals.hold_seconds`; of several roles, the shortest"
+    )
+    minutes: float | None = Field(
+        default=None, gt=0, le=1440, description="instead of `approvals.minutes`; of several roles, the shortest"
+    )
+
+
 class RoleSettings(Section):
     """Sets under one name, with what else holds for the clients of the role."""
 
@@ -648,6 +659,7 @@ class RoleSettings(Section):
         default=None, description="instead of `gateway.direct_calls`; of several roles, `listed` wins"
     )
     limits: Limits = Field(default=Limits(), description="of each of its clients")
+    approvals: RoleApprovals = RoleApprovals()
 
 
 class ApprovalSettings(Section):

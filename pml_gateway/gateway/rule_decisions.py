@@ -235,7 +235,13 @@ def _pending(target: str, request: ApprovalRequest | None) -> PendingApprovalErr
 
 
 def _settings(attempt: Attempt) -> ApprovalSettings:
-    return attempt.context.gateway.state.settings.approvals
+    """Return the times of approvals for a client: the shortest of its roles, or those of all clients."""
+    settings, roles = attempt.context.gateway.state.settings, attempt.context.scope.client.roles
+    given: dict[str, list[float]] = {}
+    for role in filter(None, map(settings.roles.get, roles)):
+        for key, value in role.approvals.model_dump(exclude_none=True).items():
+            given.setdefault(key, []).append(value)
+    return settings.approvals.model_copy(update={key: min(values) for key, values in given.items()})
 
 
 def _asked(attempt: Attempt, found: CallVerdict) -> AskedCall:

@@ -33,10 +33,10 @@ class PrincipalKind(StrEnum):
 class Principal:
     """The client of a request: its rules, and the mode, intent and roles (by name) that its owner set for it.
 
-    `sets` are the names of those that a local client was started with. `client_name` is what it calls itself, by which
-    its owner may narrow what it sees. `client_capabilities` are the questions that its client supports, by which some
-    servers choose their offers. What it holds is counted for `quota_key`: its own id, or that of all without a key at
-    its address.
+    `sets` are the names of the sets and roles that a local client was started with. `client_name` is what it calls
+    itself, by which its owner may narrow what it sees. `client_capabilities` are the questions that its client
+    supports, by which some servers choose their offers. What it holds is counted for `quota_key`: its own id, or that
+    of all without a key at its address.
     """
 
     id: str
@@ -131,7 +131,7 @@ def rights(principal: Principal, settings: Settings) -> Rights | None:
         case _ as unknown:
             assert_never(unknown)
     groups = given_sets(settings, entry, principal.sets, principal.client_name)
-    return rights_of(groups, roles_of(settings, entry))
+    return rights_of(groups, roles_of(settings, entry, principal.sets))
 
 
 def with_rights(principal: Principal, given: Rights) -> Principal:

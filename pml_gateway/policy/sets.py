@@ -36,15 +36,14 @@ def given_sets(
     Args:
         settings: those of the gateway.
         client: its entry of `clients:`; None if it has none.
-        sets: the names of those that it was started with.
+        sets: the names of those, and of the roles, that it was started with.
         client_name: the name that it gives itself.
     """
     own: dict[str, SetSettings] = {}
     if client is not None:
-        entry = settings.clients[client]
-        own[f"clients.{client}"] = _unnamed(entry)
-        sets = [*(name for role in roles_of(settings, client).values() for name in role.sets), *entry.sets]
-    own |= _named(settings, sets)
+        own[f"clients.{client}"] = _unnamed(settings.clients[client])
+    roles, given = roles_of(settings, client, sets), _given(settings, client, sets)
+    own |= _named(settings, (each for name in given for each in (roles[name].sets if name in roles else (name,))))
     folded = client_name.casefold()
     by_name = [
         name
@@ -76,10 +75,14 @@ def rights_of(groups: Sequence[GivenSets], roles: Mapping[str, RoleSettings]) ->
     )
 
 
-def roles_of(settings: Settings, client: str | None) -> dict[str, RoleSettings]:
-    """Return the roles of an entry of `clients:`, by name."""
-    names = () if client is None else settings.clients[client].roles
-    return {name: settings.roles[name] for name in names if name in settings.roles}
+def roles_of(settings: Settings, client: str | None, sets: Iterable[str] = ()) -> dict[str, RoleSettings]:
+    """Return the roles of a client by name; the arguments are those of `given_sets`."""
+    return {name: settings.roles[name] for name in _given(settings, client, sets) if name in settings.roles}
+
+
+def _given(settings: Settings, client: str | None, sets: Iterable[str]) -> Iterable[str]:
+    """Return the names of the sets and roles that are given to one client; no set has the name of a role."""
+    return sets if client is None else (*settings.clients[client].roles, *settings.clients[client].sets)
 
 
 def _unnamed(entry: ClientSettings) -> SetSettings:

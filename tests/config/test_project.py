@@ -274,6 +274,42 @@ def test_a_trusted_project_does_not_widen_the_sets_of_a_name(workspace: Workspac
     assert any("gateway.sets_by_client_name" in str(warning) for warning in loaded.warnings)
 
 
+@pytest.mark.parametrize(
+    ("project", "ignored"),
+    [
+        ("clients: {ada: {deny: [z], allow: ['*']}}", "clients.ada, which your own configuration has; only its `deny`"),
+        ("clients: {ada: {sets: [all], limits: {calls_per_day: 9}}}", "clients.ada, which your own configuration has"),
+        ("clients: {eve: {key: '${env:EVE}'}}", "clients.eve, as your own configuration says which clients there are"),
+        ("roles: {dev: {sets: [all]}}", "roles.dev, which your own configuration has"),
+        ("limits: {calls_per_day: 9}", "limits.calls_per_day, which your own configuration has"),
+        ("audit: {path: null}", "audit.path, which your own configuration has"),
+        ("approvals: {hold_seconds: 1, minutes: 9}", "approvals.minutes, which your own configuration has"),
+    ],
+)
+def test_a_trusted_project_does_not_widen_the_rights_of_clients(
+    workspace: Workspace, project: str, ignored: str
+) -> None:
+    workspace.user(
+        "sets: {some: {include: [a]}, all: {}}\nroles: {dev: {sets: [some]}}\n"
+        "clients: {ada: {key: '${env:ADA}', roles: [dev], deny: [x]}}\n"
+        "limits: {calls_per_day: 5}\naudit: {path: a.jsonl}\napprovals: {minutes: 5}\n"
+    )
+    before = workspace.load().settings
+    workspace.in_project(project + "\n", is_trusted=True)
+    loaded = workspace.load()
+    assert ignored in "\n".join(map(str, loaded.warnings))
+    after = loaded.settings
+    denied = ("x", "z") if "deny" in project else ("x",)
+    assert after.clients == {"ada": before.clients["ada"].model_copy(update={"deny": denied})}
+    assert (after.roles, after.limits, after.audit) == (before.roles, before.limits, before.audit)
+    assert after.approvals.minutes == 5
+
+
+def test_a_trusted_project_may_say_which_clients_there_are_where_nothing_does(workspace: Workspace) -> None:
+    workspace.in_project("clients: {ada: {key: '${env:ADA}'}}\n", is_trusted=True)
+    assert [*workspace.load().settings.clients] == ["ada"]
+
+
 def test_a_trusted_project_may_set_anything(workspace: Workspace) -> None:
     workspace.in_project("servers: {fs: {command: npx}}\nhttp: {port: 1}\n", is_trusted=True)
 

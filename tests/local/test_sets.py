@@ -22,12 +22,15 @@ SETS = {
 READ = {"readOnlyHint": True}
 
 
-def opened(home: Path, **gateway: Any) -> AbstractAsyncContextManager[TestMachine]:
+def opened(
+    home: Path, *, roles: Any = None, rules: Any = (), **gateway: Any
+) -> AbstractAsyncContextManager[TestMachine]:
     upstreams = {
         "git": ScriptedServer([tool("log", annotations=READ), tool("commit")]),
         "mail": ScriptedServer([tool("read", annotations=READ), tool("send")]),
     }
-    return open_machine(home, upstreams, sets=SETS, gateway={"tools_exposure": "full_proxy", **gateway})
+    given = {"sets": SETS, "roles": roles or {}, "rules": list(rules)}
+    return open_machine(home, upstreams, **given, gateway={"tools_exposure": "full_proxy", **gateway})
 
 
 ALL = ["git__commit", "git__log", "mail__read", "mail__send"]
@@ -55,7 +58,7 @@ async def test_clients_with_different_sets_share_one_gateway(tmp_path: Path) -> 
 async def test_a_set_that_there_is_not_is_an_error_at_the_start(tmp_path: Path, name: str) -> None:
     async with opened(tmp_path) as machine, machine.attached("one", introduced=False, set=name) as client:
         refused = (await client.notice("refused"))["refused"]
-        assert f"no set {name!r}" in refused["message"] and refused["exit"] == 2
+        assert f"no set or role {name!r}" in refused["message"] and refused["exit"] == 2
 
 
 @pytest.mark.parametrize("variable", ["", " ", "cod", "Code", "code\u200b", "*"])
@@ -110,3 +113,21 @@ async def test_a_client_is_narrowed_by_the_name_that_it_gives_itself(tmp_path: P
         assert await narrowed.tools() == ["git__commit", "git__log"]
         assert await other.tools() == ALL
         assert await both.tools() == ["git__log"]
+
+
+async def test_a_role_is_named_as_a_set_is_and_gives_all_that_it_has(tmp_path: Path) -> None:
+    roles = {"reader": {"sets": ["code", "reading"], "limits": {"calls_per_day": 1}}}
+    rules = [{"match": {"role": "reader", "tool": "git:commit"}, "do": "deny"}]
+    async with (
+        opened(tmp_path, roles=roles, rules=rules) as machine,
+        machine.attached("one", set="reader") as reader,
+        machine.attached("two", environ={"PML_SET": "mail,reader"}) as both,
+        machine.attached("three", set="code") as other,
+    ):
+        assert await reader.tools() == ["git__commit", "git__log", "mail__read"]
+        assert await both.tools() == ALL
+        assert "a rule of the gateway's owner denies" in await reader.call("git__commit")
+        assert "a rule of the gateway's owner denies" in await both.call("git__commit")
+        assert "denies" not in await other.call("git__commit")
+        assert "limit of 1 call a day" not in await reader.call("git__log")
+        assert "limit of 1 call a day" in await reader.call("git__log")

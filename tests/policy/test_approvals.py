@@ -165,6 +165,25 @@ async def test_an_answer_that_a_server_asks_for_needs_no_second_approval(tmp_pat
         assert await asked.call("up__wipe", {}, **more) == "PENDING_APPROVAL"
 
 
+async def test_the_times_of_a_role_replace_those_of_all_and_the_shortest_counts(tmp_path: Path) -> None:
+    roles = {
+        "quick": {"sets": ["all"], "approvals": {"minutes": 5}},
+        "slow": {"sets": ["all"], "approvals": {"minutes": 90, "hold_seconds": 0}},
+    }
+    clients = {
+        "ada": {"key": "${env:ADA}", "roles": ["quick", "slow"]},
+        "bob": {"key": "${env:BOB}", "roles": ["slow"]},
+    }
+    given = {"sets": {"all": {}}, "roles": roles, "clients": clients, "approvals": {"hold_seconds": 45}}
+    async with asking(tmp_path, **given) as asked:
+        minutes = {}
+        for who in ("ADA", "BOB"):
+            assert await asked.call("up__wipe", MINE, who) == "PENDING_APPROVAL"
+        for row in await asked.rows():
+            minutes[row["client"]] = -(-row["seconds_left"] // 60)
+    assert minutes == {"ada": 5, "bob": 90}
+
+
 async def test_without_a_way_to_answer_a_call_is_refused(tmp_path: Path) -> None:
     async with asking(tmp_path) as asked:
         asked.served.gateway.approvals = Approvals()

@@ -119,12 +119,15 @@ def test_what_a_folder_gives_narrows_every_client_and_not_the_owner() -> None:
     assert seen(current(OWNER, without_keys)) == EVERY
 
 
-def test_a_local_client_sees_everything_unless_it_was_started_with_sets() -> None:
-    settings = settings_with()
+def test_a_local_client_sees_everything_unless_it_was_started_with_sets_or_roles() -> None:
+    settings = settings_with(roles={"dev": {"sets": ["mail", "reading"]}})
     assert current(LOCAL, settings) is LOCAL
     assert seen(current(local_client("a"), settings)) == EVERY
     assert seen(current(local_client("a", ("mail", "calm")), settings)) == ["mail:read", "mail:send"]
     assert seen(current(local_client("a", ("gone",)), settings)) == []
+    both = current(local_client("a", ("calm", "dev", "code")), settings)
+    assert seen(both) == ["git:log", "git:commit", "mail:read", "mail:send"]
+    assert both is not None and (both.roles, both.intent) == (("dev",), "stay calm")
 
 
 def test_the_name_of_a_client_narrows_what_it_sees_and_gives_nothing() -> None:

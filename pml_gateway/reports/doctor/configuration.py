@@ -101,14 +101,13 @@ def rules_about_calls(case: SettingsCase) -> Iterator[Finding]:
 
 
 def _unknown_names(case: SettingsCase) -> Iterator[Finding]:
-    """Find names in rules about calls that no server, client or role has, so that the rule decides about nothing."""
+    """Find names in rules about calls that no server or client has, so that the rule decides about nothing."""
     settings = case.settings
     clients = [*settings.clients, *(kind.value for kind in PrincipalKind)]
     for position, rule in enumerate(settings.rules):
         named = {
             "server": (rule.match.server, [*settings.servers, "workflows"]),
             "client": (rule.match.client, clients),
-            "role": (rule.match.role, [*settings.roles]),
         }
         for key, (names, known) in named.items():
             for name in names or ():
