@@ -25,9 +25,11 @@ from pml_gateway.exposure.instructions import NO_SYSTEMS
 from pml_gateway.exposure.meta_tool import MetaTool, MetaTools
 from pml_gateway.exposure.modes import ModeExposure
 from pml_gateway.fastmcp.background import ServerBackground
+from pml_gateway.fastmcp.calls import AT_ONCE_ONLY, DecidedTool, Run, decided
 from pml_gateway.fastmcp.host import KeptState, RequestHost
 from pml_gateway.fastmcp.settings import read_settings
-from pml_gateway.fastmcp.snapshots import Snapshots, inlines_references
+from pml_gateway.fastmcp.snapshots import Snapshots, hints_of, inlines_references
+from pml_gateway.gateway.call import CallContext
 from pml_gateway.gateway.calling import Caller
 from pml_gateway.gateway.request import CallOptions, RequestScope, is_modern, list_intent
 from pml_gateway.gateway.tool_list import COUNTED_VERSION, expose, own_definitions
@@ -63,6 +65,10 @@ class _VisibleTools:
     @property
     def view(self) -> View:
         return self.host.state.view(self.scope.client)
+
+    def known(self, passed: str) -> list[CatalogTool]:
+        """Return the tools that have a name at this transform, as they are listed."""
+        return [each for each in self.view.catalog.tools if self.passed_as[each.name] == passed]
 
 
 class _OwnTool(Tool):
@@ -150,10 +156,18 @@ class Exposure(CatalogTransform):
         if exposed.as_sent:
             # Hosts keep those of apps from models, and route the calls of apps by them.
             listed += [tool for tool in tools if not is_model_visible(tool) and not self._denies(tool, seen)]
+        if self._kept.deciders:
+            listed = [tool.model_copy(update=AT_ONCE_ONLY) for tool in listed]
         return [*own, *listed]
 
     async def get_tool(self, name: str, call_next: GetToolNext, *, version: VersionSpec | None = None) -> Tool | None:
         """Return a meta-tool, or the tool that is called; also by another spelling of its name, unless it is denied."""
+        tool = await self._found(name, call_next, version)
+        if tool is None or isinstance(tool, _OwnTool) or not self._kept.deciders:
+            return tool
+        return DecidedTool.of(tool, self._decided)
+
+    async def _found(self, name: str, call_next: GetToolNext, version: VersionSpec | None) -> Tool | None:
         own = self._enabled(name)
         if own is not None and name == own.name:
             return _OwnTool(self, own.definition(NO_SYSTEMS))
@@ -183,6 +197,22 @@ class Exposure(CatalogTransform):
             return InputRequiredToolResult(InputRequiredResult.model_validate(result))
         return ToolResult.from_mcp_result(CallToolResult.model_validate(result))
 
+    async def _decided(self, tool: Tool, arguments: JsonObject, run: Run) -> ToolResult:
+        """Return the answer of a tool, unless a rule or a limit is against the call."""
+        context = _context()
+        if context is None:
+            # The server's own code calls it, and no client.
+            return await run(arguments)
+        seen = await self._seen(context, in_list=False)
+        seen.host.deciders = self._kept.deciders
+        # Of several versions only one is known, and another may have another effect.
+        same = [each for each in seen.known(tool.name) if each.definition.get("annotations") == hints_of(tool)]
+        known = same or [self.snapshots.alone(tool, seen.host.server)]
+        options = CallOptions(input_responses=context.input_responses, request_state=context.request_state)
+        caller = Caller(seen.host)
+        call = CallContext(seen.host, caller, seen.host.state, seen.view, seen.scope, options)
+        return await decided(call, known[0], arguments, run)
+
     async def wait_for_index(self, timeout: float = 60.0) -> bool:
         """Wait up to `timeout` seconds, and return True if the index has the vectors of all tools.
 
@@ -208,8 +238,7 @@ class Exposure(CatalogTransform):
 
     def _denies(self, tool: Tool, seen: _VisibleTools) -> bool:
         """Return True if the blacklist matches a tool, by its name at this transform."""
-        known = [each for each in seen.view.catalog.tools if seen.passed_as[each.name] == tool.name]
-        if known:
+        if known := seen.known(tool.name):
             return not any(map(seen.view.shows, known))
         return self.snapshots.denies(tool, seen.host.server)
 

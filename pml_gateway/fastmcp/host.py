@@ -13,6 +13,7 @@ from fastmcp.exceptions import DisabledError, FastMCPError, NotFoundError
 from fastmcp.tools.base import InputRequiredToolResult, ToolResult
 from mcp.shared.dispatcher import ProgressFnT
 from mcp_types import CallToolResult
+from pydantic import PrivateAttr
 
 from pml_gateway.catalog.model import CatalogTool
 from pml_gateway.config.settings import Settings
@@ -20,6 +21,9 @@ from pml_gateway.errors import GatewayError, ToolNotFoundError, UpstreamProtocol
 from pml_gateway.fastmcp.background import ServerBackground
 from pml_gateway.fastmcp.snapshots import Snapshot
 from pml_gateway.gateway.approvals import Approvals
+from pml_gateway.gateway.decisions import Decider
+from pml_gateway.gateway.limits import CallLimits, strictest
+from pml_gateway.gateway.rule_decisions import decide_by_rules
 from pml_gateway.gateway.state import GatewayState
 from pml_gateway.mcp.elicitation import Audience
 from pml_gateway.mcp.listing import Listed
@@ -54,6 +58,25 @@ class KeptState:
         self.etags = Etags(MemoryStore(), lambda: settings.references.ttl_seconds)
         # Its file is written by a task of the gateway only.
         self.shapes = LearnedShapes(ShapesFile(Path("shapes.json")), lambda: settings.learning.output_shapes)
+        self.deciders: list[Decider] = [decide_by_rules] if settings.rules else []
+        """Asked about every call of a tool, right before it runs."""
+        if any(strictest([("limits", settings.limits)], ())):
+            self.deciders.append(CallLimits())
+
+
+class RefusedResult(ToolResult):
+    """The answer to a call that was decided against, with the error for callers in this process."""
+
+    _error: GatewayError = PrivateAttr()
+
+    @property
+    def error(self) -> GatewayError:
+        """The refusal."""
+        return self._error
+
+    @error.setter
+    def error(self, error: GatewayError) -> None:
+        self._error = error
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +107,7 @@ class InProcess:
         """Return the result of a tool; progress, logs and questions go to the client through the current request.
 
         Raises:
-            ToolNotFoundError: it is gone since it was found.
+            GatewayError: a rule or limit is against it, or it is gone since it was found.
         """
         name = self.names.get((self.upstream_id, params["name"]), params["name"])
         try:
@@ -96,6 +119,8 @@ class InProcess:
         except FastMCPError as error:
             # As FastMCP itself answers what a tool raises.
             return {"content": [{"type": "text", "text": str(error)}], "isError": True}
+        if isinstance(result, RefusedResult):
+            raise result.error
         return as_json(result, name)
 
 
@@ -114,6 +139,8 @@ class RequestHost:
     server: FastMCP[Any]
     background: ServerBackground
     kept: KeptState
+    deciders: Sequence[Decider] = ()
+    """None for meta-tools: what they call is decided about where FastMCP runs it, as everything else is."""
     state: GatewayState = field(init=False)
 
     def __post_init__(self) -> None:
@@ -147,13 +174,8 @@ class RequestHost:
 
     @property
     def approvals(self) -> Approvals:
-        """Nobody waits: there are no rules."""
+        """Nobody can be asked here: a rule that asks refuses."""
         return self.kept.approvals
-
-    @property
-    def deciders(self) -> tuple[()]:
-        """None: calls of listed tools do not come here, so that only FastMCP's middleware can decide about all."""
-        return ()
 
     async def recorded_arguments(
         self, client: Principal, tools: Collection[CatalogTool]

@@ -9,12 +9,13 @@ from pydantic import ValidationError
 
 from pml_gateway.config.layers import dotted
 from pml_gateway.config.problems import plain_message
+from pml_gateway.config.sets import unknown_names
 from pml_gateway.config.settings import KNOWN_META_TOOLS, Settings
 from pml_gateway.errors import ConfigurationError
 from pml_gateway.text import did_you_mean, likenesses
 from pml_gateway.types import ExposureMode
 
-SECTIONS = ("gateway", "search", "references", "workflow", "limits", "learning")
+SECTIONS = ("gateway", "search", "references", "workflow", "limits", "learning", "rules")
 """Settings that concern tools, not processes, connections, files or clients."""
 
 _ONLY = {"style": "tools", "legacy_tools": False, "direct_calls": "visible"}
@@ -58,6 +59,8 @@ def read_settings(
             f"settings: {dotted(fault['loc'])}: {plain_message(fault, fault['loc'])}",
             hint="pml docs settings lists them all",
         ) from None
+    for path, message in unknown_names(settings):
+        raise ConfigurationError(f"settings: {dotted(path)}: {message}", hint=_NO_GATEWAY)
     gateway = settings.gateway
     unserved = [key for key, value in _ONLY.items() if getattr(gateway, key) != value]
     if gateway.hybrid.fallback != "none":

@@ -76,6 +76,13 @@ def inlined(schema: JsonObject) -> JsonObject:
     return dereference_refs(schema) if '"$ref"' in json.dumps(schema) else schema
 
 
+def hints_of(tool: Tool) -> JsonObject | None:
+    """Return a tool's annotations as they are listed."""
+    if tool.annotations is None:
+        return None
+    return tool.annotations.model_dump(mode="json", by_alias=True, exclude_none=True)
+
+
 class Snapshot:
     """One set of tools with everything derived from it."""
 
@@ -125,12 +132,16 @@ class Snapshots:
 
     def denies(self, tool: Tool, server: FastMCP[Any]) -> bool:
         """Return True if the blacklist matches a tool that is in no snapshot, such as one for apps."""
-        raw: JsonObject = {"name": tool.name, "inputSchema": {"type": "object"}}
+        return compile_patterns(self._settings.gateway.blacklisted_tools).matches(self.alone(tool, server))
+
+    def alone(self, tool: Tool, server: FastMCP[Any]) -> CatalogTool:
+        """Return a tool that is in no snapshot as rules know it."""
+        raw: JsonObject = {"name": tool.name, "inputSchema": tool.parameters, "annotations": hints_of(tool) or {}}
         belong_to = systems(server)
         alone = UpstreamListing(_system_of(tool.name, belong_to), (raw,))
         ownership = Ownership(own=frozenset(belong_to))
         [known] = build_catalog([alone], prefix="never", reserved=RESERVED, ownership=ownership).tools
-        return compile_patterns(self._settings.gateway.blacklisted_tools).matches(known)
+        return known
 
     def _known(self, belong_to: tuple[str, ...], told: tuple[Said, ...]) -> Snapshot | None:
         same = (each for each in reversed(self.kept) if (each.belong_to, each.told) == (belong_to, told))

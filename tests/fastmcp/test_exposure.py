@@ -390,6 +390,7 @@ def test_a_server_that_is_asked_on_another_event_loop_answers_there() -> None:
         (lambda: Exposure(settings={"gateway": {"style": "namespaces"}}), "gateway.style"),
         (lambda: Exposure(settings={"gateway": {"hybrid": {"fallback": "usage"}}}), "gateway.hybrid.fallback"),
         (lambda: Exposure(settings={"gateway": {"hybrid": {"treshold": 1}}}), "gateway.hybrid.treshold"),
+        (lambda: Exposure(settings={"rules": [{"match": {"role": "x"}, "do": "deny"}]}), "no role 'x'"),
     ],
 )
 def test_settings_that_cannot_be_served_are_refused_with_what_to_write(make: Any, said: str) -> None:
