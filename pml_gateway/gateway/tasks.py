@@ -57,6 +57,7 @@ SWEEP_SECONDS = 30.0
 TOO_LARGE = "the result is larger than references.max_bytes"
 
 INTERRUPTED = "interrupted: the gateway ended while the call ran; whether the tool did its work is unknown"
+WITHDRAWN = "ended: the key with which it was begun is no longer in force"
 LOST = "the result is no longer stored: others needed the room, or the gateway ended (storage.results: disk keeps it)"
 
 PAUSE_SECONDS = 0.25
@@ -289,6 +290,7 @@ class Tasks:
             if task.scope.cancelled_caught:
                 task.outcome = task.outcome or MCPError(INTERNAL_ERROR, "the task was cancelled")
                 await task.end(TaskStatus.CANCELLED)
+                await self._save(task)
 
         self._background.start(run)
 
@@ -368,6 +370,13 @@ class Tasks:
         await task.end(TaskStatus.CANCELLED, "cancelled by the client")
         task.scope.cancel()
         await self._save(task)
+
+    def end_of(self, is_meant: Callable[[Principal], bool]) -> None:
+        """End the tasks of some clients that are not over, as their key or their entry is gone."""
+        for task in list(self._table):
+            if not task.is_over and is_meant(task.client):
+                task.message = WITHDRAWN
+                task.scope.cancel()
 
     async def _save(self, task: GatewayTask) -> None:
         """Write what is known of all tasks, in one go with other changes, if this one is kept."""

@@ -29,7 +29,7 @@ def opened(
         "git": ScriptedServer([tool("log", annotations=READ), tool("commit")]),
         "mail": ScriptedServer([tool("read", annotations=READ), tool("send")]),
     }
-    given = {"sets": SETS, "roles": roles or {}, "rules": list(rules)}
+    given: dict[str, Any] = {"sets": SETS, "roles": roles or {}, "rules": list(rules)}
     return open_machine(home, upstreams, **given, gateway={"tools_exposure": "full_proxy", **gateway})
 
 

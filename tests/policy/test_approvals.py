@@ -174,8 +174,8 @@ async def test_the_times_of_a_role_replace_those_of_all_and_the_shortest_counts(
         "ada": {"key": "${env:ADA}", "roles": ["quick", "slow"]},
         "bob": {"key": "${env:BOB}", "roles": ["slow"]},
     }
-    given = {"sets": {"all": {}}, "roles": roles, "clients": clients, "approvals": {"hold_seconds": 45}}
-    async with asking(tmp_path, **given) as asked:
+    sets, approvals = {"all": dict[str, Any]()}, {"hold_seconds": 45}
+    async with asking(tmp_path, sets=sets, roles=roles, clients=clients, approvals=approvals) as asked:
         minutes = {}
         for who in ("ADA", "BOB"):
             assert await asked.call("up__wipe", MINE, who) == "PENDING_APPROVAL"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
-from contextlib import suppress
+from contextlib import AsyncExitStack, suppress
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from pathlib import Path
@@ -18,7 +18,7 @@ import pytest
 from pml_gateway.policy.keys import KeyStore
 from pml_gateway.serve.http import keys as served_keys
 from tests.support.memory import paths_in, settings_for
-from tests.support.raw import HandshakeSession, post_modern
+from tests.support.raw import HandshakeSession, decoded, post_modern
 from tests.support.scripted_server import ScriptedServer, text_result, tool
 from tests.support.serving import Serving, serving
 from tests.support.waiting import until
@@ -154,6 +154,57 @@ async def test_streams_and_calls_of_a_revoked_key_end(tmp_path: Path) -> None:
         with anyio.fail_after(10):
             await ended.wait()
         await until(lambda: streams == ["200", "ended"])
+
+
+async def test_tasks_of_a_revoked_key_end_and_those_of_another_go_on(tmp_path: Path) -> None:
+    go, cancelled = anyio.Event(), list[str]()
+
+    async def wait(_ctx: Any, call: dict[str, Any]) -> dict[str, Any]:
+        try:
+            await go.wait()
+        except anyio.get_cancelled_exc_class():
+            cancelled.append(call["arguments"]["who"])
+            raise
+        return text_result("done")
+
+    store, up = store_in(tmp_path), ScriptedServer([tool("look", properties={"who": {}})], wait)
+    gone, kept, ada = store.add("bob"), store.add("bob"), store.add("ada")
+    async with serving(tmp_path, {"up": up}, clients=CLIENTS) as served, AsyncExitStack() as opened:
+        sessions = {
+            key.key_id: await opened.enter_async_context(served.handshake(key=key.text)) for key in (gone, kept, ada)
+        }
+        served_by = {"config": await opened.enter_async_context(served.handshake(key=IN_FILE)), **sessions}
+
+        async def ask(who: str, method: str, **params: Any) -> dict[str, Any]:
+            send = partial(served_by[who].send, method, params)
+            answer: dict[str, Any] = decoded(await anyio.to_thread.run_sync(send))
+            return answer
+
+        begun: dict[str, str] = {}
+        for who in served_by:
+            steps: list[dict[str, Any]] = [
+                {"id": f"s{n}", "tool": "up__look", "arguments": {"who": f"{who} {n}"}} for n in range(2)
+            ]
+            steps[1]["depends_on"] = ["s0"]
+            answer = await ask(who, "tools/call", name="execute_workflow", arguments={"steps": steps}, task={})
+            begun[who] = answer["result"]["task"]["taskId"]
+        await until(lambda: len(up.calls) == 4)
+        store.revoke([gone.key_id])
+        await until(lambda: cancelled == [f"{gone.key_id} 0"])
+        # Another key of the client is told what became of it.
+        told = (await ask(kept.key_id, "tasks/get", taskId=begun[gone.key_id]))["result"]
+        assert told["status"] == "cancelled" and "no longer in force" in told["statusMessage"]
+        # Without its entry, a client has no key that is in force.
+        settings = settings_for({"up": up}, clients={"bob": CLIENTS["bob"]})
+        await served.gateway.reload(settings)
+        await until(lambda: len(cancelled) == 3)
+        go.set()
+        await until(lambda: len(up.calls) == 5)
+        finished = (await ask(kept.key_id, "tasks/result", taskId=begun[kept.key_id]))["result"]
+        assert "done" in json.dumps(finished)
+        refused = await ask(kept.key_id, "tasks/result", taskId=begun[gone.key_id])
+        assert "cancelled" in refused["error"]["message"]
+    assert sorted(cancelled) == sorted([f"{gone.key_id} 0", f"{ada.key_id} 0", "config 0"])
 
 
 async def test_a_key_ends_when_it_expires_and_so_does_its_session(tmp_path: Path) -> None:
