@@ -13,9 +13,7 @@ import pytest
 from pydantic import ValidationError
 
 from pml_gateway.config.layers import layer_of, merge
-from pml_gateway.config.settings import RuleSettings, Settings
-from pml_gateway.errors import ConfigurationError
-from pml_gateway.fastmcp.settings import read_settings
+from pml_gateway.config.settings import RuleSettings
 from pml_gateway.gateway.call import Access
 from pml_gateway.owner.answers.calls import call
 from pml_gateway.owner.answers.rules import replay_rules
@@ -300,9 +298,3 @@ def test_rules_of_a_project_come_after_those_of_the_user() -> None:
     user, project = [{"preset": "careful"}], [{"match": {}, "do": "allow"}]
     layers = [layer_of("user", {"rules": user}, "u"), layer_of("project", {"rules": project}, "p")]
     assert merge(layers).values["rules"] == [*user, *project]
-
-
-def test_servers_written_with_fastmcp_refuse_rules_as_they_could_not_keep_them() -> None:
-    with pytest.raises(ConfigurationError, match="'rules' is nothing that a FastMCP server can use"):
-        read_settings("meta_only", None, ("search_tools",), {"rules": [{"preset": "careful"}]})
-    assert Settings().rules == ()

@@ -21,17 +21,13 @@ def test_an_unknown_name_in_a_rule_about_calls_is_found_with_the_nearest_one() -
     sections = {
         "servers": {"github": {"command": "x"}},
         "clients": {"ada": {"key": "${env:ADA}"}},
-        "sets": {"work": {}},
-        "roles": {"writer": {"sets": ["work"]}},
         "rules": [
             {"match": {"server": "githib"}, "do": "deny"},
             {"match": {"server": ["git*", "workflows"], "client": ["adda", "local", "a*"]}, "do": "deny"},
-            {"match": {"role": "reader"}, "do": "deny"},
         ],
     }
     found = list(rules_about_calls(SettingsCase(Settings.model_validate(sections), {})))
     assert [(each.subject, each.what, each.fix) for each in found] == [
         ("rules.0.match.server", "no server is named 'githib'", "write github in rules.0.match.server"),
         ("rules.1.match.client", "no client is named 'adda'", "write ada in rules.1.match.client"),
-        ("rules.2.match.role", "no role is named 'reader'", "take it out of rules.2.match.role"),
     ]
