@@ -19,6 +19,7 @@ from pml_gateway.local.endpoint import Endpoint
 from pml_gateway.owner.operations import EXPECT
 
 if TYPE_CHECKING:
+    from pml_gateway.config.load import LoadedSettings
     from pml_gateway.owner.operations import OfGateway
     from pml_gateway.paths import Paths
     from pml_gateway.types import JsonObject
@@ -44,6 +45,14 @@ class CommandSource:
     def paths(self) -> Paths:
         """Return the paths of the gateway's files, the configuration among them."""
         return replace(self.command.paths, config_file=Path(self.identity))
+
+    def load(self) -> LoadedSettings:
+        """Return the settings in force.
+
+        Raises:
+            ConfigurationError: with every problem found.
+        """
+        return self.command.load()
 
     @property
     def activity_file(self) -> Path:

@@ -42,17 +42,6 @@ if TYPE_CHECKING:
     from pml_gateway.trust.review import Case, Change, Outcome
 
 
-_BECAUSE = {
-    "changed": "changed",
-    "new": "new at a known server",
-    "new_server": "came with a new server",
-    "returned": "you rejected this text before",
-    "unreadable": "nested too deep to be compared",
-    "no_attack": "a change without an attack",
-    "policy": "served as trust.changes says",
-    "owner": "you approved it",
-}
-
 _OLD_OPTIONS = frozenset({"--revoke", "--list"})
 
 
@@ -193,7 +182,7 @@ def show(
 
 
 def _show_case(chosen: Case) -> None:
-    say(f"{escaped(chosen.source)}: {chosen.state}, {_said(chosen)}", style="bold")
+    say(f"{escaped(chosen.source)}: {chosen.state}, {chosen.why}", style="bold")
     for finding in chosen.verdict.findings if chosen.verdict is not None else ():
         say(f"! {escaped(finding.where) or 'the whole'}: {', '.join(finding.classes)}", style="yellow")
         _print_indented(Text(f"{finding.why}:"))
@@ -284,13 +273,9 @@ def _print_cases(shown: list[Case]) -> None:
 
 def _because(case: Case) -> str:
     if case.verdict is None or not case.verdict.classes:
-        return _said(case)
+        return case.why
     classes = ", ".join(case.verdict.classes)
-    return f"{_said(case)}: {classes}" if case.verdict.is_attack else f"{_said(case)} (notice: {classes})"
-
-
-def _said(case: Case) -> str:
-    return "you rejected it" if case.state == "rejected" else _BECAUSE.get(case.because, case.because)
+    return f"{case.why}: {classes}" if case.verdict.is_attack else f"{case.why} (notice: {classes})"
 
 
 def _print_change(change: Change) -> None:

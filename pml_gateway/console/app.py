@@ -33,7 +33,7 @@ from pml_gateway.console.watch import ConsoleWatch
 from pml_gateway.errors import GatewayError
 from pml_gateway.hosts import KnownHosts
 from pml_gateway.setup.change import ChangedMeanwhileError
-from pml_gateway.text import counted, span
+from pml_gateway.text import counted, escaped, span
 from pml_gateway.types import JsonObject
 
 MAX_STREAMS = 20
@@ -69,7 +69,11 @@ class Console:
         self._figures = RecentFigures(source)
         self._watch = ConsoleWatch(source)
         self._templates = Environment(
-            loader=PackageLoader("pml_gateway.console"), autoescape=True, undefined=StrictUndefined, trim_blocks=True
+            loader=PackageLoader("pml_gateway.console"),
+            autoescape=True,
+            undefined=StrictUndefined,
+            trim_blocks=True,
+            finalize=_readable,
         )
         filters: dict[str, Callable[[Any], Any]] = {
             "span": span,
@@ -149,8 +153,8 @@ class Console:
         try:
             asked = ChangeRequest(self._source, checked_fields(change.fields, form))
             plan = await change.plan(asked)
-            if change.asks and not plan.made_already and form.get(SEEN) != plan.digest:
-                held = self._hold({name: form[name] for name, each in change.fields.items() if each.is_secret})
+            if plan.asks and not plan.made_already and form.get(SEEN) != plan.digest:
+                held = self._hold({name: form[name] for name in change.secrets & form.keys()})
                 return self._rendered("change.html", shown | {"plan": plan, "is_stale": SEEN in form, "held": held})
             made = MadeChange(plan.made_already) if plan.made_already else await plan.make()
         except ChangedMeanwhileError as error:
@@ -218,6 +222,11 @@ def _back(given: str, otherwise: str) -> str:
     if path not in PAGES or len(given) > MAX_BACK:
         return otherwise
     return "?".join(filter(None, (path, urlencode(parse_qsl(query)))))
+
+
+def _readable(value: Any) -> Any:
+    """Return a text with escapes for what no reader sees, as characters that reverse the direction of a line."""
+    return escaped(value, but="\r\n\t") if type(value) is str else value
 
 
 def _clock(at: float) -> str:

@@ -50,6 +50,7 @@ class PlannedChange:
         diff: change of a file.
         notes: further sentences.
         made_already: what to say if there is nothing to do.
+        asks: False if the page with the form has shown all that is to be agreed to.
     """
 
     question: str
@@ -58,6 +59,7 @@ class PlannedChange:
     diff: str = ""
     notes: Sequence[str] = ()
     made_already: str = ""
+    asks: bool = True
     basis: str = field(default="", repr=False)
     """Text that the change is made from, which a confirmation is bound to."""
 
@@ -77,14 +79,17 @@ class PageChange:
         fields: the fields of its form.
         plan: returns what it would do; raises `GatewayError` if it cannot be done.
         page: the page to return to if the form names none.
-        asks: False if the page with the form shows already all that is to be agreed to.
     """
 
     title: str
     fields: Mapping[str, FormField]
     plan: Callable[[ChangeRequest], Awaitable[PlannedChange]]
     page: str
-    asks: bool = True
+
+    @property
+    def secrets(self) -> frozenset[str]:
+        """Return the names of fields that pages never show again."""
+        return frozenset(name for name, each in self.fields.items() if each.is_secret)
 
 
 async def planned_edit(

@@ -8,7 +8,7 @@ import anyio.to_thread
 
 from pml_gateway.config.edits.edit import file_backups
 from pml_gateway.console.change import ChangeRequest, PageChange, PlannedChange, planned_edit
-from pml_gateway.console.decisions import approve, deny
+from pml_gateway.console.decisions import accept, approve, deny, reject
 from pml_gateway.console.forms import FormField
 from pml_gateway.console.server_changes import disable, enable
 from pml_gateway.errors import UsageError
@@ -31,6 +31,9 @@ async def _undo(request: ChangeRequest) -> PlannedChange:
     return await planned_edit(change, "Put the configuration back as it was?", "That is undone.", button="Undo")
 
 
+MAX_NAME = 2000
+"""Characters of the name of a definition: servers choose URIs of resources."""
+
 SERVER_OR_TOOL = {"name": FormField()}
 
 CHANGES: Mapping[str, PageChange] = {
@@ -46,8 +49,9 @@ CHANGES: Mapping[str, PageChange] = {
         },
         approve,
         "waiting",
-        asks=False,
     ),
-    "deny": PageChange("Deny", {"id": FormField()}, deny, "waiting", asks=False),
+    "deny": PageChange("Deny", {"id": FormField()}, deny, "waiting"),
+    "accept": PageChange("Accept", {"name": FormField(longest=MAX_NAME)}, accept, "waiting"),
+    "reject": PageChange("Reject", {"name": FormField(longest=MAX_NAME)}, reject, "waiting"),
 }
 """The changes by the name in their path."""

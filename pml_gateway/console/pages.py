@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from pml_gateway.console.activity import access, activity
 from pml_gateway.console.overview import overview
 from pml_gateway.console.request import PageRequest
+from pml_gateway.console.waiting import approval, held, waiting
 from pml_gateway.errors import GatewayError
 from pml_gateway.owner.operations import EXPLAIN, SCHEMA, SEARCH, TOOLS
 from pml_gateway.reports.verdicts import reason_in_words
@@ -89,13 +90,6 @@ async def tool(request: PageRequest) -> JsonObject:
     return {"name": name, "described": described}
 
 
-async def waiting(request: PageRequest) -> JsonObject:
-    """Return the calls that wait for the owner's approval, and the servers that need something."""
-    status = await request.source.status()
-    needs = [row for row in status["servers"] if row["needs"]]
-    return {"approvals": await request.source.approvals(), "needs": needs}
-
-
 Page = Callable[[PageRequest], Awaitable[JsonObject]]
 
 PAGES: Mapping[str, Page] = {
@@ -106,6 +100,8 @@ PAGES: Mapping[str, Page] = {
     "tools": tools,
     "tool": tool,
     "waiting": waiting,
+    "approval": approval,
+    "held": held,
     "activity": activity,
     "access": access,
 }

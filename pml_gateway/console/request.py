@@ -30,13 +30,13 @@ class PageRequest:
         """Return a parameter; an empty text if it is not given."""
         return self.parameters.get(name, "")[:MAX_PARAMETER].strip()
 
-    def page(self, rows: Sequence[RowT]) -> RowsPage[RowT]:
+    def page(self, rows: Sequence[RowT], size: int = PAGE_ROWS) -> RowsPage[RowT]:
         """Return the rows of the page that is asked for."""
         given = self.text("page")
         number = int(given) if given.isascii() and given.isdecimal() else 1
-        last = max(-(-len(rows) // PAGE_ROWS), 1)
+        last = max(-(-len(rows) // size), 1)
         number = min(max(number, 1), last)
-        return RowsPage(rows[(number - 1) * PAGE_ROWS : number * PAGE_ROWS], number, last, len(rows))
+        return RowsPage(rows[(number - 1) * size : number * size], number, last, len(rows))
 
 
 @dataclass(frozen=True, slots=True)

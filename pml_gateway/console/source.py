@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
+from pml_gateway.config.load import LoadedSettings
 from pml_gateway.owner.operations import OfGateway
 from pml_gateway.paths import Paths
 from pml_gateway.types import JsonObject
@@ -24,6 +25,10 @@ class GatewaySource(Protocol):
     @property
     def paths(self) -> Paths:
         """Return the paths of the gateway's files, which changes are written to."""
+        ...
+
+    def load(self) -> LoadedSettings:
+        """Return the settings in force. Blocking."""
         ...
 
     @property

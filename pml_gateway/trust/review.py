@@ -34,6 +34,17 @@ LATELY_DAYS = 7
 MAX_CHANGED = 20
 """Changes that `pml trust` shows, and how long."""
 
+_BECAUSE = {
+    "changed": "changed",
+    "new": "new at a known server",
+    "new_server": "came with a new server",
+    "returned": "you rejected this text before",
+    "unreadable": "nested too deep to be compared",
+    "no_attack": "a change without an attack",
+    "policy": "served as trust.changes says",
+    "owner": "you approved it",
+}
+
 _NOTHING = object()
 
 
@@ -143,6 +154,11 @@ class Case:
         if self.key == SERVER:
             return self.server
         return f"{self.server}:{name}" if kind is SubjectKind.TOOL else f"{self.server}:{kind}:{name}"
+
+    @property
+    def why(self) -> str:
+        """Return the reason for its state in words."""
+        return "you rejected it" if self.state is State.REJECTED else _BECAUSE.get(self.because, self.because)
 
     @property
     def exact(self) -> str:

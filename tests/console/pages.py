@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from html import unescape
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -13,6 +15,7 @@ import httpx2
 from starlette.applications import Starlette
 
 from pml_gateway.cli.status import ServingProcesses, status_as_json
+from pml_gateway.config.load import LoadedSettings, load_user_settings
 from pml_gateway.console.access import ConsoleAccess
 from pml_gateway.console.app import Console
 from pml_gateway.errors import GatewayError
@@ -54,6 +57,10 @@ class ServingSource:
         file: Path = paths_in(self.folder).activity_file
         return file
 
+    def load(self) -> LoadedSettings:
+        """Return the settings in force."""
+        return LoadedSettings(self.served.gateway.state.settings, origins={}, warnings=(), files=())
+
     async def status(self) -> dict[str, Any]:
         """Return what `pml status --json` prints of this process."""
         report = await AloneProcess(self.served.runtime, "test").status()
@@ -93,6 +100,10 @@ class NothingRuns:
         """Return the file of recorded activity."""
         return self.paths.activity_file
 
+    def load(self) -> LoadedSettings:
+        """Return the settings of the user's file."""
+        return LoadedSettings(load_user_settings(self.paths), origins={}, warnings=(), files=())
+
     async def status(self) -> dict[str, Any]:
         """Return that nothing runs."""
         return {"machine": None, "gateways": [], "errors": [], "servers": []}
@@ -125,11 +136,9 @@ class Visitor:
 
 
 @dataclass(frozen=True)
-class Browser:
-    """A client that has opened the link of a console."""
+class Browser(Visitor):
+    """A client that has opened the link of a console in front of a gateway."""
 
-    client: httpx2.AsyncClient
-    access: ConsoleAccess
     served: Serving
 
     @property
@@ -157,3 +166,10 @@ async def console(folder: Path, upstreams: Mapping[str, ScriptedServer], **secti
             opened = await client.get(access.new_link())
             assert opened.status_code == 303
             yield Browser(client, access, served)
+
+
+def forms(page: str) -> list[tuple[str, dict[str, str]]]:
+    """Return the forms of a page that change something: the change, and the hidden fields."""
+    found = re.findall(r'<form method="post" action="[^"]*/do/(\w+)"(.*?)</form>', page, re.DOTALL)
+    hidden = r'<input type="hidden" name="(\w+)" value="([^"]*)"'
+    return [(name, {key: unescape(value) for key, value in re.findall(hidden, inside)}) for name, inside in found]

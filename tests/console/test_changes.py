@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import AsyncIterator
-from html import unescape
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +11,7 @@ import pytest
 from pml_gateway.console.access import ConsoleAccess
 from pml_gateway.console.app import Console
 from pml_gateway.console.forms import MAX_BODY
-from tests.console.pages import BASE, NothingRuns, Visitor, visitor
+from tests.console.pages import BASE, NothingRuns, Visitor, forms, visitor
 
 pytestmark = pytest.mark.anyio
 
@@ -40,9 +38,8 @@ async def opened(source: NothingRuns) -> AsyncIterator[Visitor]:
 
 def form(page: str) -> dict[str, str]:
     """Return the hidden fields of the form of a page that asks."""
-    return {
-        name: unescape(value) for name, value in re.findall(r'<input type="hidden" name="(\w+)" value="([^"]*)"', page)
-    }
+    [(_, fields)] = forms(page)
+    return fields
 
 
 async def test_a_change_is_asked_about_made_and_undone(opened: Visitor, source: NothingRuns) -> None:
