@@ -1,14 +1,18 @@
 from __future__ import annotations
 
+import gc
 import logging
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import cache
+from zipfile import ZipFile
 
 import pytest
+from httpcore2 import default_ssl_context
 from hypothesis import is_hypothesis_test, settings
 from typer.main import get_command
 
+from pml_gateway.example_queries.shipped import KnownServers, known_servers
 from pml_gateway.index.models import load_embedder
 from pml_gateway.secrets.known import KNOWN_SECRETS
 from tests.e2e.install import Installation, InstallationError, install
@@ -47,6 +51,11 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
                 item.add_marker(pytest.mark.timeout(PROPERTY_SECONDS))
 
 
+def pytest_collection_finish() -> None:
+    """Spare what all modules made at their import: each look for garbage would go through it again."""
+    gc.freeze()
+
+
 @pytest.fixture
 def anyio_backend() -> str:
     return "asyncio"
@@ -77,12 +86,27 @@ def own_secrets_only() -> Iterator[None]:
 
 
 @pytest.fixture(scope="session", autouse=True)
-def each_model_and_command_line_is_made_once() -> Iterator[None]:
-    """Hundreds of gateways and commands run in a test process, and each would make its own."""
+def what_is_costly_is_made_once() -> Iterator[None]:
+    """Hundreds of gateways, clients and commands run in a test process, and each would make its own."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("pml_gateway.gateway.indexing.load_embedder", cache(load_embedder))
+        patch.setattr("pml_gateway.example_queries.shipped.known_servers", _known_servers_once())
         patch.setattr("typer.testing._get_command", cache(get_command))
+        patch.setattr("httpcore2.default_ssl_context", cache(default_ssl_context))
         yield
+
+
+def _known_servers_once() -> Callable[[ZipFile], KnownServers]:
+    """Known servers by the checksum of what is read, for some tests write files of their own."""
+    read: dict[int, KnownServers] = {}
+
+    def known(file: ZipFile) -> KnownServers:
+        checksum = file.getinfo("index.json").CRC
+        if checksum not in read:
+            read[checksum] = known_servers(file)
+        return read[checksum]
+
+    return known
 
 
 @pytest.fixture(scope="module")

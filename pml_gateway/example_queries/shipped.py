@@ -232,7 +232,7 @@ class ShippedExamples:
             return nothing
         try:
             with self._opened() as file:
-                index = KnownServers(_json(file, "index"))
+                index = known_servers(file)
                 recognised = [index.recognised(listing) for listing in listings]
                 wanted = sorted({known.server for each in recognised for known in each.values()})
                 examples = {server: _json(file, str(server)) for server in wanted}
@@ -255,12 +255,17 @@ class ShippedExamples:
         """
         try:
             with self._opened() as file:
-                return KnownServers(_json(file, "index")).servers
+                return known_servers(file).servers
         except _UNREADABLE as error:
             raise GatewayError(f"{self._path} cannot be read: {error}", hint="install the package anew") from None
 
     def _opened(self) -> zipfile.ZipFile:
         return zipfile.ZipFile(self._path)
+
+
+def known_servers(file: zipfile.ZipFile) -> KnownServers:
+    """Read the known servers of an opened file."""
+    return KnownServers(_json(file, "index"))
 
 
 def _place() -> Path:
