@@ -97,14 +97,14 @@ def what_is_costly_is_made_once() -> Iterator[None]:
 
 
 def _known_servers_once() -> Callable[[ZipFile], KnownServers]:
-    """Known servers by the checksum of what is read, for some tests write files of their own."""
-    read: dict[int, KnownServers] = {}
+    """Known servers by what is read, for some tests write files of their own."""
+    made: dict[bytes, KnownServers] = {}
 
     def known(file: ZipFile) -> KnownServers:
-        checksum = file.getinfo("index.json").CRC
-        if checksum not in read:
-            read[checksum] = known_servers(file)
-        return read[checksum]
+        read = file.read("index.json")
+        if read not in made:
+            made[read] = known_servers(file)
+        return made[read]
 
     return known
 
