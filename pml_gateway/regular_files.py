@@ -25,10 +25,6 @@ class RefusedFileError(OSError):
         super().__init__(errno.EPERM, reason, os.fspath(path))
 
 
-class LinkOutsideFolderError(RefusedFileError):
-    """A link to a file outside the required folder."""
-
-
 def read_regular(
     path: str | os.PathLike[str], max_bytes: int, *, is_own: bool = False, within: str | os.PathLike[str] | None = None
 ) -> bytes:
@@ -48,7 +44,7 @@ def read_regular(
     if within is not None:
         real = os.path.realpath(path)
         if not is_inside(real, os.path.realpath(within)):
-            raise LinkOutsideFolderError("a link to a file outside the project", path)
+            raise RefusedFileError("a link to a file outside the project", path)
     flags = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_NOCTTY", 0) | getattr(os, "O_CLOEXEC", 0)
     if within is not None:
         # What takes its place meanwhile is not followed out again.

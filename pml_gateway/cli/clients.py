@@ -41,7 +41,7 @@ from pml_gateway.clients.discover import (
     known_client,
 )
 from pml_gateway.clients.known import CLIENT_NAMES
-from pml_gateway.clients.model import KnownClient, Scope
+from pml_gateway.clients.model import Scope
 from pml_gateway.clients.own import calls_by_effect_in, own_kind, places_of
 from pml_gateway.clients.places import Surroundings
 from pml_gateway.config.load import load_settings
@@ -54,10 +54,7 @@ from pml_gateway.setup.clients import (
     ChosenFiles,
     EditOutcome,
     GatewaySharing,
-    InstructionsChange,
     ReplacedServers,
-    instructions_added,
-    instructions_removed,
     own_entry,
     pins,
     why_no_calls_by_effect,
@@ -149,14 +146,6 @@ def connect(
             show_default=False,
         ),
     ] = None,
-    agents_md: Annotated[
-        bool | None,
-        typer.Option(
-            "--agents-md/--no-agents-md",
-            help="Add the lines of `pml docs agents` to the AGENTS.md or CLAUDE.md here. [default: ask]",
-            show_default=False,
-        ),
-    ] = None,
     dry_run: DryRunOption = False,
     yes: YesOption = False,
     start: StartOption = None,
@@ -169,8 +158,7 @@ def connect(
     gateway failed to start them. None is started to find out. Everything else in the file stays as it is, and
     `pml disconnect` brings back every byte.
 
-    Two things are offered on a terminal, and made with a flag only: tools for calls by their effect, of which the
-    client can allow some without asking, and lines for models in the AGENTS.md or CLAUDE.md of this project.
+    On a terminal it then offers tools for calls by their effect, of which the client can allow some without asking.
 
     Example: pml connect claude-code --dry-run
     """
@@ -190,7 +178,6 @@ def connect(
     )
     replaced = ReplacedServers() if keep else _replaced(chosen, command, settings, connections)
     edits = replaced.connecting(chosen, own(calls_by_effect=calls_by_effect), settings, connections, take_all=take_all)
-    lines = instructions_added(chosen.client, connections) if agents_md else None
     warnings = replaced.warnings(edits) if take_all else []
     outcomes = _carry_out(edits, connections, asked, warnings)
     is_connected = all(outcome.is_written or outcome.edit.how == "already" for outcome in outcomes[:1])
@@ -201,30 +188,19 @@ def connect(
         with_calls = replaced.connecting(fresh, own(calls_by_effect=True), settings, connections, take_all=take_all)
         found = _carry_out(with_calls, connections, asked, is_wanted=False)
         outcomes = [new if new.is_written else old for new, old in zip(found, outcomes, strict=True)]
-    if offers and agents_md is None:
-        lines = _offered_lines(chosen.client, connections)
-    is_added = lines is not None and _carry_out_lines(lines, connections, asked, is_wanted=bool(agents_md))
     if as_json:
-        print_json(
-            {
-                **_report(chosen, outcomes),
-                "instructions": lines.as_json(is_written=is_added) if lines is not None else None,
-                "warnings": warnings,
-            }
-        )
+        print_json({**_report(chosen, outcomes), "warnings": warnings})
     else:
         for outcome in outcomes:
             _say_connected(outcome, is_asked_to_keep=keep)
         is_served = http and bool(listening)
         shares = settings.local.attach
         _say_next(chosen, outcomes, is_pinned=pins(settings), over_http=http, is_served=is_served, shares=shares)
-        if is_added and not any(outcome.is_written for outcome in outcomes):
-            note(f"undo: pml disconnect {chosen.client.name}{chosen.option}")
         if not all_scopes:
             _say_other_scopes(chosen, settings, connections)
     if any(outcome.is_written for outcome in outcomes) and not http and (start or not as_json):
         start_now(command, start, may_ask=not yes and sys.stdin.isatty())
-    if any(edit.has_changed for edit in edits) or (lines is not None and lines.has_changed):
+    if any(edit.has_changed for edit in edits):
         asked.refuse_if_impossible()
 
 
@@ -237,42 +213,6 @@ CALLS_OFFER = (
 def _can_offer_calls(edit: ClientEdit, settings: Settings, *, http: bool) -> bool:
     is_there = edit.connection is not None and calls_by_effect_in(edit.connection.entry)
     return bool(edit.file.client.allowing) and not is_there and not why_no_calls_by_effect(settings, http=http)
-
-
-def _offered_lines(client: KnownClient, connections: ConnectedFiles) -> InstructionsChange | None:
-    """Return the lines to offer; None without a file for them, or if it has them."""
-    try:
-        lines = instructions_added(client, connections)
-    except ConfigurationError:
-        return None
-    if not lines.has_changed:
-        return None
-    note(f"{client.title} reads {short_path(lines.file)}. These lines make models use the gateway well:")
-    return lines
-
-
-def _carry_out_lines(
-    lines: InstructionsChange, connections: ConnectedFiles, asked: Consent, *, is_wanted: bool = True
-) -> bool:
-    """Show a change of a file for models, and make it if that is wanted; return True if it was made."""
-    if lines.problem is not None:
-        if not asked.as_json:
-            warn(f"{lines.problem}; {lines.problem.hint}")
-        return False
-    if lines.edit is not None and lines.has_changed:
-        if not asked.as_json:
-            print_diff(lines.edit.diff)
-        if not asked.agrees(f"Write {lines.file}?", default=is_wanted):
-            return False
-    elif asked.dry_run or asked.is_impossible:
-        return False
-    if lines.edit is None:
-        connections.put_instructions(lines.file, lines.clients)
-        return False
-    lines.edit.write(connections, lines.clients)
-    if lines.has_changed and not asked.as_json:
-        note(f"wrote {lines.file}")
-    return lines.has_changed
 
 
 def _replaced(
@@ -356,24 +296,12 @@ def disconnect(
     http = load_settings().settings.http
     edits = chosen.disconnecting(http, connections)
     outcomes = _carry_out(edits, connections, asked)
-    undone_now = sum(edit.connection is not None for edit in edits) if dry_run else 0
-    is_last = connections.count(chosen.client.name) <= undone_now
-    changes = instructions_removed(chosen.client, connections) if is_last else []
-    lines = {change: _carry_out_lines(change, connections, asked) for change in changes}
     if as_json:
-        print_json(
-            {
-                **_report(chosen, outcomes),
-                "instructions": [change.as_json(is_written=done) for change, done in lines.items()],
-            }
-        )
+        print_json(_report(chosen, outcomes))
     else:
         for outcome in outcomes:
             _say_disconnected(outcome)
-        for change in changes:
-            if change.edit is None and change.clients and change.problem is None:
-                note(f"the lines in {short_path(change.file)} stay for {', '.join(change.clients)}")
-        if all(edit.how == "nothing" for edit in edits) and not any(lines.values()):
+        if all(edit.how == "nothing" for edit in edits):
             (first, _), *_ = chosen.files
             note(f"{chosen.client.title if all_scopes else first.label} is not connected: {first.path}")
             for name, raw in first.entries.items():
@@ -384,9 +312,7 @@ def disconnect(
             note(f"{chosen.client.title}: {chosen.client.restart}")
         undone = {edit.file.where for edit in edits if edit.has_changed or edit.is_over} if dry_run else set[str]()
         _say_still_connected(chosen, connections, undone)
-    if any(change.problem is not None for change in changes):
-        raise typer.Exit(ExitCode.CONFIGURATION)
-    if any(edit.has_changed for edit in edits) or any(change.has_changed for change in changes):
+    if any(edit.has_changed for edit in edits):
         asked.refuse_if_impossible()
 
 

@@ -67,8 +67,6 @@ class ConnectedFile(BaseModel):
 class _Record(BaseModel):
     version: int = 1
     connections: dict[str, ConnectedFile] = Field(default_factory=dict)
-    instructions: dict[str, tuple[str, ...]] = Field(default_factory=dict)
-    """The files for models that hold our lines, with the clients that they were added for."""
 
 
 class ConnectedFiles:
@@ -118,25 +116,6 @@ class ConnectedFiles:
         connections = self._read().connections
         left = (key for key, each in connections.items() if each.client == client.name and key not in known)
         return [Path(key.split("|")[0]) for key in left]
-
-    def count(self, client: str) -> int:
-        """Return the number of recorded edits for a client."""
-        return sum(each.client == client for each in self._read().connections.values())
-
-    def instructions(self, client: str | None = None) -> dict[Path, tuple[str, ...]]:
-        """Return the files for models that hold our lines, each with its clients; only those of `client` if given."""
-        found = self._read().instructions
-        return {Path(path): clients for path, clients in found.items() if client is None or client in clients}
-
-    def put_instructions(self, file: Path, clients: Sequence[str]) -> None:
-        """Record the clients that need our lines in a file; without clients, drop the record."""
-        record = self._read()
-        before = dict(record.instructions)
-        record.instructions.pop(str(file), None)
-        if clients:
-            record.instructions[str(file)] = tuple(clients)
-        if record.instructions != before:
-            self._document.write(record)
 
     def drop(self, file: ClientFile) -> None:
         """Delete the record of an edit that was undone."""

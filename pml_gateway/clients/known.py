@@ -5,8 +5,6 @@ from __future__ import annotations
 from pml_gateway.clients.model import FileFormat, FileLocation, KnownClient, Scope, Shape, ToolNames, Variables
 
 SERVERS = ("mcpServers",)
-AGENTS_MD = "AGENTS.md"
-CLAUDE_MD = "CLAUDE.md"
 
 
 def _home_and_project(file: str) -> tuple[FileLocation, ...]:
@@ -34,8 +32,6 @@ CLIENTS: tuple[KnownClient, ...] = (
         restart="start a new session, or `claude --continue` the last one; `/mcp` shows its servers",
         # github.com/anthropics/claude-code/issues/2326: "String should have at most 64 characters"
         names=ToolNames("mcp__{server}__", 64, "it gets an error for every request"),
-        # code.claude.com/docs/en/memory: AGENTS.md only where there is no CLAUDE.md
-        instructions=(CLAUDE_MD, AGENTS_MD),
         # code.claude.com/docs/en/permissions
         allowing='"mcp__{server}__call_tool_read" in permissions.allow of ~/.claude/settings.json',
     ),
@@ -57,8 +53,6 @@ CLIENTS: tuple[KnownClient, ...] = (
         restart="it reads the file again by itself; if it does not, press refresh in its MCP settings",
         # github.com/idosal/git-mcp/issues/31: "Combined server and tool name length (63) exceeds 60 characters".
         names=ToolNames("{server}", 60, "it leaves them out"),
-        # Its command line reads both.
-        instructions=(AGENTS_MD, CLAUDE_MD),
         # cursor.com/docs/reference/permissions: the list takes the place of the one in its settings.
         allowing='"{server}:call_tool_read" in its allowlist of MCP tools (Auto-Run)',
     ),
@@ -76,8 +70,6 @@ CLIENTS: tuple[KnownClient, ...] = (
         restart="run `MCP: List Servers`, which starts and stops what has changed",
         # `McpToolName` in its src/vs/workbench/contrib/mcp/common/mcpTypes.ts
         names=ToolNames("mcp_{server}_", 64, "it cuts them", longest_prefix=18),
-        # Its settings chat.useAgentsMdFile and chat.useClaudeMdFile
-        instructions=(AGENTS_MD, CLAUDE_MD),
     ),
     KnownClient(
         "windsurf",
@@ -86,7 +78,6 @@ CLIENTS: tuple[KnownClient, ...] = (
         shape=Shape(http_url="serverUrl"),
         variables=Variables.PREFIXED,
         restart="press refresh in its MCP panel",
-        instructions=(AGENTS_MD,),
     ),
     KnownClient(
         "gemini-cli",
@@ -114,7 +105,6 @@ CLIENTS: tuple[KnownClient, ...] = (
         restart="start a new session; `/mcp` shows its servers",
         # `MAX_TOOL_NAME_LENGTH` in its codex-rs/core/src/mcp_connection_manager.rs
         names=ToolNames("mcp__{server}__", 64, "it puts a hash in the place of their end"),
-        instructions=(AGENTS_MD,),
         # github.com/openai/codex/pull/17843: the mode of a tool, of its server, then `auto`, which follows annotations
         allowing='[mcp_servers.{server}.tools.call_tool_read] approval_mode = "approve" in its config.toml',
     ),
@@ -130,8 +120,6 @@ CLIENTS: tuple[KnownClient, ...] = (
         restart="it reads the file again by itself",
         # `MAX_TOOL_NAME_LENGTH` in its crates/agent; duplicate names are prefixed with the entry's name.
         names=ToolNames("", 64, "it cuts them"),
-        # zed.dev/docs/ai/rules: the first of a list in which AGENTS.md comes before CLAUDE.md
-        instructions=(AGENTS_MD, CLAUDE_MD),
         # zed.dev/docs/ai/tool-permissions
         allowing='"mcp:{server}:call_tool_read": {{"default": "allow"}} in agent.tool_permissions.tools of its '
         "settings.json",
@@ -142,7 +130,6 @@ CLIENTS: tuple[KnownClient, ...] = (
         (FileLocation(Scope.PROJECT, "{project}/.mcp.json", SERVERS),),
         shape=Shape(stdio_type="stdio", http_type="http"),
         variables=Variables.BRACED,
-        instructions=(AGENTS_MD, CLAUDE_MD),
     ),
 )
 

@@ -107,8 +107,7 @@ class KnownClient:
     """An MCP client.
 
     `defers` describes how the client itself keeps tools out of the context, if it does; `pin_key` is the member of an
-    entry that turns this off for one server. `names` describes its tool names, if known. `instructions` are the files
-    of a project in the order in which it reads them, of those that `pml connect` adds lines to.
+    entry that turns this off for one server. `names` describes its tool names, if known.
     """
 
     name: str
@@ -122,7 +121,6 @@ class KnownClient:
     restart: str = ""
     """Instructions to make the client read its file again."""
     names: ToolNames | None = None
-    instructions: tuple[str, ...] = ()
     allowing: str = ""
     """Instructions to let it call one tool without asking, if it can; `{server}` is the name of the entry."""
     announced: str = ""

@@ -46,11 +46,6 @@ def masked_diff(
     return text
 
 
-def text_diff(name: str, before: str, after: str) -> str:
-    """Return the change of a text without structure as a unified diff; what looks like a credential is masked."""
-    return "".join(mask_text(line) for line in _diff(name, before, after).splitlines(keepends=True))
-
-
 def _replaced(text: str, key: str, written: str, masked: str) -> str:
     """Return `text` with a value masked under its key; if the key is not visible, mask it everywhere."""
     # An item of a list has a number as its key, which is not written in the file.

@@ -83,13 +83,6 @@ def page_of(topic: str) -> Page:
     return known[topic]
 
 
-def agents_lines() -> str:
-    """Return the lines for a project's AGENTS.md or CLAUDE.md that `pml docs agents` shows."""
-    found = re.search(r"^```markdown\n(.*?)^```$", page_of("agents").text, re.MULTILINE | re.DOTALL)
-    assert found is not None, "the page is part of the package"
-    return found[1]
-
-
 @dataclass(frozen=True, slots=True)
 class DocsHit:
     """A line of a page that has a word, with the heading above it."""

@@ -18,14 +18,12 @@ from pml_gateway.clients.connect import (
     unconnected,
 )
 from pml_gateway.clients.discover import ClientFile, ClientStatus, known_client, with_text
-from pml_gateway.clients.instructions import InstructionsEdit, added, instructions_file, removed
 from pml_gateway.clients.model import KnownClient, Scope
 from pml_gateway.clients.own import OwnEntry, http_entry, stdio_entry
 from pml_gateway.clients.places import Surroundings
 from pml_gateway.config.sets import check_sets
 from pml_gateway.config.settings import CALLS_BY_EFFECT, HttpSettings, Settings
-from pml_gateway.docs import agents_lines
-from pml_gateway.errors import ConfigurationError, GatewayError, UsageError
+from pml_gateway.errors import GatewayError, UsageError
 from pml_gateway.exposure.modes import lists_meta_tools
 from pml_gateway.exposure.vocabulary import CALL_TOOL
 from pml_gateway.local.commands import StuckGatewayError, ask
@@ -251,62 +249,6 @@ def write_edits(edits: Sequence[ClientEdit], connections: ConnectedFiles) -> lis
         else EditOutcome(edit)
         for edit in edits
     ]
-
-
-@dataclass(frozen=True, slots=True)
-class InstructionsChange:
-    """The change of one file for models, the clients that need the lines after it, and what prevents it."""
-
-    file: Path
-    clients: tuple[str, ...] = ()
-    edit: InstructionsEdit | None = None
-    problem: ConfigurationError | None = None
-
-    @property
-    def has_changed(self) -> bool:
-        """Return True if there is something to write."""
-        return self.edit is not None and self.edit.has_changed
-
-    def as_json(self, *, is_written: bool) -> JsonObject:
-        """Return the change as `--json` prints it."""
-        return {
-            "file": str(self.file),
-            "written": is_written and self.has_changed,
-            "diff": self.edit.diff if self.edit is not None and self.has_changed else "",
-            "problem": str(self.problem) if self.problem is not None else None,
-        }
-
-
-def instructions_added(client: KnownClient, connections: ConnectedFiles) -> InstructionsChange:
-    """Plan to add the lines of `pml docs agents` to the file for models that a client reads here.
-
-    Raises:
-        ConfigurationError: there is no such file, or it cannot be edited as it is.
-    """
-    here = Surroundings.here(Path.cwd())
-    file = instructions_file(client, (Path.cwd(), here.project))
-    if file is None:
-        names = " or ".join(client.instructions)
-        reason = f"there is no {names} in {here.project}" if names else f"{client.title} reads no AGENTS.md by itself"
-        raise ConfigurationError(reason, hint="`pml docs agents` shows the lines, to put where your models read them")
-    edit = added(file, here.project, agents_lines())
-    known = connections.instructions().get(edit.target, ())
-    return InstructionsChange(file, tuple(dict.fromkeys((*known, client.name))), edit)
-
-
-def instructions_removed(client: KnownClient, connections: ConnectedFiles) -> list[InstructionsChange]:
-    """Plan to take the lines out of each file that they were added to for this client and for no other."""
-    changes = []
-    for file, clients in connections.instructions(client.name).items():
-        left = tuple(name for name in clients if name != client.name)
-        if left or not file.exists():
-            changes.append(InstructionsChange(file, left))
-            continue
-        try:
-            changes.append(InstructionsChange(file, (), removed(file, file.parent)))
-        except ConfigurationError as error:
-            changes.append(InstructionsChange(file, clients, problem=error))
-    return changes
 
 
 @dataclass(frozen=True, slots=True)

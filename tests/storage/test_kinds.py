@@ -43,7 +43,6 @@ WRITERS = {
     "cli/tokens.py": "a file that its owner names",
     "clients/backups.py": "bytes of clients' files",
     "clients/connect.py": "clients' files",
-    "clients/instructions.py": "files of projects for models",
     "config/edits/edit.py": "the configuration",
     "demo/definitions.py": "the folder of a demo",
     "demo/servers/files.py": "the folder of a demo",
