@@ -195,9 +195,8 @@ def add(
     """Add a server: by its command behind --, its URL, or the block that its page says to paste.
 
     Without either, what is pasted or piped in is read: the block of any client, whole or a part, in a fence or with
-    words around it, a `claude mcp add` or `codex mcp add` line, or a registry's server.json. Credentials become
-    ${env:NAME} references, whose values go to a file that only you can read. The server is tried once. Running gateways
-    follow.
+    words around it, or a `claude mcp add` or `codex mcp add` line. Credentials become ${env:NAME} references, whose
+    values go to a file that only you can read. The server is tried once. Running gateways follow.
 
     Example: pml add github --env GITHUB_TOKEN=ghp_x -- npx -y @modelcontextprotocol/server-github
 

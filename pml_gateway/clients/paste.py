@@ -14,8 +14,7 @@ from pml_gateway.clients import jsonc
 from pml_gateway.clients.block import Block
 from pml_gateway.clients.discover import ClientFile, asked_inputs, known_client
 from pml_gateway.clients.model import FileFormat, FileLocation, KnownClient, Scope, Variables
-from pml_gateway.clients.pasted.command_lines import command_in, command_line_entries
-from pml_gateway.clients.pasted.registry import is_registry_document, registry_server
+from pml_gateway.clients.pasted_commands import command_in, command_line_entries
 from pml_gateway.config.advice import RUNNERS
 from pml_gateway.config.document import parse
 from pml_gateway.errors import ConfigurationError, UsageError
@@ -126,9 +125,6 @@ def _servers_in(values: Any, name: str | None) -> _PastedServers | None:
         values = {"servers": values}
     if not isinstance(values, dict):
         return None
-    if is_registry_document(values):
-        server = registry_server(values)
-        return {name or server.name: server.entry}, (), server.inputs
     for path, section in _sections(values):
         if path and path[-1] in _BLOCKS and (entries := _by_name(section)):
             return entries, path, dict(asked_inputs(values))
