@@ -45,8 +45,12 @@ class Program(TyperGroup):
         try:
             return super().resolve_command(ctx, args)
         except typer.TyperException as error:
+            from pml_gateway.docs import topic_about
+
             if meant := MEANT.get(args[0]):
                 error.message = f"No such command {args[0]!r}. Did you mean {meant!r}?"
+            elif ctx.parent is None and (topic := topic_about(args[0])) is not None:
+                error.message = f"No such command {args[0]!r}. It is explained by: pml docs {topic}"
             raise
 
     def invoke(self, ctx: Any) -> Any:

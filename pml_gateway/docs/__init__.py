@@ -16,6 +16,7 @@ READING_ORDER = (
     "servers",
     "logins",
     "connections",
+    "protocol",
     "extensions",
     "modes",
     "migration",
@@ -81,6 +82,16 @@ def page_of(topic: str) -> Page:
     if topic not in known:
         raise UsageError(f"no topic {topic!r}{suggestion(topic, known)}", hint=f"topics: {', '.join(known)}")
     return known[topic]
+
+
+def topic_about(word: str) -> str | None:
+    """Return the topic that has this word as its name or as a heading; None if no page is about it."""
+    wanted, known = word.casefold(), pages()
+    for page in known:
+        if page.topic in (wanted, f"{wanted}s"):
+            return page.topic
+    heading = re.compile(rf"^#+ {re.escape(wanted)}s?$", re.MULTILINE)
+    return next((page.topic for page in known if heading.search(page.text.casefold())), None)
 
 
 @dataclass(frozen=True, slots=True)

@@ -230,3 +230,8 @@ def test_an_unknown_server_is_an_error_of_usage_in_every_command(home: Path, wor
 @pytest.mark.parametrize(("word", "meant"), [("stop", "down"), ("start", "up"), ("toools", "tools")])
 def test_an_unknown_command_is_told_with_the_one_that_is_meant(word: str, meant: str) -> None:
     assert f"Did you mean '{meant}'?" in pml(word, code=2).output
+
+
+@pytest.mark.parametrize(("word", "topic"), [("limits", "limits"), ("task", "tasks"), ("audit", "activity")])
+def test_a_word_that_a_page_explains_is_answered_with_that_page(word: str, topic: str) -> None:
+    assert f"pml docs {topic}" in pml(word, code=2).output
