@@ -23,7 +23,7 @@ import anyio
 
 from benchmarks.harness import table
 from benchmarks.results import save
-from pml_gateway.activity.accesses import AccessFilter, read_accesses, read_way
+from pml_gateway.activity.accesses import AccessFilter, read_access, read_accesses
 from pml_gateway.activity.database import activity_tables
 from pml_gateway.activity.recorder import AccessRow, insert_accesses
 from pml_gateway.gateway.call import Access
@@ -121,7 +121,7 @@ def filters(path: Path, last: int) -> dict[str, float]:
         "followed": replace(everything, after=last - 5),
     }
     found = {name: timed(lambda each=each: read_accesses(path, each, LISTED)) for name, each in wanted.items()}  # type: ignore[misc]
-    return {**found, "one with its request": timed(lambda: read_way(path, last // 2))}
+    return {**found, "one with its request": timed(lambda: read_access(path, last // 2))}
 
 
 async def cost(folder: Path, sections: dict[str, Any]) -> dict[str, float]:

@@ -171,21 +171,21 @@ def access_of(row: tuple[Any, ...]) -> RecordedAccess:
 
 
 @dataclass(frozen=True, slots=True)
-class AccessWay:
+class AccessInRequest:
     """One access with the others of the same request, in the order in which they ended."""
 
     access: RecordedAccess
     request: tuple[RecordedAccess, ...]
 
 
-def read_way(path: Path, number: int) -> AccessWay | None:
+def read_access(path: Path, number: int) -> AccessInRequest | None:
     """Return an access with the others of its request; None if the id is unknown or no longer kept.
 
     Raises:
         TablesError: the database cannot be read.
     """
 
-    def ask(connection: Connection) -> AccessWay | None:
+    def ask(connection: Connection) -> AccessInRequest | None:
         row = connection.execute(f"SELECT {COLUMNS} {FROM} WHERE accesses.id = ?", (number,)).fetchone()
         if row is None:
             return None
@@ -195,7 +195,7 @@ def read_way(path: Path, number: int) -> AccessWay | None:
             " AND request = ? AND request != '' AND accesses.id != ? ORDER BY accesses.id LIMIT ?",
             (access.client, *_around(access), access.request, number, REQUEST_ACCESSES),
         )
-        return AccessWay(access, tuple(map(access_of, others)))
+        return AccessInRequest(access, tuple(map(access_of, others)))
 
     return activity_tables(path).read(ask, None)
 

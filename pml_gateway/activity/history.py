@@ -196,32 +196,6 @@ def read_arguments(path: Path, config: str, client: str, tools: Collection[ToolK
     return found
 
 
-@dataclass(frozen=True, slots=True)
-class AttemptedCall:
-    """A call of a server's tool as a rule would judge it; `arguments` are None where their values were not kept."""
-
-    tool: ToolKey
-    client: str
-    arguments: JsonObject | None
-
-
-def read_attempts(path: Path, config: str, since: float) -> list[AttemptedCall]:
-    """Return the latest calls since a Unix time, also those of steps of composite tools, newest first.
-
-    Raises:
-        TablesError: the database cannot be read.
-    """
-    query = (
-        "SELECT server, tool, client, iif(kept IN ('masked', 'whole'), arguments, NULL) FROM accesses"
-        " WHERE config = ? AND at >= ? AND method = 'tools/call' AND server != '' ORDER BY at DESC LIMIT ?"
-    )
-    rows = activity_tables(path).rows(query, (config, since, MAX_LOOKED_AT))
-    return [
-        AttemptedCall((server, tool), client, None if text is None else json.loads(text))
-        for server, tool, client, text in rows
-    ]
-
-
 def read_daily_counts(path: Path, config: str) -> list[tuple[ToolKey, int, int]]:
     """(tool, day since the epoch, calls) of everything recorded for a configuration, in a fixed order.
 

@@ -19,7 +19,7 @@ from pml_gateway.errors import GatewayError, UsageError
 from pml_gateway.text import counted, escaped, shortened, suggestion
 
 if TYPE_CHECKING:
-    from pml_gateway.activity.accesses import AccessFilter, AccessWay, RecordedAccess
+    from pml_gateway.activity.accesses import AccessFilter, AccessInRequest, RecordedAccess
     from pml_gateway.types import JsonObject
 
 activity_app = typer.Typer(name="activity", no_args_is_help=False)
@@ -115,10 +115,10 @@ def show(
 
     Example: pml activity show 1284
     """
-    from pml_gateway.activity.accesses import read_way
+    from pml_gateway.activity.accesses import read_access
 
     try:
-        way = read_way(Command().paths.activity_file, number)
+        way = read_access(Command().paths.activity_file, number)
         if way is None:
             raise UsageError(f"no record {number}", hint="pml activity names those that there are")
     except GatewayError as error:
@@ -161,7 +161,7 @@ def _cells(access: RecordedAccess) -> tuple[str, ...]:
     )
 
 
-def _show(way: AccessWay) -> None:
+def _show(way: AccessInRequest) -> None:
     access = way.access
     say(f"{access.id}  {escaped(access.target)}  {access.code}", style="bold")
     say(

@@ -10,7 +10,7 @@ from functools import partial
 
 import anyio.to_thread
 
-from pml_gateway.activity.accesses import OUTCOMES, AccessFilter, RecordedAccess, read_gaps, read_way
+from pml_gateway.activity.accesses import OUTCOMES, AccessFilter, RecordedAccess, read_access, read_gaps
 from pml_gateway.activity.feed import FeedPart, FeedPlace, GivenList, SearchEntry, read_feed
 from pml_gateway.activity.figures import HOUR, HourFigures, read_hours
 from pml_gateway.console.request import PAGE_ROWS, PageRequest
@@ -126,7 +126,7 @@ async def access(request: PageRequest) -> JsonObject:
     """Return one access with its whole way, and everything of its request on one line of time."""
     given = request.text("id")
     number = int(given) if given.isascii() and given.isdecimal() and len(given) < MAX_DIGITS else 0
-    way = await anyio.to_thread.run_sync(read_way, request.source.activity_file, number)
+    way = await anyio.to_thread.run_sync(read_access, request.source.activity_file, number)
     if way is None:
         raise GatewayError(f"no record {given!r}", hint="it was forgotten, or never there")
     return {"access": way.access, "steps": _steps([way.access, *way.request]) if way.request else []}

@@ -77,7 +77,7 @@ UNSAID_UNIT = "a unit that its description does not say"
 
 @dataclass(frozen=True, slots=True)
 class ToolSubject:
-    """What a tool deals with: words that its parameters repeat or leave out, and its description."""
+    """The subject of a tool: words that its parameters repeat or leave out, and its description."""
 
     words: frozenset[str] = frozenset()
     description: str = ""
@@ -531,7 +531,7 @@ class Names:
 
 @dataclass(frozen=True, slots=True)
 class _Match:
-    """What a name has in common with a declared one, or with the description of that parameter."""
+    """The likeness of a name to a declared one, or to the description of that parameter."""
 
     is_named: bool = False
     is_same: bool = False

@@ -72,7 +72,7 @@ class _Recent:
     searches: deque[_Search] = field(default_factory=lambda: deque(maxlen=SEARCHES_REMEMBERED))
 
 
-class ActivityNotes:
+class ActivitySubscriber:
     """Records what one gateway's clients do, as far as the settings of each moment want it."""
 
     def __init__(self, identity: str, recorder: Recorder) -> None:

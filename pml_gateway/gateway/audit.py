@@ -27,7 +27,7 @@ def audit_file(settings: Settings, home: Path) -> Path | None:
             return home / Path(path).expanduser()
 
 
-class AuditNotes:
+class AuditSubscriber:
     """Writes what one gateway's clients use, as the current settings say.
 
     `export` gets the records as well, if they go to a collector.

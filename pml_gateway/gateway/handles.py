@@ -127,7 +127,7 @@ def running(task: GatewayTask) -> JsonObject:
     }
 
 
-async def until_read(tasks: Tasks, client: Principal, ref: str) -> JsonObject | None:
+async def await_handle(tasks: Tasks, client: Principal, ref: str) -> JsonObject | None:
     """Wait a moment for the end of a call whose handle is read; return its state if it still runs, or None.
 
     Raises:

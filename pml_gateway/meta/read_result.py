@@ -7,7 +7,7 @@ from pml_gateway.errors import InvalidInputError
 from pml_gateway.exposure.instructions import NO_SYSTEMS, Systems
 from pml_gateway.exposure.meta_tool import MetaTool
 from pml_gateway.gateway.call import CallContext
-from pml_gateway.gateway.handles import until_read
+from pml_gateway.gateway.handles import await_handle
 from pml_gateway.meta.arguments import boolean, integer, string
 from pml_gateway.meta.skills import skill_file
 from pml_gateway.results.content import (
@@ -76,7 +76,7 @@ async def read_result(context: CallContext, arguments: JsonObject) -> JsonObject
         about, content = await file.read(context)
         said = {"ref": file.uri, **about}
     else:
-        if (state := await until_read(context.calls.tasks, context.scope.client, ref)) is not None:
+        if (state := await await_handle(context.calls.tasks, context.scope.client, ref)) is not None:
             return data_result(state)
         stored = await results.look_up(context.scope.client, ref, visible_to(context.view))
         content, source = await results.value_of(stored), stored.source

@@ -60,7 +60,7 @@ class _Keys(BaseModel):
 
 
 class _KeyUses(BaseModel):
-    """When each key was last used, by id."""
+    """The last use of each key, by id."""
 
     version: int = 1
     uses: dict[str, datetime] = Field(default_factory=dict)

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 import anyio
 
 from pml_gateway.config.load import LoadedSettings
-from pml_gateway.gateway.activity import ActivityNotes, ListCosts
-from pml_gateway.gateway.audit import AuditNotes
+from pml_gateway.gateway.activity import ActivitySubscriber, ListCosts
+from pml_gateway.gateway.audit import AuditSubscriber
 from pml_gateway.gateway.calling import Caller
 from pml_gateway.gateway.events import ToolsListed
 from pml_gateway.gateway.gateway import Gateway, open_gateway
@@ -113,8 +113,8 @@ async def open_runtime(
         gateway.shared.activity.limited_by(lambda: gateway.state.settings.activity),
         anyio.create_task_group() as tasks,
     ):
-        ActivityNotes(identity, gateway.shared.activity).subscribe_to(gateway.events)
-        AuditNotes(identity, paths.home, gateway.shared.audit, watching.export_access).subscribe_to(gateway.events)
+        ActivitySubscriber(identity, gateway.shared.activity).subscribe_to(gateway.events)
+        AuditSubscriber(identity, paths.home, gateway.shared.audit, watching.export_access).subscribe_to(gateway.events)
         calls_as_tasks = Tasks(gateway, TaskRecords(paths.tasks_dir, identity))
         await calls_as_tasks.restore()
         caller = Caller(gateway, calls_as_tasks)

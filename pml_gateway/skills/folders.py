@@ -54,7 +54,7 @@ class Skill:
 
 @dataclass(frozen=True, slots=True)
 class SkillFault:
-    """What keeps a folder, or a file of one, from being served, and what puts it right."""
+    """A reason why a folder, or a file of one, is not served, and its fix."""
 
     where: Path
     what: str
@@ -66,7 +66,7 @@ class SkillFault:
 
 @dataclass(frozen=True, slots=True)
 class SkillFolders:
-    """What the configured folders hold; `watched` are all folders in which a change matters."""
+    """The skills and faults of the configured folders; `watched` are all folders in which a change matters."""
 
     skills: tuple[Skill, ...] = ()
     faults: tuple[SkillFault, ...] = ()

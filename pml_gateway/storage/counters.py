@@ -24,7 +24,7 @@ MAX_WINDOWS = 20_000
 
 @dataclass(frozen=True, slots=True)
 class Allowance:
-    """How much may be counted under a key in any period of so many seconds.
+    """The amount that may be counted under a key in any period of so many seconds.
 
     `amount` is what one use counts; 0 if that is known only afterwards. `quota_key` is whom the window is held for.
     """
@@ -55,7 +55,7 @@ class Counters(Protocol):
 
 
 class _Window:
-    """What was counted, oldest first: when each part leaves the window, and its amount."""
+    """Counted amounts, oldest first, each with the time when it leaves the window."""
 
     __slots__ = ("parts", "total")
 

@@ -22,7 +22,7 @@ from pml_gateway.upstreams.breaker import Ticket
 from pml_gateway.upstreams.concurrency import Permit
 from pml_gateway.upstreams.connector import Connector, UpstreamParts
 from pml_gateway.upstreams.faults import repeated
-from pml_gateway.upstreams.server_tasks import MAX_FREE_TASKS, CallProgress, TaskedCall
+from pml_gateway.upstreams.server_tasks import MAX_FREE_TASKS, CallProgress, TaskableCall
 from pml_gateway.upstreams.session_choice import late
 
 READS = frozenset({"completion/complete", "prompts/get", "resources/read"})
@@ -156,7 +156,7 @@ class UpstreamCalls:
             try:
                 with self._activity.sent():
                     is_asked = self._is_task(request, connection)
-                    tasked = TaskedCall(
+                    taskable = TaskableCall(
                         self._upstream_id,
                         connection,
                         call,
@@ -166,7 +166,7 @@ class UpstreamCalls:
                         is_asked,
                         on_created=on_task,
                     )
-                    result = await tasked.send(request.method, request.params)
+                    result = await taskable.send(request.method, request.params)
                 if delivery is not None:
                     delivery.answered()
                 return result

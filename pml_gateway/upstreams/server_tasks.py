@@ -91,7 +91,7 @@ class CallProgress:
 
 
 @dataclass(frozen=True, slots=True)
-class TaskedCall:
+class TaskableCall:
     """One call that its server may run as a task.
 
     `call` is given if its client can be asked. With `is_asked`, the server is asked for a task in the way of
@@ -141,11 +141,11 @@ class TaskedCall:
 class ServerTask:
     """One task of a server, followed by polling and by the notifications that it sends."""
 
-    def __init__(self, tasked: TaskedCall, created: JsonObject) -> None:
-        self.call = tasked.call
-        self._tasked = tasked
+    def __init__(self, taskable: TaskableCall, created: JsonObject) -> None:
+        self.call = taskable.call
+        self._taskable = taskable
         self._id: str = created["taskId"]
-        self._session = tasked.connection.session
+        self._session = taskable.connection.session
         self._is_modern = self._session.protocol_version in MODERN_PROTOCOL_VERSIONS
         self._state = created
         self._last_observed: JsonObject = {}
@@ -161,7 +161,7 @@ class ServerTask:
             MCPError: the call failed with this error.
             GatewayError: the task was cancelled or lost, or a question was refused.
         """
-        observer = None if self._tasked.task is None else self._tasked.task.observer
+        observer = None if self._taskable.task is None else self._taskable.task.observer
         outcome: list[JsonObject | Exception] = []
         try:
             with self._session.questions.following(self._id, self):
@@ -212,7 +212,7 @@ class ServerTask:
             if waiting.cancelled_caught:
                 await self._poll()
                 pause = min(pause * 2, self._interval)
-            await self._tasked.progress.go_on(described(self._state).get("statusMessage"))
+            await self._taskable.progress.go_on(described(self._state).get("statusMessage"))
 
     @property
     def _interval(self) -> float:
@@ -220,7 +220,7 @@ class ServerTask:
         return POLL_SECONDS if given is None else min(max(given / 1000, FIRST_PAUSE), LONGEST_PAUSE)
 
     async def _notify_observer(self) -> None:
-        observer = None if self._tasked.task is None else self._tasked.task.observer
+        observer = None if self._taskable.task is None else self._taskable.task.observer
         if observer is not None and (state := described(self._state)) != self._last_observed:
             self._last_observed = state
             await observer.changed(state)
@@ -247,7 +247,7 @@ class ServerTask:
             TaskLostError: the server does not know the task.
             GatewayError: it cannot be reached.
         """
-        connection, upstream_id = self._tasked.connection, self._tasked.upstream_id
+        connection, upstream_id = self._taskable.connection, self._taskable.upstream_id
 
         async def ask() -> JsonObject:
             try:
@@ -289,7 +289,7 @@ class ServerTask:
             self._result = await self._session.send_raw("tasks/result", {"taskId": self._id}, timeout=None)
         except (MCPError, GatewayError, anyio.ClosedResourceError, anyio.BrokenResourceError) as error:
             # The state of the task says what became of it.
-            logger.debug("%s: no result of a task yet: %s", self._tasked.upstream_id, error)
+            logger.debug("%s: no result of a task yet: %s", self._taskable.upstream_id, error)
         finally:
             self._is_fetching = False
             self._noticed.set()
@@ -302,7 +302,7 @@ class ServerTask:
             TaskCancelledError: the server cancelled the task.
             UpstreamProtocolError: the task has no result.
         """
-        state, upstream_id = self._state, self._tasked.upstream_id
+        state, upstream_id = self._state, self._taskable.upstream_id
         while self._is_fetching:  # the signal is that of the fetch
             await self._noticed.wait()
         if self._result is None and state.get("status") == "cancelled":
@@ -325,10 +325,10 @@ class ServerTask:
     async def _cancel(self) -> None:
         """Have the server cancel the task, if it can be reached and can cancel tasks."""
         can_cancel = self._is_modern or self._session.peer_capabilities.runs_tasks("cancel")
-        if self._tasked.connection.is_over or not can_cancel:
+        if self._taskable.connection.is_over or not can_cancel:
             return
         with anyio.move_on_after(CANCEL_SECONDS, shield=True):
             try:
                 await self._session.send_raw("tasks/cancel", {"taskId": self._id}, timeout=None)
             except (MCPError, GatewayError, anyio.ClosedResourceError, anyio.BrokenResourceError) as error:
-                logger.debug("%s: a task was not cancelled: %s", self._tasked.upstream_id, error)
+                logger.debug("%s: a task was not cancelled: %s", self._taskable.upstream_id, error)

@@ -8,10 +8,11 @@ from collections import Counter
 import anyio.to_thread
 from pydantic import TypeAdapter, ValidationError
 
-from pml_gateway.activity.history import AttemptedCall, read_attempts
+from pml_gateway.activity.accesses import AccessFilter, RecordedAccess, read_accesses
 from pml_gateway.catalog.model import CatalogTool
 from pml_gateway.config.settings import RuleSettings
 from pml_gateway.errors import ToolNotFoundError, UsageError
+from pml_gateway.gateway.call import TOOL_CALL
 from pml_gateway.gateway.gateway import Gateway
 from pml_gateway.gateway.rule_decisions import CallVerdict, verdict
 from pml_gateway.owner.context import OperationContext
@@ -25,6 +26,9 @@ from pml_gateway.text import suggestion
 from pml_gateway.types import JsonObject
 
 UNKNOWN = "unknown: arguments not kept"
+
+MAX_REPLAYED = 10_000
+"""Latest records that are replayed; a call by a meta-tool has two."""
 
 
 async def try_rules(context: OperationContext, tool: str, arguments: JsonObject, client: str | None) -> TriedRules:
@@ -79,13 +83,14 @@ async def replay_rules(context: OperationContext, rules: list[JsonObject] | None
     in_force, catalog = state.call_rules, state.catalog
     none = CallRules((), catalog.ownership)
     before, after = (none, in_force) if rules is None else (in_force, CallRules(_read(rules), catalog.ownership))
-    recorded = await anyio.to_thread.run_sync(
-        read_attempts, context.paths.activity_file, context.identity, time.time() - seconds
-    )
+    wanted = AccessFilter(context.identity, since=time.time() - seconds)
+    recorded = await anyio.to_thread.run_sync(read_accesses, context.paths.activity_file, wanted, MAX_REPLAYED)
     counts: Counter[tuple[str, str, str, str, str]] = Counter()
     gone = 0
     for call in recorded:
-        tool, client = catalog.owned(*call.tool), named(call.client, state.settings)
+        if call.method != TOOL_CALL or not call.server:
+            continue
+        tool, client = catalog.owned(call.server, call.tool), named(call.client, state.settings)
         if tool is None or client is None:
             gone += 1
             continue
@@ -110,13 +115,14 @@ def _read(rules: list[JsonObject]) -> tuple[RuleSettings, ...]:
 
 
 async def _replayed(
-    gateway: Gateway, rules: CallRules, tool: CatalogTool, client: Principal, call: AttemptedCall
+    gateway: Gateway, rules: CallRules, tool: CatalogTool, client: Principal, call: RecordedAccess
 ) -> tuple[str, str]:
     """Return the decision about a recorded call, and the rule behind it."""
     first = next(rules.about(tool, client), None)
-    if call.arguments is None and first is not None and first.where is not None:
+    arguments = call.arguments if call.kept in ("masked", "whole") else None
+    if arguments is None and first is not None and first.where is not None:
         return UNKNOWN, first.name
-    decided = await _verdict(gateway, rules, tool, client, call.arguments or {})
+    decided = await _verdict(gateway, rules, tool, client, arguments or {})
     return decided.action, "" if decided.rule is None else decided.rule.name
 
 

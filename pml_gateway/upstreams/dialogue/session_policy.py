@@ -1,4 +1,4 @@
-"""Which requests to one upstream share a session, by whose clients they are; chosen once, when the upstream is made."""
+"""The choice of requests to one upstream that share a session, by their clients; made once for each upstream."""
 
 from __future__ import annotations
 
