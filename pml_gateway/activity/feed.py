@@ -13,6 +13,7 @@ from typing import Any
 
 from pml_gateway.activity.accesses import COLUMNS, FROM, AccessFilter, RecordedAccess, access_of, conditions_of, like
 from pml_gateway.activity.database import activity_tables
+from pml_gateway.policy.principal import OWNER
 from pml_gateway.storage.tables import Connection
 
 MAX_LOOKED_AT = 30_000
@@ -217,6 +218,8 @@ class _Reading:
         table, wanted = _TABLES[kind].table, self.wanted
         if kind == 0:
             yield from conditions_of(wanted)
+            # Of the gateway's own tools: what the owner looks up is no activity of clients.
+            yield "NOT (server = '' AND accesses.client = ?)", OWNER.shown
         else:
             yield f"+{table}.config = ?", wanted.config
             for limit, value in (("client =", wanted.client), ("at >=", wanted.since), ("at <", wanted.until)):

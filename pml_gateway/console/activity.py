@@ -11,7 +11,7 @@ from functools import partial
 import anyio.to_thread
 
 from pml_gateway.activity.accesses import OUTCOMES, AccessFilter, RecordedAccess, read_access, read_gaps
-from pml_gateway.activity.feed import FeedPart, FeedPlace, GivenList, SearchEntry, read_feed
+from pml_gateway.activity.feed import FeedEntry, FeedPart, FeedPlace, GivenList, SearchEntry, read_feed
 from pml_gateway.activity.figures import HOUR, HourFigures, read_hours
 from pml_gateway.console.request import PAGE_ROWS, PageRequest
 from pml_gateway.errors import GatewayError
@@ -49,13 +49,34 @@ async def activity(request: PageRequest) -> JsonObject:
         "filters": {name: value for name, value in asked.items() if value},
         "outcomes": OUTCOMES,
         "parts": _PARTS,
-        "rows": [{"kind": _KINDS[type(each)], **asdict(each)} for each in feed.entries],
+        "rows": [{"kind": _KINDS[type(each)], **asdict(each)} for each in _without_repeats(feed.entries)],
         "older": feed.older,
         "newer": feed.newer,
         "looked_back_to": feed.looked_back_to,
         "day": _day(day, hours, since, until),
         "gaps": gaps,
     }
+
+
+def _without_repeats(entries: Sequence[FeedEntry]) -> list[FeedEntry]:
+    """Leave out uses of the gateway's own tools that another entry tells: the call passed on, the search made."""
+    told = {
+        (each.client, each.request, each.code)
+        for each in entries
+        if isinstance(each, RecordedAccess) and each.how == "call_tool"
+    }
+    searching = {each.client for each in entries if isinstance(each, SearchEntry)}
+
+    def is_told(each: RecordedAccess) -> bool:
+        match each.target:
+            case "call_tool":
+                return (each.client, each.request, each.code) in told
+            case "search_tools":
+                return each.code == "OK" and each.client in searching
+            case _:
+                return False
+
+    return [each for each in entries if not (isinstance(each, RecordedAccess) and not each.server and is_told(each))]
 
 
 _KINDS = {RecordedAccess: "call", SearchEntry: "search", GivenList: "list"}

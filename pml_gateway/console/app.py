@@ -81,6 +81,7 @@ class Console:
             "number": lambda number: f"{number:,}",
             "blank": _blank,
             "clock": _clock,
+            "moment": _moment,
             "milliseconds": _milliseconds,
         }
         self._templates.filters |= filters
@@ -231,6 +232,12 @@ def _readable(value: Any) -> Any:
 
 def _clock(at: float) -> str:
     return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(at))
+
+
+def _moment(at: float) -> str:
+    """Return the time, with the day unless it is today."""
+    then, today = time.localtime(at), time.localtime()
+    return time.strftime("%H:%M:%S" if then[:3] == today[:3] else "%m-%d %H:%M:%S", then)
 
 
 def _milliseconds(seconds: float) -> str:

@@ -51,7 +51,7 @@ def test_a_page_follows_the_gateway_and_the_console_ends_when_told(tmp_path: Pat
             lines = events.iter_lines()
             assert next(lines).startswith("retry")
             assert run_pml(tmp_path, "disable", "calc", "--yes").returncode == 0
-            assert any(line == "data: changed" for line in lines)
+            assert any(line.startswith("data: ") and "status" in line for line in lines)
         assert "disabled" in client.get(f"{root}/servers").text
         process.send_signal(signal.SIGINT)
         assert process.wait(SECONDS) == 128 + signal.SIGINT
