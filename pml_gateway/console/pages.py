@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
 
+import anyio.to_thread
+
 from pml_gateway.console.activity import access, activity
 from pml_gateway.console.overview import overview
 from pml_gateway.console.request import PageRequest
+from pml_gateway.console.server_figures import figures_of, log_of
 from pml_gateway.console.waiting import approval, held, waiting
 from pml_gateway.errors import GatewayError
 from pml_gateway.owner.operations import EXPLAIN, SCHEMA, SEARCH, TOOLS
@@ -19,7 +22,7 @@ async def servers(request: PageRequest) -> JsonObject:
     """Return all servers, those that need something first."""
     status = await request.source.status()
     rows = sorted(status["servers"], key=lambda row: (row["needs"] is None, row["server"]))
-    return {"status": status, "rows": request.page(rows), "processes": _processes(status)}
+    return {"status": status, "rows": request.page(rows), "processes": _processes(status), **await figures_of(request)}
 
 
 async def server(request: PageRequest) -> JsonObject:
@@ -33,7 +36,14 @@ async def server(request: PageRequest) -> JsonObject:
         TOOLS, {"query": None, "client": None, "is_mode_given": False, "as_client": False}
     )
     tools = [row for row in listed["tools"] if row["server"] == name]
-    return {"name": name, "states": rows, "processes": _processes(status).get(name, []), "rows": request.page(tools)}
+    return {
+        "name": name,
+        "states": rows,
+        "processes": _processes(status).get(name, []),
+        "rows": request.page(tools),
+        **await figures_of(request, name),
+        "log": await anyio.to_thread.run_sync(log_of, request.source, name),
+    }
 
 
 async def lists(request: PageRequest) -> JsonObject:

@@ -95,6 +95,17 @@ def memory_of(pid: int) -> int | None:
         return None
 
 
+def age_of(pid: int) -> float | None:
+    """Return the seconds since a process was started; None if unknown."""
+    if sys.platform != "linux":
+        return None
+    try:
+        began = int(Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()[19])
+        return round(time.clock_gettime(time.CLOCK_BOOTTIME) - began / os.sysconf("SC_CLK_TCK"), 3)
+    except (OSError, ValueError, IndexError):
+        return None
+
+
 def _client(profile: Profile, member: Member) -> JsonObject:
     runtime = profile.runtime
     return {
@@ -141,6 +152,7 @@ def _processes(
         yield {
             "pid": session.pid,
             "memory_bytes": tree_memory_of(session.pid, children),
+            "since_seconds": age_of(session.pid),
             "clients": len(served),
             "for": whose,
             "why": why,

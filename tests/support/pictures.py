@@ -8,13 +8,11 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import os
 import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import AsyncExitStack, contextmanager
 from dataclasses import dataclass
-from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -25,7 +23,7 @@ from mcp.types import Implementation
 from pml_gateway.demo.definitions import demo_servers
 from tests.e2e.install import install_browser
 from tests.e2e.test_console import console
-from tests.support.process import SERVE, environment, write_settings
+from tests.support.process import SERVE, environment, run_pml, write_settings
 
 if TYPE_CHECKING:
     from playwright.async_api import Browser
@@ -33,6 +31,8 @@ if TYPE_CHECKING:
 PICTURES = Path(__file__).parents[2] / "pml_gateway" / "docs" / "pictures"
 MAX_BYTES = 150_000
 WAIT_MS = 60_000
+RECORDED_SECONDS = 3
+"""Seconds until all that clients did is on the pages."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,33 +97,31 @@ async def work(home: Path, clients: AsyncExitStack) -> None:
         started = StdioServerParameters(command=command, args=arguments, env=env, cwd=home / folder)
         return await clients.enter_async_context(Client(started, client_info=Implementation(name=name, version="1")))
 
+    run_pml(home, "tools", extra={"PML_LOCAL__ATTACH": "true"})
     claude, cursor = await connected("claude-code", "website"), await connected("cursor", "garden")
     for client in (claude, cursor):
         await client.list_tools()
     await claude.call_tool("search_tools", {"query": "read a file"})
     for name, arguments in (
         ("files__list_directory", {"path": "."}),
-        ("files__read_text_file", {"path": "welcome.md"}),
+        ("files__read_file", {"path": "welcome.md"}),
+        ("files__read_file", {"path": "missing.md"}),
         ("notes__search_notes", {"query": "backup"}),
-        ("files__read_text_file", {"path": "missing.md"}),
-        ("calc__date_difference", {"start": "2026-03-01", "end": "2026-05-17"}),
-        ("notes__delete_note", {"id": 3}),
+        ("notes__delete_note", {"note": 3}),
     ):
         await claude.call_tool("call_tool", {"name": name, "arguments": arguments})
     await cursor.call_tool("search_tools", {"query": "book a flight to Lisbon"})
     await cursor.call_tool("search_tools", {"query": "days between two dates"})
-    calls = [
-        {"name": "calc__date_difference", "arguments": {"start": "2026-01-01", "end": f"2026-0{month}-01"}}
-        for month in (2, 3, 4)
-    ]
-    await cursor.call_tool("call_batch", {"calls": calls})
+    dates = {"start": "2026-03-01", "end": "2026-05-17"}
+    await cursor.call_tool("call_tool", {"name": "calc__date_difference", "arguments": dates})
     steps = [
         {"id": "find", "tool": "notes__search_notes", "arguments": {"query": "backup"}},
-        {"id": "read", "tool": "files__read_text_file", "arguments": {"path": "logs/backup.log"}},
-        {"id": "list", "tool": "files__list_directory", "arguments": {"path": "."}, "depends_on": ["find", "read"]},
+        {"id": "read", "tool": "files__read_file", "arguments": {"path": "logs/backup.log"}},
+        {"id": "list", "tool": "files__list_directory", "arguments": {"path": "logs"}, "depends_on": ["find", "read"]},
+        {"id": "count", "tool": "calc__date_difference", "arguments": dates, "depends_on": ["list"]},
     ]
     await cursor.call_tool("execute_workflow", {"steps": steps})
-    await asyncio.sleep(timedelta(seconds=3).total_seconds())
+    await asyncio.sleep(RECORDED_SECONDS)
 
 
 async def draw(browser: Browser, link: str, looks: Path | None) -> None:
@@ -174,5 +172,5 @@ if __name__ == "__main__":
     parser.add_argument("--look", type=Path, help="write every page into this folder instead")
     given = parser.parse_args()
     if given.look is not None:
-        os.makedirs(given.look, exist_ok=True)
+        given.look.mkdir(parents=True, exist_ok=True)
     asyncio.run(main(given.look))
