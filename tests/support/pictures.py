@@ -107,7 +107,7 @@ async def work(home: Path, clients: AsyncExitStack) -> None:
         ("files__read_file", {"path": "welcome.md"}),
         ("files__read_file", {"path": "missing.md"}),
         ("notes__search_notes", {"query": "backup"}),
-        ("notes__delete_note", {"note": 3}),
+        ("notes__delete_note", {"note_id": 3}),
     ):
         await claude.call_tool("call_tool", {"name": name, "arguments": arguments})
     await cursor.call_tool("search_tools", {"query": "book a flight to Lisbon"})
