@@ -6,18 +6,26 @@ One process serves clients with different environments, so requests to servers n
 from __future__ import annotations
 
 import ssl
+import threading
 import urllib.request
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from ipaddress import ip_address
+from pathlib import Path
 from typing import Any
 
 import httpx2
+from cachetools import TTLCache, cached
 from httpx2._utils import URLPattern
 
+from pml_gateway.files import Signature, signature
 from pml_gateway.working_directory import WorkingDirectory
 
 CERTIFICATES = ("SSL_CERT_FILE", "SSL_CERT_DIR")
+CONTEXT_SECONDS = 60
+"""Servers that connect at about the same time share a TLS context: reading the authorities takes 10 ms."""
+
+MAX_CONTEXTS = 16
 _PROXIED = ("http", "https", "all")
 
 
@@ -50,13 +58,7 @@ class Network:
         Raises:
             OSError: the certificates cannot be read.
         """
-        match self.certificates:
-            case ("SSL_CERT_FILE", file):
-                return ssl.create_default_context(cafile=file)
-            case (_, folder):
-                return ssl.create_default_context(capath=folder)
-            case None:
-                return httpx2.create_ssl_context(trust_env=False)
+        return _ssl_context(self.certificates, signature(Path(self.certificates[1])) if self.certificates else None)
 
     def client_options(self) -> dict[str, Any]:
         """Return options for an httpx client that uses these settings instead of the process's environment."""
@@ -68,6 +70,18 @@ class Network:
             for pattern, proxy in self.proxies.items()
         }
         return {"verify": context, "mounts": mounts, "trust_env": False}
+
+
+@cached(TTLCache(MAX_CONTEXTS, CONTEXT_SECONDS), lock=threading.Lock())
+def _ssl_context(certificates: tuple[str, str] | None, _state: Signature) -> ssl.SSLContext:
+    """Make the context of certificates; the state of their file is part of what it is kept by."""
+    match certificates:
+        case ("SSL_CERT_FILE", file):
+            return ssl.create_default_context(cafile=file)
+        case (_, folder):
+            return ssl.create_default_context(capath=folder)
+        case None:
+            return httpx2.create_ssl_context(trust_env=False)
 
 
 def _configured(environ: Mapping[str, str]) -> dict[str, str]:

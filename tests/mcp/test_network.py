@@ -58,3 +58,12 @@ def test_authorities_are_those_of_a_file_or_a_folder(tmp_path: Path) -> None:
         Network.of(file).ssl_context()
     folder = Network.of(WorkingDirectory(tmp_path, {"SSL_CERT_FILE": "", "SSL_CERT_DIR": str(tmp_path)}))
     assert not folder.ssl_context().get_ca_certs()
+
+
+def test_connections_share_a_context_until_its_authorities_change(tmp_path: Path) -> None:
+    network = Network.of(WorkingDirectory(tmp_path, {"SSL_CERT_DIR": str(tmp_path)}))
+    made = network.ssl_context()
+    assert network.ssl_context() is made
+    assert Network.of(WorkingDirectory(tmp_path, {})).ssl_context() is not made
+    (tmp_path / "0a0b0c0d.0").touch()
+    assert network.ssl_context() is not made
