@@ -13,6 +13,7 @@ from pathlib import Path
 import mcp
 
 import pml_gateway
+from pml_gateway.gc_pause import collection_put_off
 
 PACKAGE = Path(pml_gateway.__file__).parent
 STAGES = (
@@ -113,21 +114,28 @@ OF_LIBRARIES = frozenset({"_count", "_current_frames", "_exit", "_send"})
 @cache
 def modules() -> dict[str, ast.Module]:
     """Each module's tree by its path in the package."""
-    return {
-        str(path.relative_to(PACKAGE)): ast.parse(path.read_text(encoding="utf-8"))
-        for path in sorted(PACKAGE.rglob("*.py"))
-    }
+    with collection_put_off():
+        return {
+            str(path.relative_to(PACKAGE)): ast.parse(path.read_text(encoding="utf-8"))
+            for path in sorted(PACKAGE.rglob("*.py"))
+        }
+
+
+@cache
+def nodes(tree: ast.Module) -> tuple[ast.AST, ...]:
+    """Everything in a tree."""
+    return tuple(ast.walk(tree))
 
 
 def imported(tree: ast.Module) -> Iterator[tuple[str, ...]]:
     """The modules of the package that one imports, also for type checkers only, as parts of their path."""
-    for node in ast.walk(tree):
+    for node in nodes(tree):
         if not isinstance(node, ast.ImportFrom) or not (node.module or "").startswith("pml_gateway"):
             continue
         base = tuple((node.module or "").split("."))[1:]
         for alias in node.names:
             whole = (*base, alias.name)
-            if (PACKAGE.joinpath(*whole).with_suffix(".py")).is_file():
+            if f"{'/'.join(whole)}.py" in modules():
                 yield whole
             elif base:
                 yield base
@@ -136,8 +144,8 @@ def imported(tree: ast.Module) -> Iterator[tuple[str, ...]]:
 @cache
 def called(tree: ast.Module) -> set[str]:
     """The called names and the attributes read, as written."""
-    return {ast.unparse(node) for node in ast.walk(tree) if isinstance(node, ast.Attribute)} | {
-        node.func.id for node in ast.walk(tree) if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)
+    return {ast.unparse(node) for node in nodes(tree) if isinstance(node, ast.Attribute)} | {
+        node.func.id for node in nodes(tree) if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)
     }
 
 
@@ -158,7 +166,7 @@ def test_imports_are_absolute_and_point_to_earlier_folders_only() -> None:
     relative = [
         module
         for module, tree in modules().items()
-        for node in ast.walk(tree)
+        for node in nodes(tree)
         if isinstance(node, ast.ImportFrom) and node.level
     ]
     assert not offenders
@@ -247,7 +255,7 @@ def test_only_the_configuration_reads_yaml_and_toml() -> None:
     readers = {
         module
         for module, tree in modules().items()
-        for node in ast.walk(tree)
+        for node in nodes(tree)
         if isinstance(node, ast.ImportFrom) and (node.module or "").partition(".")[0] in loaders
     }
     assert not [module for module in readers if not module.startswith(("config/", "clients/", "secrets/"))]
@@ -257,7 +265,7 @@ def test_only_storage_opens_sqlite_files() -> None:
     users = {
         module
         for module, tree in modules().items()
-        for node in ast.walk(tree)
+        for node in nodes(tree)
         if (isinstance(node, ast.Import) and "sqlite3" in {alias.name for alias in node.names})
         or (isinstance(node, ast.ImportFrom) and node.module == "sqlite3")
     }
@@ -290,7 +298,7 @@ def methods(node: ast.AST) -> set[str]:
     """What the classes in a tree define as functions."""
     return {
         part.name
-        for each in ast.walk(node)
+        for each in (nodes(node) if isinstance(node, ast.Module) else ast.walk(node))
         if isinstance(each, ast.ClassDef)
         for part in each.body
         if isinstance(part, ast.FunctionDef | ast.AsyncFunctionDef)
@@ -299,31 +307,32 @@ def methods(node: ast.AST) -> set[str]:
 
 def attributes(tree: ast.Module, *uses: type[ast.expr_context]) -> set[str]:
     """The attributes that are used so, of whatever object."""
-    return {each.attr for each in ast.walk(tree) if isinstance(each, ast.Attribute) and isinstance(each.ctx, uses)}
+    return {each.attr for each in nodes(tree) if isinstance(each, ast.Attribute) and isinstance(each.ctx, uses)}
 
 
 def fields(tree: ast.Module) -> set[str]:
     """Names that are declared with a type."""
-    declared = (each.target for each in ast.walk(tree) if isinstance(each, ast.AnnAssign))
+    declared = (each.target for each in nodes(tree) if isinstance(each, ast.AnnAssign))
     return {target.id for target in declared if isinstance(target, ast.Name)}
 
 
 def test_the_private_parts_of_the_sdk_are_used_in_one_module_only() -> None:
     root = Path(mcp.__file__).parent
-    sdk = [ast.parse(path.read_text(encoding="utf-8")) for path in root.rglob("*.py")]
-    hidden = private({name for tree in sdk for name in methods(tree) | attributes(tree, ast.Store)})
+    with collection_put_off():
+        sdk = [ast.parse(path.read_text(encoding="utf-8")) for path in root.rglob("*.py")]
+        hidden = private({name for tree in sdk for name in methods(tree) | attributes(tree, ast.Store)})
     offenders = []
     for module, tree in modules().items():
         if module == "mcp/sdk.py":
             continue
         imports = [
             (f"{node.module}.{alias.name}", alias.asname or alias.name)
-            for node in ast.walk(tree)
+            for node in nodes(tree)
             if isinstance(node, ast.ImportFrom) and (node.module or "").partition(".")[0] in ("mcp", "mcp_types")
             for alias in node.names
         ]
         used = attributes(tree, ast.Load) - attributes(tree, ast.Store) - methods(tree) - fields(tree)
-        for node in ast.walk(tree):
+        for node in nodes(tree):
             bases = (
                 {ast.unparse(base).partition("[")[0] for base in node.bases} if isinstance(node, ast.ClassDef) else ()
             )

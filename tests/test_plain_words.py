@@ -6,11 +6,10 @@ import ast
 import re
 from collections import Counter
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
-PACKAGE = Path(__file__).resolve().parents[1] / "pml_gateway"
+from tests.test_architecture import PACKAGE, modules, nodes
 
 RELATIVE = re.compile(r"(?:What|Whether|Whose|Where|How|Who|Which)\b")
 MAX_RELATIVE_SHARE = 0.01
@@ -25,7 +24,7 @@ BANNED = {
 
 def docstrings(tree: ast.Module) -> Iterator[str]:
     """The strings that stand under modules, classes, functions, constants and fields."""
-    for node in ast.walk(tree):
+    for node in nodes(tree):
         body = getattr(node, "body", None)
         for statement in body if isinstance(body, list) else ():
             match statement:
@@ -33,13 +32,8 @@ def docstrings(tree: ast.Module) -> Iterator[str]:
                     yield text
 
 
-def trees() -> Iterator[ast.Module]:
-    for file in sorted(PACKAGE.rglob("*.py")):
-        yield ast.parse(file.read_text(encoding="utf-8"))
-
-
 def test_docstrings_say_what_a_thing_is_or_does() -> None:
-    found = [text.strip() for tree in trees() for text in docstrings(tree)]
+    found = [text.strip() for tree in modules().values() for text in docstrings(tree)]
     relative = [text for text in found if RELATIVE.match(text)]
     assert len(relative) <= MAX_RELATIVE_SHARE * len(found), relative[:10]
 
@@ -47,7 +41,7 @@ def test_docstrings_say_what_a_thing_is_or_does() -> None:
 def test_no_public_class_has_the_name_of_another() -> None:
     counts = Counter(
         node.name
-        for tree in trees()
+        for tree in modules().values()
         for node in tree.body
         if isinstance(node, ast.ClassDef) and not node.name.startswith("_")
     )

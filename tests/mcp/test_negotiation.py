@@ -75,7 +75,10 @@ async def test_a_process_that_refuses_the_latest_version_comes_up_with_an_older_
 
 
 @pytest.mark.parametrize("transport", ["http", "sse"])
-@pytest.mark.parametrize("takes", TAKEN, ids=["+".join(each) for each in TAKEN])
+@pytest.mark.parametrize(
+    "takes",
+    [pytest.param(each, id="+".join(each), marks=() if len(each) > 1 else pytest.mark.slow) for each in TAKEN],
+)
 @pytest.mark.parametrize("how", [*REFUSED, "400", "400 supported", "400 words", "400 bare", "closes"])
 async def test_a_server_over_http_that_refuses_the_latest_version_comes_up_with_an_older_one(
     tmp_path: Path, how: str, takes: list[str], transport: str

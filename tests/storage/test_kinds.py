@@ -33,7 +33,7 @@ from pml_gateway.upstreams.dialogue.observations import MAX_SERVERS
 from tests.support.memory import paths_in
 from tests.support.scripted_server import ScriptedServer, text_result, tool
 from tests.support.serving import serving
-from tests.test_architecture import called, modules
+from tests.test_architecture import called, modules, nodes
 
 pytestmark = pytest.mark.anyio
 
@@ -61,8 +61,9 @@ def test_every_document_names_its_kind_and_every_kind_of_document_is_one() -> No
     named = [
         ast.unparse(node.args[0]).removeprefix("kinds.")
         for tree in modules().values()
-        for node in ast.walk(tree)
-        if isinstance(node, ast.Call) and ast.unparse(node.func) in ("Document", "model_document")
+        for node in nodes(tree)
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)
+        if node.func.id in ("Document", "model_document")
     ]
     found = {name for name in named if name != "kind"}
     expected = {
