@@ -14,7 +14,7 @@ from pml_gateway.cli.context import Command, ConfigOption, JsonOption
 from pml_gateway.cli.output import ExitCode, fail, note, print_json, print_table, say, warn
 from pml_gateway.cli.preset import show_edit, write_preset
 from pml_gateway.cli.wizard import GivenAnswers, run_wizard
-from pml_gateway.config.edits.edit import scalar
+from pml_gateway.config.edits.edit import edit_file, scalar
 from pml_gateway.config.findings import Severity, run_checks
 from pml_gateway.config.layers import KeyPath, Origin, dotted
 from pml_gateway.config.load import LoadedSettings, load_settings, problems_of
@@ -140,12 +140,12 @@ def set_value(
     Example: pml config set gateway.hybrid.semantic_threshold 0.5
     """
     from pml_gateway.config.single_settings import read_setting
-    from pml_gateway.setup.settings import change_settings
+    from pml_gateway.setup.settings import setting_edit
 
     given = _config_file(context, config_file)
-    loaded = load_settings(config_file=given)
-    values = {key: read_setting(key, value)}
-    edit = change_settings(given or Paths.from_environ().config_file, values, loaded, dry_run=dry_run)
+    file = given or Paths.from_environ().config_file
+    change = setting_edit(file, {key: read_setting(key, value)}, load_settings(config_file=given))
+    edit = edit_file(file, change, dry_run=dry_run)
     show_edit(edit, {"setting": key}, f"{key} {value}", (), dry_run=dry_run, as_json=as_json)
 
 

@@ -16,9 +16,10 @@ from pml_gateway.cli.output import note, print_json_line, say
 from pml_gateway.errors import ConfigurationError, GatewayError
 from pml_gateway.local.commands import ask
 from pml_gateway.local.endpoint import Endpoint
-from pml_gateway.owner.operations import EXPECT
+from pml_gateway.owner.operations import EXAMINE, EXPECT
 
 if TYPE_CHECKING:
+    from pml_gateway.config.findings import Finding
     from pml_gateway.config.load import LoadedSettings
     from pml_gateway.owner.operations import OfGateway
     from pml_gateway.paths import Paths
@@ -71,6 +72,19 @@ class CommandSource:
 
         rows, _ = await asked_approvals(self.paths)
         return [await found_approval(self.paths, row["id"]) for row in rows if row["state"] == "pending"]
+
+    async def examine(self) -> list[Finding]:
+        """Return what `pml doctor` finds."""
+        from pml_gateway.cli.doctor import examined, with_repairs
+        from pml_gateway.config.findings import Area, by_area, from_error
+
+        found, has_servers = await examined(self.command, lambda _: None)
+        if has_servers:
+            try:
+                found += with_repairs(await self.ask(EXAMINE, {"seconds": None, "folder": str(Path.cwd())}))
+            except GatewayError as error:
+                found.append(from_error(Area.SERVERS, error))
+        return by_area(found)
 
     async def ask(
         self, operation: OfGateway[ResultT], arguments: Mapping[str, Any], *, mode: str | None = None

@@ -24,6 +24,8 @@ from pml_gateway.telemetry import logs
 from pml_gateway.text import counted
 
 if TYPE_CHECKING:
+    from pml_gateway.reports.doctor.cases import Examined
+    from pml_gateway.reports.status import Progress
     from pml_gateway.types import JsonObject
 
 ANSWER_SECONDS = 5.0
@@ -59,7 +61,10 @@ def doctor(
     Example: pml doctor --fix
     """
     command = Command(config, as_json=as_json)
-    found, has_servers = command.run(lambda: _examined(command))
+    # Servers' faults are findings; the log would say them again, in the middle of the report.
+    logs.configure(LogSettings(level="error"))
+    with messages().status("looking") as shown:
+        found, has_servers = command.run(lambda: examined(command, shown.update))
     if has_servers:
         found = by_area([*found, *_of_servers(command, timeout)])
     if fix:
@@ -84,14 +89,13 @@ def _repaired(found: Sequence[Finding], *, yes: bool, may_ask: bool) -> list[Fin
     return repaired
 
 
-async def _examined(command: Command) -> tuple[list[Finding], bool]:
+async def examined(command: Command, progress: Progress) -> tuple[list[Finding], bool]:
+    """Return what is found without servers, and True if there are servers to examine."""
     # The server stack takes 0.7 s to import, which `pml --help` and `pml config` never need.
     from pml_gateway.owner.sockets import ask_gateways
     from pml_gateway.reports.doctor.cases import MachineCase
     from pml_gateway.reports.doctor.examine import examine
 
-    # Servers' faults are findings; the log would say them again, in the middle of the report.
-    logs.configure(LogSettings(level="error"))
     around = Surroundings.here(Path.cwd())
     answers = await ask_gateways(command.paths, STATUS, ANSWER_SECONDS, removes_dead=False)
     case = MachineCase(
@@ -105,21 +109,25 @@ async def _examined(command: Command) -> tuple[list[Finding], bool]:
         answers.dead,
     )
     load = partial(load_settings, config_file=command.config_file)
-    with messages().status("looking") as shown:
-        return await examine(case, load, partial(_machine, command), shown.update)
+    return await examine(case, load, partial(_machine, command), progress)
 
 
 def _of_servers(command: Command, timeout: float | None) -> Iterable[Finding]:
     """Have the gateway examine its servers, and return its findings."""
+    try:
+        return with_repairs(command.ask(EXAMINE, {"seconds": timeout, "folder": str(Path.cwd())}))
+    except GatewayError as error:
+        return [from_error(Area.SERVERS, error)]
+
+
+def with_repairs(examined: Examined) -> list[Finding]:
+    """Return what a gateway found at its servers, with the repairs that are made outside of it."""
     from pml_gateway.processes.npx_cache import remove
 
-    try:
-        examined = command.ask(EXAMINE, {"seconds": timeout, "folder": str(Path.cwd())})
-    except GatewayError as error:
-        yield from_error(Area.SERVERS, error)
-        return
-    for found in examined.findings:
-        yield replace(found, repair=partial(remove, Path(found.npx_folder))) if found.npx_folder else found
+    return [
+        replace(found, repair=partial(remove, Path(found.npx_folder))) if found.npx_folder else found
+        for found in examined.findings
+    ]
 
 
 def _machine(command: Command, case: SettingsCase) -> Iterable[Finding]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
@@ -66,6 +67,12 @@ class Finding:
 
     def __str__(self) -> str:
         return "; ".join(filter(None, (": ".join(filter(None, (self.subject, self.what))), self.fix)))
+
+    @property
+    def digest(self) -> str:
+        """Return a text by which the finding is recognised when it is found again."""
+        told = "\n".join((self.area, self.subject, self.what))
+        return hashlib.sha256(told.encode("utf-8", "surrogatepass")).hexdigest()
 
     @property
     def is_fault(self) -> bool:

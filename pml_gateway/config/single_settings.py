@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, get_origin
 
 from pml_gateway.config.document import parse
 from pml_gateway.config.layers import KeyPath, layer_of, merge
@@ -41,6 +41,8 @@ def read_setting(key: str, text: str) -> Any:
         UsageError: there is no such setting, or the text is broken YAML.
     """
     path = _path(key)
+    if is_list(path) and text.strip() == "null" and get_origin(annotation_at(path)) is not tuple:
+        return None
     if is_list(path) and not text.lstrip().startswith("["):
         return [entry for part in _SEPARATOR.split(text) if (entry := part.strip())]
     if without_none(annotation_at(path)) is str:

@@ -152,7 +152,7 @@ class Console:
         }
         form |= self._held.pop(form.get(HELD, ""), {})
         try:
-            asked = ChangeRequest(self._source, checked_fields(change.fields, form))
+            asked = ChangeRequest(self._source, checked_fields(change.fields, form, change.more))
             plan = await change.plan(asked)
             if plan.asks and not plan.made_already and form.get(SEEN) != plan.digest:
                 held = self._hold({name: form[name] for name in change.secrets & form.keys()})

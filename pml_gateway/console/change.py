@@ -33,10 +33,19 @@ class Undo:
 
 @dataclass(frozen=True, slots=True)
 class MadeChange:
-    """A change that was made, in a line, and its undo if there is one."""
+    """A change that was made, in a line, and its undo if there is one.
+
+    Args:
+        said: the line.
+        undo: takes it back.
+        shown: text that came of it.
+        given: values of the form, for the page to fill it in again.
+    """
 
     said: str
     undo: Undo | None = None
+    shown: str = ""
+    given: Mapping[str, str] = field(default_factory=dict, repr=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,12 +88,14 @@ class PageChange:
         fields: the fields of its form.
         plan: returns what it would do; raises `GatewayError` if it cannot be done.
         page: the page to return to if the form names none.
+        more: start of the names of further fields, which differ from form to form.
     """
 
     title: str
     fields: Mapping[str, FormField]
     plan: Callable[[ChangeRequest], Awaitable[PlannedChange]]
     page: str
+    more: str = ""
 
     @property
     def secrets(self) -> frozenset[str]:

@@ -7,10 +7,20 @@ from collections.abc import Mapping
 import anyio.to_thread
 
 from pml_gateway.config.edits.edit import file_backups
+from pml_gateway.config.presets import PRESET_NAMES
 from pml_gateway.console.change import ChangeRequest, PageChange, PlannedChange, planned_edit
 from pml_gateway.console.decisions import accept, approve, deny, reject
 from pml_gateway.console.forms import FormField
 from pml_gateway.console.server_changes import disable, enable
+from pml_gateway.console.setting_changes import (
+    change_setting,
+    change_settings,
+    next_stage,
+    previous_stage,
+    repair,
+    use_preset,
+)
+from pml_gateway.console.tool_page import ARGUMENT, CALL_FIELDS, call_tool
 from pml_gateway.errors import UsageError
 from pml_gateway.gateway.approvals import ApprovalScope
 from pml_gateway.setup.change import ConfigurationChange
@@ -53,5 +63,17 @@ CHANGES: Mapping[str, PageChange] = {
     "deny": PageChange("Deny", {"id": FormField()}, deny, "waiting"),
     "accept": PageChange("Accept", {"name": FormField(longest=MAX_NAME)}, accept, "waiting"),
     "reject": PageChange("Reject", {"name": FormField(longest=MAX_NAME)}, reject, "waiting"),
+    "setting": PageChange(
+        "Change a setting",
+        {"key": FormField("Setting"), "value": FormField("Value", 10_000, is_required=False, is_long=True)},
+        change_setting,
+        "settings",
+    ),
+    "settings": PageChange("Change settings", {"values": FormField(longest=50_000)}, change_settings, "settings"),
+    "preset": PageChange("Use a preset", {"name": FormField(choices=PRESET_NAMES)}, use_preset, "settings"),
+    "stage_next": PageChange("Move to the next stage", {}, next_stage, "settings"),
+    "stage_back": PageChange("Undo the last step", {}, previous_stage, "settings"),
+    "repair": PageChange("Fix", {"finding": FormField()}, repair, "doctor"),
+    "call": PageChange("Call", CALL_FIELDS, call_tool, "tools", more=ARGUMENT),
 }
 """The changes by the name in their path."""

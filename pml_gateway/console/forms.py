@@ -94,15 +94,21 @@ async def read_form(request: Request, token: str) -> dict[str, str]:
     return form
 
 
-def checked_fields(fields: Mapping[str, FormField], form: Mapping[str, str]) -> dict[str, str]:
+def checked_fields(fields: Mapping[str, FormField], form: Mapping[str, str], more: str = "") -> dict[str, str]:
     """Return the values of a form's own fields; missing ones are empty.
+
+    Args:
+        fields: the fields.
+        form: the values that were sent.
+        more: start of the names of further fields, which take any text; none if it is empty.
 
     Raises:
         UsageError: a value is refused, or there is an unknown field.
     """
-    if unknown := form.keys() - fields.keys() - {SEEN, BACK, HELD}:
+    further = {name: value for name, value in form.items() if more and name.startswith(more)}
+    if unknown := form.keys() - fields.keys() - further.keys() - {SEEN, BACK, HELD}:
         raise UsageError(f"unknown field {min(unknown)[:40]!r}", hint="load the page again")
-    values = {name: form.get(name, "") for name in fields}
+    values = {name: form.get(name, "") for name in fields} | further
     for name, each in fields.items():
         each.check(name, values[name])
     return values

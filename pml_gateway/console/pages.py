@@ -7,15 +7,16 @@ from collections.abc import Awaitable, Callable, Mapping
 import anyio.to_thread
 
 from pml_gateway.console.activity import access, activity
+from pml_gateway.console.client_lists import lists
 from pml_gateway.console.overview import overview
 from pml_gateway.console.request import PageRequest
 from pml_gateway.console.server_figures import figures_of, log_of
+from pml_gateway.console.settings_page import doctor, settings
+from pml_gateway.console.tool_page import tool
 from pml_gateway.console.waiting import approval, held, waiting
 from pml_gateway.errors import GatewayError
-from pml_gateway.owner.operations import EXPLAIN, SCHEMA, SEARCH, TOOLS
-from pml_gateway.reports.verdicts import reason_in_words
-from pml_gateway.text import shown_score
-from pml_gateway.types import ExposureMode, JsonObject
+from pml_gateway.owner.operations import SEARCH, TOOLS
+from pml_gateway.types import JsonObject
 
 
 async def servers(request: PageRequest) -> JsonObject:
@@ -46,34 +47,6 @@ async def server(request: PageRequest) -> JsonObject:
     }
 
 
-async def lists(request: PageRequest) -> JsonObject:
-    """Return every tool, with the reason why a client is listed it or not."""
-    mode, client, intent = request.text("mode"), request.text("client"), request.text("intent")
-    if mode and mode not in [*ExposureMode]:
-        raise GatewayError(f"unknown mode {mode!r}", hint=f"known are {', '.join(ExposureMode)}")
-    asked: JsonObject = {
-        "query": intent or None,
-        "client": client or None,
-        "is_mode_given": bool(mode),
-        "searched": [],
-        "sets": [],
-        "tried": {},
-    }
-    explained = await request.source.ask(EXPLAIN, asked, mode=mode or None)
-    rows: list[JsonObject] = [
-        {**row, "score": _score(row["score"]), "why": reason_in_words(row)} for row in explained["tools"]
-    ]
-    part = request.text("tool")
-    return {
-        **explained,
-        "modes": [*ExposureMode],
-        "asked": {"mode": mode, "client": client, "intent": intent, "tool": part},
-        "listed": sum(row["listed"] for row in rows),
-        "total": len(rows),
-        "rows": request.page([row for row in rows if part.casefold() in row["name"].casefold()]),
-    }
-
-
 async def tools(request: PageRequest) -> JsonObject:
     """Return what a search finds, with the evidence; without words, all tools."""
     words = request.text("q")
@@ -87,17 +60,6 @@ async def tools(request: PageRequest) -> JsonObject:
         raise GatewayError(found["error"]["message"], hint=found["error"].get("hint"))
     hits = [hit if isinstance(hit, dict) else {"name": str(hit)} for hit in found.get("hits", [])]
     return {"words": words, "hits": hits, "found": found, "rows": request.page(hits)}
-
-
-async def tool(request: PageRequest) -> JsonObject:
-    """Return the definition of one tool."""
-    name = request.text("name")
-    result = await request.source.ask(SCHEMA, {"names": [name], "format": "json"})
-    found = result.get("structuredContent", {})
-    if "error" in found:
-        raise GatewayError(found["error"]["message"], hint=found["error"].get("hint"))
-    [described] = found["tools"]
-    return {"name": name, "described": described}
 
 
 Page = Callable[[PageRequest], Awaitable[JsonObject]]
@@ -114,6 +76,8 @@ PAGES: Mapping[str, Page] = {
     "held": held,
     "activity": activity,
     "access": access,
+    "settings": settings,
+    "doctor": doctor,
 }
 """The pages by the name of their template."""
 
@@ -122,7 +86,3 @@ def _processes(status: JsonObject) -> dict[str, list[JsonObject]]:
     """Return the processes of each server that the shared gateway runs."""
     machine = status["machine"] or {}
     return {row["server"]: row["processes"] for row in machine.get("servers", [])}
-
-
-def _score(score: float | None) -> str:
-    return "" if score is None else shown_score(score)

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
+from pml_gateway.config.findings import Finding
 from pml_gateway.config.load import LoadedSettings
 from pml_gateway.owner.operations import OfGateway
 from pml_gateway.paths import Paths
@@ -42,6 +43,10 @@ class GatewaySource(Protocol):
 
     async def approvals(self) -> list[JsonObject]:
         """Return the calls that wait for the owner, as `pml approvals show --json` prints them."""
+        ...
+
+    async def examine(self) -> list[Finding]:
+        """Return what `pml doctor` finds, each with its repair if it has one."""
         ...
 
     async def ask(

@@ -59,9 +59,13 @@ class CalledTool(TypedDict, total=False):
 
 
 class ToolDescription(TypedDict):
-    """Name, description and parameters of a tool."""
+    """Name, cost and parameters of a tool; `tool` is the name that its server gives it."""
 
     name: str
+    server: str
+    tool: str
+    effect: str
+    tokens: int
     description: str
     inputSchema: JsonObject
 
@@ -128,7 +132,11 @@ class ListChange(TypedDict):
 
 
 class ExplainedTools(TypedDict):
-    """List that a client gets, with its tokens, explained for every tool; `change` is None if nothing is tried."""
+    """List that a client gets, with its tokens, explained for every tool.
+
+    `change` is None if nothing is tried. `deciding` are the settings by dotted key that decide, `clients` and `sets`
+    the names of those that there are.
+    """
 
     mode: str
     intent: str | None
@@ -137,6 +145,9 @@ class ExplainedTools(TypedDict):
     direct_calls: str
     tokens: int
     change: ListChange | None
+    deciding: dict[str, Any]
+    clients: list[str]
+    sets: list[str]
     tools: list[ExplainedTool]
 
 

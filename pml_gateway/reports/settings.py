@@ -12,6 +12,7 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
+from pml_gateway.config.edits.edit import scalar
 from pml_gateway.config.problems import is_model
 from pml_gateway.config.settings import ByteSize, Settings
 
@@ -35,6 +36,8 @@ class Setting:
     default: Any
     is_required: bool
     description: str
+    choices: tuple[str, ...] = ()
+    """Its values, if there are few."""
 
     @property
     def shown_default(self) -> str:
@@ -53,6 +56,24 @@ def reference(prefix: str = "") -> list[Setting]:
     return [
         setting for setting in _settings(Settings, ()) if f"{setting.key}.".startswith(f"{prefix}." if prefix else "")
     ]
+
+
+def setting_of(key: str) -> Setting | None:
+    """Return the setting of a dotted key that has the names of servers and clients in it; None if there is none."""
+    parts = key.split(".")
+
+    def fits(setting: Setting) -> bool:
+        known = setting.key.split(".")
+        return len(known) == len(parts) and all(each in (ENTRY, part) for each, part in zip(known, parts, strict=True))
+
+    return next(filter(fits, reference()), None)
+
+
+def setting_text(value: Any) -> str:
+    """Return a value as people write it into a field: the entries of a list in lines."""
+    if isinstance(value, str):
+        return value
+    return "\n".join(map(setting_text, value)) if isinstance(value, list) else scalar(value)
 
 
 def markdown_reference(settings: list[Setting]) -> str:
@@ -83,11 +104,22 @@ def _settings(model: type[BaseModel], at: tuple[str, ...]) -> Iterator[Setting]:
             yield _setting(path, field, "list of entries", default=_default(field))
             yield from _settings(get_args(kind)[0], (*path, ITEM))
         else:
-            yield _setting(path, field, _takes(kind, field), default=_default(field))
+            choices = (*_choices(kind), "null") if optional and _choices(kind) else _choices(kind)
+            yield _setting(path, field, _takes(kind, field), default=_default(field), choices=choices)
 
 
-def _setting(path: tuple[str, ...], field: FieldInfo, takes: str, *, default: Any) -> Setting:
-    return Setting(".".join(path), takes, default, field.is_required(), field.description or "")
+def _setting(
+    path: tuple[str, ...], field: FieldInfo, takes: str, *, default: Any, choices: tuple[str, ...] = ()
+) -> Setting:
+    return Setting(".".join(path), takes, default, field.is_required(), field.description or "", choices)
+
+
+def _choices(kind: Any) -> tuple[str, ...]:
+    if kind is bool:
+        return ("true", "false")
+    if get_origin(kind) is Literal:
+        return tuple(map(str, get_args(kind)))
+    return tuple(str(each.value) for each in kind) if isinstance(kind, type) and issubclass(kind, Enum) else ()
 
 
 def _default(field: FieldInfo) -> Any:
@@ -105,10 +137,8 @@ def _takes(kind: Any, field: FieldInfo) -> str:
         return "size"
     if get_origin(kind) is Annotated:
         kind = get_args(kind)[0]
-    if get_origin(kind) is Literal:
-        return ", ".join(str(choice) for choice in get_args(kind))
-    if isinstance(kind, type) and issubclass(kind, Enum):
-        return ", ".join(str(each.value) for each in kind)
+    if choices := _choices(kind):
+        return ", ".join(choices)
     if get_origin(kind) is tuple:
         return "list of texts"
     if get_origin(kind) is dict:

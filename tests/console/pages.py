@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from html import unescape
 from pathlib import Path
 from types import MappingProxyType
@@ -15,7 +15,8 @@ import httpx2
 from starlette.applications import Starlette
 
 from pml_gateway.cli.status import ServingProcesses, status_as_json
-from pml_gateway.config.load import LoadedSettings, load_user_settings
+from pml_gateway.config.findings import Finding
+from pml_gateway.config.load import LoadedSettings, load_settings
 from pml_gateway.console.access import ConsoleAccess
 from pml_gateway.console.app import Console
 from pml_gateway.errors import GatewayError
@@ -73,6 +74,10 @@ class ServingSource:
         found = [(await process.approval(row["id"]))["approval"] for row in rows if row["state"] == "pending"]
         return [each for each in found if each is not None]
 
+    async def examine(self) -> list[Finding]:
+        """Return that all is well."""
+        return []
+
     async def ask(self, operation: OfGateway[Any], arguments: Mapping[str, Any], *, mode: str | None = None) -> Any:
         """Return the result of an operation; this gateway has one mode."""
         context = OperationContext(self.served.gateway, paths_in(self.folder), "test")
@@ -88,6 +93,7 @@ class NothingRuns:
 
     folder: Path
     identity: str = "test"
+    found: list[Finding] = field(default_factory=list)
 
     @property
     def paths(self) -> Paths:
@@ -102,7 +108,8 @@ class NothingRuns:
 
     def load(self) -> LoadedSettings:
         """Return the settings of the user's file."""
-        return LoadedSettings(load_user_settings(self.paths), origins={}, warnings=(), files=())
+        file = self.paths.config_file
+        return load_settings(config_file=file if file.exists() else None, environ={"PML_HOME": str(self.folder)})
 
     async def status(self) -> dict[str, Any]:
         """Return that nothing runs."""
@@ -111,6 +118,10 @@ class NothingRuns:
     async def approvals(self) -> list[dict[str, Any]]:
         """Return that nothing waits."""
         return []
+
+    async def examine(self) -> list[Finding]:
+        """Return what a test has found."""
+        return self.found
 
     async def ask(self, operation: OfGateway[Any], arguments: Mapping[str, Any], *, mode: str | None = None) -> Any:
         """Refuse."""
@@ -123,6 +134,10 @@ class Visitor:
 
     client: httpx2.AsyncClient
     access: ConsoleAccess
+
+    async def page(self, path: str, **options: Any) -> httpx2.Response:
+        """Return the answer for a page below the root."""
+        return await self.client.get(f"{self.access.root}/{path}", **options)
 
     async def do(
         self, change: str, values: Mapping[str, str] = NOTHING, headers: Mapping[str, str] = NOTHING
@@ -146,10 +161,6 @@ class Browser(Visitor):
         """Return the path of all pages."""
         return self.access.root
 
-    async def page(self, path: str, **options: Any) -> httpx2.Response:
-        """Return the answer for a page below the root."""
-        return await self.client.get(f"{self.root}/{path}", **options)
-
 
 def visitor(app: Starlette) -> httpx2.AsyncClient:
     """Return a client without a cookie."""
@@ -168,8 +179,13 @@ async def console(folder: Path, upstreams: Mapping[str, ScriptedServer], **secti
             yield Browser(client, access, served)
 
 
+def hidden_fields(page: str, change: str = "") -> dict[str, str]:
+    """Return the hidden fields of the first form of a page that asks for a change, or for this one."""
+    return next(fields for name, fields in forms(page) if change in ("", name))
+
+
 def forms(page: str) -> list[tuple[str, dict[str, str]]]:
     """Return the forms of a page that change something: the change, and the hidden fields."""
     found = re.findall(r'<form method="post" action="[^"]*/do/(\w+)"(.*?)</form>', page, re.DOTALL)
-    hidden = r'<input type="hidden" name="(\w+)" value="([^"]*)"'
+    hidden = r'<input type="hidden" name="([^"]+)" value="([^"]*)"'
     return [(name, {key: unescape(value) for key, value in re.findall(hidden, inside)}) for name, inside in found]

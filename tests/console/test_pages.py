@@ -148,7 +148,7 @@ async def test_what_a_server_wrote_is_text_on_every_page(tmp_path: Path) -> None
     ("path", "said"),
     [
         ("server?name=nope", "no server &#39;nope&#39;"),
-        ("tool?name=nope", "no tool named &#39;nope&#39;"),
+        ("tool?name=nope", "no tool &#39;nope&#39;"),
         ("lists?mode=nope", "unknown mode &#39;nope&#39;"),
         ("lists?client=nope", "nope"),
     ],

@@ -6,7 +6,9 @@ from pml_gateway.catalog.model import CatalogTool
 from pml_gateway.catalog.ownership import CLIENT_PREFIX
 from pml_gateway.config.servers import disabled_tools
 from pml_gateway.errors import InvalidInputError, ToolNotFoundError
+from pml_gateway.exposure.token_count import count_definition_tokens
 from pml_gateway.gateway.gateway import Gateway
+from pml_gateway.gateway.tool_list import COUNTED_VERSION
 from pml_gateway.owner.arguments import given_arguments, read_flags
 from pml_gateway.owner.context import OperationContext
 from pml_gateway.owner.results import CalledTool, ToolDescription
@@ -34,7 +36,7 @@ async def call(
 
 
 async def describe(context: OperationContext, name: str) -> ToolDescription:
-    """Return a tool's name, description and input schema.
+    """Return a tool's name, description, input schema and cost.
 
     Raises:
         ToolNotFoundError: there is no such tool.
@@ -44,7 +46,15 @@ async def describe(context: OperationContext, name: str) -> ToolDescription:
         refuse_disabled(context.gateway, name)
         closest = context.gateway.state.view(LOCAL).closest(name)
         raise ToolNotFoundError(f"no tool {name!r}", hint=f"closest: {', '.join(closest) or 'none; see pml tools'}")
-    return {"name": tool.qualified_name, "description": tool.description, "inputSchema": tool.input_schema}
+    return {
+        "name": tool.qualified_name,
+        "server": tool.upstream_id,
+        "tool": tool.name,
+        "effect": tool.effect.value,
+        "tokens": count_definition_tokens(tool.as_json(COUNTED_VERSION, as_sent=True)),
+        "description": tool.description,
+        "inputSchema": tool.input_schema,
+    }
 
 
 async def _found(gateway: Gateway, name: str) -> CatalogTool | None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from functools import partial
+from collections.abc import Sequence
+from functools import partial, reduce
+from operator import getitem
 from typing import Any
 
 import anyio.to_thread
@@ -21,6 +23,17 @@ from pml_gateway.policy.principal import LOCAL, Principal, configured, local_cli
 from pml_gateway.reports.verdicts import unlisted, verdicts
 from pml_gateway.text import first_sentence
 from pml_gateway.types import MODES, ExposureMode
+
+DECIDING = (
+    "gateway.tools_exposure",
+    "gateway.hybrid.semantic_threshold",
+    "gateway.hybrid.max_underlying_tools",
+    "gateway.hybrid.max_tokens",
+    "gateway.hybrid.fallback",
+    "gateway.hybrid.whitelisted_tools",
+    "gateway.blacklisted_tools",
+)
+"""Settings that decide about every client's list."""
 
 
 async def tools(
@@ -153,6 +166,9 @@ def _explained(
         "direct_calls": settings.direct_calls,
         "tokens": list_tokens(state, mode, intent, viewer, followed).tokens,
         "change": None,
+        "deciding": _deciding(state, client, sets),
+        "clients": list(state.settings.clients),
+        "sets": list(state.settings.sets),
         "tools": [
             # Listed tools first, then the others, each best first.
             *sorted(judged, key=lambda each: (not each["listed"], each["place"] or len(judged), each["name"])),
@@ -166,6 +182,17 @@ def _explained(
             ),
         ],
     }
+
+
+def _deciding(state: GatewayState, client: str | None, sets: Sequence[str]) -> dict[str, Any]:
+    """Return the settings by dotted key that decide about the list of a client."""
+    keys = [*DECIDING]
+    # A dotted key cannot have a name with dots in it.
+    if client is not None and "." not in client:
+        keys += [f"clients.{client}.{name}" for name in ("mode", "allow", "deny")]
+    keys += [f"sets.{each}.{name}" for each in sets if "." not in each for name in ("mode", "include", "exclude")]
+    tree = state.settings.model_dump(mode="json", include={"gateway", "clients", "sets"})
+    return {key: reduce(getitem, key.split("."), tree) for key in keys}
 
 
 def _client(state: GatewayState, name: str | None) -> Principal:
