@@ -42,12 +42,15 @@ if TYPE_CHECKING:
 ANSWER_SECONDS = 3.0
 """Time limit in seconds for a gateway to answer, such as one stopped in a debugger."""
 
-WATCH_SECONDS = 2.0
+WATCH_SECONDS = 1.0
 
 
 def status(
     watch: Annotated[
-        bool, typer.Option("--watch", help="Show it anew every 2 seconds until Ctrl-C; with --json a line each time.")
+        bool,
+        typer.Option(
+            "--watch", help="Follow it until Ctrl-C, with what waits, calls and tokens; with --json a line a change."
+        ),
     ] = False,
     config: ConfigOption = None,
     as_json: JsonOption = False,
@@ -67,6 +70,20 @@ def status(
         else:
             _show(command, found)
         raise typer.Exit(_exit_code(found))
+    # The overview takes 0.2 s to import.
+    from pml_gateway.console.overview import overview_of
+    from pml_gateway.console.recent import RecentFigures
+    from pml_gateway.console.watch import lasting
+    from pml_gateway.owner.approvals import asked_approvals
+
+    figures = RecentFigures(command.paths.activity_file, command.identity)
+
+    async def look_at_all() -> tuple[ServingProcesses, JsonObject]:
+        found = await look(command)
+        approvals, _ = await asked_approvals(command.paths)
+        return found, await overview_of(status_as_json(found), approvals, figures)
+
+    told: object = None
     with suppress(KeyboardInterrupt), ExitStack() as shown:
         live = (
             shown.enter_context(Live(console=answers(), auto_refresh=False))
@@ -74,14 +91,16 @@ def status(
             else None
         )
         while True:
-            found = command.run(partial(look, command))
+            found, overview = command.run(look_at_all)
             if as_json:
-                print_json_line(status_as_json(found))
+                if (now := lasting(overview)) != told:
+                    told = now
+                    print_json_line(overview)
             elif live is not None:
-                live.update(Text(_as_text(command, found)), refresh=True)
+                live.update(Text(_as_text(command, found, overview)), refresh=True)
             else:
                 say(time.strftime("--- %Y-%m-%d %H:%M:%S"))
-                _show(command, found)
+                _show(command, found, overview)
             time.sleep(WATCH_SECONDS)
 
 
@@ -156,17 +175,23 @@ def _exit_code(found: ServingProcesses) -> ExitCode:
     return ExitCode.FAILED if found.stuck is not None else ExitCode.OK
 
 
-def _as_text(command: Command, found: ServingProcesses) -> str:
+def _as_text(command: Command, found: ServingProcesses, overview: JsonObject) -> str:
     """Return the shown status as a text."""
     with redirect_stdout(StringIO()) as text, redirect_stderr(text):
-        _show(command, found)
+        _show(command, found, overview)
     return text.getvalue().rstrip()
 
 
-def _show(command: Command, found: ServingProcesses) -> None:
+def _show(command: Command, found: ServingProcesses, overview: JsonObject | None = None) -> None:
     """Print the status, problems first: a watched terminal has no room for the rest."""
     # The reports take 0.2 s to import.
-    from pml_gateway.cli.status_tables import show_clients_and_servers, show_gateway, show_machine, show_servers
+    from pml_gateway.cli.status_tables import (
+        show_clients_and_servers,
+        show_gateway,
+        show_machine,
+        show_overview,
+        show_servers,
+    )
 
     for text in (*found.errors, *found.warnings):
         warn(text)
@@ -181,6 +206,8 @@ def _show(command: Command, found: ServingProcesses) -> None:
         none_runs = [] if found.stuck is not None else [f"no gateway runs with {command.paths.home}"]
         last_known = [] if found.broken is not None else ["its servers as they were last known:"]
         say("; ".join([*none_runs, *last_known]))
+    if overview is not None:
+        show_overview(overview)
     if found.broken is not None:
         tell(found.broken)
     else:

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from pml_gateway import __version__
-from pml_gateway.cli.output import print_table, say, say_wrapped, warn, whole
+from pml_gateway.cli.output import print_table, printable, say, say_wrapped, warn, whole
 from pml_gateway.config.findings import Finding
 from pml_gateway.installation import is_newer
 from pml_gateway.reports.status import (
@@ -46,6 +46,28 @@ def show_clients_and_servers(machine: ProcessStatus) -> None:
     if reasons := list(_reasons(machine["servers"])):
         say()
         print_table(("process of", "pid", "memory", "for", "why"), reasons)
+
+
+def show_overview(overview: JsonObject) -> None:
+    """Print what waits for the owner, the calls of the last hour and day, and the tokens of today."""
+    for each in overview["waiting"]:
+        say_wrapped(f"{printable(each['client'])} asks for {some_of(each['tools'])}: pml approvals show {each['id']}")
+    if "calls_error" in overview:
+        warn(overview["calls_error"])
+        return
+    spans = [
+        f"{counted(told['calls'], 'call')} in the last {name}, {told['failed']:,} failed"
+        + (f", {told['refused']:,} refused" if told["refused"] else "")
+        for name, told in overview["calls"].items()
+    ]
+    say_wrapped("; ".join(spans))
+    today = overview["today"]
+    if today["lists"] or today["answered"]:
+        saved = max(today["everything"] - today["listed"], 0)
+        say_wrapped(
+            f"tokens read today: {today['listed']:,} of {counted(today['lists'], 'list')}, {saved:,} fewer than with"
+            f" everything listed; about {today['answered']:,} of answers"
+        )
 
 
 def show_gateway(report: ProcessStatus, identity: str) -> None:

@@ -66,7 +66,7 @@ class Console:
         self._source = source
         self._access = access
         self._streams = 0
-        self._figures = RecentFigures(source)
+        self._figures = RecentFigures(source.activity_file, source.identity)
         self._watch = ConsoleWatch(source)
         self._templates = Environment(
             loader=PackageLoader("pml_gateway.console"),

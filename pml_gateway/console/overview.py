@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
 from pml_gateway.console.recent import RecentFigures
 from pml_gateway.console.request import PageRequest
-from pml_gateway.console.source import GatewaySource
 from pml_gateway.errors import GatewayError
 from pml_gateway.owner.operations import TOKENS
 from pml_gateway.types import JsonObject
@@ -17,15 +17,15 @@ CONTEXT_WINDOW = 200_000
 _SUMMED = ("calls", "lists", "listed", "everything", "answered")
 
 
-async def overview_of(source: GatewaySource, figures: RecentFigures) -> JsonObject:
+async def overview_of(status: JsonObject, approvals: Sequence[JsonObject], figures: RecentFigures) -> JsonObject:
     """Return what `pml status --watch --json` prints, and the page shows."""
-    status = await source.status()
     found: JsonObject = {
         "status": status,
         "needs": [row for row in status["servers"] if row["needs"]],
         "waiting": [
             {"id": each["id"], "client": each["client"], "tools": [call["tool"] for call in each["calls"]]}
-            for each in await source.approvals()
+            for each in approvals
+            if each["state"] == "pending"
         ],
         "clients": (status["machine"] or {}).get("clients", []),
     }
@@ -51,12 +51,13 @@ def _by_mode(rows: list[dict[str, Any]]) -> list[JsonObject]:
 
 async def overview(request: PageRequest) -> JsonObject:
     """Return the overview, with what a list costs in each mode."""
-    found = await overview_of(request.source, request.figures)
+    source = request.source
+    found = await overview_of(await source.status(), await source.approvals(), request.figures)
     counted_for = repr([(row["server"], row["state"], row["tools"]) for row in found["status"]["servers"]])
     costs = request.figures.costs
     try:
         if counted_for not in costs:
-            costs[counted_for] = await request.source.ask(TOKENS, {"query": None, "window": CONTEXT_WINDOW})
+            costs[counted_for] = await source.ask(TOKENS, {"query": None, "window": CONTEXT_WINDOW})
         return found | {"costs": costs[counted_for]}
     except GatewayError as error:
         return found | {"costs_error": str(error)}

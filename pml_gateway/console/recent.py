@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, TypeVar, cast
 
 import anyio
@@ -12,7 +13,6 @@ from cachetools import TTLCache
 
 from pml_gateway.activity.accesses import last_ids
 from pml_gateway.activity.figures import ActivityFigures, ServerFigures, read_figures, read_server_figures
-from pml_gateway.console.source import GatewaySource
 from pml_gateway.reports.token_costs import TokenReport
 
 COSTS_SECONDS = 60.0
@@ -27,9 +27,9 @@ ResultT = TypeVar("ResultT")
 class RecentFigures:
     """Figures of recorded activity and of lists, each kept until it may have changed."""
 
-    def __init__(self, source: GatewaySource) -> None:
+    def __init__(self, activity_file: Path, identity: str) -> None:
         self.costs: TTLCache[str, TokenReport] = TTLCache(1, COSTS_SECONDS)
-        self._source = source
+        self._path, self._identity = activity_file, identity
         self._turn = anyio.Lock()
         self._kept: TTLCache[str, tuple[object, object]] = TTLCache(2, FIGURES_SECONDS)
 
@@ -42,11 +42,10 @@ class RecentFigures:
         return await self._latest(read_server_figures)
 
     async def _latest(self, read: Callable[[Any, str, float], ResultT]) -> ResultT:
-        path = self._source.activity_file
         async with self._turn:
-            recorded = await anyio.to_thread.run_sync(last_ids, path)
+            recorded = await anyio.to_thread.run_sync(last_ids, self._path)
             known = self._kept.get(read.__name__)
             if known is None or known[0] != recorded:
-                found = await anyio.to_thread.run_sync(read, path, self._source.identity, time.time())
+                found = await anyio.to_thread.run_sync(read, self._path, self._identity, time.time())
                 known = self._kept[read.__name__] = (recorded, found)
             return cast("ResultT", known[1])

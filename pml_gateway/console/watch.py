@@ -70,10 +70,11 @@ async def _digest(look: Callable[[], Awaitable[object]]) -> bytes:
         found = await look()
     except GatewayError as error:
         found = str(error)
-    return hashlib.sha256(json.dumps(_lasting(found), default=str).encode()).digest()
+    return hashlib.sha256(json.dumps(lasting(found), default=str).encode()).digest()
 
 
-def _lasting(value: Any) -> Any:
+def lasting(value: Any) -> Any:
+    """Return a JSON value without the figures that only pass."""
     if isinstance(value, dict):
-        return {key: _lasting(member) for key, member in value.items() if key not in PASSING}
-    return [_lasting(each) for each in value] if isinstance(value, list) else value
+        return {key: lasting(member) for key, member in value.items() if key not in PASSING}
+    return [lasting(each) for each in value] if isinstance(value, list) else value

@@ -553,22 +553,27 @@ def test_no_line_of_status_breaks_within_a_number(home: Path, monkeypatch: pytes
 
 def test_watching_shows_it_again_and_again_until_it_is_interrupted(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(status_command, "WATCH_SECONDS", 0.0)
-    left = 3
+    left = 4
 
     def told() -> JsonObject:
         nonlocal left
         left -= 1
         if not left:
             _thread.interrupt_main()
-        return {**STATUS, "age_seconds": float(left)}
+        return {**STATUS, "age_seconds": float(left), "http_clients": left // 2}
 
     with scripted_machine(home, {"status": told}):
         lines = pml("status", "--watch", "--json").stdout.splitlines()
-    assert [json.loads(line)["machine"]["age_seconds"] for line in lines[:2]] == [2.0, 1.0]
-    left = 3
+    found = [json.loads(line) for line in lines]
+    # That it is older is no change.
+    assert [each["status"]["machine"]["http_clients"] for each in found[:2]] == [1, 0]
+    assert found[0]["calls"]["hour"] == {"calls": 0, "failed": 0, "refused": 0}
+    assert found[0]["waiting"] == []
+    left = 4
     with scripted_machine(home, {"status": told}):
         shown = pml("status", "--watch").stdout
     assert len(re.findall(r"^--- \d{4}-\d\d-\d\d \d\d:\d\d:\d\d\ngateway of this machine 4711", shown, re.M)) >= 2
+    assert "0 calls in the last hour, 0 failed; 0 calls in the last day, 0 failed" in " ".join(shown.split())
 
 
 def test_on_a_small_terminal_what_needs_something_is_not_what_is_cut(home: Path) -> None:
