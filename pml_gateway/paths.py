@@ -29,7 +29,6 @@ class Paths:
     config_file: Path
     run_dir: Path
     manifest_dir: Path
-    habits_file: Path
     cache_dir: Path
     results_dir: Path
     tasks_dir: Path
@@ -63,7 +62,6 @@ class Paths:
             config_file=here.path(config).absolute() if config else home / CONFIG_NAME,
             run_dir=home / "run",
             manifest_dir=home / "manifest",
-            habits_file=home / "cache" / "habits.json",
             cache_dir=home / "cache",
             results_dir=home / "results",
             tasks_dir=home / "tasks",

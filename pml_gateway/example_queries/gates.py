@@ -1,17 +1,18 @@
-"""Gates for written examples: only those stay that lead to their tool, judged by the model that search has anyway."""
+"""Gates for examples, written or from use: only those stay that lead to their tool, judged by the model of search."""
 
 from __future__ import annotations
 
 import hashlib
 import re
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
 import numpy as np
 import numpy.typing as npt
 
+from pml_gateway.example_queries.library import sound_lists
 from pml_gateway.index.cache import EmbeddingCache
 from pml_gateway.index.embedder import Embedder, Embeddings, QueryEmbedder
 from pml_gateway.index.evidence import Mask
@@ -56,6 +57,10 @@ _SENTENCE_END = re.compile(r"[.!?;:]\s|\n")
 
 Floats = npt.NDArray[np.float32]
 Owners = npt.NDArray[np.int64]
+
+
+MAX_LEARNED = 8
+"""Of one tool; what was asked most often, and of that asked as often, what was asked last."""
 
 
 class Gate(StrEnum):
@@ -322,3 +327,31 @@ class _Evidence:
 def summary(dropped: Sequence[DroppedExample]) -> Counter[Gate]:
     """Return the number of examples that each gate dropped."""
     return Counter(each.gate for each in dropped)
+
+
+def learned(
+    catalog: Sequence[ToolDocument],
+    asked: Iterable[tuple[str, str]],
+    embedder: Embedder,
+    cache: EmbeddingCache | None = None,
+) -> dict[str, tuple[str, ...]]:
+    """Return the recorded searches that pass the gates, by tool key.
+
+    Args:
+        catalog: all tools, with the examples that they have but for those from use.
+        asked: the key of a tool and a query that led to it, oldest first; keys of tools that are gone are passed over.
+        embedder: the model of search.
+        cache: of embeddings.
+    """
+    counts: dict[str, Counter[str]] = {}
+    for key, query in asked:
+        queries = counts.setdefault(key, Counter())
+        queries[query] = queries.pop(query, 0) + 1  # what was asked last comes last
+    known = {tool.key: tool for tool in catalog if tool.key in counts}
+    often = [[query for query, _ in Counter(dict(reversed(counts[key].items()))).most_common()] for key in known]
+    chosen = {key: texts[:MAX_LEARNED] for key, texts in zip(known, sound_lists(often), strict=True)}
+    written = {key: (*known[key].examples, *texts) for key, texts in chosen.items()}
+    kept = sift(catalog, written, embedder, cache).kept
+    fresh = {key: set(texts) - set(known[key].examples) for key, texts in chosen.items()}
+    passed = {key: tuple(text for text in kept[key] if text in texts) for key, texts in fresh.items()}
+    return {key: texts for key, texts in passed.items() if texts}

@@ -354,7 +354,7 @@ async def _check_beside(schema: _Schema, arguments: JsonObject, budget: RequestB
     budget.spend(found.steps * STEPS_OF_BUDGET)
     is_the_schema = parts <= FEW_PARTS and found.steps >= MAX_STEPS and limit is not Limit.MACHINE
     if found.problems is None and is_the_schema:
-        budget.exceeded.add(schema.digest, limit or f"{MAX_STEPS} steps")
+        budget.exceeded.setdefault(schema.digest, limit or f"{MAX_STEPS} steps")
     return found
 
 

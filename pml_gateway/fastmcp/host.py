@@ -30,8 +30,7 @@ from pml_gateway.mcp.listing import Listed
 from pml_gateway.mcp.tasks import TaskRequest
 from pml_gateway.policy.principal import Principal
 from pml_gateway.policy.view import View
-from pml_gateway.processes.budget import RequestBudget
-from pml_gateway.processes.exceeded import ExceededSchemas
+from pml_gateway.processes.budget import RequestBudget, exceeded_schemas
 from pml_gateway.results.etags import Etags
 from pml_gateway.results.learning import LearnedShapes, ShapesFile
 from pml_gateway.results.store import ResultStore
@@ -53,7 +52,7 @@ class KeptState:
         self.settings = settings
         self.events = Events()
         self.approvals = Approvals()
-        self.exceeded = ExceededSchemas()
+        self.exceeded = exceeded_schemas()
         self.results = ResultStore(settings.references, open_backend)
         self.etags = Etags(MemoryStore(), lambda: settings.references.ttl_seconds)
         # Its file is written by a task of the gateway only.

@@ -81,7 +81,7 @@ class Gateway:
         *,
         connects: bool,
     ) -> None:
-        shapes, self.exceeded = shared.of_manifest(listings.path)
+        shapes = shared.shapes_of(listings.path)
         self.shared = shared
         self.current = current
         self.results = results
@@ -117,7 +117,7 @@ class Gateway:
 
     def new_budget(self, quota_key: str) -> RequestBudget:
         """Limits of one client request inside the gateway."""
-        return RequestBudget(self.state.settings.limits, self.shared.workers, self.exceeded, quota_key)
+        return RequestBudget(self.state.settings.limits, self.shared.workers, self.shared.exceeded, quota_key)
 
     def unlisted(self) -> tuple[str, ...]:
         """Upstreams of which no list is known, from now or from the manifest."""

@@ -23,7 +23,7 @@ from pml_gateway.gateway.indexing import SharedIndexes
 from pml_gateway.gateway.limits import CallLimits
 from pml_gateway.mcp.transport import OpenStreams
 from pml_gateway.paths import Paths
-from pml_gateway.processes.exceeded import ExceededSchemas
+from pml_gateway.processes.budget import exceeded_schemas
 from pml_gateway.processes.workers import Workers, open_workers
 from pml_gateway.results.learning import ShapesFile
 from pml_gateway.storage.memory import MemoryStore
@@ -68,20 +68,17 @@ class SharedResources:
         self.call_limits = CallLimits()
         self.file_changes = FileChanges()
         self._tasks = tasks
-        self._of_manifests: dict[Path, tuple[ShapesFile, ExceededSchemas]] = {}
+        self.exceeded = exceeded_schemas()
+        self._shapes: dict[Path, ShapesFile] = {}
         tasks.start_soon(self.file_changes.run)
         tasks.start_soon(ApprovalNotices(self.approvals).run)
 
-    def of_manifest(self, path: Path) -> tuple[ShapesFile, ExceededSchemas]:
-        """Return the shapes and the schemas past a limit that are kept next to a manifest."""
-        known = self._of_manifests.get(path)
-        if known is None:
-            shapes = ShapesFile(path.with_suffix(".shapes.json"))
-            exceeded = ExceededSchemas(path.with_suffix(".exceeded.json"))
-            known = self._of_manifests[path] = shapes, exceeded
-            self._tasks.start_soon(shapes.run)
-            self._tasks.start_soon(exceeded.run)
-        return known
+    def shapes_of(self, manifest: Path) -> ShapesFile:
+        """Return the learned output shapes that are kept next to a manifest."""
+        if manifest not in self._shapes:
+            self._shapes[manifest] = ShapesFile(manifest.with_suffix(".shapes.json"))
+            self._tasks.start_soon(self._shapes[manifest].run)
+        return self._shapes[manifest]
 
 
 @asynccontextmanager

@@ -135,21 +135,21 @@ SETS: OfGateway[results.ListedSets] = OfGateway("sets", "sets", is_of_all=True)
 TRY_CLIENT: OfGateway[results.TriedClient] = OfGateway("try_client", "sets", is_of_all=True)
 SKILLS: OfGateway[results.ListedSkills] = OfGateway("skills", "prompts_and_resources")
 SKILL: OfGateway[results.ReadResource] = OfGateway("skill", "prompts_and_resources")
-WORKFLOWS: OfGateway[results.Workflows] = OfGateway("workflows", "workflows")
-RUN_WORKFLOW: OfGateway[results.ToolResult] = OfGateway("run_workflow", "workflows")
-EXECUTE_WORKFLOW: OfGateway[results.ToolResult] = OfGateway("execute_workflow", "workflows")
+WORKFLOWS: OfGateway[results.Workflows] = OfGateway("workflows", "calls")
+RUN_WORKFLOW: OfGateway[results.ToolResult] = OfGateway("run_workflow", "calls")
+EXECUTE_WORKFLOW: OfGateway[results.ToolResult] = OfGateway("execute_workflow", "calls")
 START: OfGateway[results.Started] = OfGateway("start", "starts")
 PROBE: OfGateway[ProcessStatus] = OfGateway("probe", "starts", waits=False)
 EXAMINE: OfGateway[Examined] = OfGateway("examine", "starts", waits=False, dataclass="reports.doctor.cases.Examined")
-EVALUATE: OfGateway[SearchQuality] = OfGateway("evaluate", "evaluations")
-STARTER_QUERIES: OfGateway[results.StarterQueries] = OfGateway("starter_queries", "evaluations")
-PLAN_MIGRATION: OfGateway[PlannedMigration] = OfGateway("plan_migration", "migrations")
+EVALUATE: OfGateway[SearchQuality] = OfGateway("evaluate", "searches")
+STARTER_QUERIES: OfGateway[results.StarterQueries] = OfGateway("starter_queries", "searches")
+PLAN_MIGRATION: OfGateway[PlannedMigration] = OfGateway("plan_migration", "activity")
 EXAMPLES: OfGateway[results.KnownExamples] = OfGateway("examples", "example_queries", is_of_all=True)
 LEARN_EXAMPLES: OfGateway[results.LearnedExamples] = OfGateway("learn_examples", "example_queries", is_of_all=True)
 TRY_RULES: OfGateway[results.TriedRules] = OfGateway("try_rules", "rules")
 REPLAY_RULES: OfGateway[results.ReplayedRules] = OfGateway("replay_rules", "rules")
 SENDABLE_TOOLS: OfGateway[SendableTools] = OfGateway(
-    "sendable_tools", "enrichment", is_of_all=True, dataclass="example_queries.enrichment.SendableTools"
+    "sendable_tools", "example_queries", is_of_all=True, dataclass="example_queries.enrichment.SendableTools"
 )
 
 OPERATIONS: dict[str, OfProcess[Any] | OfGateway[Any]] = {

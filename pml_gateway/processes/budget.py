@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, MutableMapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
@@ -10,10 +10,10 @@ from typing import Any, TypeVar
 
 import anyio
 import anyio.to_thread
+from cachetools import FIFOCache
 
 from pml_gateway.config.settings import LimitSettings
 from pml_gateway.errors import BudgetExceededError
-from pml_gateway.processes.exceeded import ExceededSchemas
 from pml_gateway.processes.workers import Workers
 from pml_gateway.quotas import OWN
 
@@ -22,7 +22,15 @@ Result = TypeVar("Result")
 CHARACTERS_PER_PART = 64
 """Characters of a built text that count as one part, since they take as much memory."""
 
+MAX_EXCEEDED = 1000
+"""Maximum number of schemas that are remembered as too slow; the oldest are dropped first."""
+
 _CURRENT: ContextVar[RequestBudget | None] = ContextVar("pml_gateway_request_budget", default=None)
+
+
+def exceeded_schemas() -> MutableMapping[str, str]:
+    """Return an empty record of schemas that exceed a limit, bounded in number."""
+    return FIFOCache(MAX_EXCEEDED)
 
 
 @dataclass(slots=True)
@@ -32,7 +40,7 @@ class RequestBudget:
     Args:
         limits: the initial budget.
         workers: where slow work runs; None to use a thread.
-        exceeded: the schemas that exceeded a limit before.
+        exceeded: the limit that checks with a schema exceeded before, by the hash of the schema.
         quota_key: the client that it counts for; worker places are shared fairly.
         steps: remaining evaluations of expression nodes; a keyword of a schema counts as five.
         parts: remaining items, members and values to build.
@@ -41,7 +49,7 @@ class RequestBudget:
 
     limits: LimitSettings = field(default_factory=LimitSettings)
     workers: Workers | None = None
-    exceeded: ExceededSchemas = field(default_factory=ExceededSchemas)
+    exceeded: MutableMapping[str, str] = field(default_factory=exceeded_schemas)
     quota_key: str = OWN
     turn: anyio.Lock = field(default_factory=anyio.Lock)
     steps: int = field(init=False)

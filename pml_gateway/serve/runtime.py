@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -29,11 +29,11 @@ from pml_gateway.meta.meta_tools import ALL_META_TOOLS
 from pml_gateway.paths import PROJECT_NAME, Paths
 from pml_gateway.policy.keys import KeyStore
 from pml_gateway.serve.list_changes import Subscribers
-from pml_gateway.serve.presence import Presence
 from pml_gateway.serve.protocol import GatewayServer, build_server
 from pml_gateway.serve.reload import LoadSettings, follow_files, reload
 from pml_gateway.telemetry.events import ListsCounted
 from pml_gateway.telemetry.setup import open_watching
+from pml_gateway.types import JsonObject
 from pml_gateway.upstreams.dialogue.local_clients import LocalClients
 from pml_gateway.upstreams.sharing import WantedUpstream
 from pml_gateway.working_directory import WorkingDirectory
@@ -48,6 +48,24 @@ TURN_SECONDS = 0.001
 """Seconds that a thread of a serving process may keep others from running Python. Lists, names and indexes are made in
 threads, and with Python's own 5 ms the event loop, which needs many short turns, would stand still several times as
 long beside them."""
+
+
+OnOpen = Callable[[Gateway], Coroutine[Any, Any, None]]
+"""Runs beside the gateway from its start."""
+
+
+@dataclass(slots=True)
+class Presence:
+    """The clients of one gateway. Over stdio there is one; over HTTP the endpoint and its clients are told it.
+
+    The gateway of a machine knows by name and folder which clients are attached to it.
+    """
+
+    transport: str
+    url: str | None = None
+    count_clients: Callable[[], int] = lambda: 1
+    attached: Callable[[], Sequence[JsonObject]] = tuple
+    is_ending: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,10 +85,6 @@ class Runtime:
 
 OpenRuntime = Callable[[], AbstractAsyncContextManager[Runtime]]
 """Opens the runtime of one serving process."""
-
-
-OnOpen = Callable[[Gateway], Coroutine[Any, Any, None]]
-"""Runs beside the gateway from its start."""
 
 
 @asynccontextmanager

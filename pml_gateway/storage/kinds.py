@@ -50,20 +50,6 @@ OUTPUT_SHAPES = StoredKind(
     "until the tool's definition changes",
     "5,000",
 )
-EXCEEDED_SCHEMAS = StoredKind(
-    "schemas that took too long to check",
-    StorageShape.DOCUMENT,
-    "manifest/*.exceeded.json",
-    "until newer ones need the room",
-    "1,000",
-)
-HABITS = StoredKind(
-    "observed behaviour of servers",
-    StorageShape.DOCUMENT,
-    "cache/habits.json",
-    "until the server's version changes",
-    "300 servers",
-)
 VECTORS = StoredKind(
     "vectors of tools and their example queries",
     StorageShape.BLOB,
@@ -199,8 +185,6 @@ BACKUP_INDEX = StoredKind(
 KINDS = (
     MANIFEST,
     OUTPUT_SHAPES,
-    EXCEEDED_SCHEMAS,
-    HABITS,
     VECTORS,
     PINS,
     APPROVALS,

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import anyio
 import anyio.abc
-import anyio.to_thread
+from cachetools import LRUCache
 
 from pml_gateway.config.servers import UpstreamDefinition
 from pml_gateway.config.settings import UpstreamSettings
@@ -26,7 +26,7 @@ from pml_gateway.processes.installs import Installs
 from pml_gateway.quotas import Visitors
 from pml_gateway.upstreams.connector import UpstreamState
 from pml_gateway.upstreams.dialogue.local_clients import LocalClients
-from pml_gateway.upstreams.dialogue.observations import ObservationStore
+from pml_gateway.upstreams.dialogue.observations import ServerObservations
 from pml_gateway.upstreams.dialogue.session_policy import session_policy
 from pml_gateway.upstreams.sharing import WantedUpstream, wanted_upstreams
 from pml_gateway.upstreams.starts import Opener, Starts
@@ -41,6 +41,9 @@ logger = get_logger(__name__)
 
 MOMENT_SECONDS = 0.4
 """Seconds that upstreams may take to end before the log names those that are waited for."""
+
+MAX_OBSERVED = 300
+"""Maximum number of server definitions whose observations are kept; the least recently started are dropped first."""
 
 DRAIN_SECONDS = 10.0
 """Seconds that calls may still run when a new configuration removes their upstream."""
@@ -64,9 +67,9 @@ class SharedUpstreams:
     open_streams: OpenStreams
     local: LocalClients | None
     installs: Installs | None
-    observations: ObservationStore
     visitors: Visitors = field(default_factory=Visitors)
     running: dict[Hashable, Running] = field(default_factory=dict)
+    _observations: LRUCache[str, ServerObservations] = field(default_factory=lambda: LRUCache(MAX_OBSERVED))
     _starts: Starts = field(default_factory=Starts)
     _open: list[Upstream] = field(default_factory=list)  # including those without followers
     _ended_calls: Counter[str] = field(default_factory=Counter)
@@ -123,7 +126,7 @@ class SharedUpstreams:
                 self.installs,
             ),
             remembered,
-            self.observations.of(effective.definition.fingerprint()),
+            self._observed(effective.definition.fingerprint()),
             session_policy(effective, self.local),
             self.visitors,
         )
@@ -140,6 +143,10 @@ class SharedUpstreams:
 
         self.tasks.start_soon(run, name=f"upstream {upstream_id}")
         return running
+
+    def _observed(self, fingerprint: str) -> ServerObservations:
+        """Return what was observed of a server with this definition."""
+        return self._observations.setdefault(fingerprint, ServerObservations())
 
     def _authorization(
         self, upstream_id: str, definition: UpstreamDefinition, working_directory: WorkingDirectory
@@ -172,11 +179,9 @@ async def open_shared_upstreams(
         opener = open_streams or partial(open_transport, children=children)
         # If tests open the streams, no command is ever started.
         installs = Installs(paths.installs_dir) if open_streams is None and os.name == "posix" else None
-        observations = await anyio.to_thread.run_sync(ObservationStore, paths.habits_file)
         async with anyio.create_task_group() as telling:
             async with anyio.create_task_group() as tasks:
-                shared = SharedUpstreams(tasks, paths, opener, local, installs, observations)
-                tasks.start_soon(observations.keep)
+                shared = SharedUpstreams(tasks, paths, opener, local, installs)
                 yield shared
                 # All are cancelled at once, and end side by side.
                 tasks.cancel_scope.cancel()

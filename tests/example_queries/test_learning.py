@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from pml_gateway.example_queries.learning import MAX_LEARNED, learned
+from pml_gateway.example_queries.gates import MAX_LEARNED, learned
 from tests.example_queries.test_gates import CATALOG
 from tests.index.fakes import HashedWords
 

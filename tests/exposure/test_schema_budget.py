@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, MutableMapping
 from contextlib import asynccontextmanager
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import anyio
@@ -28,15 +27,13 @@ from pml_gateway.exposure.validation import (
     open_problems,
     schema_digests,
 )
-from pml_gateway.processes.budget import RequestBudget, spending
-from pml_gateway.processes.exceeded import ExceededSchemas
+from pml_gateway.processes.budget import RequestBudget, exceeded_schemas, spending
 from pml_gateway.processes.workers import Workers, open_workers
 from pml_gateway.reports.doctor.tools import checked_shallowly
 from tests.catalog.listings import catalog_of, only_tool
 from tests.support.cases import started_case
 from tests.support.examples import examples
 from tests.support.hostile import HOSTILE_ARGUMENTS, HOSTILE_SCHEMAS, VALUES, combined_schemas, doubled, wide
-from tests.support.waiting import until
 
 pytestmark = pytest.mark.anyio
 
@@ -48,10 +45,10 @@ PLAIN = {
 
 
 @asynccontextmanager
-async def requests() -> AsyncIterator[tuple[Workers, ExceededSchemas]]:
+async def requests() -> AsyncIterator[tuple[Workers, MutableMapping[str, str]]]:
     """What requests share."""
     async with open_workers() as workers:
-        yield workers, ExceededSchemas()
+        yield workers, exceeded_schemas()
 
 
 async def checked(tool: CatalogTool, arguments: dict[str, Any], budget: RequestBudget) -> list[str]:
@@ -86,7 +83,7 @@ async def test_forty_different_endless_schemas_take_no_more_than_one_request_may
                 tasks.start_soon(checked, tool, {"a": 1}, budget)
         assert steps_of(budget) == 600_000 // STEPS_OF_BUDGET
         # Whether the last one would have ended is not known: less than a whole check was left for it.
-        assert sum(bool(schema_digests(tool) & set(exceeded.known)) for tool in tools) == 2
+        assert sum(bool(schema_digests(tool) & set(exceeded)) for tool in tools) == 2
 
 
 async def test_a_schema_that_took_too_much_is_checked_shallowly_from_then_on() -> None:
@@ -102,33 +99,18 @@ async def test_a_schema_that_took_too_much_is_checked_shallowly_from_then_on() -
         assert steps_of(budget) == 0
 
 
-async def test_it_is_known_after_a_restart_and_doctor_names_it(tmp_path: Path) -> None:
-    file = tmp_path / "x.exceeded.json"
+async def test_doctor_names_it() -> None:
     tool = only_tool(name="slow", inputSchema=doubled())
-    first = ExceededSchemas(file)
-    async with anyio.create_task_group() as tasks, open_workers() as workers:
-        tasks.start_soon(first.run)
-        await checked(tool, {"a": 1}, RequestBudget(workers=workers, exceeded=first))
-        tasks.cancel_scope.cancel()
-    second = ExceededSchemas(file)
-    async with anyio.create_task_group() as tasks:
-        tasks.start_soon(second.run)
-        await until(lambda: second.known)
-        tasks.cancel_scope.cancel()
-    assert set(second.known) <= schema_digests(tool)
+    async with requests() as (workers, exceeded):
+        await checked(tool, {"a": 1}, RequestBudget(workers=workers, exceeded=exceeded))
+    assert set(exceeded) <= schema_digests(tool)
     catalog = replace(catalog_of(), tools=(tool,))
-    [finding] = checked_shallowly(started_case(catalog, exceeded=second.on_disk()))
+    [finding] = checked_shallowly(started_case(catalog, exceeded=exceeded))
     assert finding.subject == "server"
     assert "1 tool" in finding.what
     assert finding.details == ("server__slow: ended after 50000 steps",)
     assert "author" in finding.fix
-    assert list(checked_shallowly(started_case(catalog_of("other"), exceeded=second.on_disk()))) == []
-
-
-async def test_a_broken_file_of_what_took_too_much_is_done_without(tmp_path: Path) -> None:
-    for content in ("", "{", "[]", '{"format": 1}', '{"format": 1, "exceeded": []}', '{"format": 9, "exceeded": {}}'):
-        (tmp_path / "file").write_text(content, encoding="utf-8")
-        assert ExceededSchemas(tmp_path / "file").on_disk() == {}
+    assert list(checked_shallowly(started_case(catalog_of("other"), exceeded=exceeded))) == []
 
 
 async def test_plain_schemas_never_leave_the_process() -> None:
@@ -141,7 +123,7 @@ async def test_plain_schemas_never_leave_the_process() -> None:
         assert await checked(tool, {"list": [{"n": at} for at in range(500)]}, budget) == []
         assert await checked(tool, {"list": [{"n": at} for at in range(500)] + [{}]}, budget) != []
         assert workers.pids == []
-        assert exceeded.known == {}
+        assert not exceeded
 
 
 async def test_arguments_that_are_too_many_to_check_do_not_count_against_their_schema() -> None:
@@ -149,7 +131,7 @@ async def test_arguments_that_are_too_many_to_check_do_not_count_against_their_s
     async with requests() as (workers, exceeded):
         budget = RequestBudget(workers=workers, exceeded=exceeded)
         assert await checked(tool, {"list": [{"n": at} for at in range(50_000)]}, budget) == []
-        assert exceeded.known == {}
+        assert not exceeded
         assert await checked(tool, {"list": 5, "a": "x"}, budget) != []
 
 

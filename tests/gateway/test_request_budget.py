@@ -93,7 +93,7 @@ async def test_a_batch_of_endless_schemas_ends_and_others_are_answered_meanwhile
         assert [slot["ok"] for slot in answer["slots"]] == [True] * CALLS
         assert order == ["other", "request"]
         # 50,000 steps each, and five of the budget for each step.
-        assert len(gateway.exceeded.known) == 2
+        assert len(gateway.shared.exceeded) == 2
 
 
 async def test_what_is_remembered_is_refused_by_its_types_at_once(tmp_path: Path) -> None:
@@ -101,7 +101,7 @@ async def test_what_is_remembered_is_refused_by_its_types_at_once(tmp_path: Path
         one = {"name": "bad__slow0", "arguments": {"a": 1}}
         answer = await call("call_batch", {"calls": [one] * CALLS})
         assert all(slot["ok"] for slot in answer["slots"])
-        assert len(gateway.exceeded.known) == 1
+        assert len(gateway.shared.exceeded) == 1
         before = gateway.shared.workers.pids
         answer = await call("call_tool", {"name": "bad__slow0", "arguments": {"a": 1, "n": "x"}})
         assert answer["error"]["code"] == "INVALID_INPUT"

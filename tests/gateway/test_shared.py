@@ -42,6 +42,5 @@ async def test_folders_with_other_settings_share_what_is_read_made_and_learned(t
         assert first.state.index is second.state.index
         assert first.pool.upstreams["up"] is second.pool.upstreams["up"]
         assert first.shapes.file is second.shapes.file
-        assert first.exceeded is second.exceeded
         assert first.trust_gate.file.load() is second.trust_gate.file.load()
     assert upstream.opened == 2

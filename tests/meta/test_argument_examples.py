@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from pml_gateway.meta.argument_examples import MAX_EXAMPLE
+from pml_gateway.meta.tool_schema import MAX_EXAMPLE
 from tests.support.scripted_server import ScriptedServer, tool
 from tests.support.serving import Serving, serving
 

@@ -21,7 +21,6 @@ from pml_gateway.files import locked
 from pml_gateway.index.cache import ENTRIES_PER_TOOL, MAX_ENTRIES
 from pml_gateway.paths import Paths
 from pml_gateway.processes.child_log import MAX_LOG_BYTES
-from pml_gateway.processes.exceeded import MAX_REMEMBERED
 from pml_gateway.results.learning import MAX_LEARNED
 from pml_gateway.secrets.env_file import MAX_ENV_FILE_BYTES
 from pml_gateway.storage import kinds
@@ -29,7 +28,6 @@ from pml_gateway.storage.kinds import KINDS, StorageShape, StoredKind
 from pml_gateway.storage.places import PLACES
 from pml_gateway.telemetry.log_file import MAX_BYTES, OLD_LOGS
 from pml_gateway.trust.pins import MAX_SERVER_BYTES, PinsFile
-from pml_gateway.upstreams.dialogue.observations import MAX_SERVERS
 from tests.support.memory import paths_in
 from tests.support.scripted_server import ScriptedServer, text_result, tool
 from tests.support.serving import serving
@@ -136,8 +134,6 @@ def test_the_locks_next_to_changed_files_are_of_a_kind(tmp_path: Path) -> None:
 def test_limits_are_those_of_the_code() -> None:
     limits: dict[StoredKind, list[float]] = {
         kinds.OUTPUT_SHAPES: [MAX_LEARNED],
-        kinds.EXCEEDED_SCHEMAS: [MAX_REMEMBERED],
-        kinds.HABITS: [MAX_SERVERS],
         kinds.VECTORS: [MAX_ENTRIES, ENTRIES_PER_TOOL],
         kinds.PINS: [MAX_SERVER_BYTES // 1024**2],
         kinds.EXAMPLE_QUERIES: [MAX_DEFINITIONS],

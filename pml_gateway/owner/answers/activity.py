@@ -1,4 +1,4 @@
-"""Recorded usage: figures of calls, searches and lists, with the tools that were never called."""
+"""Recorded usage: its figures, the tools that were never called, and its replay against a stage of the migration."""
 
 from __future__ import annotations
 
@@ -8,14 +8,18 @@ from functools import partial
 
 import anyio.to_thread
 
-from pml_gateway.activity.history import RecordFilter, read_clients, read_daily_counts, read_history
+from pml_gateway.activity.history import RecordFilter, most_used, read_clients, read_daily_counts, read_history
+from pml_gateway.activity.stages import Stage, values_of
 from pml_gateway.activity.statistics import Figures, statistics
 from pml_gateway.errors import UsageError
 from pml_gateway.owner.context import OperationContext
 from pml_gateway.policy.principal import LOCAL
+from pml_gateway.reports.replay import PlannedMigration
+from pml_gateway.reports.replay import plan_migration as replay
 from pml_gateway.text import some_of, suggestion
 
 MAX_DAYS_SHOWN = 60
+SEARCH_SECONDS = 60.0
 
 
 async def stats(context: OperationContext, seconds: float, client: str | None, upstream: str | None) -> Figures:
@@ -56,3 +60,20 @@ def _refuse_unknown(what: str, name: str, configured: Sequence[str], recorded: C
             f"no {what} {name!r} is configured or recorded{suggestion(name, known)}",
             hint=f"known are {some_of(known)}" if known else f"no {what} was recorded yet",
         )
+
+
+async def plan_migration(
+    context: OperationContext, client: str | None, target: str, days: float, keep: float
+) -> PlannedMigration:
+    """Replay the calls of the last days, of one client if named, against a stage."""
+    state, stage = await context.gateway.wait_for_search(SEARCH_SECONDS), Stage(target)
+    hybrid = values_of(stage, state.settings, client).get("gateway", {}).get("hybrid", {})
+    by_usage = hybrid.get("fallback", state.settings.gateway.hybrid.fallback) == "usage"
+    usage, wanted = context.paths.activity_file, RecordFilter(context.identity, time.time() - days * 86_400, client)
+
+    def replayed() -> PlannedMigration:
+        ranking = most_used(usage, context.identity) if by_usage else ()
+        calls = read_history(usage, wanted).calls
+        return replay(state, calls, stage, client=client, keep=keep, ranking=ranking)
+
+    return await anyio.to_thread.run_sync(replayed)

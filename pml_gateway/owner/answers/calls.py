@@ -1,4 +1,4 @@
-"""A call of a tool with the words of a command line, and a tool's parameters."""
+"""Calls of tools and workflows with the words of a command line, and the parameters of a tool."""
 
 from __future__ import annotations
 
@@ -11,10 +11,12 @@ from pml_gateway.gateway.gateway import Gateway
 from pml_gateway.gateway.tool_list import COUNTED_VERSION
 from pml_gateway.owner.arguments import given_arguments, read_flags
 from pml_gateway.owner.context import OperationContext
-from pml_gateway.owner.results import CalledTool, ToolDescription
+from pml_gateway.owner.results import CalledTool, ToolDescription, ToolResult, Workflows
 from pml_gateway.policy.principal import LOCAL
-from pml_gateway.text import quoted, words_of
+from pml_gateway.reports.workflows import composite_status
+from pml_gateway.text import quoted, suggestion, words_of
 from pml_gateway.types import SEPARATORS, JsonObject
+from pml_gateway.workflow.composite import COMPOSITES
 
 
 async def call(
@@ -89,3 +91,28 @@ def refuse_disabled(gateway: Gateway, name: str) -> None:
             else f"{name!r} is disabled: {enabled}",
             hint=f"pml enable {enabled}",
         )
+
+
+async def workflows(context: OperationContext) -> Workflows:
+    """Return the `workflows` with their problems."""
+    return {"workflows": composite_status(context.gateway.state)}
+
+
+async def run_workflow(context: OperationContext, name: str, arguments: JsonObject) -> ToolResult:
+    """Return the result of a workflow of the configuration.
+
+    Raises:
+        ToolNotFoundError: there is no such workflow.
+    """
+    server, _, workflow = name.partition(":")
+    known = (await context.gateway.wait_for_tools()).composites
+    if server == COMPOSITES and workflow not in known:
+        raise ToolNotFoundError(
+            f"no workflow named {workflow!r}{suggestion(workflow, known)}", hint="pml workflow list names all"
+        )
+    return await context.meta_tool("call_tool", {"name": name, "arguments": arguments})
+
+
+async def execute_workflow(context: OperationContext, steps: JsonObject) -> ToolResult:
+    """Return the result of steps, as of `execute_workflow`."""
+    return await context.meta_tool("execute_workflow", steps)

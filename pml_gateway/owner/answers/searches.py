@@ -1,4 +1,4 @@
-"""The meta-tools that find and describe, for a person, who waits for the model and for servers that fail."""
+"""Search for a person, who waits for the model and for servers that fail, and its quality by labelled queries."""
 
 from __future__ import annotations
 
@@ -9,10 +9,14 @@ import anyio.to_thread
 
 from pml_gateway.config.problems import server_entry
 from pml_gateway.gateway.gateway import Gateway
+from pml_gateway.index.evaluation import labelled_queries
 from pml_gateway.owner.answers.calls import refuse_disabled
 from pml_gateway.owner.context import OperationContext
-from pml_gateway.owner.results import ToolResult
+from pml_gateway.owner.results import StarterQueries, ToolResult
 from pml_gateway.policy.principal import LOCAL
+from pml_gateway.reports.query_files import starter_rows
+from pml_gateway.reports.search_quality import SearchQuality, of_state
+from pml_gateway.reports.search_quality import evaluate as evaluated
 from pml_gateway.types import JsonObject, Ranking
 
 MAX_HITS = 1000
@@ -24,6 +28,9 @@ the next search continues there."""
 
 UNLISTED_SECONDS = 3.0
 """Seconds that a search waits for servers without a known list; it does not wait for one that failed."""
+
+
+INDEX_SECONDS = 120
 
 
 async def search(
@@ -90,3 +97,16 @@ async def _evidence(gateway: Gateway, query: str, server: str | None) -> dict[st
         for name, example in asked.items():
             found[name]["example"] = example
     return found
+
+
+async def evaluate(context: OperationContext, queries: list[JsonObject], ranking: str | None) -> SearchQuality:
+    """Measure with queries as of a file, ranked as configured unless said otherwise."""
+    labelled = list(labelled_queries(queries, "the request"))
+    state = await context.gateway.wait_for_search(INDEX_SECONDS)
+    subject = of_state(state, None if ranking is None else Ranking(ranking))
+    return await anyio.to_thread.run_sync(evaluated, subject, labelled)
+
+
+async def starter_queries(context: OperationContext) -> StarterQueries:
+    """Return a first query for each tool."""
+    return {"queries": starter_rows((await context.gateway.wait_for_tools()).view(LOCAL).tools)}

@@ -54,7 +54,6 @@ async def examine(context: OperationContext, seconds: float | None, folder: str)
         waited = await context.listed_now(seconds)
     context.tell({"progress": "indexing the tools"})
     is_indexed = await gateway.indexer.wait(INDEX_SECONDS)
-    exceeded = await anyio.to_thread.run_sync(gateway.exceeded.on_disk)
     context.tell({"progress": "reading what servers say of themselves"})
     await gateway.reading.judge_unread()
     started = StartedCase(
@@ -66,7 +65,7 @@ async def examine(context: OperationContext, seconds: float | None, folder: str)
         gateway_status(gateway)["upstreams"],
         gateway.silent,
         Surroundings.here(Path(folder), here.environ),
-        exceeded,
+        dict(gateway.shared.exceeded),
         last_words.of,
         waited,
         is_indexed,
