@@ -253,8 +253,10 @@ class Approvals:
         self._continued[call.key, state] = approval
 
     def continued(self, call: AskedCall, state: str | None) -> str | None:
-        """Return the approval by which a call was made that goes on now; None if it is a new one."""
-        return None if state is None else self._continued.pop((call.key, state), None)
+        """Return the approval by which a call was made that goes on now; None if it is a new one, or taken back."""
+        id_ = None if state is None else self._continued.pop((call.key, state), None)
+        request = None if id_ is None else self._requests.get(id_)
+        return None if request is not None and request.state is ApprovalState.DENIED else id_
 
     def ask(self, calls: Sequence[AskedCall], *, within: str, settings: ApprovalSettings) -> ApprovalRequest:
         """Return the request for approval of some calls, which may have been made already.
@@ -303,6 +305,10 @@ class Approvals:
         request = self.find(id_)
         if is_approved and request.settings.secret is not None:
             await self._check(request, passphrase)
+        was_approved = request.state is ApprovalState.APPROVED
+        if is_approved and was_approved and scope is request.scope is ApprovalScope.CALL:
+            # The same answer again, as of a request that was sent twice, allows no call once more.
+            return
         request.left = Counter(each.key for each in request.calls) if is_approved else Counter()
         request.state = ApprovalState.APPROVED if is_approved else ApprovalState.DENIED
         request.scope = scope

@@ -117,7 +117,7 @@ class HidingRule(StrEnum):
     BLACKLISTED = "blacklisted"
     DENIED = "denied to this client"
     NOT_ALLOWED = "not among what this client is allowed"
-    EFFECT = "of an effect that none of the sets that give it keeps"
+    EFFECT = "no set that gives it allows its effect"
     HIDDEN = "hidden: runs inside composite tools only"
     APPS = "app-only: its server's user interface calls it, and no model"
     CAPABILITIES = "its server offers it only to clients that can be asked for something"

@@ -138,7 +138,12 @@ async def test_what_is_denied_or_hidden_after_the_approval_is_not_called(tmp_pat
     assert asked.sent == []
 
 
-async def test_another_client_cannot_go_on_with_an_approved_call(tmp_path: Path) -> None:
+ACCEPTED: dict[str, Any] = {"inputResponses": {"q": {"action": "accept", "content": {}}}}
+
+
+def questioning() -> ScriptedServer:
+    """A server whose tool asks its user before it destroys."""
+
     async def ask(ctx: Any, params: dict[str, Any]) -> dict[str, Any]:
         if (ctx.params or {}).get("requestState") == "s1":
             return text_result("done")
@@ -146,15 +151,27 @@ async def test_another_client_cannot_go_on_with_an_approved_call(tmp_path: Path)
         question = {"method": "elicitation/create", "params": {"message": "Sure?", "requestedSchema": schema}}
         return {"resultType": "input_required", "requestState": "s1", "inputRequests": {"q": question}}
 
-    server = ScriptedServer([tool("wipe", annotations={"destructiveHint": True})], handler=ask, modern=True)
-    async with asking(tmp_path, server=server) as asked:
+    return ScriptedServer([tool("wipe", annotations={"destructiveHint": True})], handler=ask, modern=True)
+
+
+async def test_another_client_cannot_go_on_with_an_approved_call(tmp_path: Path) -> None:
+    async with asking(tmp_path, server=questioning()) as asked:
         await approved(asked, given={})
         result = await asked.served.call("up__wipe", key=KEYS["ADA"])
-        more = {"requestState": result["requestState"], "inputResponses": {"q": {"action": "accept", "content": {}}}}
+        more = {"requestState": result["requestState"], **ACCEPTED}
         assert await asked.call("up__wipe", {}, "BOB", **more) not in ("OK", "PENDING_APPROVAL")
         assert await asked.call("up__wipe", {"x": 1}, **more) != "OK"
         assert len(asked.sent) == 1
         assert await asked.call("up__wipe", {}, **more) == "OK"
+
+
+async def test_a_call_whose_approval_is_taken_back_does_not_go_on(tmp_path: Path) -> None:
+    async with asking(tmp_path, server=questioning()) as asked:
+        id_ = await approved(asked, given={})
+        result = await asked.served.call("up__wipe", key=KEYS["ADA"])
+        await asked.answer(id_, "deny")
+        assert await asked.call("up__wipe", {}, requestState=result["requestState"], **ACCEPTED) == "FORBIDDEN"
+    assert len(asked.sent) == 1
 
 
 async def test_of_a_task_and_a_request_that_redeem_at_once_one_gets_the_call(tmp_path: Path) -> None:

@@ -82,6 +82,17 @@ async def test_a_denial_lasts_and_an_approval_can_be_taken_back(tmp_path: Path) 
     assert len(asked.sent) == 1
 
 
+async def test_an_approval_that_is_given_twice_allows_no_second_call(tmp_path: Path) -> None:
+    async with asking(tmp_path) as asked:
+        await asked.call("up__wipe", MINE)
+        [id_] = await asked.waiting()
+        assert [await asked.answer(id_) for _ in range(2)] == [[], []]
+        assert await asked.call("up__wipe", MINE) == "OK"
+        assert await asked.answer(id_) == []
+        assert await asked.call("up__wipe", MINE) == "PENDING_APPROVAL"
+    assert len(asked.sent) == 1
+
+
 @pytest.mark.parametrize(("scope", "same", "other"), [("call", 1, 0), ("arguments", 2, 0), ("tool", 2, 1)])
 async def test_an_approval_is_for_a_call_its_arguments_or_the_tool(
     scope: str, same: int, other: int, tmp_path: Path
