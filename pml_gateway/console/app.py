@@ -85,7 +85,12 @@ class Console:
             "milliseconds": _milliseconds,
         }
         self._templates.filters |= filters
-        self._templates.globals |= {"counted": counted, "root": access.root, "form_token": access.form_token}
+        self._templates.globals |= {
+            "counted": counted,
+            "root": access.root,
+            "form_token": access.form_token,
+            "changes": CHANGES,
+        }
         self._held: TTLCache[str, dict[str, str]] = TTLCache(MAX_MADE, HELD_SECONDS)
         self._made: LRUCache[str, tuple[MadeChange, str]] = LRUCache(MAX_MADE)
 
@@ -142,7 +147,7 @@ class Console:
             form = await read_form(request, self._access.form_token)
         except FormError as error:
             return self._error(error, error.status)
-        shown: JsonObject = {"page": change.page, "query": {}, "name": name, "change": change, "given": form}
+        shown: JsonObject = {"page": change.page, "query": {}, "name": name, "change": change}
         shown |= {
             "back": _back(form.get(BACK, ""), change.page),
             "error": None,
@@ -151,6 +156,7 @@ class Console:
             "held": "",
         }
         form |= self._held.pop(form.get(HELD, ""), {})
+        shown["given"] = change.shown_again(form)
         try:
             asked = ChangeRequest(self._source, checked_fields(change.fields, form, change.more))
             plan = await change.plan(asked)

@@ -11,6 +11,7 @@ import anyio.to_thread
 
 from pml_gateway.console.forms import FormField
 from pml_gateway.console.source import GatewaySource
+from pml_gateway.secrets.masking import mask_text
 from pml_gateway.setup.change import ConfigurationChange
 from pml_gateway.setup.first_look import tell_gateways
 
@@ -99,8 +100,18 @@ class PageChange:
 
     @property
     def secrets(self) -> frozenset[str]:
-        """Return the names of fields that pages never show again."""
+        """Return the names of fields that are or may hold credentials."""
         return frozenset(name for name, each in self.fields.items() if each.is_secret)
+
+    def shown_again(self, form: Mapping[str, str]) -> dict[str, str]:
+        """Return what was entered, to be corrected; without a passphrase, and a long text that has a credential."""
+        hidden = {name for name in self.secrets if not self.fields[name].is_long or _has_credential(form.get(name, ""))}
+        more = {name for name in form if self.more and name.startswith(self.more)}
+        return {name: form[name] for name in (self.fields.keys() | more) & form.keys() - hidden}
+
+
+def _has_credential(text: str) -> bool:
+    return any(mask_text(line) != line for line in text.splitlines())
 
 
 async def planned_edit(

@@ -11,7 +11,16 @@ from pml_gateway.config.presets import PRESET_NAMES
 from pml_gateway.console.change import ChangeRequest, PageChange, PlannedChange, planned_edit
 from pml_gateway.console.decisions import accept, approve, deny, reject
 from pml_gateway.console.forms import FormField
-from pml_gateway.console.server_changes import disable, enable
+from pml_gateway.console.server_changes import (
+    ADD_FIELDS,
+    OVERRIDE_FIELDS,
+    add,
+    disable,
+    enable,
+    override,
+    remove,
+    restart,
+)
 from pml_gateway.console.setting_changes import (
     change_setting,
     change_settings,
@@ -49,6 +58,10 @@ SERVER_OR_TOOL = {"name": FormField()}
 CHANGES: Mapping[str, PageChange] = {
     "enable": PageChange("Enable", SERVER_OR_TOOL, enable, "servers"),
     "disable": PageChange("Disable", SERVER_OR_TOOL, disable, "servers"),
+    "override": PageChange("Change", OVERRIDE_FIELDS, override, "servers"),
+    "add": PageChange("Add servers", ADD_FIELDS, add, "servers"),
+    "remove": PageChange("Remove", SERVER_OR_TOOL, remove, "servers"),
+    "restart": PageChange("Restart", SERVER_OR_TOOL, restart, "servers"),
     "undo": PageChange("Undo", {"backup": FormField()}, _undo, "overview"),
     "approve": PageChange(
         "Approve",

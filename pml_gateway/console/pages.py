@@ -4,47 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
 
-import anyio.to_thread
-
 from pml_gateway.console.activity import access, activity
 from pml_gateway.console.client_lists import lists
 from pml_gateway.console.overview import overview
 from pml_gateway.console.request import PageRequest
-from pml_gateway.console.server_figures import figures_of, log_of
+from pml_gateway.console.servers import add, server, servers, settings_of_tool
 from pml_gateway.console.settings_page import doctor, settings
 from pml_gateway.console.tool_page import tool
 from pml_gateway.console.waiting import approval, held, waiting
 from pml_gateway.errors import GatewayError
 from pml_gateway.owner.operations import SEARCH, TOOLS
 from pml_gateway.types import JsonObject
-
-
-async def servers(request: PageRequest) -> JsonObject:
-    """Return all servers, those that need something first."""
-    status = await request.source.status()
-    rows = sorted(status["servers"], key=lambda row: (row["needs"] is None, row["server"]))
-    return {"status": status, "rows": request.page(rows), "processes": _processes(status), **await figures_of(request)}
-
-
-async def server(request: PageRequest) -> JsonObject:
-    """Return one server: its state, its processes and its tools."""
-    name = request.text("name")
-    status = await request.source.status()
-    rows = [row for row in status["servers"] if row["server"] == name]
-    if not rows:
-        raise GatewayError(f"no server {name!r}", hint="the list of servers has all names")
-    listed = await request.source.ask(
-        TOOLS, {"query": None, "client": None, "is_mode_given": False, "as_client": False}
-    )
-    tools = [row for row in listed["tools"] if row["server"] == name]
-    return {
-        "name": name,
-        "states": rows,
-        "processes": _processes(status).get(name, []),
-        "rows": request.page(tools),
-        **await figures_of(request, name),
-        "log": await anyio.to_thread.run_sync(log_of, request.source, name),
-    }
 
 
 async def tools(request: PageRequest) -> JsonObject:
@@ -68,6 +38,8 @@ PAGES: Mapping[str, Page] = {
     "overview": overview,
     "servers": servers,
     "server": server,
+    "add": add,
+    "settings_of_tool": settings_of_tool,
     "lists": lists,
     "tools": tools,
     "tool": tool,
@@ -80,9 +52,3 @@ PAGES: Mapping[str, Page] = {
     "doctor": doctor,
 }
 """The pages by the name of their template."""
-
-
-def _processes(status: JsonObject) -> dict[str, list[JsonObject]]:
-    """Return the processes of each server that the shared gateway runs."""
-    machine = status["machine"] or {}
-    return {row["server"]: row["processes"] for row in machine.get("servers", [])}

@@ -9,6 +9,7 @@ import anyio.to_thread
 
 from pml_gateway.console.request import PageRequest
 from pml_gateway.console.source import GatewaySource
+from pml_gateway.errors import ConfigurationError
 from pml_gateway.owner.approvals import found_approval
 from pml_gateway.text import escaped_json
 from pml_gateway.trust.pins import PinsFile
@@ -27,10 +28,14 @@ async def waiting(request: PageRequest) -> JsonObject:
     source = request.source
     status = await source.status()
     asked = [_asked(each) for each in await source.approvals()]
-    known = await anyio.to_thread.run_sync(known_cases, source)
+    known, problem = list[Case](), ""
+    try:
+        known = await anyio.to_thread.run_sync(known_cases, source)
+    except ConfigurationError as error:
+        problem = f"The definitions that wait are not known: {error}"
     waits = [_held(each) for each in known if each.is_waiting]
     needs = [row for row in status["servers"] if row["needs"] and row["needs"]["command"] != "pml trust"]
-    return {"rows": request.page([*asked, *waits], DECISIONS), "needs": needs}
+    return {"rows": request.page([*asked, *waits], DECISIONS), "needs": needs, "problem": problem}
 
 
 async def approval(request: PageRequest) -> JsonObject:

@@ -133,6 +133,7 @@ PROMPT: OfGateway[results.GotPrompt] = OfGateway("prompt", "prompts_and_resource
 RESOURCE: OfGateway[results.ReadResource] = OfGateway("resource", "prompts_and_resources")
 SETS: OfGateway[results.ListedSets] = OfGateway("sets", "sets", is_of_all=True)
 TRY_CLIENT: OfGateway[results.TriedClient] = OfGateway("try_client", "sets", is_of_all=True)
+REACH: OfGateway[results.ServerReach] = OfGateway("reach", "reach")
 SKILLS: OfGateway[results.ListedSkills] = OfGateway("skills", "prompts_and_resources")
 SKILL: OfGateway[results.ReadResource] = OfGateway("skill", "prompts_and_resources")
 WORKFLOWS: OfGateway[results.Workflows] = OfGateway("workflows", "calls")

@@ -256,6 +256,32 @@ class TriedClient(TypedDict):
     decided: list[Decided]
 
 
+class ClientReach(TypedDict):
+    """Number of tools that a client sees, of those asked about, and its mode."""
+
+    client: str
+    mode: str
+    sees: int
+
+
+class RuleReach(TypedDict):
+    """Rule about calls, with the clients that it is about."""
+
+    rule: str
+    action: str
+    match: JsonObject
+    clients: list[str]
+
+
+class ServerReach(TypedDict):
+    """Tools of a server by their public and own names; clients that see them, rules and entries about them."""
+
+    tools: dict[str, str]
+    clients: list[ClientReach]
+    rules: list[RuleReach]
+    entries: list[tuple[str, str]]
+
+
 class StarterQueries(TypedDict):
     """Rows of a file of queries."""
 

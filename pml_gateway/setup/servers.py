@@ -19,7 +19,7 @@ from pml_gateway.config.edits.edit import set_values
 from pml_gateway.config.edits.entries import SECTIONS, section_of, with_new_name, with_texts, without_entry
 from pml_gateway.config.edits.rename import Renaming
 from pml_gateway.config.layers import KeyPath
-from pml_gateway.config.load import load_user_settings
+from pml_gateway.config.load import check_text, load_user_settings
 from pml_gateway.config.problems import server_entry
 from pml_gateway.config.servers import UpstreamDefinition
 from pml_gateway.config.settings import SKILLS_SERVER, Settings
@@ -230,6 +230,36 @@ class SwitchedServer:
         if self.tool is not None:
             values = {"tools": {self.tool: values}}
         return set_values(text, {section: {self.server: values}}, file)
+
+
+OVERRIDES = ("effect", "title", "description")
+"""Settings of a tool that replace what its server says of it."""
+
+
+def overriding(paths: Paths, switched: SwitchedServer, values: Mapping[str, str]) -> ConfigurationChange:
+    """Return the change of what the configuration says in place of a tool's server; an empty text takes it back."""
+    server, tool, file = switched.server, switched.tool or "", paths.config_file
+
+    def overridden(text: str) -> str:
+        section = section_of(text, file, server)
+        written = ((_entries(text, file).get(server) or {}).get("tools") or {}).get(tool) or {}
+        given = {key: value for key, value in values.items() if value and written.get(key) != value}
+        if given:
+            text = set_values(text, {section: {server: {"tools": {tool: given}}}}, file)
+        for key in (key for key, value in values.items() if not value and key in written):
+            text = _without_override(text, (section, server, "tools", tool, key), file)
+        check_text(text, file)
+        return text
+
+    return ConfigurationChange(paths, overridden)
+
+
+def _without_override(text: str, at: tuple[str, ...], file: Path) -> str:
+    """Return the text without one setting of a tool, and without what it leaves empty."""
+    entry = _entries(text, file)[at[1]]
+    if len(entry["tools"][at[3]]) == 1:
+        at = at[:4] if len(entry["tools"]) > 1 else at[:3]
+    return without_entry(text, at, file)
 
 
 def switching(paths: Paths, settings: Settings, named: Sequence[SwitchedServer], *, is_on: bool) -> ConfigurationChange:

@@ -95,6 +95,14 @@ class NothingRuns:
     identity: str = "test"
     found: list[Finding] = field(default_factory=list)
 
+    @classmethod
+    def with_configuration(cls, folder: Path, text: str) -> NothingRuns:
+        """Return one whose user has a configuration."""
+        source = cls(folder)
+        source.paths.config_file.parent.mkdir(parents=True, exist_ok=True)
+        source.paths.config_file.write_text(text)
+        return source
+
     @property
     def paths(self) -> Paths:
         """Return the paths of the gateway's files."""
@@ -189,3 +197,18 @@ def forms(page: str) -> list[tuple[str, dict[str, str]]]:
     found = re.findall(r'<form method="post" action="[^"]*/do/(\w+)"(.*?)</form>', page, re.DOTALL)
     hidden = r'<input type="hidden" name="([^"]+)" value="([^"]*)"'
     return [(name, {key: unescape(value) for key, value in re.findall(hidden, inside)}) for name, inside in found]
+
+
+def form_of(page: str) -> dict[str, str]:
+    """Return the hidden fields of the only form of a page."""
+    [(_, fields)] = forms(page)
+    return fields
+
+
+@asynccontextmanager
+async def opened_by(source: NothingRuns) -> AsyncIterator[Visitor]:
+    """Open a console that shows a source."""
+    access = ConsoleAccess()
+    async with visitor(Console(source, access).app()) as client:
+        await client.get(access.new_link())
+        yield Visitor(client, access)

@@ -159,4 +159,4 @@ async def test_where_no_gateway_runs_the_page_says_so() -> None:
     access = ConsoleAccess()
     async with opened(access) as client:
         own = await session(client, access)
-        assert "No server is configured" in (await client.get(f"{BASE}{access.root}/servers", headers=own)).text
+        assert "No server is configured." in (await client.get(f"{BASE}{access.root}/servers", headers=own)).text

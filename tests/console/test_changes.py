@@ -8,10 +8,8 @@ from typing import Any
 
 import pytest
 
-from pml_gateway.console.access import ConsoleAccess
-from pml_gateway.console.app import Console
 from pml_gateway.console.forms import MAX_BODY
-from tests.console.pages import BASE, NothingRuns, Visitor, forms, visitor
+from tests.console.pages import BASE, NothingRuns, Visitor, form_of, opened_by
 
 pytestmark = pytest.mark.anyio
 
@@ -22,24 +20,13 @@ CONFIG = "servers:\n  mail: {command: mail-server}  # ours\n"
 
 @pytest.fixture
 def source(tmp_path: Path) -> NothingRuns:
-    found = NothingRuns(tmp_path)
-    found.paths.config_file.parent.mkdir(parents=True, exist_ok=True)
-    found.paths.config_file.write_text(CONFIG)
-    return found
+    return NothingRuns.with_configuration(tmp_path, CONFIG)
 
 
 @pytest.fixture
 async def opened(source: NothingRuns) -> AsyncIterator[Visitor]:
-    access = ConsoleAccess()
-    async with visitor(Console(source, access).app()) as client:
-        await client.get(access.new_link())
-        yield Visitor(client, access)
-
-
-def form(page: str) -> dict[str, str]:
-    """Return the hidden fields of the form of a page that asks."""
-    [(_, fields)] = forms(page)
-    return fields
+    async with opened_by(source) as visitor:
+        yield visitor
 
 
 async def test_a_change_is_asked_about_made_and_undone(opened: Visitor, source: NothingRuns) -> None:
@@ -48,12 +35,12 @@ async def test_a_change_is_asked_about_made_and_undone(opened: Visitor, source: 
     assert "Disable mail?" in asked.text
     assert "+  mail: {command: mail-server, enabled: false}  # ours" in asked.text
     assert source.paths.config_file.read_text() == CONFIG
-    made = await opened.do("disable", form(asked.text))
+    made = await opened.do("disable", form_of(asked.text))
     assert made.status_code == 303
     assert "enabled: false" in source.paths.config_file.read_text()
     page = await opened.client.get(made.headers["location"].replace("/server?name=mail&", "/servers?"))
     assert "mail is disabled." in page.text
-    undone = await opened.do("undo", form(page.text))
+    undone = await opened.do("undo", form_of(page.text))
     assert undone.status_code == 303
     assert source.paths.config_file.read_text() == CONFIG
     assert "That is undone." in (await opened.client.get(undone.headers["location"])).text
@@ -63,19 +50,19 @@ async def test_a_file_that_changed_since_it_was_looked_at_is_shown_anew(opened: 
     asked = await opened.do("disable", MAIL)
     other = CONFIG + "  more: {command: more}\n"
     source.paths.config_file.write_text(other)
-    again = await opened.do("disable", form(asked.text))
+    again = await opened.do("disable", form_of(asked.text))
     assert again.status_code == 200
     assert "changed since you looked" in again.text
     assert source.paths.config_file.read_text() == other
-    assert (await opened.do("disable", form(again.text))).status_code == 303
+    assert (await opened.do("disable", form_of(again.text))).status_code == 303
 
 
 async def test_an_undo_that_would_lose_a_later_edit_shows_it_first(opened: Visitor, source: NothingRuns) -> None:
-    made = await opened.do("disable", form((await opened.do("disable", MAIL)).text))
+    made = await opened.do("disable", form_of((await opened.do("disable", MAIL)).text))
     page = await opened.client.get(made.headers["location"])
     changed = source.paths.config_file.read_text() + "# note\n"
     source.paths.config_file.write_text(changed)
-    asked = await opened.do("undo", form(page.text))
+    asked = await opened.do("undo", form_of(page.text))
     assert asked.status_code == 200
     assert "-# note" in asked.text
     assert source.paths.config_file.read_text() == changed
@@ -109,7 +96,7 @@ async def test_values_are_checked(opened: Visitor, source: NothingRuns, values: 
 @pytest.mark.parametrize("token", ["", "guess", "é"])
 async def test_a_form_without_the_token_changes_nothing(opened: Visitor, source: NothingRuns, token: str) -> None:
     asked = await opened.do("disable", MAIL)
-    answer = await opened.do("disable", {**form(asked.text), "token": token})
+    answer = await opened.do("disable", {**form_of(asked.text), "token": token})
     assert answer.status_code == 403
     assert source.paths.config_file.read_text() == CONFIG
 
@@ -131,7 +118,7 @@ async def test_a_form_of_another_page_changes_nothing(
     opened: Visitor, source: NothingRuns, headers: dict[str, str]
 ) -> None:
     asked = await opened.do("disable", MAIL)
-    answer = await opened.do("disable", form(asked.text), headers)
+    answer = await opened.do("disable", form_of(asked.text), headers)
     assert answer.status_code == 403
     assert source.paths.config_file.read_text() == CONFIG
 

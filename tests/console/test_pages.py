@@ -88,7 +88,7 @@ async def test_a_server_has_its_state_and_its_tools(tmp_path: Path) -> None:
         ]
         one = Rows((await browser.client.get(server)).text)
     assert servers.body[0][:3] == ["mail", "ready", "2"]
-    assert [row[0] for row in one.body] == ["mail__delete_mail", "mail__send_mail"]
+    assert [row[0] for row in one.body if row[0].startswith("mail__")] == ["mail__delete_mail", "mail__send_mail"]
 
 
 async def test_long_lists_come_in_pages_that_together_have_every_row(tmp_path: Path) -> None:
