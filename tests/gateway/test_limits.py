@@ -17,6 +17,7 @@ from pml_gateway.gateway.request import CallOptions, RequestScope
 from pml_gateway.policy.principal import OWNER
 from tests.support.local import machine
 from tests.support.memory import settings_for
+from tests.support.raw import HandshakeSession, decoded
 from tests.support.scripted_server import PROMPTS, RESOURCES, ScriptedServer, prompt, resource, text_result, tool
 from tests.support.serving import Serving, serving
 from tests.support.waiting import until
@@ -292,6 +293,43 @@ async def test_a_race_for_the_last_call_has_one_winner(tmp_path: Path) -> None:
             for _ in range(20):
                 tasks.start_soon(call)
     assert sorted(got) == ["OK"] * 5 + ["RATE_LIMITED"] * 15 and len(server.calls) == 5
+
+
+LOOK = {"name": "up__look", "arguments": {}}
+WAYS: list[tuple[str, dict[str, Any]]] = [
+    *((name, {}) for name in ("up__look", "up:look", "UP__LOOK", "look", "mcp__pml__up__look", "workflows__twice")),
+    ("call_tool", LOOK),
+    ("call", {"operation": "up__look", "input": {}}),
+    ("call_batch", {"calls": [LOOK, LOOK]}),
+    ("execute_workflow", {"steps": [{"tool": "up__look"}]}),
+]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("style", ["tools", "namespaces"])
+async def test_no_way_to_a_tool_gets_around_a_limit(style: str, tmp_path: Path) -> None:
+    server = upstream()
+    ways = [*WAYS, ("up", {"action": "look"}), ("up", {"action": "touch"})] if style == "namespaces" else WAYS
+    sections = {"gateway": {"meta_tools": META_TOOLS, "style": style, "legacy_tools": True}}
+    async with limited(tmp_path, server, clients=clients({"calls_per_minute": 1}), **sections) as served:
+        assert code(await served.call("up__look", key=ADA)) == "OK"
+        for name, given in ways:
+            assert "RATE_LIMITED" in str(
+                await served.message("tools/call", {"name": name, "arguments": given}, key=ADA)
+            )
+
+        def in_sessions() -> list[str]:
+            got = []
+            for version in ("2025-06-18", "2025-11-25"):
+                with HandshakeSession(served.url, version, key=ADA) as session:
+                    got.append(str(decoded(session.send("tools/call", LOOK))))
+            with HandshakeSession(served.url, key=ADA) as session:
+                task = decoded(session.send("tools/call", {**LOOK, "task": {"ttl": 60_000}}))["result"]["task"]
+                got.append(str(decoded(session.send("tasks/result", {"taskId": task["taskId"]}))))
+            return got
+
+        assert all("RATE_LIMITED" in each for each in await anyio.to_thread.run_sync(in_sessions))
+    assert len(server.calls) == 1
 
 
 async def test_a_loop_is_one_also_with_answers_that_no_call_asked_for(tmp_path: Path) -> None:

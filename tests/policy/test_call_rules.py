@@ -298,3 +298,53 @@ def test_rules_of_a_project_come_after_those_of_the_user() -> None:
     user, project = [{"preset": "careful"}], [{"match": {}, "do": "allow"}]
     layers = [layer_of("user", {"rules": user}, "u"), layer_of("project", {"rules": project}, "p")]
     assert merge(layers).values["rules"] == [*user, *project]
+
+
+SPELLINGS: list[dict[str, Any]] = [
+    {"repo": "mine"},
+    {"Repo": "mine"},
+    {"repository": "mine"},
+    {"REPO": "yours"},
+    {"repo": "mine", "Repo": "yours"},
+    {"Repo": "mine", "repo": "yours"},
+    {"repo": ["mine"]},
+    {"repo": ["yours"]},
+    {"repo": '"mine"'},
+    {"repo": " mine "},
+    {"repo": {"mine": "yours"}},
+    {"repo": "mine", "arguments": {"repo": "yours"}},
+    {"arguments": {"repo": "yours"}},
+    {"repo": "<repo>"},
+    {"repo": None},
+    {"repo": "mine", "count": "5"},
+    {"repo": "mine\u0000"},
+    {"re_po": "yours", "repo": "mine"},
+    {},
+]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("style", ["tools", "namespaces"])
+async def test_a_condition_is_about_what_the_server_gets_however_it_was_written(style: str, tmp_path: Path) -> None:
+    rules = (
+        {"match": {"tool": "up:wipe", "where": "repo == 'mine'"}, "do": "allow"},
+        {"match": {"tool": "up:wipe"}, "do": "deny"},
+    )
+    meta_tools = ("search_tools", "call_tool", "call_batch", "execute_workflow")
+    sections = {"gateway": {"style": style, "legacy_tools": True, "meta_tools": meta_tools}}
+    async with ruled(tmp_path, *rules, **sections) as (served, server):
+        for given in SPELLINGS:
+            named = {"name": "up__wipe", "arguments": given}
+            ways: list[tuple[str, dict[str, Any]]] = [
+                ("up__wipe", given),
+                ("call_tool", named),
+                ("call_tool", {"name": "up__wipe", **given}),
+                ("call_batch", {"calls": [named]}),
+                ("execute_workflow", {"steps": [{"tool": "up__wipe", "arguments": given}]}),
+                *([("up", {"action": "wipe", **given}), ("up", {"action": "wipe", "arguments": given})]),
+            ]
+            for name, arguments in ways:
+                await served.message("tools/call", {"name": name, "arguments": arguments})
+        sent = [call["arguments"] for call in server.calls]
+    assert {str(arguments.get("repo")) for arguments in sent} == {"mine"}
+    assert len(sent) >= 10
