@@ -34,6 +34,7 @@ READING_ORDER = (
     "commands",
     "settings",
     "operations",
+    "console",
     "activity",
     "storage",
     "security",
