@@ -41,7 +41,7 @@ LISTED = 50
 ARGUMENTS = {"repository": "somebody/project", "title": "The list is empty", "labels": ["bug", "ui"], "body": "x" * 400}
 
 
-def rows(times: list[float]) -> list[AccessRow]:
+def rows(times: list[float], config: str = CONFIG) -> list[AccessRow]:
     """Rows that began at these times."""
     draw = random.Random(times[0])
     made = []
@@ -52,7 +52,7 @@ def rows(times: list[float]) -> list[AccessRow]:
         made.append(
             AccessRow(
                 at,
-                CONFIG,
+                config,
                 f"client{int(CLIENTS * draw.random() ** 2)}",
                 "tools/call",
                 server,
@@ -77,14 +77,15 @@ def rows(times: list[float]) -> list[AccessRow]:
     return made
 
 
-def fill(path: Path, count: int) -> float:
+def fill(path: Path, count: int, config: str = CONFIG) -> float:
     """Write so many rows; return the seconds."""
     tables, began = activity_tables(path), time.perf_counter()
     step = DAYS * 86400 / count
     start = time.time() - DAYS * 86400
 
     def write(connection: Connection, first: int) -> None:
-        insert_accesses(connection, rows([start + number * step for number in range(first, min(first + BATCH, count))]))
+        times = [start + number * step for number in range(first, min(first + BATCH, count))]
+        insert_accesses(connection, rows(times, config))
 
     for first in range(0, count, BATCH):
         tables.change(lambda connection, first=first: write(connection, first))  # type: ignore[misc]

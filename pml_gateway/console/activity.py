@@ -14,6 +14,7 @@ from pml_gateway.activity.accesses import OUTCOMES, AccessFilter, RecordedAccess
 from pml_gateway.activity.feed import FeedEntry, FeedPart, FeedPlace, GivenList, SearchEntry, read_feed
 from pml_gateway.activity.figures import HOUR, HourFigures, read_hours
 from pml_gateway.console.request import PAGE_ROWS, PageRequest
+from pml_gateway.console.workflow_graph import StepState, graph_of
 from pml_gateway.errors import GatewayError
 from pml_gateway.types import JsonObject
 
@@ -150,7 +151,20 @@ async def access(request: PageRequest) -> JsonObject:
     way = await anyio.to_thread.run_sync(read_access, request.source.activity_file, number)
     if way is None:
         raise GatewayError(f"no record {given!r}", hint="it was forgotten, or never there")
-    return {"access": way.access, "steps": _steps([way.access, *way.request]) if way.request else []}
+    together = [way.access, *way.request]
+    return {
+        "access": way.access,
+        "steps": _steps(together) if way.request else [],
+        "graph": await anyio.to_thread.run_sync(_graph, request, together),
+    }
+
+
+def _graph(request: PageRequest, accesses: Sequence[RecordedAccess]) -> list[list[StepState]]:
+    try:
+        return graph_of(accesses, request.source.load().settings)
+    except GatewayError:
+        # Without a readable configuration, no workflow is known.
+        return []
 
 
 def _steps(accesses: Sequence[RecordedAccess]) -> list[JsonObject]:

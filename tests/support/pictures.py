@@ -76,6 +76,7 @@ SETTINGS = {
         {"match": {"tool": "notes:delete_note"}, "do": "ask"},
     ],
     "approvals": {"hold_seconds": 0},
+    "activity": {"arguments": "masked"},
 }
 
 
