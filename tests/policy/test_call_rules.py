@@ -117,7 +117,7 @@ async def test_a_missing_argument_is_null_and_a_condition_without_a_value_asks(t
     assert told["up__look"] == "rules[3]: ask; $repo is unknown in a condition"
 
 
-@pytest.mark.parametrize("named", ["up", ["other", " up "], "up:*", "up__*", "[u]p:*"])
+@pytest.mark.parametrize("named", ["up", ["other", " up "]])
 async def test_the_name_of_a_server_in_a_rule_that_denies_stands_for_all_of_its_tools(
     named: Any, tmp_path: Path
 ) -> None:
