@@ -7,9 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from pml_gateway.catalog.model import CatalogTool
-from pml_gateway.exposure.actions import adapt, choose
 from pml_gateway.exposure.grouping import Namespace, find_namespace, loosely
-from pml_gateway.exposure.namespaces import ACTION, parameters
+from pml_gateway.exposure.namespaces import ACTION, adapt, choose, parameters
 from pml_gateway.exposure.shallow_check import undeclared_names
 from pml_gateway.exposure.vocabulary import ARGUMENT_WORDS, meaning, object_in
 from pml_gateway.gateway.state import GatewayState

@@ -11,13 +11,12 @@ from pml_gateway.catalog.model import CatalogTool
 from pml_gateway.catalog.pointers import escaped
 from pml_gateway.config.settings import CALLS_BY_EFFECT
 from pml_gateway.errors import GatewayError, ToolForbiddenError, ToolHeldBackError, ToolNotFoundError
-from pml_gateway.exposure.actions import ActionCall, adapt, choose, type_problems
 from pml_gateway.exposure.grouping import Namespace
 from pml_gateway.exposure.history import ListBasis
 from pml_gateway.exposure.instructions import NO_SYSTEMS
 from pml_gateway.exposure.meta_tool import MetaTool
 from pml_gateway.exposure.modes import ModeExposure
-from pml_gateway.exposure.namespaces import call_signature
+from pml_gateway.exposure.namespaces import ActionCall, adapt, call_signature, choose, type_problems
 from pml_gateway.exposure.unfilled import filled, parameters_of
 from pml_gateway.exposure.validation import ValidArguments, check_arguments, check_object, fitted, refusal
 from pml_gateway.exposure.vocabulary import CALL_TOOL

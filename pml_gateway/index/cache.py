@@ -11,7 +11,7 @@ import numpy as np
 
 from pml_gateway.index.embedder import Embedder, Embeddings
 from pml_gateway.index.evidence import Positions
-from pml_gateway.index.example_vectors import EncodedExamples, Examples, encoded
+from pml_gateway.index.vectors import EncodedExamples, Examples, encoded
 from pml_gateway.storage.blobs import BlobTable
 
 MAX_ENTRIES = 50_000

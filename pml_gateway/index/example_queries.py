@@ -9,8 +9,8 @@ import numpy as np
 
 from pml_gateway.index.embedder import embed_query
 from pml_gateway.index.evidence import Evidence, Floats, Positions, Query
-from pml_gateway.index.example_vectors import ExampleVectors
 from pml_gateway.index.meaning import Meaning
+from pml_gateway.index.vectors import ExampleVectors
 
 OWN_WEIGHT, MEAN_WEIGHT, BEST_WEIGHT = np.float32(0.3), np.float32(0.3), np.float32(0.5)
 """Weights of a tool's own text, of the mean of its examples, and of the nearest of all these. Their sum is above one,

@@ -9,9 +9,8 @@ import numpy as np
 from pml_gateway.index.calibration import Calibration
 from pml_gateway.index.embedder import Embedder, embed_query
 from pml_gateway.index.evidence import Evidence, Floats, Mask, Positions, Query
-from pml_gateway.index.example_vectors import ExampleVectors
 from pml_gateway.index.lexical import Words, share
-from pml_gateway.index.vectors import VectorIndex
+from pml_gateway.index.vectors import ExampleVectors, VectorIndex
 
 UNKNOWN_COSINE, UNKNOWN_GAIN, MAX_UNKNOWN = np.float32(0.07), np.float32(1.9), np.float32(0.75)
 """Estimate of an unknown cosine from matching words: the base, the gain by lexical share, and the maximum. Fitted to

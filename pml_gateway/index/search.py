@@ -16,7 +16,6 @@ from pml_gateway.index.clauses import CLAUSE_SHARE, combine, interleaved, split_
 from pml_gateway.index.embedder import Embedder, Embeddings
 from pml_gateway.index.evidence import Evidence, Floats, Mask, Positions, Query
 from pml_gateway.index.example_queries import ExampleQueries
-from pml_gateway.index.example_vectors import ExampleVectors, encoded
 from pml_gateway.index.lexical import LexicalIndex, Words, count_words
 from pml_gateway.index.meaning import Meaning
 from pml_gateway.index.names import EXACT, NEAR, Known, NameIndex
@@ -47,7 +46,7 @@ from pml_gateway.index.text import (
     query_tokens,
     well_formed,
 )
-from pml_gateway.index.vectors import VectorIndex
+from pml_gateway.index.vectors import ExampleVectors, VectorIndex, encoded
 from pml_gateway.index.verbs import READ, REMOVE, VERBS, Verbs, in_words_of_tools, telling_words
 from pml_gateway.index.wording import UNKNOWN_SHARE, in_words_of_answers, unknown_words
 from pml_gateway.types import Ranking

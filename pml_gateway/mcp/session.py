@@ -63,8 +63,7 @@ from pml_gateway.mcp.capabilities import (
 )
 from pml_gateway.mcp.elicitation import TOLD, OpenCall, Questions
 from pml_gateway.mcp.http import ConnectionFacts, RequestOutcome, SessionUnknownError, noting_answer
-from pml_gateway.mcp.lost_sessions import CHECK_SECONDS, SessionCheck
-from pml_gateway.mcp.refusals import HttpRefusal
+from pml_gateway.mcp.refusals import CHECK_SECONDS, HttpRefusal, SessionCheck
 from pml_gateway.mcp.sdk import OpenDispatcher, OpenSession
 from pml_gateway.mcp.tasks import STATUS_NOTICES, without_related_task
 from pml_gateway.telemetry.trace import stamp_request

@@ -14,8 +14,8 @@ from pml_gateway.config.servers import UpstreamDefinition
 from pml_gateway.errors import SecretError
 from pml_gateway.files import OWNER_ONLY, make_private
 from pml_gateway.secrets.env_file import read_env_file
-from pml_gateway.secrets.forms import SecretForms
 from pml_gateway.secrets.judgement import MASK
+from pml_gateway.secrets.known import SecretForms
 from pml_gateway.secrets.masking import mask_text
 from pml_gateway.secrets.names import is_secret_name
 from pml_gateway.secrets.references import references, resolve, resolve_in

@@ -12,7 +12,7 @@ from pml_gateway.catalog.model import CatalogTool
 from pml_gateway.errors import SharedStateError
 from pml_gateway.json_text.pieces import SourcedList, SourcedObject
 from pml_gateway.policy.principal import Principal
-from pml_gateway.storage.values import Store
+from pml_gateway.storage.memory import Store
 from pml_gateway.types import JsonObject
 
 META_KEY = "pml-gateway/etag"

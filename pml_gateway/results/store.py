@@ -38,7 +38,7 @@ from pml_gateway.results.references import Reference, find_references, is_handle
 from pml_gateway.results.stored import Source, StoredResult, from_head, kept_bytes, to_head
 from pml_gateway.secrets.references import resolve
 from pml_gateway.storage.backend import Backend, build_backend
-from pml_gateway.storage.values import KeyValues
+from pml_gateway.storage.memory import KeyValues
 from pml_gateway.types import JsonObject
 from pml_gateway.working_directory import WorkingDirectory
 

@@ -16,10 +16,9 @@ from pml_gateway.errors import ConfigurationError
 from pml_gateway.files import OWNER_ONLY, PRIVATE_FOLDER, make_private
 from pml_gateway.secrets.masking import without_defaults
 from pml_gateway.secrets.references import resolve
-from pml_gateway.storage.memory import MemoryStore
+from pml_gateway.storage.memory import KeyValues, MemoryStore
 from pml_gateway.storage.places import RESULTS, obstacle, warn_unwritable
 from pml_gateway.storage.tables import make_own_file
-from pml_gateway.storage.values import KeyValues
 from pml_gateway.working_directory import WorkingDirectory
 
 DBNAME = "cache.db"

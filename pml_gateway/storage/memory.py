@@ -1,4 +1,16 @@
-"""The store of one process: in memory, up to a number of entries and bytes."""
+"""Interface of a store, values by collection and key; and the store of one process, in memory.
+
+Only JSON goes into a store, so that one in Redis can take the place of the one in memory. Stored results and the etags
+given to clients are kept this way. These stay in the process that made them,
+because they are not data:
+
+- Runs and calls that wait for their users (`pending.py`): a run holds its compiled plan, a call the open request to
+  its upstream.
+- Events of resumable HTTP sessions (`serve/http/resumption.py`): the session they belong to lives in this process, and
+  another could not go on with it. An ordinary call would also have to write its answer as JSON once more.
+- Counts of what runs or arrives at this moment (`upstreams/concurrency.py`, `mcp/session.py`), and of what each client
+  holds (`quotas.py`): they guard what this process has.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +20,7 @@ import time
 from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Protocol
 
 from pml_gateway.quotas import OWN, Holdings
 from pml_gateway.types import JsonObject
@@ -19,6 +32,28 @@ expired or not. The etags of all clients together take about 7 MB."""
 
 ENTRY_BYTES = 320
 """Measured size in bytes of an entry without its key and JSON."""
+
+
+class KeyValues(Protocol):
+    """Values by key. Collections keep apart what has nothing to do with each other; keys of an object have no order."""
+
+    async def get(self, key: str, *, collection: str) -> JsonObject | None:
+        """Return the value of a key that has not expired."""
+
+    async def put(self, key: str, value: JsonObject, *, collection: str, ttl: float | None = None) -> None:
+        """Keep a value for `ttl` seconds; without, until it makes room for others."""
+
+    async def delete(self, key: str, *, collection: str) -> bool:
+        """Forget a key; whether it was there."""
+
+
+class Store(KeyValues, Protocol):
+    """Values that make room for each other, each counted for a client."""
+
+    async def put(
+        self, key: str, value: JsonObject, *, collection: str, ttl: float | None = None, quota_key: str = ""
+    ) -> None:
+        """As `KeyValues.put`; `quota_key` is whom it is counted for where values make room for others."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -39,8 +39,7 @@ from pml_gateway.signal import Signal, first_of
 from pml_gateway.types import JsonObject
 from pml_gateway.upstreams.breaker import Breaker, BreakerState
 from pml_gateway.upstreams.concurrency import Activity
-from pml_gateway.upstreams.dialogue.observations import ServerObservations
-from pml_gateway.upstreams.dialogue.question_probe import QuestionProbe
+from pml_gateway.upstreams.dialogue.question_probe import QuestionProbe, ServerObservations
 from pml_gateway.upstreams.dialogue.resource_subscriptions import UPDATED, ResourceSubscriptions
 from pml_gateway.upstreams.dialogue.session_policy import SessionPolicy
 from pml_gateway.upstreams.dialogue.shared_questions import QuestionHooks, SharedQuestions

@@ -26,7 +26,7 @@ from pml_gateway.processes.installs import Installs
 from pml_gateway.quotas import Visitors
 from pml_gateway.upstreams.connector import UpstreamState
 from pml_gateway.upstreams.dialogue.local_clients import LocalClients
-from pml_gateway.upstreams.dialogue.observations import ServerObservations
+from pml_gateway.upstreams.dialogue.question_probe import ServerObservations
 from pml_gateway.upstreams.dialogue.session_policy import session_policy
 from pml_gateway.upstreams.sharing import WantedUpstream, wanted_upstreams
 from pml_gateway.upstreams.starts import Opener, Starts

@@ -22,8 +22,7 @@ from pml_gateway.types import JsonObject
 from pml_gateway.upstreams.breaker import Breaker
 from pml_gateway.upstreams.concurrency import Activity, CallLimit
 from pml_gateway.upstreams.connector import Connector, UpstreamParts, UpstreamState
-from pml_gateway.upstreams.dialogue.observations import ServerObservations
-from pml_gateway.upstreams.dialogue.question_probe import QuestionProbe
+from pml_gateway.upstreams.dialogue.question_probe import QuestionProbe, ServerObservations
 from pml_gateway.upstreams.dialogue.resource_subscriptions import ResourceSubscriptions
 from pml_gateway.upstreams.dialogue.session_policy import SessionPolicy
 from pml_gateway.upstreams.lister import Lister

@@ -244,6 +244,7 @@ anyio.run(ScriptedServer(tools).serve_stdio)
 """
 
 
+@pytest.mark.usefixtures("attaching")
 def test_a_schema_that_took_too_long_in_a_call_is_named(home: Path) -> None:
     private(home, {"servers": {"bad": {"command": sys.executable, "args": ["-c", HOSTILE]}}})
     pml("call", "bad__slow", '{"a": 1}')

@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pml_gateway.index.embedder import Embeddings
-from pml_gateway.index.example_vectors import EncodedExamples, Examples, ExampleVectors
 from pml_gateway.index.search import all_examples
+from pml_gateway.index.vectors import EncodedExamples, Examples, ExampleVectors
 from tests.index.fakes import HashedWords
 from tests.index.tools import tool
 from tests.support.examples import examples

@@ -17,8 +17,7 @@ from hypothesis import strategies as st
 
 from pml_gateway.config.servers import UpstreamDefinition
 from pml_gateway.processes.child_log import LogReader, log_path
-from pml_gateway.secrets.forms import MIN_EDGE, SecretForms
-from pml_gateway.secrets.known import KnownSecrets
+from pml_gateway.secrets.known import MIN_EDGE, KnownSecrets, SecretForms
 from tests.support.examples import examples
 
 pytestmark = pytest.mark.field("A7")

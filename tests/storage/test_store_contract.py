@@ -13,8 +13,7 @@ from anyio.from_thread import start_blocking_portal
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pml_gateway.storage.memory import ENTRY_BYTES, MAX_BYTES, MemoryStore
-from pml_gateway.storage.values import KeyValues
+from pml_gateway.storage.memory import ENTRY_BYTES, MAX_BYTES, KeyValues, MemoryStore
 from tests.results.stores import open_values
 
 pytestmark = pytest.mark.anyio

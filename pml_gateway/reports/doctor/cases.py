@@ -10,7 +10,6 @@ from pml_gateway.clients.places import Surroundings
 from pml_gateway.config.findings import Finding, SettingsCase
 from pml_gateway.gateway.state import GatewayState
 from pml_gateway.paths import Paths
-from pml_gateway.reports.doctor.listener import Listener
 from pml_gateway.reports.status import ProcessStatus
 from pml_gateway.trust.trust_gate import TrustGate
 from pml_gateway.types import JsonObject
@@ -22,7 +21,8 @@ class MachineCase(SettingsCase):
     """Files and processes around a gateway; with the default settings if its own do not load.
 
     `identity` is its configuration file, `running` are the processes that serve, `errors` those of processes that gave
-    no answer, `dead` the sockets of those that have ended; `listener` has the port.
+    no answer, `dead` the sockets of those that have ended; `is_port_taken` if any process listens
+    on the port of its settings.
     """
 
     paths: Paths
@@ -31,7 +31,7 @@ class MachineCase(SettingsCase):
     running: Sequence[ProcessStatus] = ()
     errors: Sequence[str] = ()
     dead: Sequence[Path] = ()
-    listener: Listener | None = None
+    is_port_taken: bool = False
 
 
 @dataclass(frozen=True, slots=True)

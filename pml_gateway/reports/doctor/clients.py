@@ -27,7 +27,7 @@ def clients(case: MachineCase) -> Iterator[Finding]:
         if status.state not in ("absent", "empty") and not (status.file.problem and status.file.project)
     ]
     for status in listed:
-        yield _finding(status, case.settings, is_serving_http=case.listener is not None)
+        yield _finding(status, case.settings, is_serving_http=case.is_port_taken)
     readable = (status.file.client.name for status in listed if not status.file.problem)
     if not any(status.kind for status in listed):
         yield Finding(

@@ -14,8 +14,7 @@ from pml_gateway.reports.doctor.cases import MachineCase, StartedCase
 from pml_gateway.reports.doctor.clients import clients, long_names
 from pml_gateway.reports.doctor.configuration import CONFIGURATION_CHECKS, LoadedCase, broken
 from pml_gateway.reports.doctor.files import files, versions
-from pml_gateway.reports.doctor.gateways import gateways
-from pml_gateway.reports.doctor.listener import listener_on
+from pml_gateway.reports.doctor.gateways import gateways, is_taken
 from pml_gateway.reports.doctor.search import examples, index, manifest, model
 from pml_gateway.reports.doctor.servers import resources, servers
 from pml_gateway.reports.doctor.tools import checked_shallowly, disabled, repairs, rules, trust
@@ -65,7 +64,6 @@ async def examine(
         case_of_settings = LoadedCase(settings, case.environ, loaded, case.paths, case.identity)
         found = run_checks(CONFIGURATION_CHECKS, case_of_settings)
     progress("looking at files, clients, ports and the embedding model")
-    listener = await anyio.to_thread.run_sync(listener_on, settings.http.host, settings.http.port)
-    case = replace(case, settings=settings, listener=listener)
+    case = replace(case, settings=settings, is_port_taken=is_taken(settings.http))
     found += await anyio.to_thread.run_sync(run_checks, (machine, *checks), case)
     return found, any(definition.enabled for definition in settings.servers.values())

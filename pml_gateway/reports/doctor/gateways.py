@@ -1,15 +1,16 @@
-"""Doctor: the gateways that run, and the process that listens on the port."""
+"""Doctor: the gateways that run, and the port that they listen on."""
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Iterator, Sequence
 from functools import partial
+from urllib.parse import urlsplit
 
 from pml_gateway import __version__
 from pml_gateway.config.findings import Area, Finding, Severity
 from pml_gateway.config.settings import HttpSettings
 from pml_gateway.reports.doctor.cases import MachineCase
-from pml_gateway.reports.doctor.listener import Listener
 from pml_gateway.reports.status import ProcessStatus
 from pml_gateway.text import counted
 
@@ -32,7 +33,7 @@ def gateways(case: MachineCase) -> Iterator[Finding]:
             f"rm {path}",
             repair=partial(path.unlink, missing_ok=True),
         )
-    yield _port(case.running, case.settings.http, case.listener)
+    yield _port(case.running, case.settings.http, is_port_taken=case.is_port_taken)
 
 
 def _running(answer: ProcessStatus) -> Finding:
@@ -44,18 +45,33 @@ def _running(answer: ProcessStatus) -> Finding:
     return Finding(Area.GATEWAYS, Severity.WARNING, subject, what, "stop it and start it again")
 
 
-def _port(running: Sequence[ProcessStatus], http: HttpSettings, listener: Listener | None) -> Finding:
+def is_taken(http: HttpSettings) -> bool:
+    """Return True if any process listens on the port of these settings."""
+    if http.port == 0:
+        return False
+    host = http.host.strip("[]")
+    with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((host, http.port))
+        except OSError:
+            return True
+    return False
+
+
+def _port(running: Sequence[ProcessStatus], http: HttpSettings, *, is_port_taken: bool) -> Finding:
     subject = f"{http.host}:{http.port}"
     if http.port == 0:
         return Finding(Area.GATEWAYS, Severity.OK, http.host, "any free port is taken (http.port is 0)")
-    if listener is None:
+    if not is_port_taken:
         return Finding(Area.GATEWAYS, Severity.OK, subject, "the port is free")
-    if listener.pid is not None and listener.pid in {answer["pid"] for answer in running}:
-        return Finding(Area.GATEWAYS, Severity.OK, subject, f"served by gateway {listener.pid}")
+    for answer in running:
+        if answer["url"] and urlsplit(answer["url"]).port == http.port:
+            return Finding(Area.GATEWAYS, Severity.OK, subject, f"served by gateway {answer['pid']}")
     return Finding(
         Area.GATEWAYS,
         Severity.WARNING,
         subject,
-        f"the port is taken by {listener}",
+        "the port is taken by another process",
         "for `pml up --http`, stop that or choose another: --port N, or http.port in the configuration",
     )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pml_gateway.upstreams.dialogue.observations import ServerObservations
+from pml_gateway.upstreams.dialogue.question_probe import ServerObservations
 
 LOOK = ("tools/call", "look")
 
