@@ -14,6 +14,7 @@ from urllib.parse import parse_qsl, urlencode
 from cachetools import LRUCache, TTLCache
 from jinja2 import Environment, PackageLoader, StrictUndefined, Undefined
 from starlette.applications import Starlette
+from starlette.background import BackgroundTask, BackgroundTasks
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.requests import Request
@@ -67,7 +68,7 @@ class Console:
         self._access = access
         self._streams = 0
         self._figures = RecentFigures(source.activity_file, source.identity)
-        self._watch = ConsoleWatch(source)
+        self._watch = ConsoleWatch(source, self._figures)
         self._templates = Environment(
             loader=PackageLoader("pml_gateway.console"),
             autoescape=True,
@@ -117,25 +118,30 @@ class Console:
         if name not in PAGES:
             raise HTTPException(404)
         try:
-            shown = await self._shown(name, request)
+            shown, later = await self._shown(name, request)
         except GatewayError as error:
             return self._error(error, 502)
         query = dict(request.query_params)
         made = self._made.get(query.pop(MADE, ""))
-        return self._rendered(f"{name}.html", shown | {"page": name, "query": query, "made": made})
+        answer = self._rendered(f"{name}.html", shown | {"page": name, "query": query, "made": made})
+        answer.background = later
+        return answer
 
     async def _json(self, request: Request) -> Response:
         name = request.path_params["page"]
         if name not in PAGES:
             return JSONResponse({"error": {"message": f"no page {name!r}"}}, 404)
         try:
-            shown = await self._shown(name, request)
+            shown, later = await self._shown(name, request)
         except GatewayError as error:
             return JSONResponse({"error": error.as_json()}, 502)
-        return JSONResponse(json.loads(json.dumps(shown, default=asdict)))
+        return JSONResponse(json.loads(json.dumps(shown, default=asdict)), background=later)
 
-    async def _shown(self, name: str, request: Request) -> JsonObject:
-        return await PAGES[name](PageRequest(self._source, request.query_params, self._figures))
+    async def _shown(self, name: str, request: Request) -> tuple[JsonObject, BackgroundTasks]:
+        """Return what a page shows, and the work that is done once it was sent."""
+        asked = PageRequest(self._source, request.query_params, self._figures)
+        shown = await PAGES[name](asked)
+        return shown, BackgroundTasks([BackgroundTask(work) for work in asked.later])
 
     async def _change(self, request: Request) -> Response:
         """Show what a form would change; make the change once the same is confirmed."""

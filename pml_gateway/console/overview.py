@@ -4,15 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict
+from functools import partial
 from typing import Any
 
 from pml_gateway.console.recent import RecentFigures
 from pml_gateway.console.request import PageRequest
 from pml_gateway.errors import GatewayError
-from pml_gateway.owner.operations import TOKENS
 from pml_gateway.types import JsonObject
-
-CONTEXT_WINDOW = 200_000
 
 _SUMMED = ("calls", "lists", "listed", "everything", "answered")
 
@@ -50,14 +48,11 @@ def _by_mode(rows: list[dict[str, Any]]) -> list[JsonObject]:
 
 
 async def overview(request: PageRequest) -> JsonObject:
-    """Return the overview, with what a list costs in each mode."""
-    source = request.source
-    found = await overview_of(await source.status(), await source.approvals(), request.figures)
+    """Return the overview, with what a list costs in each mode once that was counted."""
+    source, figures = request.source, request.figures
+    found = await overview_of(await source.status(), await source.approvals(), figures)
     counted_for = repr([(row["server"], row["state"], row["tools"]) for row in found["status"]["servers"]])
-    costs = request.figures.costs
-    try:
-        if counted_for not in costs:
-            costs[counted_for] = await source.ask(TOKENS, {"query": None, "window": CONTEXT_WINDOW})
-        return found | {"costs": costs[counted_for]}
-    except GatewayError as error:
-        return found | {"costs_error": str(error)}
+    costs = figures.costs(counted_for)
+    if costs is None:
+        request.later.append(partial(figures.count_costs, source, counted_for))
+    return found | ({"costs_error": costs} if isinstance(costs, str) else {"costs": costs})

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
 from pml_gateway.console.recent import RecentFigures
@@ -25,6 +25,8 @@ class PageRequest:
     source: GatewaySource
     parameters: Mapping[str, str]
     figures: RecentFigures
+    later: list[Callable[[], Awaitable[None]]] = field(default_factory=list)
+    """Work that takes too long for a page, and is done once it was sent."""
 
     def text(self, name: str) -> str:
         """Return a parameter; an empty text if it is not given."""

@@ -12,6 +12,7 @@ import anyio
 import anyio.to_thread
 
 from pml_gateway.activity.accesses import last_ids
+from pml_gateway.console.recent import RecentFigures
 from pml_gateway.console.source import GatewaySource
 from pml_gateway.errors import GatewayError
 
@@ -24,18 +25,21 @@ RENEW_SECONDS = 1.0
 PASSING = ("age_seconds", "since_seconds", "memory_bytes", "latency_seconds", "in_flight")
 """Figures that differ at each look, and are no reason to load a page again."""
 
-TOPICS = ("status", "waiting", "activity")
+TOPICS = ("status", "waiting", "activity", "costs")
 """Kinds of change; a page names those that it shows."""
 
 
 class ConsoleWatch:
     """The latest change of each kind. Whoever waits longest looks for all; without open pages nothing is looked at."""
 
-    def __init__(self, source: GatewaySource, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self, source: GatewaySource, figures: RecentFigures, clock: Callable[[], float] = time.monotonic
+    ) -> None:
         self._looks: Mapping[str, Callable[[], Awaitable[object]]] = {
             "status": source.status,
             "waiting": source.approvals,
             "activity": lambda: anyio.to_thread.run_sync(last_ids, source.activity_file),
+            "costs": figures.counted_costs,
         }
         self._clock = clock
         self._turn = anyio.Lock()

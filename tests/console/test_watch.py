@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from pml_gateway.console.recent import RecentFigures
 from pml_gateway.console.watch import WATCH_SECONDS, ConsoleWatch
 from pml_gateway.errors import GatewayError
 from tests.activity.test_feed import NINE, recorded, use
@@ -33,7 +34,7 @@ class CountedSource(NothingRuns):
 
 async def test_open_pages_share_one_look(tmp_path: Path) -> None:
     source, now = CountedSource(tmp_path), [0.0]
-    watch = ConsoleWatch(source, lambda: now[0])
+    watch = ConsoleWatch(source, RecentFigures(source.activity_file, source.identity), lambda: now[0])
     for step in range(5):
         now[0] = step * WATCH_SECONDS
         for _ in range(3):
@@ -43,7 +44,7 @@ async def test_open_pages_share_one_look(tmp_path: Path) -> None:
 
 async def test_each_kind_of_change_is_told_apart_and_what_only_grows_older_is_none(tmp_path: Path) -> None:
     source, now = CountedSource(tmp_path), [0.0]
-    watch = ConsoleWatch(source, lambda: now[0])
+    watch = ConsoleWatch(source, RecentFigures(source.activity_file, source.identity), lambda: now[0])
 
     async def changed() -> set[str]:
         before = await watch.latest()
