@@ -172,6 +172,11 @@ class RequestHost:
         return self.kept.events
 
     @property
+    def folder(self) -> str:
+        """Return none: its clients may be anywhere."""
+        return ""
+
+    @property
     def approvals(self) -> Approvals:
         """Nobody can be asked here: a rule that asks refuses."""
         return self.kept.approvals

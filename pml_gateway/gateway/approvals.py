@@ -99,7 +99,7 @@ class AskedCall:
 
 
 def asked_call(
-    owner: tuple[str, str],
+    owner: tuple[str, str, str],
     client: str,
     tool: str,
     source: str,
@@ -112,7 +112,7 @@ def asked_call(
     """Return a call with what an approval is bound to.
 
     Args:
-        owner: the id and the quota key of the client.
+        owner: the id and the quota key of the client, and its folder.
         client: the client as its owner knows it.
         tool: the qualified name of the tool.
         source: the server and its own name of the tool.

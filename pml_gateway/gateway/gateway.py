@@ -97,6 +97,7 @@ class Gateway:
         )
         self.pool = self.updates.pool
         self.calls = CallsInFlight()
+        self.folder = str(working_directory.folder)
         self.approvals = shared.approvals
         call_limits = shared.call_limits
         if redis is not None:

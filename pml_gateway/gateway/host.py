@@ -93,6 +93,10 @@ class Host(Protocol):
         """The subscribers that are told what clients do."""
 
     @property
+    def folder(self) -> str:
+        """Return the folder that its clients work in."""
+
+    @property
     def approvals(self) -> Approvals:
         """Calls that wait for the owner."""
 

@@ -246,7 +246,8 @@ def _settings(attempt: Attempt) -> ApprovalSettings:
 
 def _asked(attempt: Attempt, found: CallVerdict) -> AskedCall:
     """Return the call with everything that an approval of it is bound to."""
-    client, state = attempt.context.scope.client, attempt.context.gateway.state
+    client, gateway = attempt.context.scope.client, attempt.context.gateway
+    state = gateway.state
     meant = cast(CatalogTool, attempt.tool)
     tool = state.catalog.owned(meant.upstream_id, meant.name) or meant
     server = state.settings.servers.get(tool.upstream_id)
@@ -259,7 +260,8 @@ def _asked(attempt: Attempt, found: CallVerdict) -> AskedCall:
         None if composite is None else composite.written,
     ]
     return asked_call(
-        (client.id, client.quota_key),
+        # Commands are one client in all folders, and a server may do something else in another one.
+        (client.id, client.quota_key, gateway.folder),
         client.shown,
         tool.qualified_name,
         tool.source,

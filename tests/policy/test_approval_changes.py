@@ -111,6 +111,18 @@ async def test_an_approval_in_one_of_two_gateways_of_a_home_is_none_in_the_other
         assert await first.call("up__wipe", MINE) == "OK"
 
 
+async def test_an_approval_in_one_folder_is_none_in_another_gateway_of_the_process(tmp_path: Path) -> None:
+    async with asking(tmp_path) as first, asking(tmp_path) as second:
+        await approved(first, scope="tool")
+        gateway = second.served.gateway
+        gateway.approvals, folder = first.served.gateway.approvals, gateway.folder
+        gateway.folder = str(tmp_path / "other")
+        assert await second.call("up__wipe", MINE) == "PENDING_APPROVAL"
+        assert second.sent == []
+        gateway.folder = folder
+        assert await second.call("up__wipe", MINE) == "OK"
+
+
 @pytest.mark.parametrize("moved", [-86_400.0, 86_400.0])
 async def test_a_clock_that_is_moved_lengthens_no_approval(
     moved: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
