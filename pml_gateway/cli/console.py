@@ -5,6 +5,7 @@ from __future__ import annotations
 import webbrowser
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
@@ -16,7 +17,7 @@ from pml_gateway.cli.output import note, print_json_line, say
 from pml_gateway.errors import ConfigurationError, GatewayError
 from pml_gateway.local.commands import ask
 from pml_gateway.local.endpoint import Endpoint
-from pml_gateway.owner.operations import EXAMINE, EXPECT
+from pml_gateway.owner.operations import CONSOLE, EXAMINE, EXPECT
 
 if TYPE_CHECKING:
     from pml_gateway.config.findings import Finding
@@ -62,7 +63,8 @@ class CommandSource:
 
     async def status(self) -> JsonObject:
         """Return what `pml status --json` prints."""
-        from pml_gateway.cli.status import look, status_as_json
+        from pml_gateway.cli.status import look
+        from pml_gateway.local.serving_processes import status_as_json
 
         return status_as_json(await look(self.command))
 
@@ -75,8 +77,9 @@ class CommandSource:
 
     async def examine(self) -> list[Finding]:
         """Return what `pml doctor` finds."""
-        from pml_gateway.cli.doctor import examined, with_repairs
+        from pml_gateway.cli.doctor import examined
         from pml_gateway.config.findings import Area, by_area, from_error
+        from pml_gateway.reports.doctor.examine import with_repairs
 
         found, has_servers = await examined(self.command, lambda _: None)
         if has_servers:
@@ -113,24 +116,28 @@ def console(
 ) -> None:
     """Show in a browser what runs, what each client sees and why, and what a search finds, until Ctrl-C.
 
-    The pages are for this machine alone. The link works once.
+    The pages are for this machine alone. The link works once. A gateway with http.console serves them itself.
 
     Example: pml console
     """
     command = Command(config, as_json=as_json)
-    if not command.load().settings.local.attach:
-        raise ConfigurationError("local.attach is off, and the console shows the gateway that clients share")
-    machine = MachineGateway.of(command)
-    machine.start(stays=False)
 
-    def announce(link: str) -> None:
+    def announce(link: str, ends: str = "Ctrl-C ends the console") -> None:
         if as_json:
             print_json_line({"url": link})
         else:
             say(link)
-            note("the link works once, for five minutes; Ctrl-C ends the console")
+            note(f"the link works once, for five minutes; {ends}" if "?link=" in link else "log in with your token")
         if opens:
             webbrowser.open(link)
+
+    if (served := command.run(partial(_served_at, command))) is not None:
+        announce(served, "the gateway serves the console on")
+        return
+    if not command.load().settings.local.attach:
+        raise ConfigurationError("local.attach is off, and the console shows the gateway that clients share")
+    machine = MachineGateway.of(command)
+    machine.start(stays=False)
 
     async def serve() -> None:
         # The server takes 0.2 s to import.
@@ -141,3 +148,12 @@ def console(
         await serve_console(source, port, announce)
 
     command.run(serve)
+
+
+async def _served_at(command: Command) -> str | None:
+    """Return an address that opens the console of a running gateway, if one serves it."""
+    from pml_gateway.owner.sockets import ask_gateways
+
+    answers = await ask_gateways(command.paths, CONSOLE, ANSWER_SECONDS)
+    found = (each["url"] for each in answers.results if each["config"] == command.identity)
+    return next(filter(None, found), None)

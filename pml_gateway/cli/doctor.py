@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -24,7 +23,6 @@ from pml_gateway.telemetry import logs
 from pml_gateway.text import counted
 
 if TYPE_CHECKING:
-    from pml_gateway.reports.doctor.cases import Examined
     from pml_gateway.reports.status import Progress
     from pml_gateway.types import JsonObject
 
@@ -114,20 +112,12 @@ async def examined(command: Command, progress: Progress) -> tuple[list[Finding],
 
 def _of_servers(command: Command, timeout: float | None) -> Iterable[Finding]:
     """Have the gateway examine its servers, and return its findings."""
+    from pml_gateway.reports.doctor.examine import with_repairs
+
     try:
         return with_repairs(command.ask(EXAMINE, {"seconds": timeout, "folder": str(Path.cwd())}))
     except GatewayError as error:
         return [from_error(Area.SERVERS, error)]
-
-
-def with_repairs(examined: Examined) -> list[Finding]:
-    """Return what a gateway found at its servers, with the repairs that are made outside of it."""
-    from pml_gateway.processes.npx_cache import remove
-
-    return [
-        replace(found, repair=partial(remove, Path(found.npx_folder))) if found.npx_folder else found
-        for found in examined.findings
-    ]
 
 
 def _machine(command: Command, case: SettingsCase) -> Iterable[Finding]:

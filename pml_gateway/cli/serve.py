@@ -184,11 +184,14 @@ async def _serve_once_started(command: Command, sets: tuple[str, ...], starting:
         note(f"listening on {url}")
         if loaded.settings.http.metrics:
             note(f"metrics at {url.removesuffix('/mcp')}/metrics")
+        if loaded.settings.http.console:
+            note(f"console at {url.removesuffix('/mcp')}/console; `pml console` opens it on this machine")
 
     from pml_gateway.owner.over_http import owner_apps
     from pml_gateway.serve.http.server import serve_http
 
-    apps = owner_apps(lambda runtime: AloneProcess(runtime, command.identity))
+    identity = command.identity
+    apps = owner_apps(lambda runtime: AloneProcess(runtime, identity), command.paths, identity, load)
     # Entered before all that takes time to end.
     async with first_signal() as signalled:
         await serve_http(opener, loaded.settings.http, announce, signalled, apps)

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Sequence
 from contextlib import ExitStack, redirect_stderr, redirect_stdout, suppress
-from dataclasses import dataclass
 from functools import partial
 from io import StringIO
 from typing import TYPE_CHECKING, Annotated
@@ -32,6 +30,7 @@ from pml_gateway.config.findings import in_brief
 from pml_gateway.config.settings import LogSettings
 from pml_gateway.errors import ConfigurationError, GatewayError
 from pml_gateway.local.commands import StuckGatewayError, ask
+from pml_gateway.local.serving_processes import ServingProcesses, status_as_json
 from pml_gateway.owner.operations import STATUS
 from pml_gateway.telemetry import logs
 
@@ -102,22 +101,6 @@ def status(
                 say(time.strftime("--- %Y-%m-%d %H:%M:%S"))
                 _show(command, found, overview)
             time.sleep(WATCH_SECONDS)
-
-
-@dataclass(frozen=True, slots=True)
-class ServingProcesses:
-    """Status of the processes that serve: this machine's gateway, `reports` with servers, and errors of the others.
-
-    Of one of this machine that is `stuck` nothing else is known; what is `broken` is the configuration, without which
-    nothing is known of servers that no gateway has.
-    """
-
-    machine: ProcessStatus | None
-    reports: list[ProcessStatus]
-    errors: list[str]
-    stuck: StuckGatewayError | None = None
-    broken: ConfigurationError | None = None
-    warnings: Sequence[str] = ()
 
 
 async def look(command: Command) -> ServingProcesses:
@@ -222,39 +205,3 @@ def _show(command: Command, found: ServingProcesses, overview: JsonObject | None
 def _is_of(machine: ProcessStatus | None, report: ProcessStatus) -> bool:
     """Return True if the report is of this machine's gateway process."""
     return machine is not None and report["pid"] == machine["pid"]
-
-
-def _stuck(error: StuckGatewayError) -> JsonObject:
-    return {"pid": error.process or None, "error": str(error)}
-
-
-def status_as_json(found: ServingProcesses) -> JsonObject:
-    """Return what `pml status --json` prints."""
-    from pml_gateway.reports.status import command_for, need_of
-
-    told = ("pid", "version", "mode", "tools", "transport", "url", "age_seconds", "is_ending")
-    running = [report for report in found.reports if report["pid"] is not None]
-    machine = None if found.machine is None else {k: v for k, v in found.machine.items() if k != "upstreams"}
-    return {
-        "machine": machine if found.stuck is None else _stuck(found.stuck),
-        "gateways": [
-            {**{key: value for key, value in report.items() if key in told}, "clients": report["client_count"]}
-            for report in running
-        ],
-        "errors": [*found.errors, *([str(found.broken)] if found.broken is not None else [])],
-        "servers": [
-            {
-                "server": row["server"],
-                "gateway": report["pid"],
-                "folders": row.get("folders"),
-                "clients": row.get("clients"),
-                "state": row["state"],
-                "login": row["auth"]["state"],
-                "tools": row["tools"],
-                "age_seconds": row["age_seconds"],
-                "needs": {"what": need.what, "command": command_for(need)} if (need := need_of(row)) else None,
-            }
-            for report in found.reports
-            for row in report["upstreams"]
-        ],
-    }

@@ -364,6 +364,10 @@ class HttpSettings(Section):
     )
     session_idle_seconds: float = Field(default=1800, gt=0, description="after which an unused session ends")
     shutdown_seconds: float = Field(default=10, gt=0, description="time that running calls get to end")
+    console: bool = Field(
+        default=False,
+        description="serve the console at /console, to holders of the owner's token (`pml keys add --owner`)",
+    )
     metrics: bool = Field(default=False, description="serve /metrics for Prometheus; the operator's, not the clients'")
     metrics_key: KeyReference = Field(
         default=None, description="${env:NAME} or ${file:PATH}; needed for /metrics where `clients:` have keys"

@@ -7,7 +7,6 @@ import secrets
 import time
 from collections.abc import AsyncIterator, Callable
 from dataclasses import asdict
-from importlib.resources import files
 from typing import Any
 from urllib.parse import parse_qsl, urlencode
 
@@ -26,10 +25,12 @@ from pml_gateway.console.access import ConsoleAccess, ConsoleGuard
 from pml_gateway.console.change import ChangeRequest, MadeChange
 from pml_gateway.console.changes import CHANGES
 from pml_gateway.console.forms import BACK, HELD, SEEN, FormError, checked_fields, read_form
+from pml_gateway.console.login import LoginPage
 from pml_gateway.console.pages import PAGES
 from pml_gateway.console.recent import RecentFigures
 from pml_gateway.console.request import PageRequest
 from pml_gateway.console.source import GatewaySource
+from pml_gateway.console.static_files import STATIC, static_file
 from pml_gateway.console.watch import ConsoleWatch
 from pml_gateway.errors import GatewayError
 from pml_gateway.hosts import KnownHosts
@@ -52,8 +53,6 @@ MAX_BACK = 2000
 MADE = "made"
 """The parameter of a page that says which change led to it."""
 
-STATIC = {"console.css": "text/css", "console.js": "text/javascript", "icon.svg": "image/svg+xml"}
-
 
 class Console:
     """Pages about one gateway.
@@ -61,11 +60,13 @@ class Console:
     Args:
         source: the gateway.
         access: who may see them.
+        hosts: the names under which they may be asked for.
     """
 
-    def __init__(self, source: GatewaySource, access: ConsoleAccess) -> None:
+    def __init__(self, source: GatewaySource, access: ConsoleAccess, hosts: KnownHosts | None = None) -> None:
         self._source = source
         self._access = access
+        self._hosts = hosts or KnownHosts(LOOPBACK_HOSTS)
         self._streams = 0
         self._figures = RecentFigures(source.activity_file, source.identity)
         self._watch = ConsoleWatch(source, self._figures)
@@ -105,7 +106,10 @@ class Console:
             Route("/{page}.json", self._json),
             Route("/{page}", self._page),
         ]
-        guard = Middleware(ConsoleGuard, access=self._access, hosts=KnownHosts(LOOPBACK_HOSTS))
+        tokens, login = self._access.tokens, None
+        if tokens is not None:
+            login = LoginPage(self._access, tokens, self._templates).app()
+        guard = Middleware(ConsoleGuard, access=self._access, hosts=self._hosts, login=login)
         app = Starlette(routes=routes, middleware=[guard], exception_handlers={404: self._not_found})
         app.router.redirect_slashes = False
         return app
@@ -207,8 +211,7 @@ class Console:
         name = request.path_params["name"]
         if name not in STATIC:
             raise HTTPException(404)
-        content = (files("pml_gateway.console") / "static" / name).read_bytes()
-        return Response(content, media_type=STATIC[name])
+        return static_file(name)
 
     async def _events(self, request: Request) -> Response:
         if self._streams >= MAX_STREAMS:
@@ -221,7 +224,7 @@ class Console:
         try:
             yield "retry: 1000\n\n"
             async for changed in self._watch.follow():
-                if await request.is_disconnected():
+                if await request.is_disconnected() or not self._access.has_session(request):
                     return
                 if changed:
                     yield f"data: {' '.join(changed)}\n\n"

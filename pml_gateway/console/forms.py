@@ -68,10 +68,22 @@ class FormField:
 
 
 async def read_form(request: Request, token: str) -> dict[str, str]:
-    """Return the fields of a form that carries the token of its session.
+    """Return the fields of a form that carries the token of its console.
 
     Raises:
         FormError: it is another encoding, too large, broken, or has another token.
+    """
+    form = await read_fields(request)
+    if not hmac.compare_digest(form.pop(TOKEN, "").encode(), token.encode()):
+        raise FormError("the form is not of this console", status=403)
+    return form
+
+
+async def read_fields(request: Request) -> dict[str, str]:
+    """Return the fields of a form, whoever sent it.
+
+    Raises:
+        FormError: it is another encoding, too large or broken.
     """
     kind = request.headers.get("content-type", "").partition(";")[0].strip().casefold()
     if kind != "application/x-www-form-urlencoded":
@@ -89,8 +101,6 @@ async def read_form(request: Request, token: str) -> dict[str, str]:
     form = dict(pairs)
     if len(form) < len(pairs):
         raise FormError("a field is given twice", status=400)
-    if not hmac.compare_digest(form.pop(TOKEN, "").encode(), token.encode()):
-        raise FormError("the form is not of this console", status=403)
     return form
 
 

@@ -107,7 +107,8 @@ class HttpListener:
         async def serve() -> None:
             try:
                 with given_up:
-                    await serve_http(opened, loaded.settings.http, announce, self._stop, owner_apps(lambda _: process))
+                    apps = owner_apps(lambda _: process, owner.paths, owner.identity, load)
+                    await serve_http(opened, loaded.settings.http, announce, self._stop, apps)
             # A failure of HTTP must not end the clients of bridges.
             except Exception as raised:
                 error = innermost(raised)

@@ -18,17 +18,21 @@ from pml_gateway.owner.results import ToolResult
 from pml_gateway.paths import Paths
 from pml_gateway.policy.principal import OWNER
 from pml_gateway.quotas import OWN
-from pml_gateway.types import JsonObject
+from pml_gateway.types import ExposureMode, JsonObject
 
 
 @dataclass(frozen=True, slots=True)
 class OperationContext:
-    """A gateway, where its files lie, which configuration it is of, and who hears how far an operation has come."""
+    """A gateway, where its files lie, which configuration it is of, and who hears how far an operation has come.
+
+    Lists are explained in `mode`, if one is given, instead of the gateway's own.
+    """
 
     gateway: Gateway
     paths: Paths
     identity: str
     tell: Callable[[JsonObject], None] = lambda _: None
+    mode: ExposureMode | None = None
 
     async def listed_now(self, seconds: float | None = None) -> float:
         """Have every server list again what it offers; return the time limit, by default the slowest server's."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
+from importlib import import_module
 from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
@@ -15,11 +16,14 @@ from starlette.responses import JSONResponse
 from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from pml_gateway.config.load import LoadedSettings
 from pml_gateway.errors import ErrorCode, error_json
 from pml_gateway.hosts import KnownHosts
 from pml_gateway.owner.answering import AskedOperation, answer_of
+from pml_gateway.owner.approvals import ApprovalAnswer
 from pml_gateway.owner.operations import ANSWER_APPROVAL, APPROVAL, APPROVALS
 from pml_gateway.owner.process import ServingProcess
+from pml_gateway.paths import Paths
 from pml_gateway.policy.authentication import bearer
 from pml_gateway.policy.owner_tokens import GUESS_SECONDS, OwnerTokens, TooManyGuessesError
 from pml_gateway.serve.http.app import OwnerApps
@@ -31,21 +35,37 @@ MAX_BODY = 16 * 1024
 """Maximum bytes of an answer to an approval: a passphrase is the longest part of it."""
 
 
-class ApprovalAnswer(BaseModel):
+class AnswerBody(BaseModel):
     """The body of an answer to an approval."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
 
-    answer: Literal["approve", "deny"]
+    answer: ApprovalAnswer
     scope: Literal["call", "arguments", "tool"] = Field(default="call", alias="for")
     passphrase: str = Field(default="", max_length=1000, repr=False)
 
 
-def owner_apps(process_of: Callable[[Runtime], ServingProcess]) -> OwnerApps:
-    """Return what makes the applications for the owner, once the runtime of its process is open."""
+def owner_apps(
+    process_of: Callable[[Runtime], ServingProcess], paths: Paths, identity: str, load: Callable[[], LoadedSettings]
+) -> OwnerApps:
+    """Return what makes the applications for the owner, once the runtime of its process is open.
 
-    def made(runtime: Runtime, tokens: OwnerTokens, _hosts: KnownHosts) -> Mapping[str, ASGIApp]:
-        return {OWNER_PATH: OwnerEndpoint(process_of(runtime)).app(tokens)}
+    Args:
+        process_of: returns the process of the runtime.
+        paths: the gateway's files.
+        identity: the configuration file.
+        load: loads the configuration as it is now.
+    """
+
+    def made(runtime: Runtime, tokens: OwnerTokens, hosts: KnownHosts) -> Mapping[str, ASGIApp]:
+        process = process_of(runtime)
+        apps: dict[str, ASGIApp] = {OWNER_PATH: OwnerEndpoint(process).app(tokens)}
+        if runtime.gateway.state.settings.http.console:
+            # By name, as the console imports this folder.
+            served = import_module("pml_gateway.console.served")
+            source = served.ProcessSource(process, runtime, paths, identity, load)
+            apps |= served.console_apps(source, runtime, tokens, hosts)
+        return apps
 
     return made
 
@@ -81,7 +101,7 @@ class OwnerEndpoint:
         if request.headers.get("content-type", "").partition(";")[0].strip().lower() != "application/json":
             return _error(error_json(ErrorCode.INVALID_INPUT, "send it as application/json"), 415)
         try:
-            given = ApprovalAnswer.model_validate(json.loads(await _body(request)))
+            given = AnswerBody.model_validate(json.loads(await _body(request)))
         except ClientDisconnect:
             return _error(error_json(ErrorCode.CANCELLED, "the request broke off"), 400)
         except ValidationError as error:

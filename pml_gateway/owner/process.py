@@ -12,7 +12,7 @@ import anyio
 
 from pml_gateway.errors import UsageError
 from pml_gateway.gateway.approvals import Approvals, ApprovalScope
-from pml_gateway.owner.results import AskedApprovals, FoundApproval, Reconnecting
+from pml_gateway.owner.results import AskedApprovals, FoundApproval, OpenedConsole, Reconnecting
 from pml_gateway.reports.status import ProcessStatus, read_logins
 from pml_gateway.serve.runtime import Runtime
 
@@ -101,6 +101,12 @@ class ServingProcess(ABC):
             for each in self._approvals():
                 await stack.enter_async_context(each.answerable())
             yield
+
+    async def console(self) -> OpenedConsole:
+        """Return an address that opens the console, if one of its gateways serves it."""
+        links = (runtime.presence.console_link for runtime in self.runtimes)
+        made = next((link for link in links if link is not None), None)
+        return {"url": None if made is None else made(), "config": self.snapshot()["config"]}
 
     def _approvals(self) -> Sequence[Approvals]:
         """Return the approvals of its gateways, which may share them."""

@@ -36,6 +36,13 @@ class Listening(TypedDict):
     url: str
 
 
+class OpenedConsole(TypedDict):
+    """Address that opens the console of a process, if it serves one, and the configuration of that process."""
+
+    url: str | None
+    config: str
+
+
 class Ended(TypedDict):
     """Number of clients whose requests were cut off; `http` has the arguments of that operation for the next one."""
 

@@ -59,14 +59,14 @@ def check_exposure(host: str, settings: Settings) -> None:
     Raises:
         ConfigurationError: the address is not loopback and `clients:` is empty.
     """
-    if not _is_loopback(host) and not settings.requires_keys:
+    if not is_loopback(host) and not settings.requires_keys:
         raise ConfigurationError(
             f"http.host {host!r} is reachable from other machines, and no client key is configured",
             hint="add a key under `clients:`, or serve on 127.0.0.1",
         )
 
 
-def _is_loopback(host: str) -> bool:
+def is_loopback(host: str) -> bool:
     """Return True if the address is reachable only from this machine."""
     try:
         return ipaddress.ip_address(host.strip("[]")).is_loopback

@@ -65,6 +65,8 @@ class Presence:
     url: str | None = None
     count_clients: Callable[[], int] = lambda: 1
     attached: Callable[[], Sequence[JsonObject]] = tuple
+    console_link: Callable[[], str] | None = None
+    """Makes the address that opens the console, if the gateway serves it."""
     is_ending: bool = False
 
 

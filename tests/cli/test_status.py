@@ -183,8 +183,9 @@ async def test_no_mode_is_told_of_a_gateway_that_is_kept_for_the_next_client(tmp
 async def test_a_server_that_was_seen_before_the_start_is_not_said_never_to_have_been(tmp_path: Path) -> None:
     async with serving(tmp_path, {"up": ScriptedServer([tool("hello")])}) as served:
         await served.gateway.refresh(20)
-    async with serving(tmp_path, {"up": ScriptedServer([tool("hello")], refuse=True)}):
+    async with serving(tmp_path, {"up": ScriptedServer([tool("hello")], refuse=True)}) as served:
         await until(lambda: [*(tmp_path / "run").glob("*.sock")])
+        await until(lambda: served.gateway.pool.upstreams["up"].connector.last_error is not None)
         (row,) = (await status(tmp_path, "--json"))["servers"]
     assert (row["state"], row["tools"]) == ("failed", 1)
     assert row["age_seconds"] >= 0

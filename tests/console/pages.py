@@ -14,12 +14,12 @@ from typing import Any
 import httpx2
 from starlette.applications import Starlette
 
-from pml_gateway.cli.status import ServingProcesses, status_as_json
 from pml_gateway.config.findings import Finding
 from pml_gateway.config.load import LoadedSettings, load_settings
 from pml_gateway.console.access import ConsoleAccess
 from pml_gateway.console.app import Console
 from pml_gateway.errors import GatewayError
+from pml_gateway.local.serving_processes import ServingProcesses, status_as_json
 from pml_gateway.owner.alone import AloneProcess
 from pml_gateway.owner.answering import AskedOperation, answer_of
 from pml_gateway.owner.context import OperationContext

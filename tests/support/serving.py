@@ -106,7 +106,7 @@ async def serving(
     http = given.http.model_copy(update={"port": 0})
     assert isinstance(http, HttpSettings)
     async with anyio.create_task_group() as tasks:
-        apps = owner_apps(lambda runtime: AloneProcess(runtime, "test"))
+        apps = owner_apps(lambda runtime: AloneProcess(runtime, "test"), paths_in(folder), "test", lambda: loaded)
         tasks.start_soon(partial(serve_http, opener, http, on_listening, stop, apps))
         with anyio.fail_after(LIMIT):
             await listening.wait()

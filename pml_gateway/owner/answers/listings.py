@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial, reduce
 from operator import getitem
 from typing import Any
@@ -115,12 +115,12 @@ async def explain(
     def asked(state: GatewayState) -> ExplainedTools:
         return _explained(state, query, client, is_mode_given, searched, sets)
 
+    if context.mode is not None:
+        state = _with_settings(state, {"gateway.tools_exposure": context.mode.value})
     now = await anyio.to_thread.run_sync(asked, state)
     if not tried:
         return now
-    settings = with_single_settings(state.settings, tried)
-    changed = GatewayState(settings, state.catalog, state.index, state.ranking, state.meta_tools, state.starting)
-    then = await anyio.to_thread.run_sync(asked, changed)
+    then = await anyio.to_thread.run_sync(asked, _with_settings(state, tried))
     before, after = ({row["name"] for row in each["tools"] if row["listed"]} for each in (now, then))
     change: ListChange = {
         "comes_in": sorted(after - before),
@@ -128,6 +128,12 @@ async def explain(
         "tokens_before": now["tokens"],
     }
     return {**then, "change": change}
+
+
+def _with_settings(state: GatewayState, values: Mapping[str, Any]) -> GatewayState:
+    """Return a state as it would be with other settings, by dotted key."""
+    settings = with_single_settings(state.settings, values)
+    return GatewayState(settings, state.catalog, state.index, state.ranking, state.meta_tools, state.starting)
 
 
 def _explained(

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
+from pathlib import Path
 
 import anyio.to_thread
 
 from pml_gateway.config.findings import Check, Finding, run_checks
 from pml_gateway.config.load import LoadedSettings
 from pml_gateway.errors import ConfigurationError
-from pml_gateway.reports.doctor.cases import MachineCase, StartedCase
+from pml_gateway.processes.npx_cache import remove
+from pml_gateway.reports.doctor.cases import Examined, MachineCase, StartedCase
 from pml_gateway.reports.doctor.clients import clients, long_names
 from pml_gateway.reports.doctor.configuration import CONFIGURATION_CHECKS, LoadedCase, broken
 from pml_gateway.reports.doctor.files import files, versions
@@ -67,3 +70,11 @@ async def examine(
     case = replace(case, settings=settings, is_port_taken=is_taken(settings.http))
     found += await anyio.to_thread.run_sync(run_checks, (machine, *checks), case)
     return found, any(definition.enabled for definition in settings.servers.values())
+
+
+def with_repairs(examined: Examined) -> list[Finding]:
+    """Return what a gateway found at its servers, with the repairs that are made outside of it."""
+    return [
+        replace(found, repair=partial(remove, Path(found.npx_folder))) if found.npx_folder else found
+        for found in examined.findings
+    ]
