@@ -13,6 +13,7 @@ from pathlib import Path
 import httpx2
 import pytest
 
+from tests.console.pages import form_of, forms
 from tests.support.process import environment, run_pml, write_settings
 
 pytestmark = [pytest.mark.e2e, pytest.mark.slow]
@@ -55,6 +56,34 @@ def test_a_page_follows_the_gateway_and_the_console_ends_when_told(tmp_path: Pat
         assert "disabled" in client.get(f"{root}/servers").text
         process.send_signal(signal.SIGINT)
         assert process.wait(SECONDS) == 128 + signal.SIGINT
+
+
+def test_a_change_reaches_the_gateway_and_is_undone(tmp_path: Path) -> None:
+    file = write_settings(tmp_path, SETTINGS)
+    before = file.read_text()
+    with console(tmp_path) as (_, link), httpx2.Client(timeout=SECONDS, follow_redirects=True) as client:
+        first = client.get(link)
+        root = str(first.url).rstrip("/")
+        own = {"Origin": str(first.url).partition("/console")[0]}
+        page = client.get(f"{root}/server?name=calc").text
+        asked = next(fields for name, fields in forms(page) if name == "disable")
+        refused = client.post(f"{root}/do/disable", data=asked)
+        question = client.post(f"{root}/do/disable", data=asked, headers=own)
+        made = client.post(f"{root}/do/disable", data=form_of(question.text), headers=own)
+        listed = client.get(f"{root}/tools").text
+        [(name, undo)] = [each for each in forms(made.text) if each[0] == "undo"]
+        undone = client.post(f"{root}/do/{name}", data=undo, headers=own)
+        asked = next(fields for name, fields in forms(undone.text) if name == "restart")
+        restart = client.post(f"{root}/do/restart", data=asked, headers=own)
+        restarted = client.post(f"{root}/do/restart", data=form_of(restart.text), headers=own)
+        assert "calc__date_difference" in client.get(f"{root}/tools").text
+    assert refused.status_code == 403
+    assert "Disable calc?" in question.text
+    assert "calc is disabled." in made.text
+    assert "calc__" not in listed
+    assert "That is undone." in undone.text
+    assert "calc starts again." in restarted.text
+    assert file.read_text() == before
 
 
 def test_a_port_that_is_taken_is_named(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ import pytest
 from tests.support.process import run_pml, write_settings
 
 from .test_apps_in_a_browser import browser
-from .test_console import SETTINGS, console
+from .test_console import ATTACHING, SETTINGS, console
 
 playwright = pytest.importorskip("playwright.sync_api", reason="drives a browser")
 
@@ -25,6 +25,9 @@ PAGES = (
     "tools?q=days",
     "activity",
     "tool?name=calc__date_difference",
+    "waiting",
+    "add",
+    "settings_of_tool?server=calc&tool=calc__date_difference",
 )
 
 
@@ -55,6 +58,7 @@ def test_every_page_fits_says_no_error_and_asks_no_other_host(
             for path in PAGES:
                 page.goto(root + path)
                 assert page.locator("h1").count() == 1, path
+                assert page.locator("h1").inner_text() != "That did not work", (path, page.content())
                 assert page.locator("nav a[aria-current]").count() <= 1
                 if scripts:
                     assert page.evaluate("document.documentElement.scrollWidth") <= width, path
@@ -71,3 +75,48 @@ def test_every_page_fits_says_no_error_and_asks_no_other_host(
             chromium.close()
     assert errors == []
     assert hosts == {link.split("/")[2]}
+
+
+@pytest.mark.parametrize("scripts", [True, False])
+def test_decisions_and_changes_are_made_by_the_keyboard_alone(tmp_path: Path, scripts: bool) -> None:
+    rules = [{"match": {"tool": "calc:*"}, "do": "ask"}]
+    file = write_settings(tmp_path, {**SETTINGS, "rules": rules, "approvals": {"hold_seconds": 0, "notify": False}})
+    before = file.read_text()
+    with console(tmp_path) as (_, link), playwright.sync_playwright() as engines:
+        for end in ("2026-01-02", "2026-01-03"):
+            words = ("call", "calc__date_difference", "--start", "2026-01-01", "--end", end)
+            assert "PENDING_APPROVAL" in run_pml(tmp_path, *words, "--json", extra=ATTACHING).stdout
+        chromium = engines.chromium.launch(executable_path=browser(), args=["--no-sandbox"])
+        try:
+            page = chromium.new_context(java_script_enabled=scripts).new_page()
+            page.set_default_timeout(WAIT_MS)
+            page.goto(link)
+            root = page.url
+
+            def press(name: str) -> None:
+                """Go to a button by Tab, and press it."""
+                for _ in range(60):
+                    if page.locator("button:focus").all_inner_texts() == [name]:
+                        break
+                    page.keyboard.press("Tab")
+                page.keyboard.press("Enter")
+
+            page.goto(f"{root}waiting")
+            press("Approve")
+            page.get_by_text("calc__date_difference: approved.").wait_for()
+            assert page.locator("button:focus").all_inner_texts() == ["Approve"]
+            press("Deny")
+            page.get_by_text("calc__date_difference: denied.").wait_for()
+            page.get_by_text("No call and no definition waits for you.").wait_for()
+            page.goto(f"{root}server?name=calc")
+            press("Disable")
+            page.get_by_text("Disable calc?").wait_for()
+            assert page.locator("button:focus").all_inner_texts() == ["Disable"]
+            press("Disable")
+            page.get_by_text("calc is disabled.").wait_for()
+            assert file.read_text() != before
+            press("Undo")
+            page.get_by_text("That is undone.").wait_for()
+            assert file.read_text() == before
+        finally:
+            chromium.close()
