@@ -37,6 +37,7 @@ READING_ORDER = (
     "console",
     "activity",
     "storage",
+    "team",
     "security",
     "sets",
     "keys",
