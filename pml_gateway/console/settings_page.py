@@ -7,7 +7,7 @@ import anyio.to_thread
 from pml_gateway.config.edits.edit import file_backups, scalar
 from pml_gateway.config.findings import Severity
 from pml_gateway.config.layers import dotted, leaves
-from pml_gateway.config.load import LoadedSettings
+from pml_gateway.config.load import LoadedSettings, Origin
 from pml_gateway.config.masked import masked_settings
 from pml_gateway.config.presets import EXPOSURE_KEYS, PRESET_NAMES, load_preset
 from pml_gateway.config.settings import Settings
@@ -59,10 +59,15 @@ def _rows(loaded: LoadedSettings) -> list[JsonObject]:
                 "key": dotted(path),
                 "value": text if len(text) <= MAX_VALUE else f"{text[:MAX_VALUE]}…",
                 "source": origin.source if origin is not None else "default",
-                "location": origin.location if origin is not None and origin.source != "default" else "",
+                "location": _place(origin) if origin is not None else "",
             }
         )
     return found
+
+
+def _place(origin: Origin) -> str:
+    """Return where a value is set: the line of a file without its folder, or a variable."""
+    return "" if origin.source == "default" else origin.location.rpartition("/")[2]
 
 
 def _chosen(loaded: LoadedSettings, key: str) -> JsonObject:
