@@ -134,8 +134,12 @@ def given_arguments(schema: JsonObject, values: Mapping[str, str]) -> JsonObject
             node = node.setdefault(part, {})
             if not isinstance(node, dict):
                 raise InvalidInputError(f"{part} is given as JSON and by a field", hint="leave one of them empty")
-        # A browser sends the ends of lines as \r\n.
-        node[field.path[-1]] = converted_value(field.flag, text.replace("\r\n", "\n"))
+        try:
+            # A browser sends the ends of lines as \r\n.
+            node[field.path[-1]] = converted_value(field.flag, text.replace("\r\n", "\n"))
+        except InvalidInputError as error:
+            message, hint = (each.replace(field.flag.option, field.label) for each in (error.message, error.hint))
+            raise InvalidInputError(message, hint=hint) from None
     return arguments
 
 

@@ -37,7 +37,7 @@ class ListReason(StrEnum):
     """Reason for listing a tool."""
 
     WHITELISTED = "whitelisted"
-    HIT = "hit"
+    HIT = "fits the intent"
     USED = "among the most used"
     FIRST = "first in catalog order"
     FOLLOWED = "fits what the session searched for"

@@ -28,6 +28,10 @@ PAGES = (
     "waiting",
     "add",
     "settings_of_tool?server=calc&tool=calc__date_difference",
+    "settings",
+    "settings?all=yes&key=gateway.intent",
+    "doctor",
+    "lists?try.gateway.hybrid.semantic_threshold=0.5",
 )
 
 
@@ -118,5 +122,39 @@ def test_decisions_and_changes_are_made_by_the_keyboard_alone(tmp_path: Path, sc
             press("Undo")
             page.get_by_text("That is undone.").wait_for()
             assert file.read_text() == before
+        finally:
+            chromium.close()
+
+
+@pytest.mark.parametrize("scripts", [True, False])
+def test_a_setting_is_tried_made_and_undone_and_a_tool_is_called(tmp_path: Path, scripts: bool) -> None:
+    write_settings(tmp_path, {**SETTINGS, "gateway": {"tools_exposure": "full_proxy"}})
+    before = (tmp_path / "config.yaml").read_text()
+    with console(tmp_path) as (_, link), playwright.sync_playwright() as engines:
+        chromium = engines.chromium.launch(executable_path=browser(), args=["--no-sandbox"])
+        try:
+            page = chromium.new_context(java_script_enabled=scripts).new_page()
+            page.set_default_timeout(WAIT_MS)
+            page.goto(link)
+            root = page.url
+            page.goto(f"{root}lists")
+            page.get_by_text("Try other settings").click()
+            page.get_by_label("gateway.blacklisted_tools").fill("calc:date_*\ncalc:factorize")
+            page.get_by_role("button", name="Show the effect").click()
+            page.get_by_text("0 tools would come in and 2 tools go out").wait_for()
+            page.get_by_role("button", name="Make it so").click()
+            assert (tmp_path / "config.yaml").read_text() == before
+            page.get_by_role("button", name="Change").press("Enter")
+            page.get_by_text("blacklisted by 'calc:date_*'").wait_for()
+            page.get_by_role("button", name="Undo").click()
+            page.get_by_text("That is undone.").wait_for()
+            assert (tmp_path / "config.yaml").read_text() == before
+            page.goto(f"{root}tool?name=calc__factorize")
+            page.get_by_label("number").first.fill("twelve")
+            page.get_by_role("button", name="Call it").click()
+            page.get_by_text("calc__factorize was not called: number").wait_for()
+            page.get_by_label("number").first.fill("12")
+            page.get_by_role("button", name="Call it").click()
+            page.get_by_text("calc__factorize answered.").wait_for()
         finally:
             chromium.close()
