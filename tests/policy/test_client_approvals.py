@@ -36,9 +36,9 @@ def decided(action: str) -> Decided:
     return person
 
 
-async def code_of(asked: Asking, person: Person, name: str, given: dict[str, Any]) -> str:
-    """The outcome of a call by a client of the handshake era behind which a person answers."""
-    async with person.client(asked.served.url, modern=False) as client:
+async def code_of(asked: Asking, person: Person, name: str, given: dict[str, Any], *, modern: bool = False) -> str:
+    """The outcome of a call by a client behind which a person answers, by default of the handshake era."""
+    async with person.client(asked.served.url, modern=modern) as client:
         result = await client.call_tool(name, given)
     data = result.structured_content or {}
     slots = [data, *data.get("results", ())]
@@ -78,6 +78,13 @@ async def test_a_client_that_accepts_is_never_asked_about_what_is_the_owners(rul
         given: dict[str, Any] = {} if "where" in str(rules) else MINE
         assert await code_of(asked, person, "up__wipe", given) == "PENDING_APPROVAL"
         assert len(await asked.waiting()) == 1
+    assert person.asked == [] and asked.sent == []
+
+
+async def test_a_client_without_a_handshake_leaves_the_question_to_the_owner(tmp_path: Path) -> None:
+    person = decided("accept")
+    async with asking(tmp_path, BY_CLIENT, clients={}, approvals=SHORT) as asked:
+        assert await code_of(asked, person, "up__wipe", MINE, modern=True) == "PENDING_APPROVAL"
     assert person.asked == [] and asked.sent == []
 
 
