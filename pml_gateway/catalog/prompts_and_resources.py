@@ -169,19 +169,32 @@ class Route:
     uri: str
 
 
+@dataclass(frozen=True, slots=True)
+class Origins:
+    """Origins by upstream id: of resources and templates that keep their URI for clients, and of all."""
+
+    unaddressed: dict[str, set[str]]
+    every: dict[str, set[str]]
+
+
 @dataclass(frozen=True, eq=False)
 class OfferTable:
-    """All offers in catalog order, with the answers of each upstream; None for one that has not answered yet."""
+    """All offers in catalog order, with the answers of each upstream; None for one that has not answered yet.
+
+    `held_skills` are skills whose latest form is held back, by upstream id and own URI.
+    """
 
     offers: tuple[Offer, ...] = ()
     upstreams: Mapping[str, Offers | None] = field(default_factory=lambda: MappingProxyType({}))
     names: Mapping[OfferKind, OfferNames] = field(default_factory=lambda: NO_NAMES)
     claims: tuple[UriConflict, ...] = ()
+    held_skills: frozenset[tuple[str, str]] = frozenset()
 
     @cached_property
     def fingerprint(self) -> str:
         """Return a hash of everything that a client can observe."""
         facts: list[object] = [[offer.upstream_id, offer.name, offer.definition] for offer in self.offers]
+        facts.append(sorted(self.held_skills))
         for upstream_id, said in self.upstreams.items():
             facts.append(upstream_id)
             if said is not None:
@@ -196,21 +209,25 @@ class OfferTable:
         """Return the offer that clients know by this name or URI."""
         return self._by_public.get((kind, public))
 
-    def routes(self, uri: str, permits: Permits) -> list[Route]:
+    def routes(
+        self, uri: str, permits: Permits, origins: Origins | None = None, knows: Callable[[str], bool] | None = None
+    ) -> list[Route]:
         """Return the upstreams that may have a resource, the likeliest first; empty if no permitted one may have it.
 
         A listed URI has one owner, however it is written. Others go to the template that fits most closely, then to a
         server that has resources of the same origin (scheme and authority), or the only one that has resources at all.
-        A URI that the client may not use as it wrote it is not permitted in the server's spelling either.
+        A URI that the client may not use as it wrote it is not permitted in the server's spelling either. What the
+        client does not see decides nothing, or the answers of other servers would tell that it exists: `origins` are
+        those of what it sees, and it `knows` the servers that it may see anything of.
         """
         listed = self.find(OfferKind.RESOURCE, uri)
         if listed is not None and permits(listed.upstream_id, listed.name):
             return [Route(listed.upstream_id, listed.name)]
         addressed, own = split_public_uri(uri)
-        if addressed in self.upstreams:
+        if addressed in self.upstreams and (knows is None or knows(addressed)):
             candidates = [addressed] if addressed in self._with_resources else []
         else:
-            own, candidates = uri, self._candidates(uri, permits)
+            own, candidates = uri, self._candidates(uri, permits, origins or self._origins)
         if is_malformed(own):
             return []
         routes = [Route(upstream_id, self._own_uri(upstream_id, own)) for upstream_id in dict.fromkeys(candidates)]
@@ -298,14 +315,8 @@ class OfferTable:
         return sorted(templates, key=lambda offer: -literal_length(offer.name))
 
     @cached_property
-    def _origins(self) -> dict[str, set[str]]:
-        """Return the origins of resources and templates that keep their URI for clients, by upstream id."""
-        return _origins_of(self._unaddressed)
-
-    @cached_property
-    def _all_origins(self) -> dict[str, set[str]]:
-        """Return the origins of all resources and templates, by upstream id."""
-        return _origins_of(offer for offer in self.offers if offer.kind in _WITH_ORIGINS)
+    def _origins(self) -> Origins:
+        return origins_of(self.offers)
 
     def _own_uri(self, upstream_id: str, uri: str) -> str:
         """Return the URI to request from an upstream: as it lists it, else in canonical form with the scheme it writes.
@@ -329,11 +340,12 @@ class OfferTable:
             schemes.setdefault((offer.upstream_id, written.lower()), written)
         return schemes
 
-    def _candidates(self, uri: str, permits: Permits) -> list[str]:
+    def _candidates(self, uri: str, permits: Permits, origins: Origins) -> list[str]:
         """Return the upstreams that may have a resource that no upstream lists in exactly this spelling."""
         form = canonical(uri)
-        owners = self._owners.get(form, [])
-        if not owners and self._is_awaited(form):
+        spelled = {each: self._own_uri(each, form) for each in self._owners.get(form, ())}
+        owners = [each for each, own in spelled.items() if permits(each, uri) and permits(each, own)]
+        if not owners and self._is_awaited(form, permits):
             return []
         fitting = [
             template
@@ -343,40 +355,44 @@ class OfferTable:
         ]
         close = [template.upstream_id for template in fitting if scheme_of(template.name)]
         loose = [template.upstream_id for template in fitting if not scheme_of(template.name)]
-        holders = self._holders(uri, form)
-        candidates = [*owners, *close, *self._by_origin(uri, permits), *loose]
-        # Only the holders of a URI answer for it, even if the client may not use theirs.
-        return [each for each in candidates if each in holders] if holders else candidates
-
-    def _holders(self, uri: str, form: str) -> set[str]:
-        """Return the upstreams that claim a URI, for any client; a template with an open scheme claims nothing."""
+        # A template with an open scheme claims nothing.
         templates = (offer for offer in self.of_kind(OfferKind.TEMPLATE) if scheme_of(offer.name))
         holders = {
             offer.upstream_id
             for offer in templates
-            if matches_template(offer.name, uri) or matches_template(offer.name, form)
+            if (matches_template(offer.name, uri) or matches_template(offer.name, form))
+            and permits(offer.upstream_id, offer.name)
         }
-        return holders.union(self._owners.get(form, ()))
+        holders |= set(owners)
+        candidates = [*owners, *close, *self._by_origin(uri, permits, origins), *loose]
+        # Only the holders of a URI answer for it, even if the client may not use theirs.
+        return [each for each in candidates if each in holders] if holders else candidates
 
-    def _is_awaited(self, form: str) -> bool:
+    def _is_awaited(self, form: str, permits: Permits) -> bool:
         """Return True if a canonical URI belongs to an upstream that has not answered yet; no other may serve it."""
-        return form in self._awaited or any(matches_template(template, form) for _, template in self._awaited_templates)
+        return any(permits(*each) for each in self._awaited.get(form, ())) or any(
+            matches_template(template, form) and permits(upstream_id, template)
+            for upstream_id, template in self._awaited_templates
+        )
 
     @cached_property
-    def _awaited(self) -> frozenset[str]:
-        return frozenset(canonical(uri) for _, uri in _awaited(self.names, OfferKind.RESOURCE, self.upstreams))
+    def _awaited(self) -> dict[str, list[tuple[str, str]]]:
+        awaited: dict[str, list[tuple[str, str]]] = {}
+        for each in _awaited(self.names, OfferKind.RESOURCE, self.upstreams):
+            awaited.setdefault(canonical(each[1]), []).append(each)
+        return awaited
 
     @cached_property
     def _awaited_templates(self) -> tuple[tuple[str, str], ...]:
         return tuple(each for each in _awaited(self.names, OfferKind.TEMPLATE, self.upstreams) if scheme_of(each[1]))
 
-    def _by_origin(self, uri: str, permits: Permits) -> Iterable[str]:
+    def _by_origin(self, uri: str, permits: Permits, origins: Origins) -> Iterable[str]:
         candidates = [upstream_id for upstream_id in self._with_resources if permits(upstream_id, uri)]
         parts = origin(uri)
         for part in parts:
-            yield from (each for each in candidates if part in self._origins.get(each, ()))
-        # If the client may not use the server that has this origin, no other server is asked instead.
-        knowing = {each for part in parts for each, known in self._all_origins.items() if part in known}
+            yield from (each for each in candidates if part in origins.unaddressed.get(each, ()))
+        # If the client may not read this of the server that has this origin, no other server is asked instead.
+        knowing = {each for part in parts for each, known in origins.every.items() if part in known}
         if len(candidates) == 1 and (not knowing or candidates[0] in knowing):
             yield candidates[0]
 
@@ -422,10 +438,14 @@ def build_offers(
     return replace(table, offers=(*table.offers, *skills)) if skills else table
 
 
-def _origins_of(offers: Iterable[Offer]) -> dict[str, set[str]]:
-    origins: dict[str, set[str]] = {}
+def origins_of(offers: Iterable[Offer]) -> Origins:
+    """Return the origins of the resources and templates among these offers."""
+    origins = Origins({}, {})
     for offer in offers:
-        origins.setdefault(offer.upstream_id, set()).update(origin(offer.name))
+        if offer.kind in _WITH_ORIGINS:
+            origins.every.setdefault(offer.upstream_id, set()).update(origin(offer.name))
+            if offer.public == offer.name:
+                origins.unaddressed.setdefault(offer.upstream_id, set()).update(origin(offer.name))
     return origins
 
 

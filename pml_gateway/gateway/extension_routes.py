@@ -56,7 +56,8 @@ def routes_of(state: GatewayState, view: View, method: str, params: JsonObject) 
             return []
     if (uri := params.get("uri")) is None:
         return [(upstream_id, sent) for upstream_id in servers]
-    routes = view.offers.routes(uri) if isinstance(uri, str) else []
+    offers = view.offers
+    routes = (offers.routes_to_entry if method == GET_SKILL else offers.routes)(uri) if isinstance(uri, str) else []
     found = [(each.upstream_id, {**sent, "uri": each.uri}) for each in routes if each.upstream_id in servers]
     return found[:MAX_ROUTES]
 

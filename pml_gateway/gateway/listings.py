@@ -180,8 +180,11 @@ class Listings:
             failed & settings.servers.keys(),
             (known.names, known.former_names, known.offer_names),
             held := self.trust_gate.held_back,
+            held_skills := self.trust_gate.held_skills,
         )
-        catalog = self._built.get(key, partial(_catalog, settings, admitted, failed, known, previous, held))
+        catalog = self._built.get(
+            key, partial(_catalog, settings, admitted, failed, known, previous, held, held_skills)
+        )
         _warn(catalog.offers, previous.offers)
         return catalog
 
@@ -243,6 +246,7 @@ def _catalog(
     known: Manifest,
     previous: Catalog,
     held: Mapping[str, tuple[JsonObject, ...]],
+    held_skills: frozenset[tuple[str, str]],
 ) -> Catalog:
     """Return the catalog of what is admitted.
 
@@ -253,6 +257,7 @@ def _catalog(
         known: the names that are kept.
         previous: where what did not change is taken from.
         held: tools that are held back, as they were accepted.
+        held_skills: skills of which no file is read, by server id and URI.
     """
     listings = []
     offers: dict[str, Offers | None] = {}
@@ -281,7 +286,7 @@ def _catalog(
     )
     # Without workflows as well: tools that one kept off the lists are taken over from the catalog before.
     catalog = with_composites(catalog, composites_of(settings, catalog), previous)
-    table = build_offers(offers, known.offer_names, catalog.ownership)
+    table = replace(build_offers(offers, known.offer_names, catalog.ownership), held_skills=held_skills)
     catalog = replace(catalog, offers=table, visibility=build_visibility(variants))
     return with_public_meta(replace(catalog, held=_held(settings, held, catalog) if held else None), previous)
 

@@ -15,7 +15,7 @@ from pml_gateway.catalog.fields import offer_for_version
 from pml_gateway.catalog.prompts_and_resources import OfferKind, Route
 from pml_gateway.catalog.public_uris import with_public_uris
 from pml_gateway.catalog.wire import LATEST_VERSION
-from pml_gateway.errors import GatewayError
+from pml_gateway.errors import GatewayError, ToolHeldBackError
 from pml_gateway.gateway.call import Attempt, CallContext, Calls
 from pml_gateway.gateway.calling import ask_upstream
 from pml_gateway.gateway.decisions import CallRefusal, Decision
@@ -154,6 +154,8 @@ class OfferRequest(Attempt):
         if self._routes:
             return None
         offers, table = self.context.view.offers, self.context.view.catalog.offers
+        if self._kind is OfferKind.RESOURCE and offers.holds_back(self.name):
+            return CallRefusal(ToolHeldBackError(self.name), "held back")
         kinds = (OfferKind.PROMPT,) if self._kind is OfferKind.PROMPT else (OfferKind.RESOURCE, OfferKind.TEMPLATE)
         hidden = next((found for kind in kinds if (found := table.find(kind, self.name)) is not None), None)
         if hidden is None:

@@ -9,7 +9,7 @@ from urllib.parse import quote
 from pml_gateway.catalog.prompts_and_resources import Offer, Route
 from pml_gateway.catalog.skills import folder_of, is_within, skill_files, skill_name
 from pml_gateway.catalog.uris import canonical, unusable
-from pml_gateway.errors import InvalidInputError, ToolNotFoundError, UpstreamProtocolError
+from pml_gateway.errors import InvalidInputError, ToolHeldBackError, ToolNotFoundError, UpstreamProtocolError
 from pml_gateway.gateway.call import READ_RESULT, Attempt, CallContext, search_hint
 from pml_gateway.gateway.calling import ask_upstream
 from pml_gateway.gateway.decisions import CallRefusal, Decision
@@ -109,6 +109,8 @@ class _SkillRead(Attempt):
         """Refuse what is not a file of the skill, or does not exist for the client."""
         if self._route is not None:
             return None
+        if self.context.view.offers.holds_back(self.name):
+            return CallRefusal(ToolHeldBackError(self.name), "held back")
         names = ", ".join(self.other_files[:MAX_FILES]) or "none"
         return CallRefusal(
             ToolNotFoundError(

@@ -9,7 +9,16 @@ from functools import cached_property
 from itertools import count
 from typing import Protocol
 
-from pml_gateway.catalog.prompts_and_resources import Offer, OfferKind, OfferTable, Route, split_public_uri
+from pml_gateway.catalog.prompts_and_resources import (
+    Offer,
+    OfferKind,
+    OfferTable,
+    Origins,
+    Route,
+    origins_of,
+    split_public_uri,
+)
+from pml_gateway.catalog.skills import folder_of, is_within
 from pml_gateway.catalog.uris import canonical, readings, unusable, without_user
 from pml_gateway.exposure.patterns import ToolPatterns
 from pml_gateway.policy.rules import CompiledGrants, HidingRule
@@ -85,8 +94,28 @@ class OfferView:
         return offer if offer is not None and self.permits(offer.upstream_id, offer.name) else None
 
     def routes(self, uri: str) -> list[Route]:
-        """Return the upstreams that may have a resource for this client, the likeliest first."""
-        return [] if unusable(uri) else self._table.routes(uri, self.permits)
+        """Return the upstreams that may have a resource for this client, the likeliest first; none if held back."""
+        return [each for each in self.routes_to_entry(uri) if not self._is_held_back(each)]
+
+    def routes_to_entry(self, uri: str) -> list[Route]:
+        """Return the same for what lists a resource or skill, and reads nothing of it."""
+        return [] if unusable(uri) else self._table.routes(uri, self.permits, self._origins, self.may_permit)
+
+    def holds_back(self, uri: str) -> bool:
+        """Return True if a URI is of a file of a skill that the client could see, and that is held back."""
+        return any(map(self._is_held_back, self.routes_to_entry(uri)))
+
+    def _is_held_back(self, route: Route) -> bool:
+        # Of the folder, too.
+        inside = f"{route.uri.rstrip('/')}/-"
+        return any(
+            upstream_id == route.upstream_id and is_within(folder_of(skill), inside)
+            for upstream_id, skill in self._table.held_skills
+        )
+
+    @cached_property
+    def _origins(self) -> Origins:
+        return origins_of(offer for offers in self._listed.values() for offer in offers)
 
     @cached_property
     def upstream_ids(self) -> frozenset[str]:

@@ -96,6 +96,16 @@ class TrustGate:
         """By server id, the accepted definitions of tools that are listed now and not served."""
         return self._held_back
 
+    @property
+    def held_skills(self) -> frozenset[tuple[str, str]]:
+        """By server id and URI, the skills whose latest form is held back or rejected."""
+        return frozenset(
+            (server, name)
+            for server, pins in self._servers.items()
+            for kind, name in (*pins.held, *pins.rejected)
+            if kind is SubjectKind.SKILL
+        )
+
     def holds_back(self, server: str, key: Key) -> bool:
         """Return True if the latest form of a definition is held back or rejected."""
         pins = self._servers.get(server)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import re
+import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -18,9 +19,12 @@ import anyio.to_thread
 import pytest
 from mcp.shared.exceptions import MCPError
 
+from benchmarks.client import AnswerError, Era
+from benchmarks.stdio_client import open_stdio_client
 from tests.extensions.test_relay import SHOWS_APPS
 from tests.extensions.test_skills import METHODS, SKILLS, entry
 from tests.support.machine import open_machine
+from tests.support.process import SERVE, end_gateway, environment, run_pml, serve_alone, write_settings
 from tests.support.raw import META, HandshakeSession, decoded
 from tests.support.scripted_server import (
     PROMPTS,
@@ -45,16 +49,24 @@ META_TOOLS = [
     *("call_tool_read", "call_tool_write", "call_tool_destructive"),
 ]
 SPELLINGS: dict[str, dict[str, Any]] = {
-    "include": {"include": ["up:look", "up:show", "up:hello", "up:file:///srv/*", "up:db:///*", "workflows:fine"]},
+    "include": {
+        "include": ["up:look", "up:show", "up:hello", "up:file:///srv/*", "up:db:///*", "workflows:fine", "any"]
+    },
     "exclude": {"exclude": ["up:secret*", "dark", "up:file:///etc/*", "up:sec:///*"]},
     "effects": {
-        "include": ["up", "workflows"],
+        "include": ["up", "workflows", "any"],
         "effects": ["read"],
         "exclude": ["up:secret_prompt", "up:file:///etc/*", "up:sec:///*"],
     },
 }
 FINE = {"description": "Look twice.", "steps": [{"tool": "up:look"}, {"tool": "up:look"}]}
 LEAKY = {"description": "Tell the secret.", "steps": [{"tool": "up:look"}, {"tool": "up:secret"}]}
+RULES = [
+    {"match": {"tool": ["up:secret", "glow"]}, "do": "ask"},
+    {"match": {"server": "dark", "where": "of == 'x'"}, "do": "deny"},
+    {"match": {"tool": "workflows:leaky"}, "do": "deny"},
+]
+"""Rules about calls that name what is hidden tell nothing of it either."""
 HIDDEN = (
     *("up__secret", "up:secret", "secret", "up/secret", "UP__SECRET", "mcp__pml__up__secret", "/up__secret"),
     *("dark__glow", "dark:glow", "glow", "dark", "dark__panel", "dark:panel"),
@@ -76,8 +88,7 @@ def bright(*, hides: bool) -> ScriptedServer:
     async def answer(_ctx: Any, method: str, params: dict[str, Any]) -> dict[str, Any] | None:
         match method:
             case "resources/read" if not str(params["uri"]).startswith(("file:", "db:", "sec:")):
-                # As servers say it, and the gateway too: what is of another server is asked of this one, unless the
-                # other one lists it.
+                # As servers say it, and the gateway too.
                 raise MCPError(-32002, f"Resource not found: {params['uri']}", {"uri": params["uri"]})
             case "resources/read":
                 return {"contents": [{"uri": params["uri"], "text": "text"}], "ttlMs": 0, "cacheScope": "private"}
@@ -129,6 +140,21 @@ def dark() -> ScriptedServer:
         answer=answer,
         instructions="Only at night.",
     )
+
+
+def anything() -> ScriptedServer:
+    """A server that reads any URI, by which it could show that another one has it."""
+
+    async def answer(_ctx: Any, method: str, params: dict[str, Any]) -> dict[str, Any] | None:
+        if method != "resources/read":
+            return None
+        return {"contents": [{"uri": params["uri"], "text": "any"}], "ttlMs": 0, "cacheScope": "private"}
+
+    return ScriptedServer([], resources=[resource("any://a")], methods=RESOURCES, answer=answer)
+
+
+def servers(*, hides: bool) -> dict[str, ScriptedServer]:
+    return {"up": bright(hides=hides), "any": anything(), **({"dark": dark()} if hides else {})}
 
 
 def requests() -> Iterator[tuple[str, dict[str, Any]]]:
@@ -193,7 +219,7 @@ async def answers(ask: Ask, begins: Any) -> dict[str, str]:
 def sections(way: str, spelling: str, *, hides: bool, style: str) -> dict[str, Any]:
     """The configuration that gives the set `part` in a way; without what is hidden, the client may see everything."""
     gateway: dict[str, Any] = {"meta_tools": META_TOOLS, "tools_exposure": "hybrid", "style": style}
-    given: dict[str, Any] = {"sets": {"part": SPELLINGS[spelling]}, "workflows": {"fine": FINE}}
+    given: dict[str, Any] = {"sets": {"part": SPELLINGS[spelling]}, "workflows": {"fine": FINE}, "rules": RULES}
     if hides:
         given["workflows"]["leaky"] = LEAKY
     match way:
@@ -215,7 +241,7 @@ def sections(way: str, spelling: str, *, hides: bool, style: str) -> dict[str, A
 
 @asynccontextmanager
 async def over_http(folder: Path, era: str, way: str, *, hides: bool, **given: Any) -> AsyncIterator[tuple[Ask, Any]]:
-    upstreams = {"up": bright(hides=hides), **({"dark": dark()} if hides else {})}
+    upstreams = servers(hides=hides)
     key = KEY if way in ("key", "role", "unnamed") else None
     async with serving(folder, upstreams, **given) as served:
         await served.gateway.refresh(30)
@@ -240,7 +266,7 @@ async def over_http(folder: Path, era: str, way: str, *, hides: bool, **given: A
 
 @asynccontextmanager
 async def over_stdio(folder: Path, era: str, way: str, *, hides: bool, **given: Any) -> AsyncIterator[tuple[Ask, Any]]:
-    upstreams = {"up": bright(hides=hides), **({"dark": dark()} if hides else {})}
+    upstreams = servers(hides=hides)
     work = folder / "work"
     work.mkdir()
     if way == "folder":
@@ -264,10 +290,55 @@ async def over_stdio(folder: Path, era: str, way: str, *, hides: bool, **given: 
         yield ask, await ask("server/discover", {}) if era == "2026" else await client.introduce(SHOWS_APPS, "raw")
 
 
-OVER = {"http": over_http, "stdio": over_stdio}
+SERVER = """
+import sys
+sys.path.insert(0, {root!r})
+import anyio
+from tests.policy import test_absence
+anyio.run(test_absence.servers(hides={hides})[{name!r}].serve_stdio)
+"""
+
+
+@asynccontextmanager
+async def over_process(
+    folder: Path, era: str, way: str, *, hides: bool, **given: Any
+) -> AsyncIterator[tuple[Ask, Any]]:
+    """A real `pml serve`, of its own or of the machine, in front of real servers."""
+    root, home = str(Path(__file__).parents[2]), folder / "home"
+    started = {
+        name: {"command": sys.executable, "args": ["-c", SERVER.format(root=root, hides=hides, name=name)]}
+        for name in servers(hides=hides)
+    }
+    write_settings(home, {**given, "servers": started, "search": {"ranking": "lexical"}})
+    # From then on, a gateway of this home knows what its servers list.
+    assert run_pml(home, "tools").returncode == 0
+    command = [*SERVE, "--set", "part"] if way == "entry" else serve_alone()
+    spoken = Era.STATELESS if era == "2026" else Era.HANDSHAKE
+    try:
+        async with open_stdio_client(command, spoken, environment(home)) as client:
+
+            async def ask(method: str, params: Mapping[str, Any]) -> Any:
+                try:
+                    return await client.request(method, params)
+                except AnswerError as error:
+                    return str(error)
+
+            for _ in range(100):
+                called = await ask("tools/call", {"name": "up__look", "arguments": {}})
+                if not called.get("isError"):
+                    break
+                await anyio.sleep(0.1)
+            yield ask, await ask("server/discover", {}) if era == "2026" else {}
+    finally:
+        if way == "entry":
+            end_gateway(home)
+
+
+OVER = {"http": over_http, "stdio": over_stdio, "process": over_process}
 WAYS = [
     *(("http", way) for way in ("key", "role", "unnamed", "all", "name")),
     *(("stdio", way) for way in ("entry", "variable", "folder", "all", "name")),
+    *(("process", way) for way in ("entry", "all")),
 ]
 
 
@@ -277,7 +348,7 @@ def cases() -> Iterator[Any]:
         # A client's own allow and deny have no effects.
         spellings = [each for each in SPELLINGS if way != "unnamed" or each != "effects"]
         spelling, era = spellings[at % len(spellings)], ("handshake", "2026")[at % 2]
-        mark = pytest.mark.slow if at % 5 == 0 else pytest.mark.heavy
+        mark = pytest.mark.slow if at in (0, 5) else pytest.mark.heavy
         yield pytest.param(transport, way, spelling, era, marks=mark)
 
 

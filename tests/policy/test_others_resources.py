@@ -1,4 +1,7 @@
-"""What a server has is asked of no other one because a rule hides it, nor through a gateway behind this one."""
+"""Of what a server has, a client that sees the server is given its own answer, and any other client is asked for none.
+
+What is hidden as a whole decides nothing: the answers of other servers would tell that it exists.
+"""
 
 from __future__ import annotations
 
@@ -40,15 +43,26 @@ RULES = [
 ]
 
 
-@pytest.mark.parametrize(("allow", "deny"), RULES)
-@pytest.mark.parametrize("other", [offers("other://x"), offers("file:///tmp/x")])
-def test_nobody_answers_for_another_ones_template(other: Offers, allow: Sequence[str], deny: Sequence[str]) -> None:
+OTHERS = [offers("other://x"), offers("file:///tmp/x"), offers("any://{a}", template="{+any}")]
+
+
+@pytest.mark.parametrize("other", OTHERS)
+def test_nobody_answers_for_a_template_that_the_client_sees(other: Offers) -> None:
     both = {"fs": offers(template="file:///{+path}"), "other": other}
     assert asked(PRIVATE, both)[0] == ("fs", PRIVATE)
-    assert asked(PRIVATE, both, allow, deny) == []
+    assert asked(PRIVATE, both, deny=("fs:file:///srv/private/*",)) == []
 
 
 @pytest.mark.parametrize(("allow", "deny"), RULES)
+@pytest.mark.parametrize("other", OTHERS)
+@pytest.mark.parametrize("fs", [offers(PRIVATE), offers(template="file:///srv/private/{x}")])
+def test_what_is_hidden_decides_nothing(fs: Offers, other: Offers, allow: Sequence[str], deny: Sequence[str]) -> None:
+    assert asked(PRIVATE, {"fs": fs, "other": other})[0] == ("fs", PRIVATE)
+    absent = {"fs": offers(), "other": other} if deny != ("fs:*",) else {"other": other}
+    assert asked(PRIVATE, {"fs": fs, "other": other}, allow, deny) == asked(PRIVATE, absent, allow, deny)
+
+
+@pytest.mark.parametrize(("allow", "deny"), [RULES[0], RULES[2]])
 def test_a_server_that_is_left_alone_is_not_asked_for_anothers(allow: Sequence[str], deny: Sequence[str]) -> None:
     both = {"fs": offers("file:///srv/public/a"), "other": offers("other://x")}
     assert asked(PRIVATE, both) == [("fs", PRIVATE)]

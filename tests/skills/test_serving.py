@@ -185,6 +185,17 @@ async def test_a_poisoned_edit_is_held_back(tmp_path: Path) -> None:
         (root / "mail" / "SKILL.md").write_text(text, encoding="utf-8")
         await until(lambda: served.gateway.trust_gate.held_count > 0)
         listed = await served.result("skills/list")
+        for uri in ("skill://mail/SKILL.md", "SKILL://mail/SKILL.md", "pml://skills/skill://mail/SKILL.md"):
+            refused = (await served.message("resources/read", {"uri": uri}))["error"]
+            assert "is held back" in refused["message"] and "id_rsa" not in str(refused)
+        for ref in ("mail", "skill://mail/SKILL.md"):
+            read = await served.call("read_result", {"ref": ref})
+            assert read["structuredContent"]["error"]["code"] == "HELD_BACK"
+        assert (await served.result("resources/read", {"uri": "skill://refunds/SKILL.md"}))["contents"]
+        (root / "mail" / "SKILL.md").write_text("---\nname: mail\ndescription: Write mail.\n---\n", encoding="utf-8")
+        await until(lambda: served.gateway.trust_gate.held_count == 0)
+        again = await served.result("resources/read", {"uri": "skill://mail/SKILL.md"})
+        assert "Write mail." in again["contents"][0]["text"]
     assert "id_rsa" not in str(listed)
     assert names(listed) == names(before)
 

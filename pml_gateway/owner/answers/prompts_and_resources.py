@@ -8,7 +8,7 @@ import anyio.to_thread
 
 from pml_gateway.catalog.prompts_and_resources import OfferKind
 from pml_gateway.catalog.skills import skill_description, skill_files, skill_name
-from pml_gateway.errors import GatewayError, InvalidInputError
+from pml_gateway.errors import GatewayError, InvalidInputError, ToolHeldBackError
 from pml_gateway.gateway.calling import ask_upstream
 from pml_gateway.gateway.request import CallOptions
 from pml_gateway.meta.skills import skill_file
@@ -102,7 +102,10 @@ async def resource(context: OperationContext, uri: str) -> ReadResource:
     """
     check_uri(uri)
     await context.listed_now()
-    routes = (await context.gateway.wait_for_tools()).view(LOCAL).offers.routes(uri)
+    offers = (await context.gateway.wait_for_tools()).view(LOCAL).offers
+    routes = offers.routes(uri)
+    if not routes and offers.holds_back(uri):
+        raise ToolHeldBackError(uri)
     if not routes:
         raise _unknown(OfferKind.RESOURCE, uri)
     route, params = routes[0], {"uri": routes[0].uri}
