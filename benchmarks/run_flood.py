@@ -4,14 +4,19 @@ python -m benchmarks.run_flood [--connections 32] [--calls 300] [--limit 600]
 
 The flood runs in a process of its own, over so many connections, each of which sends its next call at once. `--limit`
 gives the flooding client `calls_per_minute`, so that nearly all of its calls are refused.
+
+`flood_calls` are the flood's calls for each of the other client: unlike times, they hardly depend on what else the
+machine does.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import struct
 import sys
 import tempfile
+from pathlib import Path
 from typing import Any
 
 import anyio
@@ -52,18 +57,33 @@ async def times(client: Client, calls: int) -> list[float]:
     return series
 
 
-async def flood(url: str, connections: int) -> None:
-    """Call without a pause until this process is ended."""
+async def flood(url: str, connections: int, count: Path) -> None:
+    """Call without a pause until this process is ended, and write down how often."""
+    calls = 0
 
     async def send() -> None:
+        nonlocal calls
         async with open_client(url, Era.STATELESS) as client:
             client.headers["authorization"] = f"Bearer {KEYS['flood']}"
             while True:
                 await client.request("tools/call", CALL)
+                calls += 1
+                note(count, calls)
 
     async with anyio.create_task_group() as tasks:
         for _ in range(connections):
             tasks.start_soon(send)
+
+
+def note(file: Path, calls: int) -> None:
+    """Write down how often the flood has called."""
+    file.write_bytes(struct.pack("q", calls))
+
+
+def counted(file: Path) -> int:
+    """The calls that the flood has made."""
+    content = file.read_bytes()
+    return int(struct.unpack("q", content)[0]) if len(content) == struct.calcsize("q") else 0
 
 
 async def measured(connections: int, calls: int, limit: int | None) -> list[dict[str, Any]]:
@@ -83,28 +103,37 @@ async def measured(connections: int, calls: int, limit: int | None) -> list[dict
                     await anyio.sleep(1)
                 await times(client, WARM_UP_CALLS)
                 alone = await times(client, calls)
-                options = ("--flood", url, "--connections", str(connections))
+                count = Path(folder, "count")
+                note(count, 0)
+                options = ("--flood", url, "--connections", str(connections), "--count", str(count))
                 async with await anyio.open_process(
                     [sys.executable, "-m", "benchmarks.run_flood", *options], stdout=None, stderr=None
                 ) as flooding:
                     try:
+                        for _ in range(READY_SECONDS):
+                            if counted(count):
+                                break
+                            await anyio.sleep(1)
                         await anyio.sleep(WARM_UP_SECONDS)
+                        before = counted(count)
                         beside = await times(client, calls)
+                        flood_calls = (counted(count) - before) / calls
                         assert flooding.returncode is None, "the flood ended"
                     finally:
                         flooding.kill()
     rows: list[dict[str, Any]] = []
-    for name, series in (("alone", alone), ("beside the flood", beside)):
+    for name, series, more in (("alone", alone, 0.0), ("beside the flood", beside, flood_calls)):
         p50, p99 = (percentile(series, at) * 1000 for at in (50, 99))
         ratio = p99 / (percentile(alone, 99) * 1000)
-        rows.append({"limit": limit or "none", "client": name, "p50_ms": p50, "p99_ms": p99, "x_p99": ratio})
+        row = {"limit": limit or "none", "client": name, "p50_ms": p50, "p99_ms": p99, "x_p99": ratio}
+        rows.append({**row, "flood_calls": more})
     return rows
 
 
 async def run(arguments: argparse.Namespace) -> None:
     """Measure, print, save."""
     if arguments.flood:
-        await flood(arguments.flood, arguments.connections)
+        await flood(arguments.flood, arguments.connections, arguments.count)
         return
     rows = []
     for limit in (None, arguments.limit):
@@ -122,6 +151,7 @@ def main() -> None:
     parser.add_argument("--limit", type=int, default=600, help="calls_per_minute of the flooding client")
     parser.add_argument("--save", action="store_true")
     parser.add_argument("--flood", metavar="URL", help=argparse.SUPPRESS)
+    parser.add_argument("--count", type=Path, help=argparse.SUPPRESS)
     anyio.run(run, parser.parse_args())
 
 

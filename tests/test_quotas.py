@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import anyio
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pml_gateway.quotas import Holdings, quota_key_of_address
+from pml_gateway.quotas import Holdings, Turn, Turns, quota_key_of_address
 
 CLIENTS = ("a", "b", "c")
 ADDRESSES = tuple(quota_key_of_address(f"192.0.2.{number}") for number in range(4))
@@ -62,3 +63,50 @@ def test_who_is_alone_holds_everything_and_loses_what_it_used_longest_ago() -> N
 )
 def test_an_address_is_one_share_and_so_is_an_ipv6_network(one: str, other: str, same: bool) -> None:
     assert (quota_key_of_address(one) == quota_key_of_address(other)) is same
+
+
+@pytest.fixture
+async def turns() -> Turns:
+    """The turns of a gateway that two clients have just asked, one after the other."""
+    turns = Turns()
+    assert [await turns.next("one") for _ in range(3)] == [None] * 3
+    other = await turns.next("other")
+    assert other is not None
+    other.end()
+    return turns
+
+
+@pytest.mark.anyio
+async def test_requests_of_a_client_begin_one_after_the_other_while_another_client_asks(turns: Turns) -> None:
+    begun: dict[str, Turn] = {}
+
+    async def ask(client: str, name: str) -> None:
+        turn = await turns.next(client)
+        assert turn is not None
+        begun[name] = turn
+
+    async with anyio.create_task_group() as tasks, anyio.create_task_group() as gone:
+        for number in range(2):
+            tasks.start_soon(ask, "many", f"many {number}")
+        gone.start_soon(ask, "many", "gone")
+        await anyio.wait_all_tasks_blocked()
+        tasks.start_soon(ask, "many", "many 2")
+        tasks.start_soon(ask, "few", "few 0")
+        await anyio.wait_all_tasks_blocked()
+        assert [*begun] == ["many 0", "few 0"]
+        begun["many 0"].end()
+        begun["many 0"].end()
+        await anyio.wait_all_tasks_blocked()
+        assert [*begun] == ["many 0", "few 0", "many 1"]
+        # Who is next goes away, and the turn is that of who comes after it.
+        gone.cancel_scope.cancel()
+        await anyio.wait_all_tasks_blocked()
+        begun["many 1"].end()
+    assert [*begun] == ["many 0", "few 0", "many 1", "many 2"]
+
+
+@pytest.mark.anyio
+async def test_a_turn_that_is_not_ended_keeps_no_other_back_for_long(turns: Turns) -> None:
+    with anyio.fail_after(20):
+        for _ in range(3):
+            assert await turns.next("one") is not None

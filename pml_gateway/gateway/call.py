@@ -258,6 +258,7 @@ class Attempt(ABC):
                 if self.refusal is not None:
                     raise self.refusal.error
                 self._announce()
+                self.context.scope.end_turn()
                 self.result = await self.settle(await self.send())
         return self.result
 

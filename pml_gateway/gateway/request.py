@@ -25,6 +25,7 @@ from pml_gateway.mcp.elicitation import ELICITATION_COMPLETE, LOG, LOG_LEVELS, A
 from pml_gateway.mcp.sdk import connection_of, request_channel
 from pml_gateway.mcp.tasks import TaskRequest
 from pml_gateway.policy.principal import ANONYMOUS, LOCAL, Principal
+from pml_gateway.quotas import Turn
 from pml_gateway.types import ExposureMode, JsonObject
 
 QUERY_META_KEY = "pml-gateway/query"
@@ -45,7 +46,7 @@ class RequestScope:
     trace context `parent` are what HTTP headers say. `is_last` says that whoever asks makes no other request, as a
     command does, and reads nothing that is kept for later. `shows_apps` is True if the client shows user interfaces of
     servers. `memory` is that of the request's session, where it has one. `open_request` is held while the request is
-    worked on.
+    worked on. `turn` is the one in which it begins, where clients take turns.
     """
 
     client: Principal = LOCAL
@@ -61,6 +62,12 @@ class RequestScope:
     open_request: AbstractContextManager[None] = field(default_factory=nullcontext)
     shows_apps: bool = False
     memory: SessionMemory | None = None
+    turn: Turn | None = None
+
+    def end_turn(self) -> None:
+        """Let the next request of the client begin, as this one waits for something else than the processor."""
+        if self.turn is not None:
+            self.turn.end()
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,7 +25,7 @@ from pml_gateway.policy.authentication import Authenticator, ClientChallenge
 from pml_gateway.policy.owner_tokens import OwnerTokens
 from pml_gateway.policy.principal import ANONYMOUS, OWNER, Principal, configured
 from pml_gateway.policy.refusals import metrics_key
-from pml_gateway.quotas import Visitors
+from pml_gateway.quotas import Turns, Visitors
 from pml_gateway.serve.http.keys import ServedKeys
 from pml_gateway.serve.http.resumption import ResumableSessions
 from pml_gateway.serve.limits.connections import RETRY_AFTER_SECONDS, ConnectionLimits
@@ -115,6 +115,7 @@ class HttpApp:
         self._requests: dict[anyio.CancelScope, Principal] = {}
         self._shutting_down = anyio.Event()
         self._sessionless = Visitors()
+        self._turns = Turns()
         self._visitors = runtime.gateway.pool.visitors
         self._visitors.expected = self.keys.authenticator.quota_keys
         runtime.presence.count_clients = lambda: len(self._sessions) + len(self._sessionless)
@@ -236,8 +237,11 @@ class HttpApp:
             if used is not None:
                 self._sessions.begin_use(used)
             try:
+                if scope["method"] == "POST":
+                    request_scope.turn = await self._turns.next(client.quota_key)
                 await self._pass_on(request_scope, session_id is None, scope, receive, send)
             finally:
+                request_scope.end_turn()
                 del self._requests[cancel_scope]
                 if used is not None:
                     self._sessions.end_use(used)
