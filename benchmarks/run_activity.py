@@ -1,10 +1,12 @@
-"""What a record costs a call, and how long a filter takes among many records.
+"""What a decision and a record cost a call, and how long a filter takes among many records.
 
     python -m benchmarks.run_activity [--rows 1000000] [--save]
 
 The cost is that of one access of a gateway with a server in memory: the time on the event loop, and the processor time
-of the thread that masks, measures and writes. The filters are those of `pml activity`, each in a connection of its own;
-the median of several counts. Rows are spread over 30 days, 20 clients, 500 tools of 25 servers.
+of the thread that masks, measures and writes. `decision_us` is the time of rules and limits, here nine rules about
+other tools, one with a condition over the arguments, and four limits. The filters are those of `pml activity`, each in
+a connection of its own; the median of several counts. Rows are spread over 30 days, 20 clients, 500 tools of 25
+servers.
 """
 
 from __future__ import annotations
@@ -37,7 +39,19 @@ DAYS = 30
 BATCH = 20_000
 ROUNDS = 7
 CALLS, AT_ONCE = 20_000, 2_000
+DECISIONS = 2_000
 LISTED = 50
+RULES = [
+    *({"match": {"tool": f"other{number}:*", "effect": "destructive"}, "do": "deny"} for number in range(9)),
+    {"match": {"tool": "up:*", "where": "repository == 'not/this'"}, "do": "deny"},
+]
+LIMITS = {
+    "calls_per_minute": 10**6,
+    "calls_per_day": 10**9,
+    "calls_at_once": 1000,
+    "same_call": {"times": 10**6},
+}
+DECIDED = {"rules": RULES, "limits": LIMITS}
 ARGUMENTS = {"repository": "somebody/project", "title": "The list is empty", "labels": ["bug", "ui"], "body": "x" * 400}
 
 
@@ -126,9 +140,10 @@ def filters(path: Path, last: int) -> dict[str, float]:
 
 
 async def cost(folder: Path, sections: dict[str, Any]) -> dict[str, float]:
-    """Microseconds of one access on the event loop, and of processor time in all."""
+    """Microseconds of one access on the event loop and of processor time in all, and of the decision about it."""
     seen: list[Access] = []
-    async with serving(folder, {"up": ScriptedServer([tool("look")])}, **sections) as served:
+    looking = tool("look", properties={key: {} for key in ARGUMENTS})
+    async with serving(folder, {"up": ScriptedServer([looking])}, **sections) as served:
         events = served.gateway.events
         events.subscribe(Access, seen.append)
         await served.call("up__look", ARGUMENTS)
@@ -142,7 +157,14 @@ async def cost(folder: Path, sections: dict[str, Any]) -> dict[str, float]:
             shared.activity.flush(60)
             shared.audit.flush()
             seen.clear()
-        return {"on_loop_us": on_loop / CALLS * 1e6, "processor_us": (time.process_time() - began) / CALLS * 1e6}
+        record = {"on_loop_us": on_loop / CALLS * 1e6, "processor_us": (time.process_time() - began) / CALLS * 1e6}
+        began = time.process_time()
+        for _ in range(DECISIONS):
+            async with access.attempt.held:
+                for decider in served.gateway.deciders:
+                    assert await decider(access.attempt) is None
+        decision = (time.process_time() - began) / DECISIONS * 1e6
+        return {**record, "decision_us": decision, "together_us": record["processor_us"] + decision}
 
 
 def main() -> None:
@@ -155,6 +177,7 @@ def main() -> None:
         costs = {
             "off": anyio.run(cost, folder / "off", {"activity": {"record": False}}),
             "activity": anyio.run(cost, folder / "activity", {}),
+            "activity, rules, limits": anyio.run(cost, folder / "rules", DECIDED),
             "activity, values": anyio.run(cost, folder / "values", {"activity": {"arguments": "masked"}}),
             "activity and audit": anyio.run(cost, folder / "audit", {"audit": {"path": "a.jsonl"}}),
         }

@@ -121,9 +121,12 @@ class CallLimits:
         is_full = not places.has_one_for(quota_key) and len(places.waiting) >= MAX_WAITING
         if is_full and not places.make_room(quota_key):
             return False
-        has_place = False
-        with anyio.move_on_after(WAIT_SECONDS):
-            has_place = await places.wait(quota_key)
+        has_place = places.has_one_for(quota_key)
+        if has_place:
+            places.take(quota_key)
+        else:
+            with anyio.move_on_after(WAIT_SECONDS):
+                has_place = await places.wait(quota_key)
         if has_place:
             attempt.held.callback(self._give_back, limit, places, quota_key)
         return has_place

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import fnmatch
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -12,7 +12,11 @@ from pml_gateway.catalog.ownership import Ownership
 from pml_gateway.config.settings import RULE_PRESETS, MatchedEffect, RuleSettings
 from pml_gateway.exposure.patterns import ToolGrants, ToolPatterns, compile_grants, compile_patterns
 from pml_gateway.policy.principal import Principal
+from pml_gateway.quotas import keep_latest
 from pml_gateway.types import Effect
+
+MAX_REMEMBERED = 4096
+"""Pairs of a tool and a client of which the rules are remembered, as finding them takes microseconds a rule."""
 
 Action = Literal["allow", "ask", "deny"]
 
@@ -56,9 +60,18 @@ class CallRules:
         self.rules = tuple(_compiled(name, each, ownership) for name, each in named_rules(settings))
         self.may_ask = any(rule.action == "ask" or rule.where is not None for rule in self.rules)
         """True if a call may need an approval; a condition without a value asks as well."""
+        self._about: dict[object, Sequence[CallRule]] = {}
 
-    def about(self, tool: CatalogTool, client: Principal) -> Iterator[CallRule]:
-        """Yield the rules that may decide about calls of a tool by a client; the last of them has no condition."""
+    def about(self, tool: CatalogTool, client: Principal) -> Sequence[CallRule]:
+        """Return the rules that may decide about calls of a tool by a client; the last of them has no condition."""
+        key = (tool, client.roles, client.shown)
+        known = self._about.get(key)
+        if known is None:
+            known = tuple(self._fitting(tool, client))
+            keep_latest(self._about, key, known, MAX_REMEMBERED)
+        return known
+
+    def _fitting(self, tool: CatalogTool, client: Principal) -> Iterator[CallRule]:
         for rule in self.rules:
             if rule.fits(tool, client):
                 yield rule

@@ -118,7 +118,7 @@ async def _replayed(
     gateway: Gateway, rules: CallRules, tool: CatalogTool, client: Principal, call: RecordedAccess
 ) -> tuple[str, str]:
     """Return the decision about a recorded call, and the rule behind it."""
-    first = next(rules.about(tool, client), None)
+    first = next(iter(rules.about(tool, client)), None)
     arguments = call.arguments if call.kept in ("masked", "whole") else None
     if arguments is None and first is not None and first.where is not None:
         return UNKNOWN, first.name
