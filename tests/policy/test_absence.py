@@ -157,8 +157,8 @@ def servers(*, hides: bool) -> dict[str, ScriptedServer]:
     return {"up": bright(hides=hides), "any": anything(), **({"dark": dark()} if hides else {})}
 
 
-def requests() -> Iterator[tuple[str, dict[str, Any]]]:
-    """Every entry point, with every name of what is hidden, and with what is not beside it."""
+def requests(spellings: int | None = None) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Every entry point, with so many names of what is hidden, by default all, and with what is not beside it."""
     for method in ("tools/list", "prompts/list", "resources/list", "resources/templates/list", "skills/list"):
         yield method, {}
     yield "tools/list", {"query": "tell a secret word, glow in the dark"}
@@ -171,8 +171,9 @@ def requests() -> Iterator[tuple[str, dict[str, Any]]]:
     for query in ("tell a secret word", "glow in the dark", "*", "secret*", "up__secret", "dark"):
         yield call("search_tools", query=query)
         yield call("search_tools", query=query, server="dark")
-    for name in HIDDEN:
+    for name in HIDDEN[:spellings]:
         yield call(name)
+        yield "tools/call", {"name": name, "arguments": {}, "task": {}}
         yield call("tool_schema", name=name)
         for caller in ("call_tool", "call_tool_read", "call_tool_write", "call_tool_destructive"):
             yield call(caller, name=name, arguments={})
@@ -183,12 +184,12 @@ def requests() -> Iterator[tuple[str, dict[str, Any]]]:
         yield call("dark", action=name)
         yield call("up", action=name)
         yield "x/run", {"name": name}
-    for name in PROMPT_NAMES:
+    for name in PROMPT_NAMES[:spellings]:
         yield "prompts/get", {"name": name}
         given = {"ref": {"type": "ref/prompt", "name": name}, "argument": {"name": "a", "value": "b"}}
         yield "completion/complete", given
         yield "x/run", {"name": name}
-    for uri in URIS:
+    for uri in URIS[:spellings]:
         yield "resources/read", {"uri": uri}
         yield "resources/subscribe", {"uri": uri}
         given = {"ref": {"type": "ref/resource", "uri": uri}, "argument": {"name": "a", "value": "b"}}
@@ -203,13 +204,16 @@ def requests() -> Iterator[tuple[str, dict[str, Any]]]:
 
 
 Ask = Callable[[str, Mapping[str, Any]], Awaitable[Any]]
-CHANGING = re.compile(r"\b[0-9a-f]{22,32}\b|\br_[a-zA-Z0-9]+|\"(duration_ms|seconds|pid)\\?\": [0-9.]+")
+CHANGING = re.compile(
+    r"\b[0-9a-f]{22,32}\b|\br_[a-zA-Z0-9]+|\btask_[\w-]+|\d{4}-\d\d-\d\dT[\d:.]+Z|"
+    r"\"(duration_ms|seconds|pid)\\?\": [0-9.]+"
+)
 
 
-async def answers(ask: Ask, begins: Any) -> dict[str, str]:
+async def answers(ask: Ask, begins: Any, spellings: int | None = None) -> dict[str, str]:
     """The answer to each request as a text, without what differs from one moment to the next."""
     found = {"begins": json.dumps(begins, sort_keys=True)}
-    for number, (method, params) in enumerate(requests()):
+    for number, (method, params) in enumerate(requests(spellings)):
         with anyio.fail_after(60):
             answer = await ask(method, params)
         found[f"{number} {method} {json.dumps(params)}"] = json.dumps(answer, sort_keys=True)
@@ -358,13 +362,25 @@ async def test_what_a_client_is_not_given_does_not_exist_for_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, transport: str, way: str, spelling: str, era: str
 ) -> None:
     monkeypatch.setenv("ADA", KEY)
+    await compare(tmp_path, transport, way, spelling, era)
+
+
+async def test_one_name_is_no_different_at_any_entry_point(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ADA", KEY)
+    await compare(tmp_path, "stdio", "entry", "include", "2026", spellings=1)
+
+
+async def compare(
+    tmp_path: Path, transport: str, way: str, spelling: str, era: str, spellings: int | None = None
+) -> None:
+    """Ask both gateways."""
     found = []
     for hides in (True, False):
         folder = tmp_path / str(hides)
         folder.mkdir()
         given = sections(way, spelling, hides=hides, style="namespaces" if era == "2026" else "tools")
         async with OVER[transport](folder, era, way, hides=hides, **given) as (ask, begins):
-            found.append(await answers(ask, begins))
+            found.append(await answers(ask, begins, spellings))
     hidden, absent = found
     differing = [f"{asked}\n{hidden[asked]}\n{absent[asked]}" for asked in hidden if hidden[asked] != absent[asked]]
     assert not differing, "\n\n".join(differing[:5])
