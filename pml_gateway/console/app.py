@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import secrets
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import asdict
 from typing import Any
 from urllib.parse import parse_qsl, urlencode
@@ -26,6 +26,7 @@ from pml_gateway.console.change import ChangeRequest, MadeChange
 from pml_gateway.console.changes import CHANGES
 from pml_gateway.console.forms import BACK, HELD, SEEN, FormError, checked_fields, read_form
 from pml_gateway.console.login import LoginPage
+from pml_gateway.console.logins import RunningLogins
 from pml_gateway.console.pages import PAGES
 from pml_gateway.console.recent import RecentFigures
 from pml_gateway.console.request import PageRequest
@@ -61,10 +62,18 @@ class Console:
         source: the gateway.
         access: who may see them.
         hosts: the names under which they may be asked for.
+        logins: runs logins for browsers of this machine; None if browsers may be elsewhere.
     """
 
-    def __init__(self, source: GatewaySource, access: ConsoleAccess, hosts: KnownHosts | None = None) -> None:
+    def __init__(
+        self,
+        source: GatewaySource,
+        access: ConsoleAccess,
+        hosts: KnownHosts | None = None,
+        logins: RunningLogins | None = None,
+    ) -> None:
         self._source = source
+        self._logins = logins
         self._access = access
         self._hosts = hosts or KnownHosts(LOOPBACK_HOSTS)
         self._streams = 0
@@ -92,6 +101,7 @@ class Console:
             "root": access.root,
             "form_token": access.form_token,
             "changes": CHANGES,
+            "logins": logins,
         }
         self._held: TTLCache[str, dict[str, str]] = TTLCache(MAX_MADE, HELD_SECONDS)
         self._made: LRUCache[str, tuple[MadeChange, str]] = LRUCache(MAX_MADE)
@@ -168,7 +178,7 @@ class Console:
         form |= self._held.pop(form.get(HELD, ""), {})
         shown["given"] = change.shown_again(form)
         try:
-            asked = ChangeRequest(self._source, checked_fields(change.fields, form, change.more))
+            asked = self._asked(checked_fields(change.fields, form, change.more))
             plan = await change.plan(asked)
             if plan.asks and not plan.made_already and form.get(SEEN) != plan.digest:
                 held = self._hold({name: form[name] for name in change.secrets & form.keys()})
@@ -191,12 +201,15 @@ class Console:
         self._held[id_] = secret_values
         return id_
 
+    def _asked(self, values: Mapping[str, str]) -> ChangeRequest:
+        return ChangeRequest(self._source, values, self._logins)
+
     async def _undo_digest(self, made: MadeChange) -> str:
         """Return what is agreed to by asking for an undo right after a change, which then needs no question."""
         if made.undo is None:
             return ""
         try:
-            return (await CHANGES[made.undo.change].plan(ChangeRequest(self._source, made.undo.values))).digest
+            return (await CHANGES[made.undo.change].plan(self._asked(made.undo.values))).digest
         except GatewayError:
             return ""
 

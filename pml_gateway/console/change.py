@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 import anyio.to_thread
 
 from pml_gateway.console.forms import FormField
+from pml_gateway.console.logins import RunningLogins
 from pml_gateway.console.source import GatewaySource
 from pml_gateway.secrets.masking import mask_text
 from pml_gateway.setup.change import ConfigurationChange
@@ -22,6 +23,7 @@ class ChangeRequest:
 
     source: GatewaySource
     values: Mapping[str, str]
+    logins: RunningLogins | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,12 +43,14 @@ class MadeChange:
         undo: takes it back.
         shown: text that came of it.
         given: values of the form, for the page to fill it in again.
+        address: where a person goes on.
     """
 
     said: str
     undo: Undo | None = None
     shown: str = ""
     given: Mapping[str, str] = field(default_factory=dict, repr=False)
+    address: str = ""
 
 
 @dataclass(frozen=True, slots=True)

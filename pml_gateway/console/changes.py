@@ -17,6 +17,7 @@ from pml_gateway.console.server_changes import (
     add,
     disable,
     enable,
+    log_in,
     override,
     remove,
     restart,
@@ -62,6 +63,7 @@ CHANGES: Mapping[str, PageChange] = {
     "add": PageChange("Add servers", ADD_FIELDS, add, "servers"),
     "remove": PageChange("Remove", SERVER_OR_TOOL, remove, "servers"),
     "restart": PageChange("Restart", SERVER_OR_TOOL, restart, "servers"),
+    "log_in": PageChange("Log in", SERVER_OR_TOOL, log_in, "servers"),
     "undo": PageChange("Undo", {"backup": FormField()}, _undo, "overview"),
     "approve": PageChange(
         "Approve",

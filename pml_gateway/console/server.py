@@ -7,10 +7,12 @@ import socket
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
+import anyio
 import uvicorn
 
 from pml_gateway.console.access import ConsoleAccess
 from pml_gateway.console.app import Console
+from pml_gateway.console.logins import RunningLogins
 from pml_gateway.console.source import GatewaySource
 from pml_gateway.errors import GatewayError
 
@@ -47,9 +49,13 @@ async def serve_console(source: GatewaySource, port: int, announce: Callable[[st
             ) from None
         listener.listen()
         taken = listener.getsockname()[1]
-        app = Console(source, access).app()
+        logins = RunningLogins()
+        app = Console(source, access, logins=logins).app()
         config = uvicorn.Config(
             app, log_config=None, access_log=False, lifespan="off", timeout_graceful_shutdown=END_SECONDS
         )
         announce(f"http://{HOST}:{taken}{access.new_link()}")
-        await _Server(config).serve(sockets=[listener])
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(logins.run)
+            await _Server(config).serve(sockets=[listener])
+            tasks.cancel_scope.cancel()

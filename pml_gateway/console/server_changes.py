@@ -187,3 +187,21 @@ async def restart(request: ChangeRequest) -> PlannedChange:
     return PlannedChange(
         f"Restart {name}?", make, "Restart", notes=["Calls that it works on now fail; later ones wait for it."]
     )
+
+
+async def log_in(request: ChangeRequest) -> PlannedChange:
+    """Plan to log in to a server with the browser of this machine."""
+    source, logins, name = request.source, request.logins, request.values["name"]
+    if logins is None:
+        raise UsageError(
+            "a login comes back to the machine of the gateway", hint=f"run there: pml upstreams login {name}"
+        )
+
+    async def make() -> MadeChange:
+        settings = (await anyio.to_thread.run_sync(source.load)).settings
+        address = await logins.start(name, settings, source.paths)
+        if not address:
+            return MadeChange(f"Logged in to {name}.")
+        return MadeChange(f"{name} waits for your login, for five minutes:", address=address)
+
+    return PlannedChange(f"Log in to {name}?", make, "Log in", asks=False)
