@@ -12,7 +12,7 @@ import numpy as np
 from pml_gateway.index.embedder import Embedder, Embeddings
 from pml_gateway.index.evidence import Positions
 from pml_gateway.index.vectors import EncodedExamples, Examples, encoded
-from pml_gateway.storage.blobs import BlobTable
+from pml_gateway.storage.tables import BlobTable
 
 MAX_ENTRIES = 50_000
 """Maximum number of tools, enough for the catalogs of several large gateways: about 110 MB of 384-dimensional vectors,

@@ -27,13 +27,13 @@ from pml_gateway.mcp.http import ConnectionFacts
 from pml_gateway.mcp.network import Network
 from pml_gateway.mcp.sdk import TransportStreams, http_streams
 from pml_gateway.mcp.sse import sse_streams
-from pml_gateway.processes import npx_cache
+from pml_gateway.processes import package_faults
 from pml_gateway.processes.child_log import last_words, log_path, log_size
 from pml_gateway.processes.children import Children, open_children
 from pml_gateway.processes.confinement.loader_variables import is_loader_variable
 from pml_gateway.processes.confinement.start import ConfinedClient, confinement, found_command, is_foreign, search_path
+from pml_gateway.processes.package_faults import unknown_package
 from pml_gateway.processes.stdio import open_child
-from pml_gateway.processes.unknown_packages import unknown_package
 from pml_gateway.secrets.env_file import read_env_file
 from pml_gateway.secrets.masking import without_defaults
 from pml_gateway.secrets.references import resolve_in
@@ -172,7 +172,7 @@ async def _open_stdio(
         if run is None:
             raise
         said = last_words(log_file, begun)
-        fault = npx_cache.broken(upstream_id, said, run)
+        fault = package_faults.broken(upstream_id, said, run)
         if fault is None and http.install is not None and not http.install.is_over:
             fault = unknown_package(upstream_id, said, run)
         if fault is None:

@@ -15,8 +15,8 @@ from mcp.client.stdio import StdioServerParameters
 
 from pml_gateway.config.commands.packages import PackageRun
 from pml_gateway.files import take_lock
-from pml_gateway.processes.npx_cache import has_whole
 from pml_gateway.processes.orphan_reaper import KILL_SECONDS, LEAVE_SECONDS, ROLLBACK_SECONDS
+from pml_gateway.processes.package_faults import has_whole
 from pml_gateway.storage import kinds
 from pml_gateway.storage.documents import Document, compact, parsed
 from pml_gateway.storage.places import INSTALLS, warn_unwritable

@@ -1,4 +1,4 @@
-"""Tables: SQLite files that several processes share, each for its owner alone."""
+"""Tables, and blobs by a digest: SQLite files that several processes share, each for its owner alone."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ import errno
 import os
 import sqlite3
 import threading
-from collections.abc import Callable, Iterator, Sequence
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, closing, contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import Any, TypeVar
@@ -14,8 +15,8 @@ from typing import Any, TypeVar
 from pml_gateway.errors import GatewayError
 from pml_gateway.files import OWNER_ONLY, make_private
 from pml_gateway.log import get_logger
-from pml_gateway.storage.kinds import StorageShape, StoredKind
-from pml_gateway.storage.places import free_aside
+from pml_gateway.storage.kinds import VECTORS, StorageShape, StoredKind
+from pml_gateway.storage.places import CACHE, free_aside, warn_unwritable
 
 logger = get_logger(__name__)
 
@@ -34,6 +35,17 @@ _CHANGES = slice(24, 28)
 _MAKING = threading.Lock()
 _TURNS: dict[Path, threading.Lock] = {}
 """Locks by file: whoever reads a signature closes the file, which drops SQLite's locks in other threads (POSIX)."""
+
+LOOKUP_BATCH = 500
+"""Host parameters of one statement; old SQLite builds allow 999."""
+
+_SCHEMA = """
+CREATE TABLE IF NOT EXISTS blobs (
+    space TEXT NOT NULL, digest BLOB NOT NULL, blob BLOB NOT NULL, used INTEGER NOT NULL,
+    PRIMARY KEY (space, digest)
+)
+"""
+"""The table has row ids, so that two vectors of 384 numbers fit on a page; without, each takes over one."""
 
 
 class TablesError(GatewayError):
@@ -228,3 +240,55 @@ def _inode(path: Path) -> int | None:
 def _shrink(connection: Connection) -> None:
     connection.execute("VACUUM")
     connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+
+
+class BlobTable:
+    """Blobs by space and digest in one SQLite file.
+
+    They can be made anew, so an unusable file is done without.
+    """
+
+    def __init__(self, path: Path, max_entries: int) -> None:
+        self._tables, self._max_entries = Tables(VECTORS, path, _SCHEMA), max_entries
+
+    def read(self, space: str, digests: Sequence[bytes]) -> dict[bytes, object]:
+        """Return the stored blobs among these digests."""
+        distinct = list(dict.fromkeys(digests))
+
+        def ask(connection: Connection) -> dict[bytes, object]:
+            found: dict[bytes, object] = {}
+            for start in range(0, len(distinct), LOOKUP_BATCH):
+                batch = distinct[start : start + LOOKUP_BATCH]
+                marks = ",".join("?" * len(batch))
+                found |= connection.execute(
+                    f"SELECT digest, blob FROM blobs WHERE space = ? AND digest IN ({marks})", (space, *batch)
+                )
+            return found
+
+        try:
+            return self._tables.read(ask, {})
+        except TablesError as exc:
+            logger.warning("the cache is not read: %s", exc)
+            return {}
+
+    def write(self, space: str, blobs: Mapping[bytes, bytes]) -> None:
+        """Store blobs; delete the oldest entries if there are too many."""
+        now = time.time_ns()
+        rows = [(space, digest, blob, now) for digest, blob in blobs.items()]
+
+        def update(connection: Connection) -> None:
+            connection.executemany("INSERT OR REPLACE INTO blobs VALUES (?, ?, ?, ?)", rows)
+            self._trim(connection, min(map(len, blobs.values())))
+
+        try:
+            self._tables.change(update)
+        except TablesError as exc:
+            warn_unwritable(CACHE, self._tables.path.parent, exc)
+
+    def _trim(self, connection: Connection, blob_bytes: int) -> None:
+        (pages,), (free,), (page_bytes,) = (
+            connection.execute(f"PRAGMA {name}").fetchone() for name in ("page_count", "freelist_count", "page_size")
+        )
+        if (pages - free) * page_bytes < self._max_entries * blob_bytes:
+            return  # counting reads the whole index, and the file is too small for more than `max_entries`
+        keep_newest(connection, "blobs", "used, digest", self._max_entries)

@@ -1,4 +1,4 @@
-"""The events of requests, as one stream: log lines, spans, metrics and recorded usage subscribe to it."""
+"""The events of requests, as one stream for log lines, spans, metrics and records, and their labels in metrics."""
 
 from __future__ import annotations
 
@@ -25,6 +25,28 @@ PROTOCOL_ERROR = "PROTOCOL_ERROR"
 OUTCOMES = frozenset({OK, TOOL_ERROR, INPUT_REQUIRED, PROTOCOL_ERROR, *(code.value for code in ErrorCode)})
 
 EventT = TypeVar("EventT")
+
+OTHER = "other"
+
+METHODS = frozenset(
+    {
+        "completion/complete",
+        "initialize",
+        "logging/setLevel",
+        "ping",
+        "prompts/get",
+        "prompts/list",
+        "resources/list",
+        "resources/read",
+        "resources/subscribe",
+        "resources/templates/list",
+        "resources/unsubscribe",
+        "server/discover",
+        "subscriptions/listen",
+        "tools/call",
+        "tools/list",
+    }
+)
 
 
 def outcome_of(result: object) -> str:
@@ -131,3 +153,30 @@ class Events:
                 failed = fault if is_required else failed
         if failed is not None:
             raise UnrecordedError from failed
+
+
+def known_method(method: str) -> str:
+    """Return a method of the protocol, or `other`; clients can send any text as a method."""
+    return method if method in METHODS else OTHER
+
+
+def known_outcome(code: str) -> str:
+    """Return one of the published outcomes."""
+    return code if code in OUTCOMES else PROTOCOL_ERROR
+
+
+class BoundedTools:
+    """The tools with labels of their own: the first ones called, up to a limit."""
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._known: set[tuple[str, str]] = set()
+
+    def label(self, upstream: str, tool: str) -> str:
+        """Return the tool's name, or `other` once there are too many."""
+        if not tool or (upstream, tool) in self._known:
+            return tool
+        if len(self._known) >= self._limit:
+            return OTHER
+        self._known.add((upstream, tool))
+        return tool

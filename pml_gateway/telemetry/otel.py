@@ -18,14 +18,16 @@ from pml_gateway.installation import EXTRAS, adding
 from pml_gateway.telemetry.events import (
     INPUT_REQUIRED,
     OK,
+    BoundedTools,
     DefinitionsDecided,
     Events,
     IndexSearched,
     ListsCounted,
     RequestEnded,
     UpstreamAnswered,
+    known_method,
+    known_outcome,
 )
-from pml_gateway.telemetry.labels import BoundedTools, known_method, known_outcome
 from pml_gateway.text import escaped_json
 from pml_gateway.types import JsonObject
 

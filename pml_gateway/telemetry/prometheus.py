@@ -9,14 +9,16 @@ from prometheus_client.registry import Collector
 from pml_gateway.telemetry.events import (
     INPUT_REQUIRED,
     OK,
+    BoundedTools,
     DefinitionsDecided,
     Events,
     IndexSearched,
     ListsCounted,
     RequestEnded,
     UpstreamAnswered,
+    known_method,
+    known_outcome,
 )
-from pml_gateway.telemetry.labels import BoundedTools, known_method, known_outcome
 
 _SECONDS = (0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
 """From the gateway's own overhead of a call to the default timeout."""

@@ -34,7 +34,7 @@ from pml_gateway.mcp.negotiation import MODERN, ClosedAtVersionError, Negotiated
 from pml_gateway.mcp.session import OnNotice
 from pml_gateway.mcp.transport import surroundings
 from pml_gateway.processes.installs import Install
-from pml_gateway.processes.npx_cache import BROKEN_FOLDER
+from pml_gateway.processes.package_faults import BROKEN_FOLDER
 from pml_gateway.signal import Signal, first_of
 from pml_gateway.types import JsonObject
 from pml_gateway.upstreams.breaker import Breaker, BreakerState

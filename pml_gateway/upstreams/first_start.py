@@ -12,7 +12,7 @@ from pml_gateway.config.settings import EffectiveSettings
 from pml_gateway.errors import GatewayError, UpstreamUnavailableError, UpstreamUnusableError
 from pml_gateway.mcp.transport import process_parameters
 from pml_gateway.processes.installs import Install, Installs, Outcome
-from pml_gateway.processes.unknown_packages import UNKNOWN_PACKAGE, shown
+from pml_gateway.processes.package_faults import UNKNOWN_PACKAGE, shown
 from pml_gateway.working_directory import WorkingDirectory
 
 RETRY_SECONDS = 5.0

@@ -11,7 +11,7 @@ import pytest
 from pml_gateway.config.settings import Settings
 from pml_gateway.errors import UpstreamUnavailableError, UpstreamUnusableError
 from pml_gateway.gateway.gateway import Gateway, open_gateway
-from pml_gateway.processes import npx_cache
+from pml_gateway.processes import package_faults
 from pml_gateway.reports.status import gateway_status
 from pml_gateway.upstreams.connector import UpstreamState
 from tests.support.fake_npx import broken_cache, entry, journal, let_finish, let_take_back, runner_in, update
@@ -160,7 +160,7 @@ async def test_a_broken_cache_is_recognised_and_tried_again_once_it_is_mended(
         assert str(folder) in error.message
         assert "pml doctor --fix" in error.hint
         upstream.connector.mark_pending()
-        npx_cache.remove(folder)
+        package_faults.remove(folder)
         assert (await settled(gateway)).connector.last_error is None
 
 

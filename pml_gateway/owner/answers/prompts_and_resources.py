@@ -15,7 +15,7 @@ from pml_gateway.meta.skills import skill_file
 from pml_gateway.owner.context import OperationContext
 from pml_gateway.owner.results import GotPrompt, ListedOffers, ListedSkill, ListedSkills, ReadResource
 from pml_gateway.policy.principal import LOCAL
-from pml_gateway.reports.doctor.skills import skill_faults
+from pml_gateway.reports.doctor.configuration import skill_faults
 from pml_gateway.results.answers import check_uri
 from pml_gateway.secrets.known import without_secrets
 from pml_gateway.text import did_you_mean, nearest

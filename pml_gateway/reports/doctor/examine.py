@@ -12,7 +12,7 @@ import anyio.to_thread
 from pml_gateway.config.findings import Check, Finding, run_checks
 from pml_gateway.config.load import LoadedSettings
 from pml_gateway.errors import ConfigurationError
-from pml_gateway.processes.npx_cache import remove
+from pml_gateway.processes.package_faults import remove
 from pml_gateway.reports.doctor.cases import Examined, MachineCase, StartedCase
 from pml_gateway.reports.doctor.clients import clients, long_names
 from pml_gateway.reports.doctor.configuration import CONFIGURATION_CHECKS, LoadedCase, broken

@@ -12,7 +12,7 @@ from pml_gateway.config.advice import hindrances
 from pml_gateway.config.findings import Area, Finding, Severity
 from pml_gateway.config.servers import UpstreamDefinition
 from pml_gateway.processes.child_log import LogReader, log_path
-from pml_gateway.processes.npx_cache import BROKEN_FOLDER
+from pml_gateway.processes.package_faults import BROKEN_FOLDER
 from pml_gateway.reports.doctor.cases import StartedCase
 from pml_gateway.reports.status import need_of
 from pml_gateway.text import counted
