@@ -69,8 +69,8 @@ def test_every_command_of_the_page_does_what_it_says(tmp_path: Path) -> None:
             if words[:2] == ["approvals", "list"]:
                 called.append(begin_call(home, len(called)))
             answers[line] = pml(*words).stdout
-        assert [process.wait(60) for process in called] == [0, 1]
-        outputs = [process.stdout.read() for process in called if process.stdout is not None]
+        outputs = [process.communicate(timeout=60)[0] for process in called]
+        assert [process.returncode for process in called] == [0, 1]
     assert "files__write_file" in answers["pml approvals list"]
     assert '"path": "0.txt"' in answers[f"pml approvals show {EXAMPLE_ID}"]
     assert answers[f"pml approvals approve {EXAMPLE_ID}"].startswith("approved: ")
