@@ -67,7 +67,8 @@ _TOPICS = re.compile(r'data-live="([a-z ]*)"')
 def console(home: Path, tools: int) -> Iterator[str]:
     """A running console in front of a server with so many tools; yields its link."""
     server = {"command": sys.executable, "args": ["-m", "benchmarks.synthetic", "--tools", str(tools)]}
-    settings = {"servers": {"up": {**server, "cwd": str(REPOSITORY)}}, "gateway": {"tools_exposure": "meta_only"}}
+    # The oldest calls of a full record would be deleted while it is measured.
+    settings = {"servers": {"up": {**server, "cwd": str(REPOSITORY)}}, "activity": {"max_bytes": 2**30}}
     (home / "config.yaml").write_text(json.dumps(settings), encoding="utf-8")
     command = [*PML, "console", "--no-open", "--json"]
     env = environment(home) | {"PML_LOCAL__ATTACH": "true"}
