@@ -46,11 +46,11 @@ class Picture:
 
 SHOWN = (
     Picture("console-overview", "overview", "light"),
-    Picture("console-servers", "servers", "light"),
     Picture("console-list", "lists?mode=hybrid&intent=search+my+notes", "dark"),
-    Picture("console-activity", "activity", "dark"),
+    Picture("console-activity", "activity", "light"),
+    Picture("console-waiting", "waiting", "dark"),
 )
-WIDTH, HEIGHT = 1200, 800
+WIDTH, HEIGHT = 1200, 760
 
 PAGES = (
     "overview",
