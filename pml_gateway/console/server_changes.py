@@ -71,18 +71,21 @@ async def _switch(request: ChangeRequest, *, is_on: bool) -> PlannedChange:
     """Plan to enable or disable a server, or one tool of it as SERVER:TOOL."""
     paths, name = request.source.paths, request.values["name"]
 
-    def planned() -> ConfigurationChange:
+    def planned() -> tuple[ConfigurationChange, list[str]]:
         settings = load_user_settings(paths)
         named = switched_servers(settings, [name], last_manifest(paths, settings))
-        return switching(paths, settings, named, is_on=is_on)
+        unlisted = [each.server for each in named if not each.is_listed]
+        unchecked = [f"No gateway has listed the tools of {each} yet, so the name is not checked." for each in unlisted]
+        return switching(paths, settings, named, is_on=is_on), unchecked
 
-    change = await anyio.to_thread.run_sync(planned)
+    change, unchecked = await anyio.to_thread.run_sync(planned)
     word = "Enable" if is_on else "Disable"
     return await planned_edit(
         change,
         f"{word} {name}?",
         f"{name} is {word.lower()}d.",
         button=word,
+        notes=unchecked,
         already=f"{name} is {word.lower()}d already.",
     )
 
