@@ -49,7 +49,7 @@ def test_every_command_of_the_page_does_what_it_says(tmp_path: Path) -> None:
     [page] = [page for page in PAGES if page.stem == "approvals"]
     assert page_of("approvals").title == "Ask before anything destructive"
     commands = [line for block in code_blocks(page) for line in block.commands]
-    settings = {"servers": {"files": demo_servers(tmp_path / "demo")["files"]}}
+    settings = {"servers": {"files": demo_servers(tmp_path / "demo")["files"]}, "approvals": {"notify": False}}
     with home_of(tmp_path, settings) as home, pytest.MonkeyPatch.context() as patch:
         patch.delenv("PML_LOCAL__ATTACH")
         pml("up")
