@@ -26,7 +26,8 @@ if TYPE_CHECKING:
     from pml_gateway.paths import Paths
     from pml_gateway.types import JsonObject
 
-ANSWER_SECONDS = 5.0
+ANSWER_SECONDS = 15.0
+"""Time limit in seconds for the gateway to answer; it is busy while it loads its search model."""
 
 ResultT = TypeVar("ResultT")
 

@@ -35,8 +35,17 @@ MAX_JSON = 100_000
 MAX_SHOWN = 50_000
 """Characters of a result that are shown."""
 
-MAX_SCHEMA = 60_000
+MAX_SCHEMA = 40_000
 """Characters of a schema that are shown."""
+
+MAX_DESCRIPTION, MAX_ABOUT = 10_000, 600
+"""Characters that are shown of the description of a tool, and of a parameter."""
+
+MAX_CHOICES, MAX_CHOICE = 50, 100
+"""Values of a parameter that are offered, and their characters; more are typed."""
+
+MAX_NAME = 200
+"""Characters of the name of a parameter that are shown."""
 
 CALL_SECONDS = 300.0
 """Time limit in seconds for a call, which has limits of its own."""
@@ -68,23 +77,31 @@ class ArgumentField:
     @property
     def label(self) -> str:
         """Return the name of the parameter."""
-        return ".".join(self.path)
+        return shortened(".".join(self.path), MAX_NAME)
+
+    @property
+    def about(self) -> str:
+        """Return the description of the parameter."""
+        return shortened(self.flag.description, MAX_ABOUT)
 
     @property
     def choices(self) -> tuple[str, ...]:
         """Return the values that there are, as texts; none if there are many."""
         if self.flag.is_switch:
             return ("true", "false")
-        return tuple(each if isinstance(each, str) else json.dumps(each) for each in self.flag.choices)
+        found = tuple(each if isinstance(each, str) else json.dumps(each) for each in self.flag.choices)
+        return found if len(found) <= MAX_CHOICES and all(len(each) <= MAX_CHOICE for each in found) else ()
 
     @property
     def is_long(self) -> bool:
         """Return True if it is written as JSON, or in several lines."""
-        return not self.choices and not self.flag.kinds - {"array", "object", "null"}
+        return not (self.flag.choices or self.choices) and not self.flag.kinds - {"array", "object", "null"}
 
     @property
     def takes(self) -> str:
         """Return its types in a few words."""
+        if self.flag.choices:
+            return f"one of {len(self.flag.choices)} values"
         return " or ".join(sorted(self.flag.kinds)) or "any JSON"
 
 
@@ -110,7 +127,9 @@ def _default(schema: JsonObject, path: tuple[str, ...]) -> str:
     default = found.get("default") if isinstance(found, dict) else None
     if default is None:
         return ""
-    return default if isinstance(default, str) else json.dumps(default, ensure_ascii=False)
+    text = default if isinstance(default, str) else json.dumps(default, ensure_ascii=False)
+    # A server has it anyway, and a shortened one would be another.
+    return text if len(text) <= MAX_ABOUT else ""
 
 
 def given_arguments(schema: JsonObject, values: Mapping[str, str]) -> JsonObject:
@@ -154,7 +173,8 @@ async def tool(request: PageRequest) -> JsonObject:
     return {
         "name": described["name"],
         "described": described,
-        "schema": shortened(schema, MAX_SCHEMA) if len(schema) > MAX_SCHEMA else schema,
+        "description": shortened(described["description"], MAX_DESCRIPTION),
+        "schema": shortened(schema, MAX_SCHEMA),
         "fields": argument_fields(described["inputSchema"]),
         "asks": described["effect"] in ASKED,
         "calls": calls[::-1][:SHOWN_CALLS],

@@ -149,3 +149,20 @@ async def test_rules_decide_about_a_call_of_the_page(tmp_path: Path) -> None:
     async with console(tmp_path, {"mail": mail()}, rules=rules) as browser:
         after = await shown_after(browser, await browser.do("call", {"name": "mail__read_mail", "json": ""}))
     assert "mail__read_mail failed." in after
+
+
+@pytest.mark.anyio
+async def test_the_page_of_a_huge_tool_is_bounded(tmp_path: Path) -> None:
+    huge = {
+        f"p{number}_{'n' * 300}": {
+            "enum": [f"{each}-{'v' * 90}" for each in range(300)],
+            "description": "d" * 5_000,
+            "default": "x" * 5_000,
+        }
+        for number in range(60)
+    }
+    server = ScriptedServer([tool("huge", "D" * 50_000, huge)])
+    async with console(tmp_path, {"up": server}) as browser:
+        page = await browser.page("tool?name=up__huge")
+        assert page.status_code == 200
+        assert len(page.content) < 200_000
