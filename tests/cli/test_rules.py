@@ -65,6 +65,8 @@ def test_rules_are_tried_on_calls_and_replayed_from_a_file(tmp_path: Path) -> No
         assert "0 recorded calls of 30d" in pml("rules", "test", str(edited)).stderr
         edited.write_text(json.dumps({"rules": [{"do": "perhaps"}]}), encoding="utf-8")
         assert "rules: 0.do" in pml("rules", "test", str(edited), code=2).stderr
+        edited.write_text(json.dumps({"rules": [{"match": {"role": "dev"}, "do": "deny"}]}), encoding="utf-8")
+        assert "rules[0].match.role: no role 'dev'" in pml("rules", "test", str(edited), code=2).stderr
         assert "a mapping with `rules:`" in pml("rules", "test", str(home / "config.yaml"), code=2).stderr
 
 

@@ -10,7 +10,9 @@ from pydantic import TypeAdapter, ValidationError
 
 from pml_gateway.activity.accesses import AccessFilter, RecordedAccess, read_accesses
 from pml_gateway.catalog.model import CatalogTool
-from pml_gateway.config.settings import RuleSettings
+from pml_gateway.config.layers import dotted
+from pml_gateway.config.sets import unknown_names
+from pml_gateway.config.settings import RuleSettings, Settings
 from pml_gateway.errors import ToolNotFoundError, UsageError
 from pml_gateway.gateway.call import TOOL_CALL
 from pml_gateway.gateway.gateway import Gateway
@@ -77,12 +79,14 @@ async def replay_rules(context: OperationContext, rules: list[JsonObject] | None
     `rules` are compared with those in force; None compares those in force with none at all.
 
     Raises:
-        UsageError: a rule is malformed.
+        UsageError: a rule is malformed, or names a role that there is not.
     """
     state = await context.gateway.wait_for_tools()
     in_force, catalog = state.call_rules, state.catalog
     none = CallRules((), catalog.ownership)
-    before, after = (none, in_force) if rules is None else (in_force, CallRules(_read(rules), catalog.ownership))
+    before, after = (none, in_force)
+    if rules is not None:
+        before, after = in_force, CallRules(_read(rules, state.settings), catalog.ownership)
     wanted = AccessFilter(context.identity, since=time.time() - seconds)
     recorded = await anyio.to_thread.run_sync(read_accesses, context.paths.activity_file, wanted, MAX_REPLAYED)
     counts: Counter[tuple[str, str, str, str, str]] = Counter()
@@ -106,12 +110,15 @@ async def replay_rules(context: OperationContext, rules: list[JsonObject] | None
     }
 
 
-def _read(rules: list[JsonObject]) -> tuple[RuleSettings, ...]:
+def _read(rules: list[JsonObject], settings: Settings) -> tuple[RuleSettings, ...]:
     try:
-        return TypeAdapter(tuple[RuleSettings, ...]).validate_python(rules)
+        read = TypeAdapter(tuple[RuleSettings, ...]).validate_python(rules)
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False)[0]
         raise UsageError(f"rules: {'.'.join(map(str, first['loc']))}: {first['msg']}") from None
+    for path, message in unknown_names(settings.model_copy(update={"rules": read})):
+        raise UsageError(f"{dotted(path)}: {message}")
+    return read
 
 
 async def _replayed(
