@@ -29,6 +29,7 @@ async def test_a_manifest_answers_before_any_upstream_is_up(tmp_path: Path) -> N
             assert await served.names("/full_proxy") == ["a__one", "b__two"]
         error = (await served.call("b__two"))["structuredContent"]["error"]
         assert (error["code"], error["retryable"]) == ("UPSTREAM_UNAVAILABLE", True)
+        await swapped(served.gateway, lambda: served.gateway.state.catalog.tools[1].stale)
         found = await served.call("search_tools", {"query": "b__two"})
         assert found["structuredContent"]["hits"][0]["unavailable"] is True
 
