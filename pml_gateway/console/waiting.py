@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from html import escape
 from typing import Any
 
 import anyio.to_thread
@@ -109,4 +110,5 @@ def _held(case: Case) -> JsonObject:
 
 
 def _length(value: object) -> int:
-    return len(json.dumps(value))
+    """Return the characters that a value takes in a page."""
+    return len(escape(json.dumps(value, ensure_ascii=False)))

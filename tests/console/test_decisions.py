@@ -69,7 +69,9 @@ async def test_after_a_decision_the_focus_is_on_the_next_one(tmp_path: Path) -> 
         _, second = (fields["id"] for name, fields in forms(page) if name == "deny")
         made = await browser.do("deny", await asked_form(browser, "deny"))
         page = (await browser.client.get(made.headers["location"])).text
-        assert re.findall(r'id="([^"]+)" autofocus', page) == [f"approve-{second}"]
+        # Not on its button: the same key pressed twice must not decide twice.
+        assert re.findall(r'id="([^"]+)" tabindex="-1" autofocus', page) == [f"decision-{second}"]
+        assert page.count("autofocus") == 1
         assert "up__wipe: denied." in page
 
 
