@@ -146,7 +146,7 @@ def set_value(
     file = given or Paths.from_environ().config_file
     change = setting_edit(file, {key: read_setting(key, value)}, load_settings(config_file=given))
     edit = edit_file(file, change, dry_run=dry_run)
-    show_edit(edit, {"setting": key}, f"{key} {value}", (), dry_run=dry_run, as_json=as_json)
+    show_edit(edit, {"setting": key}, "so", (), dry_run=dry_run, as_json=as_json)
 
 
 @config_app.command("validate")

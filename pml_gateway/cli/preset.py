@@ -21,7 +21,14 @@ def write_preset(preset: Preset, config_file: Path | None, *, dry_run: bool, as_
     """
     change = PresetChange(preset, config_file or Paths.from_environ().config_file)
     [edit] = change.edits(dry_run=dry_run)
-    show_edit(edit, {"preset": preset.name}, preset.name, consequences(preset, edit), dry_run=dry_run, as_json=as_json)
+    show_edit(
+        edit,
+        {"preset": preset.name},
+        f"what {preset.name} says",
+        consequences(preset, edit),
+        dry_run=dry_run,
+        as_json=as_json,
+    )
 
 
 def show_edit(
@@ -32,7 +39,7 @@ def show_edit(
     Args:
         edit: the edit.
         name: the changed setting or the preset, for programs.
-        text: the same, for people.
+        text: what the file says if nothing has changed.
         warnings: warnings about it.
         dry_run: nothing was written.
         as_json: print JSON.
@@ -52,7 +59,7 @@ def show_edit(
         return
     print_diff(edit.diff)
     if not edit.has_changed:
-        note(f"{edit.path} already says what {text} says")
+        note(f"{edit.path} already says {text}")
     elif dry_run:
         note(f"nothing was written; without --dry-run {edit.path} is changed as shown")
     else:

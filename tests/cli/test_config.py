@@ -128,6 +128,7 @@ def test_one_setting_is_changed_and_nothing_else(config_file: Path) -> None:
     changed = [line for line in config_file.read_text().splitlines() if line not in USER_FILE.splitlines()]
     assert changed == ["  hybrid: {whitelisted_tools: [git__log], semantic_threshold: 0.5}"]
     assert pml_json("config", "set", "gateway.hybrid.semantic_threshold", "0.5")["changed"] is False
+    assert "already says so" in pml("config", "set", "servers.gh.env.GITHUB_TOKEN", SECRET).stderr
 
 
 @pytest.mark.parametrize(

@@ -71,6 +71,7 @@ def test_the_list_after_a_search_is_explained_where_lists_follow_searches(tmp_pa
     assert set(reasons.values()) == {"fits what the session searched for"}
 
 
+@pytest.mark.slow
 def test_settings_are_tried_before_they_are_written(tmp_path: Path) -> None:
     gateway = {"tools_exposure": "hybrid", "blacklisted_tools": ["calc:evaluate_*"]}
     write_settings(tmp_path, {"servers": CALC, "gateway": gateway, "sets": {"days": {"include": ["calc:date_*"]}}})

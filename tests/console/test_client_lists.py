@@ -64,6 +64,7 @@ async def test_settings_are_tried_then_written_with_their_difference(tmp_path: P
         assert "read_*" in file.read_text()
 
 
+@pytest.mark.slow
 async def test_what_cannot_be_tried_is_said_beside_the_fields(tmp_path: Path) -> None:
     async with console(tmp_path, {"mail": mail()}, gateway=GATEWAY) as browser:
         page = await browser.page("lists?try.gateway.hybrid.semantic_threshold=<b>")

@@ -11,7 +11,9 @@ import pytest
 from pml_gateway.config.findings import Area, Finding, Severity
 from pml_gateway.console.access import ConsoleAccess
 from pml_gateway.console.app import Console
-from tests.console.pages import NothingRuns, Visitor, hidden_fields, visitor
+from tests.console.pages import NothingRuns, Visitor, console, hidden_fields, visitor
+from tests.support.memory import paths_in
+from tests.support.scripted_server import ScriptedServer, tool
 
 pytestmark = pytest.mark.anyio
 
@@ -94,6 +96,7 @@ async def test_a_masked_value_is_not_offered_to_be_written(opened: Visitor) -> N
     assert (unknown.status_code, "<b>" in unknown.text) == (502, False)
 
 
+@pytest.mark.slow
 async def test_a_broken_file_is_said_beside_the_backups_that_replace_it(opened: Visitor, source: NothingRuns) -> None:
     values = {"key": "gateway.intent", "value": "mail"}
     await opened.do("setting", hidden_fields((await opened.do("setting", values)).text))
@@ -113,6 +116,7 @@ async def test_a_preset_is_used_after_its_difference_was_shown(opened: Visitor, 
     assert (await opened.page("settings")).text.count(">used<") == 1
 
 
+@pytest.mark.slow
 async def test_the_stage_is_shown_and_a_step_needs_a_gateway(opened: Visitor, source: NothingRuns) -> None:
     await opened.do("preset", hidden_fields((await opened.do("preset", {"name": "full_proxy"})).text))
     page = (await opened.page("settings")).text
@@ -143,3 +147,25 @@ async def test_what_the_doctor_finds_is_shown_and_fixed(opened: Visitor, source:
     assert not lost.exists()
     gone = await opened.do("repair", {"finding": "0"})
     assert (gone.status_code, "no longer found" in gone.text) == (400, True)
+
+
+@pytest.mark.slow
+async def test_a_step_of_the_migration_is_taken_and_undone(tmp_path: Path) -> None:
+    text = "gateway: {tools_exposure: full_proxy}\n"
+    file = paths_in(tmp_path).config_file
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text(text)
+    server = ScriptedServer([tool("read_mail", "Read an email.")])
+    async with console(tmp_path, {"mail": server}, gateway={"tools_exposure": "full_proxy"}) as browser:
+        page = (await browser.page("settings")).text
+        asked = await browser.do("stage_next", hidden_fields(page, "stage_next"))
+        assert "Move to hybrid_permissive?" in asked.text
+        assert "0 recorded calls replayed" in asked.text
+        assert file.read_text() == text
+        made = await browser.do("stage_next", hidden_fields(asked.text))
+        assert "tools_exposure: hybrid" in file.read_text()
+        after = (await browser.client.get(made.headers["location"])).text
+        assert "Moved to hybrid_permissive." in after
+        assert "Undo the last step" in after
+        undone = await browser.do("stage_back", hidden_fields(after, "stage_back"))
+        assert (undone.status_code, file.read_text()) == (303, text)

@@ -143,6 +143,7 @@ async def test_a_tool_that_may_destroy_something_asks_first(tmp_path: Path) -> N
         assert (await browser.do("call", hidden_fields(other.text))).status_code == 303
 
 
+@pytest.mark.slow
 @pytest.mark.anyio
 async def test_rules_decide_about_a_call_of_the_page(tmp_path: Path) -> None:
     rules = [{"match": {"tool": "mail:read_*"}, "do": "deny"}]
@@ -151,6 +152,7 @@ async def test_rules_decide_about_a_call_of_the_page(tmp_path: Path) -> None:
     assert "mail__read_mail failed." in after
 
 
+@pytest.mark.slow
 @pytest.mark.anyio
 async def test_the_page_of_a_huge_tool_is_bounded(tmp_path: Path) -> None:
     huge = {
