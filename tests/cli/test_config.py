@@ -138,7 +138,7 @@ def test_one_setting_is_changed_and_nothing_else(config_file: Path) -> None:
         ("gateway.hybrid.semantic_threshold", "[1", "should be a number", 78),
         ("gateway.tools_exposure", "hybird", "did you mean hybrid", 78),
         ("gateway.hybird.fallback", "none", "no setting", 2),
-        ("clients.ci.key", SECRET, "a client key is never written into the file", 78),
+        ("clients.ci.key", SECRET, "key is never written into the file", 78),
     ],
 )
 def test_a_setting_that_would_not_load_is_not_written(
