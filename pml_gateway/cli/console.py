@@ -133,7 +133,7 @@ def console(
             webbrowser.open(link)
 
     if (served := command.run(partial(_served_at, command))) is not None:
-        announce(served, "the gateway serves the console on")
+        announce(served, "the gateway goes on serving the console")
         return
     if not command.load().settings.local.attach:
         raise ConfigurationError("local.attach is off, and the console shows the gateway that clients share")

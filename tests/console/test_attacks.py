@@ -18,7 +18,10 @@ from pml_gateway.console.app import Console
 from pml_gateway.console.changes import CHANGES
 from pml_gateway.console.forms import MAX_BODY
 from pml_gateway.console.pages import PAGES
-from tests.console.pages import BASE, NothingRuns, Visitor, visitor
+from pml_gateway.gateway.approvals import MAX_GUESSES, hashed_passphrase
+from tests.console.pages import BASE, NothingRuns, Visitor, console, visitor
+from tests.support.scripted_server import ScriptedServer, tool
+from tests.support.waiting import until
 
 pytestmark = [pytest.mark.anyio, pytest.mark.slow]
 
@@ -96,7 +99,8 @@ async def test_a_form_without_the_token_of_its_console_changes_nothing(tmp_path:
         for more in (b"", b"&Token=" + right.encode(), b"&token[]=" + right.encode()):
             headers = {"Origin": BASE, "Content-Type": FORM}
             path = f"{browser.access.root}/do/{change}?token={right}"
-            assert (await browser.client.post(path, content=body + more, headers=headers)).status_code == 403
+            answer = await browser.client.post(path, content=(body + more).removeprefix(b"&"), headers=headers)
+            assert answer.status_code == 403
 
 
 @pytest.mark.parametrize("change", CHANGES)
@@ -265,3 +269,22 @@ async def test_the_secret_path_reaches_no_other_site_and_no_page_shows_the_cooki
                 answer = await browser.client.get(f"{browser.access.root}/{path}")
                 assert session not in answer.text
                 assert answer.headers["referrer-policy"] in ("no-referrer", "same-origin")
+
+
+async def test_the_passphrase_of_approvals_cannot_be_guessed_by_forms(tmp_path: Path) -> None:
+    rules = [{"match": {"tool": "mail:send"}, "do": "ask"}]
+    approvals = {"hold_seconds": 0, "notify": False, "secret": hashed_passphrase("correct horse battery")}
+    server = ScriptedServer([tool("send")])
+    async with console(tmp_path, {"mail": server}, rules=rules, approvals=approvals) as browser:
+        await until(lambda: browser.served.gateway.approvals.can_be_answered)
+        await browser.served.call("mail__send")
+        [row] = browser.served.gateway.approvals.shown()
+        for number in range(MAX_GUESSES + 1):
+            form = {"id": row["id"], "scope": "tool", "passphrase": f"guess {number}"}
+            fields = {"token": browser.access.form_token} | form
+            path = f"{browser.access.root}/do/approve"
+            answer = await browser.client.post(path, data=fields, headers={"Origin": BASE})
+            assert f"guess {number}" not in answer.text
+        [after] = browser.served.gateway.approvals.shown()
+        assert after["state"] == "denied"
+        assert server.calls == []

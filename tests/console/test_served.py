@@ -8,6 +8,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+import anyio
 import httpx2
 import pytest
 
@@ -104,6 +105,26 @@ async def test_a_stream_ends_with_the_token_that_opened_it(tmp_path: Path) -> No
             store.revoke([made.key_id])
             async for _ in lines:
                 pass
+
+
+async def test_open_pages_end_in_order_with_the_gateway(tmp_path: Path) -> None:
+    token = tokens_in(tmp_path).add().text
+    begun, ended = anyio.Event(), anyio.Event()
+
+    async def follow(base: httpx2.URL) -> None:
+        async with httpx2.AsyncClient(base_url=base, timeout=60) as page:
+            root = (await log_in(page, token)).headers["location"].rstrip("/")
+            async with page.stream("GET", f"{root}/events") as events:
+                async for _ in events.aiter_lines():
+                    begun.set()
+        ended.set()
+
+    async with anyio.create_task_group() as tasks:
+        async with served_console(tmp_path) as (_, browser):
+            tasks.start_soon(follow, browser.base_url)
+            await begun.wait()
+        with anyio.fail_after(60):
+            await ended.wait()
 
 
 async def test_without_the_setting_nothing_is_served_there(tmp_path: Path) -> None:

@@ -44,6 +44,9 @@ APP_PACKAGES = {
 }
 """The reference host and two reference servers of MCP Apps, which one test alone needs."""
 
+AXE_PACKAGES = {"axe-core": "4.14.1"}
+"""Checks of web pages by the rules of WCAG, which one test alone needs."""
+
 TASK_PACKAGES = {"fastmcp": "4.1.4", "fastmcp-tasks": "4.1.4"}
 """FastMCP with its extension for tasks, which needs another version than the one that is tested otherwise."""
 
@@ -131,27 +134,27 @@ def _program(names: Sequence[str], package: str) -> Path:
 def install_client(name: str) -> Path:
     """The command line of a client, installed on its own; raises `InstallationError`."""
     package, version = CLIENT_PACKAGES[name]
-    npm = shutil.which("npm")
-    if npm is None:
-        raise InstallationError("npm is not on PATH")
-    place, pins = home() / name, {package: version}
-    with _alone(home()), _once(place, pins) as is_missing:
-        if is_missing:
-            (place / "package.json").write_text(json.dumps({"private": True, "dependencies": pins}), encoding="utf-8")
-            _run([npm, "install", *_NPM], place)
-    return place / "node_modules" / ".bin" / name
+    return _installed_packages(name, {package: version}) / ".bin" / name
 
 
 def install_apps() -> Path:
     """The folder of `node_modules` with `APP_PACKAGES`; raises `InstallationError`."""
+    return _installed_packages("apps", APP_PACKAGES)
+
+
+def install_axe() -> Path:
+    """The script that looks for what keeps people from using a page; raises `InstallationError`."""
+    return _installed_packages("axe", AXE_PACKAGES) / "axe-core" / "axe.min.js"
+
+
+def _installed_packages(name: str, pins: dict[str, str]) -> Path:
     npm = shutil.which("npm")
     if npm is None:
         raise InstallationError("npm is not on PATH")
-    place = home() / "apps"
-    with _alone(home()), _once(place, APP_PACKAGES) as is_missing:
+    place = home() / name
+    with _alone(home()), _once(place, pins) as is_missing:
         if is_missing:
-            content = json.dumps({"private": True, "dependencies": APP_PACKAGES})
-            (place / "package.json").write_text(content, encoding="utf-8")
+            (place / "package.json").write_text(json.dumps({"private": True, "dependencies": pins}), encoding="utf-8")
             _run([npm, "install", *_NPM], place)
     return place / "node_modules"
 

@@ -174,7 +174,7 @@ class HttpApp:
             return refusal
         for prefix, app in self._owner_apps.items():
             if path == prefix or path.startswith(f"{prefix}/"):
-                await app(exchange.scope, _whole(exchange.receive), exchange.send)
+                await self._pass_to_owner(app, exchange)
                 return None
         if route is None:
             return _not_found(path)
@@ -265,7 +265,7 @@ class HttpApp:
             complete = message["type"] == "http.response.body" and not message.get("more_body")
 
         try:
-            await self._serve(scope, _whole(receive), passing)
+            await self._until_shutdown(self._manager.handle_request, scope, _whole(receive), passing)
             if has_begun and not complete:
                 # A stream of notices, which the shutdown ends.
                 await send({"type": "http.response.body", "body": b"", "more_body": False})
@@ -273,9 +273,23 @@ class HttpApp:
             if request_scope.on_sent is not None:
                 request_scope.on_sent(complete)
 
-    async def _serve(self, scope: Scope, receive: Receive, send: Send) -> None:
+    async def _pass_to_owner(self, app: ASGIApp, exchange: HttpExchange) -> None:
+        """Serve by an application for the owner, whose streams the shutdown ends."""
+        has_begun = complete = False
+
+        async def passing(message: Message) -> None:
+            nonlocal has_begun, complete
+            has_begun, complete = True, message["type"] == "http.response.body" and not message.get("more_body")
+            await exchange.send(message)
+
+        await self._until_shutdown(app, exchange.scope, _whole(exchange.receive), passing)
+        if has_begun and not complete:
+            await exchange.send({"type": "http.response.body", "body": b"", "more_body": False})
+
+    async def _until_shutdown(self, app: ASGIApp, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve a request; what is only read ends when the gateway does."""
         if scope["method"] != "GET":
-            await self._manager.handle_request(scope, receive, send)
+            await app(scope, receive, send)
             return
         async with anyio.create_task_group() as tasks:
 
@@ -284,7 +298,7 @@ class HttpApp:
                 tasks.cancel_scope.cancel()
 
             tasks.start_soon(end_on_shutdown)
-            await self._manager.handle_request(scope, receive, send)
+            await app(scope, receive, send)
             tasks.cancel_scope.cancel()
 
     def _refusal(self, scope: Scope) -> Response | None:
