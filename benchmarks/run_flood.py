@@ -5,8 +5,8 @@ python -m benchmarks.run_flood [--connections 32] [--calls 300] [--limit 600]
 The flood runs in a process of its own, over so many connections, each of which sends its next call at once. `--limit`
 gives the flooding client `calls_per_minute`, so that nearly all of its calls are refused.
 
-`flood_calls` are the flood's calls for each of the other client: unlike times, they hardly depend on what else the
-machine does.
+`flood_calls` are the flood's calls for each of the other client: they depend less than times on what else the machine
+does.
 """
 
 from __future__ import annotations
@@ -77,7 +77,9 @@ async def flood(url: str, connections: int, count: Path) -> None:
 
 def note(file: Path, calls: int) -> None:
     """Write down how often the flood has called."""
-    file.write_bytes(struct.pack("q", calls))
+    # Without cutting it, as another process reads it meanwhile.
+    with file.open("r+b" if file.exists() else "wb") as opened:
+        opened.write(struct.pack("q", calls))
 
 
 def counted(file: Path) -> int:
