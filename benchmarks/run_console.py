@@ -57,7 +57,7 @@ PAGES = (
     "activity?text=tool_47",
     "activity?text=nothing+has+this",
     "activity?show=missed",
-    "access?id=1",
+    "access?id={last}",
     "settings",
 )
 _TOPICS = re.compile(r'data-live="([a-z ]*)"')
@@ -81,10 +81,10 @@ def console(home: Path, tools: int) -> Iterator[str]:
             subprocess.run([*PML, "down"], env=env, capture_output=True, timeout=SECONDS, check=False)
 
 
-def pages(client: httpx2.Client, root: str) -> list[dict[str, Any]]:
-    """The milliseconds and bytes of each page."""
+def pages(client: httpx2.Client, root: str, last: int) -> list[dict[str, Any]]:
+    """The milliseconds and bytes of each page; `last` is the last recorded call."""
     found = []
-    for path in PAGES:
+    for path in (each.format(last=last) for each in PAGES):
         taken = []
         for _ in range(ROUNDS):
             began = time.perf_counter()
@@ -180,7 +180,7 @@ def main() -> None:
         with console(home, given.tools) as link, httpx2.Client(timeout=SECONDS, follow_redirects=True) as client:
             root = str(client.get(link).url)
             cookie = "; ".join(f"{each.name}={each.value}" for each in client.cookies.jar)
-            shown = pages(client, root)
+            shown = pages(client, root, given.rows)
             print(table(shown))
             rows = anyio.run(pairs, home, root, cookie, given.pairs) if given.pairs else []
     measured: dict[str, Any] = {"pages": shown}

@@ -25,7 +25,7 @@ async def overview_of(status: JsonObject, approvals: Sequence[JsonObject], figur
             for each in approvals
             if each["state"] == "pending"
         ],
-        "clients": (status["machine"] or {}).get("clients", []),
+        "clients": [row for row in (status["machine"] or {}).get("clients", []) if not row.get("is_command")],
     }
     try:
         counted = await figures.activity()
@@ -51,7 +51,7 @@ async def overview(request: PageRequest) -> JsonObject:
     """Return the overview, with what a list costs in each mode once that was counted."""
     source, figures = request.source, request.figures
     found = await overview_of(await source.status(), await source.approvals(), figures)
-    counted_for = repr([(row["server"], row["state"], row["tools"]) for row in found["status"]["servers"]])
+    counted_for = repr(sorted({(row["server"], row["tools"]) for row in found["status"]["servers"]}))
     costs = figures.costs(counted_for)
     if costs is None:
         request.later.append(partial(figures.count_costs, source, counted_for))

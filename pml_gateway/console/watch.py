@@ -36,7 +36,7 @@ class ConsoleWatch:
         self, source: GatewaySource, figures: RecentFigures, clock: Callable[[], float] = time.monotonic
     ) -> None:
         self._looks: Mapping[str, Callable[[], Awaitable[object]]] = {
-            "status": source.status,
+            "status": lambda: _shown_of(source),
             "waiting": source.approvals,
             "activity": lambda: anyio.to_thread.run_sync(last_ids, source.activity_file),
             "costs": figures.counted_costs,
@@ -75,6 +75,26 @@ async def _digest(look: Callable[[], Awaitable[object]]) -> bytes:
     except GatewayError as error:
         found = str(error)
     return hashlib.sha256(json.dumps(lasting(found), default=str).encode()).digest()
+
+
+async def _shown_of(source: GatewaySource) -> list[object]:
+    """Return what pages show of a status. Commands are left out: pages ask by them, and would follow themselves."""
+    status = await source.status()
+    machine = status["machine"] or {}
+    clients = [row for row in machine.get("clients", ()) if not row.get("is_command")]
+    return [
+        *(machine.get(name) for name in ("pid", "version", "url", "is_ending", "not_listening", "error")),
+        *([row["name"], row["pid"], row["mode"], row["folder"]] for row in clients),
+        *(
+            [row["server"], row["state"], [each["pid"] for each in row["processes"]]]
+            for row in machine.get("servers", ())
+        ),
+        *status["errors"],
+        *sorted({json.dumps([row[name] for name in _OF_SERVER]) for row in status["servers"]}),
+    ]
+
+
+_OF_SERVER = ("server", "state", "login", "tools", "needs")
 
 
 def lasting(value: Any) -> Any:

@@ -148,7 +148,7 @@ class Machine(ServingProcess):
         self._attaching += 1
         try:
             member = Member(attachment, lines, memory=restored(attachment.state))
-            member.name = f"pml {asked.name}" if asked is not None else ""
+            member.name, member.is_command = (f"pml {asked.name}", True) if asked is not None else ("", False)
             async with self._profiles.entered(member) as entered:
                 if entered is None:
                     lines.tell({"alone": True})

@@ -112,6 +112,7 @@ class Member:
     unanswered: UnansweredRequests = field(default_factory=UnansweredRequests)
     leaving: anyio.Event = field(default_factory=anyio.Event)
     is_held: bool = False
+    is_command: bool = False
     _released: Signal = field(default_factory=Signal)
 
     @property

@@ -111,6 +111,7 @@ def _client(profile: Profile, member: Member) -> JsonObject:
     return {
         "name": member.name,
         "pid": member.attachment.pid,
+        "is_command": member.is_command,
         "folder": str(member.attachment.working_directory.folder),
         "mode": runtime.gateway.state.settings.gateway.tools_exposure.value if runtime is not None else None,
         "calls": member.calls,

@@ -29,7 +29,9 @@ class CountedSource(NothingRuns):
         self.looks.append(len(self.looks))
         if "error" in self.state:
             raise GatewayError(self.state["error"])
-        return self.state | {"age_seconds": len(self.looks)}
+        asks = {"name": "pml tools", "is_command": True}
+        machine = {"pid": 1, "clients": [asks] * (len(self.looks) % 2), "age_seconds": len(self.looks)}
+        return {"machine": machine, "errors": [], "servers": []} | self.state
 
 
 async def test_open_pages_share_one_look(tmp_path: Path) -> None:
@@ -42,7 +44,7 @@ async def test_open_pages_share_one_look(tmp_path: Path) -> None:
     assert len(source.looks) == 5
 
 
-async def test_each_kind_of_change_is_told_apart_and_what_only_grows_older_is_none(tmp_path: Path) -> None:
+async def test_each_kind_of_change_is_told_apart_and_neither_age_nor_a_command_is_one(tmp_path: Path) -> None:
     source, now = CountedSource(tmp_path), [0.0]
     watch = ConsoleWatch(source, RecentFigures(source.activity_file, source.identity), lambda: now[0])
 
@@ -53,7 +55,7 @@ async def test_each_kind_of_change_is_told_apart_and_what_only_grows_older_is_no
         return {topic for topic in after if after[topic] != before[topic]}
 
     assert await changed() == set()
-    source.state["servers"] = ["git"]
+    source.state["servers"] = [{"server": "git", "state": "ready", "login": "", "tools": 1, "needs": None}]
     assert await changed() == {"status"}
     recorded(source.activity_file.parent, use(NINE))
     assert await changed() == {"activity"}
