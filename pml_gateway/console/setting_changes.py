@@ -99,10 +99,12 @@ async def next_stage(request: ChangeRequest) -> PlannedChange:
     async def apply(*, dry_run: bool) -> JsonObject:
         return await migration.apply(plan, loaded, apply_whitelist=False, dry_run=dry_run)
 
-    replayed = counted(plan["calls"], "recorded call")
+    replayed = (
+        f"{counted(plan['calls'], 'recorded call')} replayed: {plan['listed_calls']:,} with their tool listed, "
+        f"{plan['found_calls']:,} with a search that finds it."
+    )
     notes = [
-        f"{replayed} replayed: {plan['listed_calls']:,} find their tool listed, "
-        f"{plan['found_calls']:,} find it by a search.",
+        replayed if plan["calls"] else "No calls are recorded, so nothing speaks against it.",
         f"A list has {counted(plan['tokens_then'], 'token')} instead of {plan['tokens_now']:,}.",
     ]
     return await _step(apply, f"Move to {target}?", f"Moved to {target}.", notes, Undo("stage_back", {}))
