@@ -244,7 +244,7 @@ async def test_a_gateway_that_cannot_be_opened_is_told_and_leaves_nothing(tmp_pa
         await opened.command("keep")
         for _ in range(2):
             async with opened.attached(
-                "a", introduced=False, environ={"PML_STORAGE__RESULTS": "${env:ELSEWHERE}"}
+                "a", introduced=False, environ={"PML_STORAGE__RESULTS": "disk:${env:ELSEWHERE}"}
             ) as client:
                 assert "ELSEWHERE" in (await client.notice("refused"))["refused"]["message"]
             await until(lambda: not opened.profiles.all)
