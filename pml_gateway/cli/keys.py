@@ -73,7 +73,7 @@ def add_key(
     note(f"{what} {made.key_id}, {_end(made.key)}; it is not shown again")
     note(f"{sender} it as: Authorization: Bearer {'TOKEN' if is_owners else 'KEY'}")
     if is_owners:
-        note("whoever has it may approve calls: give it to no client")
+        note("whoever has it may approve calls, and add servers in a console over HTTP: give it to no client")
 
 
 @keys_app.command("list")
