@@ -21,7 +21,7 @@ from tests.support.serving import Serving, serving
 SERVERS = [f"s{number}" for number in range(5)]
 PRINCIPALS = [f"p{number}" for number in range(20)]
 CALLS = int(os.environ.get("PML_CROSSING_CALLS", "2000"))
-"""Ten thousand take a quarter of an hour."""
+"""Ten thousand take two to eight minutes."""
 READ = {"readOnlyHint": True}
 
 
