@@ -31,7 +31,7 @@ when it is computed: gateways that start at different times give the same list."
 
 
 MAX_LOOKED_AT, MAX_RECORDED = 5000, 3
-"""Maximum number of a client's latest calls that are looked at for examples, and of examples of one tool."""
+"""Maximum number of the latest calls or searches that are looked at, and of examples of one tool."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,6 +143,16 @@ def _searches(connection: Connection, wanted: RecordFilter) -> tuple[RecordedSea
         RecordedSearch(at, client, stage, query, tuple(map(_key, json.loads(hits))), bool(missed))
         for at, client, stage, query, hits, missed in rows
     )
+
+
+def read_queries(path: Path, config: str) -> list[str]:
+    """Return what the latest searches of a configuration asked for, oldest first.
+
+    Raises:
+        TablesError: the database cannot be read.
+    """
+    query = "SELECT query FROM searches WHERE config = ? ORDER BY id DESC LIMIT ?"
+    return [text for (text,) in reversed(activity_tables(path).rows(query, (config, MAX_LOOKED_AT)))]
 
 
 def _key(pair: list[str]) -> ToolKey:

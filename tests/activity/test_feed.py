@@ -14,6 +14,7 @@ from pml_gateway.activity.accesses import AccessFilter, RecordedAccess, read_gap
 from pml_gateway.activity.database import activity_tables
 from pml_gateway.activity.feed import FeedPart, FeedPlace, GivenList, SearchEntry, read_feed
 from pml_gateway.activity.figures import DAY, read_figures, read_hours, read_server_figures
+from pml_gateway.activity.history import read_queries
 from pml_gateway.activity.recorder import AccessRow, ListRow, Recorder, Row, SearchRow
 
 EVERYTHING = AccessFilter("test")
@@ -186,3 +187,10 @@ def test_a_file_that_was_set_aside_is_named_among_the_gaps_until_it_is_deleted(t
     aside.unlink()
     assert read_gaps(path) == []
     assert activity_tables(path).exist() is False
+
+
+def test_the_latest_searches_are_read_without_any_calls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = recorded(tmp_path, use(NINE), *(search(NINE + each, f"words {each}", each) for each in range(4)))
+    monkeypatch.setattr("pml_gateway.activity.history.MAX_LOOKED_AT", 3)
+    assert read_queries(path, "test") == ["words 1", "words 2", "words 3"]
+    assert read_queries(path, "another") == []

@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextlib import suppress
 from typing import Never
 
-from pml_gateway.activity.history import RecordFilter, read_history
+from pml_gateway.activity.history import read_queries
 from pml_gateway.errors import GatewayError
 from pml_gateway.owner.context import OperationContext
 from pml_gateway.reports.token_costs import CatalogCosts, TokenReport, catalog_costs, token_report
@@ -42,8 +42,7 @@ async def preset_costs(context: OperationContext, intent: str | None) -> Catalog
 
 
 def _searches(context: OperationContext) -> list[str]:
-    """Return the recorded searches of this configuration, oldest first; none if the records cannot be read."""
+    """Return the latest recorded searches of this configuration; none if the records cannot be read."""
     with suppress(GatewayError):
-        history = read_history(context.paths.activity_file, RecordFilter(context.identity))
-        return [each.query for each in history.searches]
+        return read_queries(context.paths.activity_file, context.identity)
     return []
