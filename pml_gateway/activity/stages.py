@@ -6,14 +6,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import cache
+from pathlib import Path
 from typing import Any
 
-from pml_gateway.activity.history import History
-from pml_gateway.activity.statistics import statistics, success_rate
+from pml_gateway.activity.database import activity_tables
+from pml_gateway.activity.history import INSIDE
 from pml_gateway.config.presets import load_preset
 from pml_gateway.config.problems import client_entry
 from pml_gateway.config.settings import GatewaySection, Settings
 from pml_gateway.errors import ConfigurationError, GatewayError
+from pml_gateway.storage.tables import Connection
 from pml_gateway.text import counted
 from pml_gateway.types import MODES, ExposureMode
 
@@ -163,21 +165,35 @@ class StageProgress:
         return self.missed / self.searches if self.searches else 0.0
 
 
-def standing(history: History, since: float | None, now: float) -> StageProgress:
-    """Return the standing of the stage that began at `since`; without a beginning, of everything recorded."""
-    times = [*(call.at for call in history.calls), *(search.at for search in history.searches)]
-    began = since if since is not None else min(times, default=now)
-    calls = tuple(call for call in history.calls if call.at >= began)
-    searches = tuple(search for search in history.searches if search.at >= began)
-    figures = statistics(History(calls, searches), {}, now=now, days=0)
-    return StageProgress(
-        calls=figures["calls"],
-        days=max(now - began, 0.0) / 86400,
-        through_search=figures["calls_led_by_search"],
-        searches=len(searches),
-        missed=sum(search.missed for search in searches),
-        success=figures["success_rate"],
-        success_before=success_rate([call for call in history.calls if call.at < began]),
+def read_progress(path: Path, config: str, client: str | None, since: float | None, now: float) -> StageProgress:
+    """Return the progress of the stage that began at `since`; without a beginning, of everything recorded.
+
+    Raises:
+        TablesError: the database cannot be read.
+    """
+    of_client, named = ("", ()) if client is None else (" AND {0}.client = ?", (client,))
+    calls = f"FROM accesses WHERE config = ? AND counts AND how != ?{of_client.format('accesses')}"
+    searches = f"FROM searches WHERE config = ?{of_client.format('searches')}"
+    of_calls, of_searches = (config, INSIDE, *named), (config, *named)
+
+    def ask(connection: Connection) -> StageProgress:
+        def one(query: str, *values: object) -> tuple[Any, ...]:
+            row: tuple[Any, ...] = connection.execute(query, values).fetchone()
+            return row
+
+        firsts = (one(f"SELECT min(at) {calls}", *of_calls)[0], one(f"SELECT min(at) {searches}", *of_searches)[0])
+        began = since if since is not None else min((at for at in firsts if at is not None), default=now)
+        succeeded = "avg(code = 'OK')"
+        led = "total(search IN (SELECT key FROM searches))"
+        count, success, through = one(f"SELECT count(*), {succeeded}, {led} {calls} AND at >= ?", *of_calls, began)
+        [before] = one(f"SELECT {succeeded} {calls} AND at < ?", *of_calls, began)
+        missed = "total(NOT EXISTS (SELECT 1 FROM accesses WHERE search = searches.key))"
+        made, misses = one(f"SELECT count(*), {missed} {searches} AND at >= ?", *of_searches, began)
+        days = max(now - began, 0.0) / 86400
+        return StageProgress(count, days, int(through), made, int(misses), success, before)
+
+    return activity_tables(path).read(
+        ask, StageProgress(0, max(now - (since or now), 0.0) / 86400, 0, 0, 0, None, None)
     )
 
 

@@ -6,9 +6,8 @@ import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from pml_gateway.activity.history import RecordFilter, read_history
 from pml_gateway.activity.migration import Journal, refuse_overruled
-from pml_gateway.activity.stages import Stage, next_of, reasons_to_wait, stage_in, standing, values_of, with_values
+from pml_gateway.activity.stages import Stage, next_of, read_progress, reasons_to_wait, stage_in, values_of, with_values
 from pml_gateway.config.edits.edit import edit_file, set_values
 from pml_gateway.config.load import LoadedSettings
 from pml_gateway.config.settings import Settings
@@ -41,8 +40,7 @@ class Migration:
         stage = stage_in(settings, self.client)
         step = self.journal.last(self.client)
         since = step.at if step is not None and stage is not None and step.stage == stage.value else None
-        history = read_history(self.paths.activity_file, RecordFilter(self.identity, client=self.client))
-        found = standing(history, since, time.time())
+        found = read_progress(self.paths.activity_file, self.identity, self.client, since, time.time())
         following = stage.next if stage is not None else None
         own = [] if self.client else [name for name, entry in settings.clients.items() if entry.mode is not None]
         return {

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
 from pml_gateway.activity.history import History, RecordedCall, RecordedLists, RecordedSearch
-from pml_gateway.activity.stages import StageProgress, reasons_to_wait, standing
+from pml_gateway.activity.recorder import AccessRow, SearchRow
+from pml_gateway.activity.stages import StageProgress, read_progress, reasons_to_wait
 from pml_gateway.activity.statistics import sparkline, statistics
+from tests.activity.test_feed import recorded, use
+from tests.activity.test_feed import search as search_row
 
 DAY = 86400.0
 NOW = 1_000 * DAY + DAY / 2
@@ -52,20 +56,26 @@ def test_a_sparkline_shows_the_most_as_the_highest_bar() -> None:
     assert sparkline([]) == ""
 
 
-def test_a_stage_is_judged_from_its_beginning_against_what_was_before() -> None:
-    history = History(
-        (call(5), call(4, code="TIMEOUT"), call(1, query="x"), call(0)),
-        (search(5, missed=True), search(1, missed=False)),
-    )
-    found = standing(history, NOW - 2 * DAY, NOW)
+def used(days_ago: float, code: str = "OK", key: int | None = None) -> AccessRow:
+    return use(NOW - days_ago * DAY, code=code, search=key, client="local")
+
+
+def asked(days_ago: float, key: int) -> SearchRow:
+    return replace(search_row(NOW - days_ago * DAY, "words", key), client="local")
+
+
+def test_a_stage_is_judged_from_its_beginning_against_what_was_before(tmp_path: Path) -> None:
+    path = recorded(tmp_path, used(5), used(4, "TIMEOUT"), used(1, key=1), used(0), asked(5, 7), asked(1, 1))
+    found = read_progress(path, "test", None, NOW - 2 * DAY, NOW)
     assert found == StageProgress(2, 2.0, 1, 1, 0, 1.0, 0.5)
+    assert read_progress(path, "test", "local", NOW - 2 * DAY, NOW) == found
+    assert read_progress(path, "test", "another", None, NOW) == StageProgress(0, 0.0, 0, 0, 0, None, None)
+    assert read_progress(tmp_path / "none", "test", None, None, NOW) == StageProgress(0, 0.0, 0, 0, 0, None, None)
 
 
-def test_the_search_that_led_to_the_first_recorded_call_counts_as_in_the_statistics() -> None:
-    history = History((call(1, query="x"), call(0)), (search(2, missed=False),))
-    assert standing(history, None, NOW) == StageProgress(2, 2.0, 1, 1, 0, 1.0, None)
-    figures = statistics(history, {}, now=NOW, days=3)
-    assert (figures["calls"], figures["searches"], figures["calls_led_by_search"]) == (2, 1, 1)
+def test_the_search_that_led_to_the_first_recorded_call_counts(tmp_path: Path) -> None:
+    path = recorded(tmp_path, used(1, key=1), used(0), asked(2, 1))
+    assert read_progress(path, "test", None, None, NOW) == StageProgress(2, 2.0, 1, 1, 0, 1.0, None)
 
 
 @pytest.mark.parametrize(
