@@ -181,16 +181,22 @@ def read_progress(path: Path, config: str, client: str | None, since: float | No
             row: tuple[Any, ...] = connection.execute(query, values).fetchone()
             return row
 
-        firsts = (one(f"SELECT min(at) {calls}", *of_calls)[0], one(f"SELECT min(at) {searches}", *of_searches)[0])
-        began = since if since is not None else min((at for at in firsts if at is not None), default=now)
-        succeeded = "avg(code = 'OK')"
-        led = "total(search IN (SELECT key FROM searches))"
-        count, success, through = one(f"SELECT count(*), {succeeded}, {led} {calls} AND at >= ?", *of_calls, began)
-        [before] = one(f"SELECT {succeeded} {calls} AND at < ?", *of_calls, began)
+        firsts = [
+            connection.execute(f"SELECT at {rows} ORDER BY at LIMIT 1", values).fetchone()
+            for rows, values in ((calls, of_calls), (searches, of_searches))
+        ]
+        began = since if since is not None else min((first[0] for first in firsts if first is not None), default=now)
+        # One pass over all rows: by an index, each would be read by itself.
+        count, success, before, through = one(
+            "SELECT total(at >= ?1), avg(iif(at >= ?1, code = 'OK', NULL)), avg(iif(at < ?1, code = 'OK', NULL)),"
+            f" total(at >= ?1 AND search IN (SELECT key FROM searches)) {calls}",
+            began,
+            *of_calls,
+        )
         missed = "total(NOT EXISTS (SELECT 1 FROM accesses WHERE search = searches.key))"
         made, misses = one(f"SELECT count(*), {missed} {searches} AND at >= ?", *of_searches, began)
         days = max(now - began, 0.0) / 86400
-        return StageProgress(count, days, int(through), made, int(misses), success, before)
+        return StageProgress(int(count), days, int(through), made, int(misses), success, before)
 
     return activity_tables(path).read(
         ask, StageProgress(0, max(now - (since or now), 0.0) / 86400, 0, 0, 0, None, None)
