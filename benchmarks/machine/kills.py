@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import os
 import random
 import signal
 import time
+from collections import Counter
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -16,6 +18,7 @@ from benchmarks.chaos.load import RESULT
 from benchmarks.machine.residents import SHARED, Errand, errands
 from benchmarks.machine.stand import Stand
 from benchmarks.machine.storm import AT_ONCE, Visit
+from pml_gateway.local.status import OTHERS, REMOTE
 
 LOAD = ("act", "look", "fill", "ask", "report", "wait", "cancelled")
 """Without what a server remembers of a session, which ends with it."""
@@ -111,12 +114,25 @@ async def _until_usable(visit: Visit, number: int, kills: Kills) -> None:
 
 
 async def _sessions_left(stand: Stand, clients: int) -> dict[str, int]:
-    """Servers with more processes than clients that are still there could need, after a time to end."""
+    """Count server processes of clients that are gone, or more than all could need, after a time to end."""
+    # One that is shared by those who may, and one for each call that a client makes at once and that may ask it.
+    most = clients * (1 + AT_ONCE)
     deadline = time.monotonic() + SETTLE_SECONDS
     while True:
-        found = stand.server_processes()
-        # At most one that is shared by those who may, and one of its own, for each client.
-        more = {key: count for key, count in found.items() if count > 2 * clients}
-        if not more or time.monotonic() > deadline:
-            return more
-        await anyio.sleep(0.2)
+        found = {key: count for key, count in stand.server_processes().items() if count > most}
+        found |= await _of_nobody(stand)
+        if not found or time.monotonic() > deadline:
+            return found
+        await anyio.sleep(POLL_SECONDS)
+
+
+async def _of_nobody(stand: Stand) -> dict[str, int]:
+    """Count the server processes that the gateway still keeps for single clients which it no longer has."""
+    told = json.loads((await stand.pml("status", "--json")).stdout)
+    # None of the clients is a remote one: their processes are not named by client.
+    return Counter(
+        server["server"]
+        for server in told["machine"]["servers"]
+        for process in server["processes"]
+        if process["for"] == REMOTE and process["why"] != OTHERS
+    )

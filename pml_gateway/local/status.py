@@ -25,6 +25,9 @@ COMMANDS = "commands such as pml call"
 OTHERS = "other variables or PATH"
 """The reason shown for a separate process that was started with other variables or another PATH."""
 
+REMOTE = "clients over HTTP"
+"""The clients shown for a process that serves none by name."""
+
 
 def client_rows(profiles: Iterable[Profile]) -> list[JsonObject]:
     """Return a row for each attached client, in order of arrival; times in seconds."""
@@ -176,5 +179,5 @@ def _reason(running: Running, clients: Sequence[Member], *, is_split: bool) -> t
 def _named(clients: Sequence[Member]) -> str:
     """Return the names of a process's clients; those over HTTP are not known by name."""
     if not clients:
-        return "clients over HTTP"
+        return REMOTE
     return f"client {some_of([each.shown for each in clients])}"
