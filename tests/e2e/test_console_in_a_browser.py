@@ -41,7 +41,9 @@ PAGES = (
 def test_every_page_fits_says_no_error_and_asks_no_other_host(
     tmp_path: Path, scheme: str, width: int, scripts: bool
 ) -> None:
-    write_settings(tmp_path, SETTINGS)
+    calc = SETTINGS["servers"]["calc"]
+    long = {"command": calc["command"], "args": [*calc["args"], "/a/long/path" * 8]}
+    write_settings(tmp_path, {"servers": {"calc": long}})
     errors: list[str] = []
     hosts: set[str] = set()
     with console(tmp_path) as (_, link), playwright.sync_playwright() as engines:
