@@ -3,11 +3,12 @@ from __future__ import annotations
 import re
 from html.parser import HTMLParser
 from pathlib import Path
+from typing import Any
 from urllib.parse import quote
 
 import pytest
 
-from tests.console.pages import Browser, console
+from tests.console.pages import Browser, NothingRuns, console, opened_by
 from tests.support.scripted_server import ScriptedServer, tool
 from tests.support.waiting import eventually
 
@@ -219,3 +220,20 @@ async def test_a_call_that_waits_is_shown_with_its_arguments_until_it_is_answere
         [asked] = (await browser.page("waiting.json")).json()["rows"]["rows"]
     assert asked["calls"][0]["arguments"] == {"id": MARKUP}
     assert "img" not in [name for name, _ in Rows(page.text).elements]
+
+
+class _Listening(NothingRuns):
+    """A gateway of which only its clients are known."""
+
+    async def status(self) -> dict[str, Any]:
+        """Return that two clients come over HTTP."""
+        machine = {"age_seconds": 3.0, "clients": [], "http_clients": 2, "servers": []}
+        return {"machine": machine, "gateways": [], "errors": [], "servers": []}
+
+
+async def test_the_overview_counts_clients_over_http(tmp_path: Path) -> None:
+    async with opened_by(_Listening(tmp_path)) as visitor:
+        page = (await visitor.page("overview")).text
+    assert "with 2 clients" in page
+    assert "2 clients over HTTP" in page
+    assert "No client is connected" not in page
