@@ -144,15 +144,15 @@ MIN_PASSPHRASE = 12
 
 
 def _answer(ids: list[str], answer: Literal["approve", "deny"], scope: ApprovedCalls, command: Command) -> None:
-    passphrase = ""
+    from pml_gateway.owner.approvals import answered_approval, goes_on
+
+    passphrase, asked_before = "", {}
     if answer == "approve":
-        waiting = [command.run(lambda id_=id_: found(command, id_)) for id_ in ids]  # type: ignore[misc]
-        if any(row["needs_passphrase"] for row in waiting):
+        asked_before = {id_: command.run(lambda id_=id_: found(command, id_)) for id_ in ids}  # type: ignore[misc]
+        if any(row["needs_passphrase"] for row in asked_before.values()):
             passphrase = typer.prompt("Passphrase of approvals.secret", hide_input=True, err=True)
 
     async def tell() -> list[dict[str, Any]]:
-        from pml_gateway.owner.approvals import answered_approval
-
         return [await answered_approval(command.paths, id_, answer, scope.value, passphrase) for id_ in ids]
 
     answered = command.run(tell)
@@ -161,7 +161,8 @@ def _answer(ids: list[str], answer: Literal["approve", "deny"], scope: ApprovedC
         return
     for row in answered:
         tools = ", ".join(dict.fromkeys(call["tool"] for call in row["calls"]))
-        say(f"{row['state']}: {row['id']} ({escaped(tools)})")
+        then = goes_on(asked_before[row["id"]], answer) if answer == "approve" else ""
+        say(f"{row['state']}: {row['id']} ({escaped(tools)}).{then}")
 
 
 async def asked(command: Command) -> list[dict[str, Any]]:

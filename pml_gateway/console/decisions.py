@@ -10,7 +10,7 @@ import anyio.to_thread
 from pml_gateway.console.change import ChangeRequest, MadeChange, PlannedChange, Undo
 from pml_gateway.console.waiting import known_cases
 from pml_gateway.gateway.approvals import ApprovalScope, ApprovalState
-from pml_gateway.owner.approvals import ApprovalAnswer, answered_approval, found_approval
+from pml_gateway.owner.approvals import ApprovalAnswer, answered_approval, found_approval, goes_on
 from pml_gateway.trust.pins import PinsFile
 from pml_gateway.trust.review import Outcome, State, decide, meant, selected
 
@@ -35,7 +35,7 @@ async def _answer(request: ChangeRequest, answer: ApprovalAnswer) -> PlannedChan
     async def make() -> MadeChange:
         row = await answered_approval(source.paths, id_, answer, scope, values.get("passphrase", ""))
         undo = Undo("deny", {"id": id_}) if answer == "approve" else None
-        return MadeChange(f"{tools}: {row['state']}{_SCOPES[scope] if undo else ''}.", undo)
+        return MadeChange(f"{tools}: {row['state']}{_SCOPES[scope] if undo else ''}.{goes_on(found, answer)}", undo)
 
     question = f"{answer.capitalize()} {tools}, asked by {found['client']}?"
     if answer == "deny":

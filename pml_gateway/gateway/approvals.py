@@ -147,6 +147,8 @@ class ApprovalRequest:
     scope: ApprovalScope = ApprovalScope.CALL
     uses: int = 0
     guesses: int = 0
+    waiting: int = 0
+    """Calls that are held until it is answered; further ones have to be sent again."""
     left: Counter[str] = field(default_factory=Counter)
     answered: anyio.Event = field(default_factory=anyio.Event)
 
@@ -177,6 +179,7 @@ class ApprovalRequest:
             "uses": self.uses,
             "asked_at": self.asked_at,
             "seconds_left": max(round(self.expires_at - now), 0),
+            "is_held": self.waiting > 0,
             "needs_passphrase": self.settings.secret is not None,
             "calls": [
                 {"tool": each.tool, "rule": each.rule, **({"arguments": each.arguments} if whole else {})}
@@ -288,13 +291,17 @@ class Approvals:
         """Wait for the answer for so many seconds, and tell the client meanwhile that its call waits."""
         end = self._clock() + seconds
         turns = 0
-        while not request.answered.is_set() and (left := end - self._clock()) > 0:
-            if on_progress is not None:
-                # Less than what a server counts: progress must not go back.
-                turns += 1
-                await on_progress(turns / 1e6, None, f"waiting for the owner's approval {request.id}")
-            with anyio.move_on_after(min(left, PROGRESS_SECONDS)):
-                await request.answered.wait()
+        request.waiting += 1
+        try:
+            while not request.answered.is_set() and (left := end - self._clock()) > 0:
+                if on_progress is not None:
+                    # Less than what a server counts: progress must not go back.
+                    turns += 1
+                    await on_progress(turns / 1e6, None, f"waiting for the owner's approval {request.id}")
+                with anyio.move_on_after(min(left, PROGRESS_SECONDS)):
+                    await request.answered.wait()
+        finally:
+            request.waiting -= 1
 
     async def answer(self, id_: str, *, is_approved: bool, scope: ApprovalScope, passphrase: str = "") -> None:
         """Approve or deny what was asked; what was answered can be answered anew, as long as it lasts.

@@ -41,6 +41,13 @@ async def answered_approval(
     return await _found(paths, id_, {"id": id_, "answer": answer, "scope": scope, "passphrase": passphrase})
 
 
+def goes_on(asked: dict[str, Any], answer: ApprovalAnswer) -> str:
+    """Return a sentence on what follows an approval, as it was before the answer; a denial needs none."""
+    if answer == "deny":
+        return ""
+    return " The call goes on." if asked["is_held"] else " Its client has to send the call again."
+
+
 async def _found(paths: Paths, id_: str, answer: dict[str, Any] | None) -> dict[str, Any]:
     operation = APPROVAL if answer is None else ANSWER_APPROVAL
     answers = await ask_gateways(paths, operation, ANSWER_SECONDS, answer or {"id": id_})

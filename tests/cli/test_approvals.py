@@ -73,7 +73,9 @@ def test_every_command_of_the_page_does_what_it_says(tmp_path: Path) -> None:
         assert [process.returncode for process in called] == [0, 1]
     assert "files__write_file" in answers["pml approvals list"]
     assert '"path": "0.txt"' in answers[f"pml approvals show {EXAMPLE_ID}"]
-    assert answers[f"pml approvals approve {EXAMPLE_ID}"].startswith("approved: ")
+    approved = answers[f"pml approvals approve {EXAMPLE_ID}"]
+    assert approved.startswith("approved: ")
+    assert approved.endswith("The call goes on.\n")
     assert "denied this call" in " ".join(outputs[1].split())
     assert [file.name for file in (tmp_path / "demo").rglob("*.txt") if file.name in ("0.txt", "1.txt")] == ["0.txt"]
 
@@ -100,6 +102,8 @@ async def test_watching_shows_each_call_that_waits_once_and_nothing_that_a_termi
         text = await watched()
         rows = [json.loads(line) for line in (await watched("--json")).splitlines()]
         ids = await asked.waiting()
+        approved = await anyio.to_thread.run_sync(lambda: run_pml(tmp_path, "approvals", "approve", ids[0]))
+    assert "Its client has to send the call again." in " ".join(approved.stdout.split())
     assert [row["id"] for row in rows] == ids
     assert [text.count(f"{id_}: pending, asked by") for id_ in ids] == [1, 1]
     assert r'"repo": "mi\u001b[2J\u202ene"' in text
