@@ -141,7 +141,7 @@ class ListChange(TypedDict):
 class ExplainedTools(TypedDict):
     """List that a client gets, with its tokens, explained for every tool.
 
-    `change` is None if nothing is tried. `deciding` are the settings by dotted key that decide, `clients` and `sets`
+    `other_tools` counts the tools that the gateway adds, meta-tools above all. `change` is None if nothing is tried. `deciding` are the settings by dotted key that decide, `clients` and `sets`
     the names of those that there are.
     """
 
@@ -151,6 +151,7 @@ class ExplainedTools(TypedDict):
     client: str
     direct_calls: str
     tokens: int
+    other_tools: int
     change: ListChange | None
     deciding: dict[str, Any]
     clients: list[str]

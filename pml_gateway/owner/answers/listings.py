@@ -164,13 +164,15 @@ def _explained(
         followed=followed,
     )
     excluded = filter(None, map(view.exclusion, state.catalog.tools))
+    cost = list_tokens(state, mode, intent, viewer, followed)
     return {
         "mode": mode.value,
         "intent": intent,
         "follow": settings.follow,
         "client": viewer.shown,
         "direct_calls": settings.direct_calls,
-        "tokens": list_tokens(state, mode, intent, viewer, followed).tokens,
+        "tokens": cost.tokens,
+        "other_tools": cost.tools - sum(each["listed"] for each in judged),
         "change": None,
         "deciding": _deciding(state, client, sets),
         "clients": list(state.settings.clients),
