@@ -141,8 +141,8 @@ class ListChange(TypedDict):
 class ExplainedTools(TypedDict):
     """List that a client gets, with its tokens, explained for every tool.
 
-    `other_tools` counts the tools that the gateway adds, meta-tools above all. `change` is None if nothing is tried. `deciding` are the settings by dotted key that decide, `clients` and `sets`
-    the names of those that there are.
+    `other_tools` counts the tools that the gateway adds, meta-tools above all. `change` is None if nothing is tried.
+    `deciding` are the settings by dotted key that decide, `clients` and `sets` the names of those that there are.
     """
 
     mode: str
