@@ -7,9 +7,10 @@ from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from rapidfuzz.distance import Levenshtein
+from rapidfuzz.distance import OSA
 from rapidfuzz.fuzz import token_sort_ratio
 
+from pml_gateway.index.models import ordinary_words
 from pml_gateway.index.text import split_words
 from pml_gateway.text import shortened
 from pml_gateway.trust.classifier import Classifier, features_of, shipped_classifier
@@ -356,7 +357,15 @@ def _resembles(name: str, other: str) -> bool:
         return False
     if mine.rstrip("s") == theirs.rstrip("s") or name[-1:].isdigit() or other[-1:].isdigit():
         return False
-    return Levenshtein.distance(mine, theirs, score_cutoff=1) <= 1
+    # One letter, or two that changed places.
+    return OSA.distance(mine, theirs, score_cutoff=1) <= 1 and not _differ_by_a_word(name, other)
+
+
+def _differ_by_a_word(name: str, other: str) -> bool:
+    """Return True if both names have an ordinary word where they differ: `search_nodes` is not `search_notes`."""
+    mine, theirs = (split_words(each).lower().split() for each in (name, other))
+    differing = {word for pair in zip(mine, theirs, strict=False) if pair[0] != pair[1] for word in pair}
+    return len(mine) == len(theirs) and differing <= ordinary_words()
 
 
 def _spellings(name: str) -> Iterator[str]:

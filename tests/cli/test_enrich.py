@@ -90,17 +90,6 @@ def test_writes_once_for_each_tool(home: Path, asked: Path) -> None:
     assert f"{result['tools']} tools with " in said
 
 
-def test_a_team_shares_what_was_written(home: Path, asked: Path, tmp_path: Path) -> None:
-    report("calc", "--yes", "--all", *writer("good", asked))
-    pml("enrich", "--export", str(tmp_path / "team.jsonl"))
-    assert (tmp_path / "team.jsonl").read_text() == pml("example-queries", "export").stdout
-    with home_of(tmp_path / "other", json.loads((home / "config.yaml").read_text())):
-        pml("tools", "--json")
-        pml("enrich", "--import", str(tmp_path / "team.jsonl"))
-        assert "calc" not in {row["server"] for row in report("--dry-run", *writer("good", asked))["servers"]}
-    pml("enrich", "--import", "a", "--export", "b", code=2)
-
-
 def test_says_why_nothing_was_written(home: Path, asked: Path) -> None:
     result = pml("enrich", "files", "--yes", *writer("fails", asked), code=1)
     assert "not logged in" in result.stderr

@@ -61,6 +61,36 @@ def test_a_name_that_other_servers_have_by_chance_or_twice_is_no_pose() -> None:
     assert not judge(tool, peers=(Peer("server-2", "list_models", str(tool["description"])),)).is_attack
 
 
+@pytest.mark.parametrize(
+    ("name", "other"),
+    [
+        ("search_nodes", "search_notes"),
+        ("list_cards", "list_carts"),
+        ("getPortStatus", "getPostStatus"),
+        ("read_mail", "read_main"),
+        ("create-form", "create-fork"),
+    ],
+)
+def test_two_ordinary_words_that_differ_by_a_letter_are_two_names(name: str, other: str) -> None:
+    assert not judge({"name": name, "description": "Does this."}, peers=(Peer("other", other, "Does that."),)).is_attack
+
+
+@pytest.mark.parametrize(
+    ("name", "other"),
+    [
+        ("serch_nodes", "search_nodes"),
+        ("send_emial", "send_email"),
+        ("getWeathr", "getWeather"),
+        ("pay_lnvoice", "pay_invoice"),
+        ("create_issue5", "create_issues"),
+        ("lst_invoices", "list_invoices"),
+        ("read_flie", "read_file"),
+    ],
+)
+def test_a_misspelt_name_of_another_servers_tool_is_a_pose(name: str, other: str) -> None:
+    assert judge({"name": name, "description": "Does this."}, peers=(Peer("other", other, "Does that."),)).is_attack
+
+
 def test_a_servers_own_tools_may_be_ordered() -> None:
     own = Peer("server", "open_project", "Opens a project.")
     assert not judge({"name": "build", "description": "Call open_project before this."}, peers=(own,)).is_attack
