@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.process import OverStdio, over_stdio, write_settings
+from tests.support.process import OverStdio, over_stdio, run_pml, write_settings
 from tests.support.skipping import unavailable
 
 from .install import Installation, InstallationError, install_apps
@@ -53,6 +53,8 @@ def test_a_host_shows_and_an_app_calls_what_they_do_without_a_gateway(
     servers = entries(installation, packages)
     direct = {name: seen(installation, packages, entry) for name, entry in servers.items()}
     write_settings(tmp_path, {"servers": servers, "gateway": {"tools_exposure": "full_proxy"}})
+    # The host lists once, and a first start does not wait for a server that takes long.
+    assert run_pml(tmp_path, "tools", "--json").returncode == 0
     with over_stdio(over, tmp_path) as target:
         through = seen(installation, packages, target)
 
