@@ -7,17 +7,21 @@ client, those of a server and of its tools for all clients together.
 from __future__ import annotations
 
 import math
+import random
+import time
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import assert_never
 
 import anyio
+from cachetools import LRUCache
 
 from pml_gateway.config.limits import Limits
 from pml_gateway.errors import RateLimitedError
 from pml_gateway.gateway.call import TOOL_CALL, Attempt
 from pml_gateway.gateway.decisions import CallRefusal, Decision
+from pml_gateway.gateway.request import RequestScope
 from pml_gateway.json_text.pieces import exceeds, measure
 from pml_gateway.policy.principal import PrincipalKind
 from pml_gateway.quotas import FairPlaces
@@ -35,6 +39,14 @@ WAIT_SECONDS = 10.0
 
 MAX_WAITING = 64
 """Calls that wait for one limit, as many as for a server by default; more are refused at once."""
+
+REFUSALS_APART = 1.0
+HELD_SECONDS = 0.5
+"""A refusal that follows another one within a second is held for a quarter to half a second: a client that calls again
+at once would have the gateway spend most of its time on refusals. Those of one request are held once."""
+
+MAX_REFUSED = 2_000
+"""Clients whose last refusal is remembered."""
 
 RETRY_SECONDS = 1.0
 """When to come back if too many calls run: nobody knows when one of them ends."""
@@ -96,9 +108,26 @@ class CallLimits:
     def __init__(self, counters: Counters | None = None) -> None:
         self._counters = counters or MemoryCounters()
         self._places: dict[AppliedLimit, FairPlaces] = {}
+        self._refused: LRUCache[str, tuple[float, RequestScope]] = LRUCache(MAX_REFUSED)
 
     async def __call__(self, attempt: Attempt) -> Decision:
         """Refuse a call for which a limit has no room; count it otherwise."""
+        refusal = await self._decide(attempt)
+        if refusal is not None:
+            await self._hold(attempt.context.scope)
+        return refusal
+
+    async def _hold(self, scope: RequestScope) -> None:
+        """Hold a refusal back if its client was refused a moment ago."""
+        now, quota_key = time.monotonic(), scope.client.quota_key
+        before, request = self._refused.get(quota_key, (-math.inf, scope))
+        self._refused[quota_key] = now, scope
+        if now - before < REFUSALS_APART and not scope.is_of(request):
+            scope.end_turn()
+            # Refusals that were held together would be sent together.
+            await anyio.sleep(HELD_SECONDS * random.uniform(0.5, 1))
+
+    async def _decide(self, attempt: Attempt) -> Decision:
         limits = list(_limits_of(attempt))
         if not limits:
             return None

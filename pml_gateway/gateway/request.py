@@ -64,6 +64,10 @@ class RequestScope:
     memory: SessionMemory | None = None
     turn: Turn | None = None
 
+    def is_of(self, request: RequestScope) -> bool:
+        """Return True if both are of one request, whatever was replaced in them since."""
+        return self.written is request.written
+
     def end_turn(self) -> None:
         """Let the next request of the client begin, as this one waits for something else than the processor."""
         if self.turn is not None:

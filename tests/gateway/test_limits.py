@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -34,6 +34,8 @@ WORKFLOWS = {"twice": {"description": "Look twice.", "steps": [{"tool": "up:look
 def _keys(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ADA", ADA)
     monkeypatch.setenv("BOB", BOB)
+    # Tests are refused more often than people are.
+    monkeypatch.setattr(limits, "HELD_SECONDS", 0.0)
 
 
 def upstream(**options: Any) -> ScriptedServer:
@@ -97,6 +99,33 @@ async def test_a_client_over_its_limit_is_told_which_and_when_and_others_go_on(t
     assert error["details"].items() >= {"limit": "calls_per_minute", "value": 2, "executed": "no"}.items()
     assert "clients.ada.limits.calls_per_minute" in error["hint"]
     assert len(server.calls) == 3
+
+
+async def test_a_client_that_is_refused_again_at_once_is_held_and_others_are_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits, "HELD_SECONDS", 3600.0)
+    slots = [{"tool": "up:look"}] * 3
+    # The gateway ends the held call with itself.
+    given = {"limits": {"calls_per_day": 1}, "http": {"shutdown_seconds": 1}}
+    async with anyio.create_task_group() as tasks, limited(tmp_path, **given) as served:
+        for key in (ADA, BOB):
+            assert code(await served.call("up__look", key=key)) == "OK"
+        # All slots of one batch are refused at once.
+        batch = await served.call("call_batch", {"calls": slots}, key=ADA)
+        got: list[str] = []
+
+        async def call_again() -> None:
+            with suppress(Exception):
+                got.append(code(await served.call("up__look", key=ADA)))
+
+        tasks.start_soon(call_again)
+        assert code(await served.call("up__look", key=BOB)) == "RATE_LIMITED"
+        # What is no call goes on, also that of the same client.
+        for _ in range(10):
+            assert code(await served.call("search_tools", {"query": "look"}, key=ADA)) == "OK"
+        assert got == []
+    assert [each["error"]["code"] for each in batch["structuredContent"]["slots"]] == ["RATE_LIMITED"] * 3
 
 
 async def test_a_session_of_the_handshake_era_has_the_same_limit(tmp_path: Path) -> None:
