@@ -107,7 +107,7 @@ async def test_a_client_that_is_refused_again_at_once_is_held_and_others_are_not
     monkeypatch.setattr(limits, "HELD_SECONDS", 3600.0)
     slots = [{"tool": "up:look"}] * 3
     # The gateway ends the held call with itself.
-    given = {"limits": {"calls_per_day": 1}, "http": {"shutdown_seconds": 1}}
+    given: Any = {"limits": {"calls_per_day": 1}, "http": {"shutdown_seconds": 1}}
     async with anyio.create_task_group() as tasks, limited(tmp_path, **given) as served:
         for key in (ADA, BOB):
             assert code(await served.call("up__look", key=key)) == "OK"
