@@ -10,7 +10,7 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 from urllib.parse import urlsplit
 
 import anyio
@@ -27,6 +27,7 @@ from pml_gateway.types import JsonObject
 
 if TYPE_CHECKING:
     from redis.asyncio import Redis
+    from redis.commands.core import AsyncScript
 
 logger = get_logger(__name__)
 
@@ -172,6 +173,10 @@ class RedisServer:
         self._resumes_at = time.monotonic() + pause * random.uniform(0.5, 1)
         self._failures += 1
 
+    def script(self, text: str) -> AsyncScript:
+        """Return a script, to be called in a command."""
+        return self._client.register_script(text)
+
     async def check_format(self) -> None:
         """Refuse to share state with gateways of another version; of a server that does not answer, only say so.
 
@@ -242,6 +247,7 @@ class RedisCounters:
         """Count in a server; `is_open` says whether calls go on while it does not answer."""
         self._server = server
         self._is_open = is_open
+        self._take = server.script(_TAKE)
         self._alone = MemoryCounters()
 
     async def take(self, allowances: Sequence[Allowance]) -> UsedUp | None:
@@ -275,10 +281,7 @@ class RedisCounters:
             await self._alone.add(allowance, amount)
 
     async def _count(self, keys: Sequence[str], numbers: Sequence[int]) -> tuple[int, int]:
-        async def count(redis: Redis) -> Any:
-            return await redis.register_script(_TAKE)(keys=keys, args=numbers)
-
-        full, wait = await self._server.run(count)
+        full, wait = await self._server.run(lambda _: self._take(keys=keys, args=numbers))
         return int(full), int(wait)
 
 
