@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import anyio.to_thread
+
 from pml_gateway.catalog.model import CatalogTool
 from pml_gateway.catalog.ownership import CLIENT_PREFIX
 from pml_gateway.config.servers import disabled_tools
@@ -48,12 +50,13 @@ async def describe(context: OperationContext, name: str) -> ToolDescription:
         refuse_disabled(context.gateway, name)
         closest = context.gateway.state.view(LOCAL).closest(name)
         raise ToolNotFoundError(f"no tool {name!r}", hint=f"closest: {', '.join(closest) or 'none; see pml tools'}")
+    definition = tool.as_json(COUNTED_VERSION, as_sent=True)
     return {
         "name": tool.qualified_name,
         "server": tool.upstream_id,
         "tool": tool.name,
         "effect": tool.effect.value,
-        "tokens": count_definition_tokens(tool.as_json(COUNTED_VERSION, as_sent=True)),
+        "tokens": await anyio.to_thread.run_sync(count_definition_tokens, definition),
         "description": tool.description,
         "inputSchema": tool.input_schema,
     }
