@@ -11,15 +11,13 @@ import anyio.to_thread
 import pytest
 
 from pml_gateway.gateway.approvals import hashed_passphrase
-from tests.support.approving import ASK, KEYS, WORKFLOWS, Asking, asking, outcome
+from tests.support.approving import ASK, KEYS, MINE, WIPE, WORKFLOWS, Asking, approved, asking, outcome
 from tests.support.raw import decoded
 from tests.support.scripted_server import ScriptedServer, text_result, tool
 from tests.support.waiting import eventually
 
 pytestmark = pytest.mark.anyio
 
-MINE = {"repo": "mine"}
-WIPE = {"name": "up__wipe", "arguments": MINE}
 BATCH = {"calls": [WIPE]}
 STEPS = {"steps": [{"tool": "up__wipe", "arguments": MINE}]}
 
@@ -28,14 +26,6 @@ STEPS = {"steps": [{"tool": "up__wipe", "arguments": MINE}]}
 def _keys(monkeypatch: pytest.MonkeyPatch) -> None:
     for name, key in KEYS.items():
         monkeypatch.setenv(name, key)
-
-
-async def approved(asked: Asking, name: str = "up__wipe", given: Any = MINE, scope: str = "call") -> str:
-    """Have one call asked about and approved, and not made yet; the id."""
-    assert await asked.call(name, given) == "PENDING_APPROVAL"
-    [id_] = await asked.waiting()
-    assert await asked.answer(id_, scope=scope) == []
-    return id_
 
 
 @pytest.mark.parametrize(

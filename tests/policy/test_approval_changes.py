@@ -10,29 +10,18 @@ import anyio
 import anyio.to_thread
 import pytest
 
-from tests.support.approving import CLIENTS, KEYS, WORKFLOWS, Asking, asking, outcome, wiping
+from tests.support.approving import CLIENTS, KEYS, MINE, WIPE, WORKFLOWS, Asking, approved, asking, outcome, wiping
 from tests.support.raw import decoded
 from tests.support.scripted_server import ScriptedServer, text_result, tool
 from tests.support.waiting import eventually, until
 
 pytestmark = [pytest.mark.anyio, pytest.mark.slow]
 
-MINE = {"repo": "mine"}
-WIPE = {"name": "up__wipe", "arguments": MINE}
-
 
 @pytest.fixture(autouse=True)
 def _keys(monkeypatch: pytest.MonkeyPatch) -> None:
     for name, key in KEYS.items():
         monkeypatch.setenv(name, key)
-
-
-async def approved(asked: Asking, name: str = "up__wipe", given: Any = MINE, scope: str = "call") -> str:
-    """Have one call asked about and approved, and not made yet; the id."""
-    assert await asked.call(name, given) == "PENDING_APPROVAL"
-    [id_] = await asked.waiting()
-    assert await asked.answer(id_, scope=scope) == []
-    return id_
 
 
 async def reload(asked: Asking, **sections: Any) -> None:

@@ -21,6 +21,8 @@ KEYS = {"ADA": "key-of-ada-0123456789", "BOB": "key-of-bob-0123456789"}
 CLIENTS = {"ada": {"key": "${env:ADA}"}, "bob": {"key": "${env:BOB}"}}
 ASK = {"match": {"effect": "destructive"}, "do": "ask"}
 META_TOOLS = ("search_tools", "call_tool", "call_batch", "execute_workflow", "read_result")
+MINE = {"repo": "mine"}
+WIPE = {"name": "up__wipe", "arguments": MINE}
 ANY = {"x": {}, "repo": {"type": "string"}}
 
 WORKFLOWS = {
@@ -112,3 +114,11 @@ def outcome(message: Mapping[str, Any]) -> str:
     slots = data.get("results") or data.get("steps") or ()
     codes = [each["error"]["code"] for each in slots if isinstance(each, dict) and each.get("error")]
     return codes[0] if codes else "OK"
+
+
+async def approved(asked: Asking, name: str = "up__wipe", given: Any = MINE, scope: str = "call") -> str:
+    """Have one call asked about and approved, and not made yet; the id."""
+    assert await asked.call(name, given) == "PENDING_APPROVAL"
+    [id_] = await asked.waiting()
+    assert await asked.answer(id_, scope=scope) == []
+    return id_
