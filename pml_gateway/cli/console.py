@@ -17,7 +17,7 @@ from pml_gateway.cli.output import note, print_json_line, say
 from pml_gateway.errors import ConfigurationError, GatewayError
 from pml_gateway.local.commands import ask
 from pml_gateway.local.endpoint import Endpoint
-from pml_gateway.owner.operations import CONSOLE, EXAMINE, EXPECT
+from pml_gateway.owner.operations import CONSOLE, EXPECT
 
 if TYPE_CHECKING:
     from pml_gateway.config.findings import Finding
@@ -57,11 +57,6 @@ class CommandSource:
         """
         return self.command.load()
 
-    @property
-    def activity_file(self) -> Path:
-        """Return the file of recorded activity."""
-        return self.command.paths.activity_file
-
     async def status(self) -> JsonObject:
         """Return what `pml status --json` prints."""
         from pml_gateway.cli.status import look
@@ -71,24 +66,17 @@ class CommandSource:
 
     async def approvals(self) -> list[JsonObject]:
         """Return the calls that wait for the owner, with their arguments."""
-        from pml_gateway.owner.approvals import asked_approvals, found_approval
+        from pml_gateway.owner.approvals import pending_approvals
 
-        rows, _ = await asked_approvals(self.paths)
-        return [await found_approval(self.paths, row["id"]) for row in rows if row["state"] == "pending"]
+        return await pending_approvals(self.paths)
 
     async def examine(self) -> list[Finding]:
         """Return what `pml doctor` finds."""
         from pml_gateway.cli.doctor import examined
-        from pml_gateway.config.findings import Area, by_area, from_error
-        from pml_gateway.reports.doctor.examine import with_repairs
+        from pml_gateway.console.source import findings_of
 
         found, has_servers = await examined(self.command, lambda _: None)
-        if has_servers:
-            try:
-                found += with_repairs(await self.ask(EXAMINE, {"seconds": None, "folder": str(Path.cwd())}))
-            except GatewayError as error:
-                found.append(from_error(Area.SERVERS, error))
-        return by_area(found)
+        return await findings_of(self, found, Path.cwd() if has_servers else None)
 
     async def ask(
         self, operation: OfGateway[ResultT], arguments: Mapping[str, Any], *, mode: str | None = None

@@ -29,7 +29,7 @@ _FILTERS = ("client", "tool", "server", "outcome", "text")
 
 async def activity(request: PageRequest) -> JsonObject:
     """Return what clients did, the latest first; how much in each hour of the day; and when records may be missing."""
-    source, path = request.source, request.source.activity_file
+    source, path = request.source, request.source.paths.activity_file
     asked = {name: request.text(name) for name in (*_FILTERS, "show", "from", "until")}
     part = asked["show"] or FeedPart.ALL.value
     if part not in [*FeedPart]:
@@ -148,7 +148,7 @@ async def access(request: PageRequest) -> JsonObject:
     """Return one access with its whole way, and everything of its request on one line of time."""
     given = request.text("id")
     number = int(given) if given.isascii() and given.isdecimal() and len(given) < MAX_DIGITS else 0
-    way = await anyio.to_thread.run_sync(read_access, request.source.activity_file, number)
+    way = await anyio.to_thread.run_sync(read_access, request.source.paths.activity_file, number)
     if way is None:
         raise GatewayError(f"no record {given!r}", hint="it was forgotten, or never there")
     together = [way.access, *way.request]

@@ -77,7 +77,7 @@ class Console:
         self._access = access
         self._hosts = hosts or KnownHosts(LOOPBACK_HOSTS)
         self._streams = 0
-        self._figures = RecentFigures(source.activity_file, source.identity)
+        self._figures = RecentFigures(source.paths.activity_file, source.identity)
         self._watch = ConsoleWatch(source, self._figures)
         self._templates = Environment(
             loader=PackageLoader("pml_gateway.console"),

@@ -11,11 +11,12 @@ import anyio.to_thread
 from starlette.types import ASGIApp
 
 from pml_gateway.clients.places import Surroundings
-from pml_gateway.config.findings import Area, Finding, by_area, from_error
+from pml_gateway.config.findings import Finding
 from pml_gateway.config.load import LoadedSettings
 from pml_gateway.config.settings import Settings
 from pml_gateway.console.access import ROOT, ConsoleAccess
 from pml_gateway.console.app import Console
+from pml_gateway.console.source import findings_of
 from pml_gateway.errors import ConfigurationError, GatewayError
 from pml_gateway.files import signature
 from pml_gateway.hosts import KnownHosts
@@ -23,16 +24,16 @@ from pml_gateway.local.endpoint import Endpoint
 from pml_gateway.local.health import health
 from pml_gateway.local.serving_processes import ServingProcesses, status_as_json
 from pml_gateway.owner.answering import AskedOperation, answer_of
-from pml_gateway.owner.approvals import asked_approvals, found_approval
+from pml_gateway.owner.approvals import pending_approvals
 from pml_gateway.owner.context import OperationContext
-from pml_gateway.owner.operations import EXAMINE, STATUS, OfGateway
+from pml_gateway.owner.operations import STATUS, OfGateway
 from pml_gateway.owner.process import ServingProcess
 from pml_gateway.owner.sockets import ask_gateways
 from pml_gateway.paths import Paths
 from pml_gateway.policy.owner_tokens import OwnerTokens
 from pml_gateway.policy.refusals import is_loopback
 from pml_gateway.reports.doctor.cases import MachineCase
-from pml_gateway.reports.doctor.examine import examine, with_repairs
+from pml_gateway.reports.doctor.examine import examine
 from pml_gateway.reports.status import with_disabled
 from pml_gateway.serve.runtime import Runtime
 from pml_gateway.types import ExposureMode
@@ -70,11 +71,6 @@ class ProcessSource:
         self.identity = identity
         self.paths = replace(paths, config_file=Path(identity))
 
-    @property
-    def activity_file(self) -> Path:
-        """Return the file of recorded activity."""
-        return self.paths.activity_file
-
     def load(self) -> LoadedSettings:
         """Return the settings in force. Blocking."""
         return self._load()
@@ -101,8 +97,7 @@ class ProcessSource:
 
     async def approvals(self) -> list[dict[str, Any]]:
         """Return the calls that wait for the owner, with their arguments."""
-        rows, _ = await asked_approvals(self.paths)
-        return [await found_approval(self.paths, row["id"]) for row in rows if row["state"] == "pending"]
+        return await pending_approvals(self.paths)
 
     async def examine(self) -> list[Finding]:
         """Return what `pml doctor` finds."""
@@ -115,12 +110,7 @@ class ProcessSource:
         found, has_servers = await examine(
             case, self._load, lambda given: health(endpoint, given.settings), lambda _: None
         )
-        if has_servers:
-            try:
-                found += with_repairs(await self.ask(EXAMINE, {"seconds": None, "folder": str(here.folder)}))
-            except GatewayError as error:
-                found.append(from_error(Area.SERVERS, error))
-        return by_area(found)
+        return await findings_of(self, found, here.folder if has_servers else None)
 
     async def ask(
         self, operation: OfGateway[ResultT], arguments: Mapping[str, Any], *, mode: str | None = None

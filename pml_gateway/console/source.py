@@ -6,10 +6,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
-from pml_gateway.config.findings import Finding
+from pml_gateway.config.findings import Area, Finding, by_area, from_error
 from pml_gateway.config.load import LoadedSettings
-from pml_gateway.owner.operations import OfGateway
+from pml_gateway.errors import GatewayError
+from pml_gateway.owner.operations import EXAMINE, OfGateway
 from pml_gateway.paths import Paths
+from pml_gateway.reports.doctor.examine import with_repairs
 from pml_gateway.types import JsonObject
 
 ResultT = TypeVar("ResultT")
@@ -32,11 +34,6 @@ class GatewaySource(Protocol):
         """Return the settings in force. Blocking."""
         ...
 
-    @property
-    def activity_file(self) -> Path:
-        """Return the file of recorded activity."""
-        ...
-
     async def status(self) -> JsonObject:
         """Return what `pml status --json` prints."""
         ...
@@ -54,3 +51,16 @@ class GatewaySource(Protocol):
     ) -> ResultT:
         """Return the result of an operation, of clients in a mode if one is given."""
         ...
+
+
+async def findings_of(source: GatewaySource, found: list[Finding], folder: Path | None) -> list[Finding]:
+    """Return what `pml doctor` found without servers, and what the gateway finds of them, for clients in a folder.
+
+    `folder` is None if there are no servers.
+    """
+    if folder is not None:
+        try:
+            found += with_repairs(await source.ask(EXAMINE, {"seconds": None, "folder": str(folder)}))
+        except GatewayError as error:
+            found.append(from_error(Area.SERVERS, error))
+    return by_area(found)

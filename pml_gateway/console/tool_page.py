@@ -167,7 +167,7 @@ async def tool(request: PageRequest) -> JsonObject:
     source, name = request.source, request.text("name")
     described = await source.ask(DESCRIBE, {"name": name})
     wanted = AccessFilter(source.identity, tool=described["name"])
-    calls = await anyio.to_thread.run_sync(read_accesses, source.activity_file, wanted, RECENT_CALLS)
+    calls = await anyio.to_thread.run_sync(read_accesses, source.paths.activity_file, wanted, RECENT_CALLS)
     known, key = await anyio.to_thread.run_sync(known_cases, source), (SubjectKind.TOOL, described["tool"])
     schema = json.dumps(described["inputSchema"], indent=2, ensure_ascii=False)
     return {

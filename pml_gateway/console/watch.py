@@ -38,7 +38,7 @@ class ConsoleWatch:
         self._looks: Mapping[str, Callable[[], Awaitable[object]]] = {
             "status": lambda: _shown_of(source),
             "waiting": source.approvals,
-            "activity": lambda: anyio.to_thread.run_sync(last_ids, source.activity_file),
+            "activity": lambda: anyio.to_thread.run_sync(last_ids, source.paths.activity_file),
             "costs": figures.counted_costs,
         }
         self._clock = clock

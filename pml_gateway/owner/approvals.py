@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, Literal
 
 from pml_gateway.errors import GatewayError, UsageError
+from pml_gateway.gateway.approvals import ApprovalState
 from pml_gateway.owner.operations import ANSWER_APPROVAL, APPROVAL, APPROVALS
 from pml_gateway.owner.sockets import ask_gateways
 from pml_gateway.paths import Paths
@@ -19,6 +20,12 @@ async def asked_approvals(paths: Paths) -> tuple[list[dict[str, Any]], list[str]
     """Return the calls that wait in any process, those that were answered lately, and errors of other processes."""
     answers = await ask_gateways(paths, APPROVALS, ANSWER_SECONDS)
     return [row for each in answers.results for row in each["approvals"]], answers.errors
+
+
+async def pending_approvals(paths: Paths) -> list[dict[str, Any]]:
+    """Return the calls that wait in any process, with their arguments."""
+    rows, _ = await asked_approvals(paths)
+    return [await found_approval(paths, row["id"]) for row in rows if row["state"] == ApprovalState.PENDING]
 
 
 async def found_approval(paths: Paths, id_: str) -> dict[str, Any]:

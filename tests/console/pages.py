@@ -52,12 +52,6 @@ class ServingSource:
         paths: Paths = paths_in(self.folder)
         return paths
 
-    @property
-    def activity_file(self) -> Path:
-        """Return the file of recorded activity."""
-        file: Path = paths_in(self.folder).activity_file
-        return file
-
     def load(self) -> LoadedSettings:
         """Return the settings in force."""
         return LoadedSettings(self.served.gateway.state.settings, origins={}, warnings=(), files=())
@@ -108,11 +102,6 @@ class NothingRuns:
         """Return the paths of the gateway's files."""
         paths: Paths = paths_in(self.folder)
         return paths
-
-    @property
-    def activity_file(self) -> Path:
-        """Return the file of recorded activity."""
-        return self.paths.activity_file
 
     def load(self) -> LoadedSettings:
         """Return the settings of the user's file."""

@@ -36,7 +36,7 @@ class CountedSource(NothingRuns):
 
 async def test_open_pages_share_one_look(tmp_path: Path) -> None:
     source, now = CountedSource(tmp_path), [0.0]
-    watch = ConsoleWatch(source, RecentFigures(source.activity_file, source.identity), lambda: now[0])
+    watch = ConsoleWatch(source, RecentFigures(source.paths.activity_file, source.identity), lambda: now[0])
     for step in range(5):
         now[0] = step * WATCH_SECONDS
         for _ in range(3):
@@ -46,7 +46,7 @@ async def test_open_pages_share_one_look(tmp_path: Path) -> None:
 
 async def test_each_kind_of_change_is_told_apart_and_neither_age_nor_a_command_is_one(tmp_path: Path) -> None:
     source, now = CountedSource(tmp_path), [0.0]
-    watch = ConsoleWatch(source, RecentFigures(source.activity_file, source.identity), lambda: now[0])
+    watch = ConsoleWatch(source, RecentFigures(source.paths.activity_file, source.identity), lambda: now[0])
 
     async def changed() -> set[str]:
         before = await watch.latest()
@@ -57,7 +57,7 @@ async def test_each_kind_of_change_is_told_apart_and_neither_age_nor_a_command_i
     assert await changed() == set()
     source.state["servers"] = [{"server": "git", "state": "ready", "login": "", "tools": 1, "needs": None}]
     assert await changed() == {"status"}
-    recorded(source.activity_file.parent, use(NINE))
+    recorded(source.paths.activity_file.parent, use(NINE))
     assert await changed() == {"activity"}
     source.state["error"] = "it does not answer"
     assert await changed() == {"status"}
