@@ -108,7 +108,7 @@ class CallLimits:
     def __init__(self, counters: Counters | None = None) -> None:
         self._counters = counters or MemoryCounters()
         self._places: dict[AppliedLimit, FairPlaces] = {}
-        self._refused: LRUCache[str, tuple[float, RequestScope]] = LRUCache(MAX_REFUSED)
+        self._refused: LRUCache[str, tuple[float, int]] = LRUCache(MAX_REFUSED)
 
     async def __call__(self, attempt: Attempt) -> Decision:
         """Refuse a call for which a limit has no room; count it otherwise."""
@@ -120,9 +120,9 @@ class CallLimits:
     async def _hold(self, scope: RequestScope) -> None:
         """Hold a refusal back if its client was refused a moment ago."""
         now, quota_key = time.monotonic(), scope.client.quota_key
-        before, request = self._refused.get(quota_key, (-math.inf, scope))
-        self._refused[quota_key] = now, scope
-        if now - before < REFUSALS_APART and not scope.is_of(request):
+        before, request = self._refused.get(quota_key, (-math.inf, scope.number))
+        self._refused[quota_key] = now, scope.number
+        if now - before < REFUSALS_APART and request != scope.number:
             scope.end_turn()
             # Refusals that were held together would be sent together.
             await anyio.sleep(HELD_SECONDS * random.uniform(0.5, 1))

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from contextvars import ContextVar
 from dataclasses import dataclass, field
+from itertools import count
 from typing import Any
 
 from mcp.server.context import ServerRequestContext
@@ -46,7 +47,8 @@ class RequestScope:
     trace context `parent` are what HTTP headers say. `is_last` says that whoever asks makes no other request, as a
     command does, and reads nothing that is kept for later. `shows_apps` is True if the client shows user interfaces of
     servers. `memory` is that of the request's session, where it has one. `open_request` is held while the request is
-    worked on. `turn` is the one in which it begins, where clients take turns.
+    worked on. `turn` is the one in which it begins, where clients take turns. `number`
+    tells requests of this process apart, and stays if other fields are replaced.
     """
 
     client: Principal = LOCAL
@@ -63,10 +65,7 @@ class RequestScope:
     shows_apps: bool = False
     memory: SessionMemory | None = None
     turn: Turn | None = None
-
-    def is_of(self, request: RequestScope) -> bool:
-        """Return True if both are of one request, whatever was replaced in them since."""
-        return self.written is request.written
+    number: int = field(default_factory=count().__next__, compare=False)
 
     def end_turn(self) -> None:
         """Let the next request of the client begin, as this one waits for something else than the processor."""
