@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import hmac
 import json
 import random
 import time
@@ -94,6 +95,21 @@ return {full, longest}
 """For each key: the maximum, the milliseconds of its window, and the amount to count. A window is a hash: when a part
 leaves it, and the amount of the part. Returns which key has no room, and the milliseconds until it has some."""
 
+_REPLACE = """
+local found = redis.call('GET', KEYS[1]) or ''
+if found ~= ARGV[1] then return 0 end
+if ARGV[2] == '' then
+  redis.call('DEL', KEYS[1])
+else
+  redis.call('SET', KEYS[1], ARGV[2], 'PX', ARGV[3])
+end
+return 1
+"""
+"""Replace a value if it is the one that was read; nothing, before or after, is an empty string."""
+
+MAX_CHANGES = 50
+"""Attempts at a change that others come before."""
+
 
 def check_shared_storage(url: str | None, key: str | None, environ: Mapping[str, str]) -> None:
     """Refuse a `storage.url` and `storage.key` by which no state can be shared.
@@ -139,6 +155,7 @@ class RedisServer:
 
     def __init__(self, client: Redis, key: str) -> None:
         self._client = client
+        self._key = key
         derived = hashlib.scrypt(key.encode(), salt=b"pml-gateway storage", n=2**14, r=8, p=1, dklen=32)
         self._fernet = Fernet(base64.urlsafe_b64encode(derived))
         self._failures = 0
@@ -176,6 +193,10 @@ class RedisServer:
     def script(self, text: str) -> AsyncScript:
         """Return a script, to be called in a command."""
         return self._client.register_script(text)
+
+    def key_for(self, purpose: str) -> bytes:
+        """Return 32 bytes for a purpose, the same in all gateways of this storage."""
+        return hmac.digest(self._key.encode(), f"pml-gateway {purpose}".encode(), "sha256")
 
     async def check_format(self) -> None:
         """Refuse to share state with gateways of another version; of a server that does not answer, only say so.
@@ -215,6 +236,7 @@ class RedisValues:
 
     def __init__(self, server: RedisServer) -> None:
         self._server = server
+        self._replace = server.script(_REPLACE)
 
     async def get(self, key: str, *, collection: str) -> JsonObject | None:
         """Return the value of a key that has not expired."""
@@ -234,6 +256,42 @@ class RedisValues:
     async def delete(self, key: str, *, collection: str) -> bool:
         """Delete a key; return True if it was there."""
         return bool(await self._server.run(lambda redis: redis.delete(_name(collection, key))))
+
+    async def take(self, key: str, *, collection: str) -> JsonObject | None:
+        """Delete a key and return its value; of several that take it at once, one gets it."""
+        name = _name(collection, key)
+        sealed = await self._server.run(lambda redis: redis.getdel(name))
+        return None if sealed is None else self._server.unseal(name, sealed)
+
+    async def change(
+        self,
+        key: str,
+        update: Callable[[JsonObject | None], JsonObject | None],
+        *,
+        collection: str,
+        ttl: float | None = None,
+    ) -> JsonObject | None:
+        """Replace a value by what `update` returns for it, and return that; None deletes it.
+
+        `update` may be called several times, since another gateway may change the value meanwhile; it leaves what it is
+        given as it is. If it returns an equal value, nothing is written and the expiry stays.
+
+        Raises:
+            SharedStateError: Redis does not answer, or others change the value all the time.
+        """
+        name = _name(collection, key)
+        milliseconds = max(int(min(ttl or MAX_TTL, MAX_TTL) * 1000), 1)
+        for _ in range(MAX_CHANGES):
+            sealed = await self._server.run(lambda redis: redis.get(name))
+            before = None if sealed is None else self._server.unseal(name, sealed)
+            after = update(before)
+            if after == before:
+                return before
+            written = b"" if after is None else self._server.seal(name, after)
+            numbers = [b"" if sealed is None else sealed, written, milliseconds]
+            if await self._server.run(lambda _, numbers=numbers: self._replace(keys=[name], args=numbers)):  # type: ignore[misc]
+                return after
+        raise SharedStateError(f"a value of {collection} at storage.url is changed by others all the time")
 
 
 def _name(collection: str, key: str) -> str:

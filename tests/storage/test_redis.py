@@ -158,3 +158,35 @@ async def test_settings_that_share_nothing_are_refused(url: str, key: str | None
             pass
     assert "hunter2" not in str(caught.value)
     assert os.environ.get("KEY") is None
+
+
+async def test_of_several_that_take_a_value_one_gets_it(redis_url: str) -> None:
+    async with opened(redis_url) as one, opened(redis_url) as two:
+        await RedisValues(one).put("k", {"a": 1}, collection="taken")
+        taken: list[Any] = []
+
+        async def take(server: RedisServer) -> None:
+            taken.append(await RedisValues(server).take("k", collection="taken"))
+
+        async with anyio.create_task_group() as tasks:
+            for server in (one, two, one, two):
+                tasks.start_soon(take, server)
+    assert taken.count({"a": 1}) == 1
+    assert taken.count(None) == 3
+
+
+async def test_changes_of_several_gateways_are_all_kept(redis_url: str) -> None:
+    async with opened(redis_url) as one, opened(redis_url) as two:
+
+        async def count(server: RedisServer) -> None:
+            for _ in range(10):
+                await RedisValues(server).change(
+                    "k", lambda value: {"n": (value or {"n": 0})["n"] + 1}, collection="changed", ttl=60
+                )
+
+        async with anyio.create_task_group() as tasks:
+            for server in (one, two, one):
+                tasks.start_soon(count, server)
+        assert await RedisValues(two).get("k", collection="changed") == {"n": 30}
+        assert await RedisValues(one).change("k", lambda _: None, collection="changed") is None
+        assert await raw(two, f"{PREFIX}:changed:k") is None

@@ -1,0 +1,80 @@
+"""News between gateways in Redis: who hears of what, and what is said after an outage."""
+
+from __future__ import annotations
+
+import anyio
+import anyio.lowlevel
+import pytest
+
+from pml_gateway.errors import SharedStateError
+from pml_gateway.storage.redis import RedisServer
+from pml_gateway.storage.redis_news import RedisNews
+from tests.storage.test_redis import opened
+
+pytestmark = pytest.mark.anyio
+
+
+class Heard:
+    """What one gateway was told."""
+
+    def __init__(self) -> None:
+        self.ids: list[str | None] = []
+        self.changed = anyio.Event()
+
+    def __call__(self, id_: str | None) -> None:
+        self.ids.append(id_)
+        self.changed.set()
+
+    async def until(self, count: int) -> None:
+        with anyio.fail_after(10):
+            while len(self.ids) < count:
+                self.changed = anyio.Event()
+                await self.changed.wait()
+
+
+async def test_every_gateway_hears_of_its_topics_in_order(redis_url: str) -> None:
+    async with opened(redis_url) as one, opened(redis_url) as two, anyio.create_task_group() as tasks:
+        here, there, other = Heard(), Heard(), Heard()
+        first, second = RedisNews(one), RedisNews(two)
+        with (
+            first.following("approvals", here),
+            second.following("approvals", there),
+            second.following("keys", other),
+        ):
+            tasks.start_soon(first.run)
+            tasks.start_soon(second.run)
+            for heard in (here, there, other):
+                await heard.until(1)
+            for number in range(3):
+                await first.publish("approvals", str(number))
+            await second.publish("keys", "k")
+            await here.until(4)
+            await there.until(4)
+            await other.until(2)
+        tasks.cancel_scope.cancel()
+    assert here.ids == there.ids == [None, "0", "1", "2"]
+    assert other.ids == [None, "k"]
+
+
+async def test_after_an_outage_everything_is_to_be_looked_at(redis_url: str) -> None:
+    async with opened(redis_url) as server, anyio.create_task_group() as tasks:
+        news, heard = RedisNews(server), Heard()
+        with news.following("keys", heard):
+            tasks.start_soon(news.run)
+            await heard.until(1)
+            with anyio.fail_after(10):
+                while len(heard.ids) < 2:
+                    await fail(server)
+                    await anyio.lowlevel.checkpoint()
+        tasks.cancel_scope.cancel()
+    assert heard.ids == [None, None]
+
+
+async def fail(server: RedisServer) -> None:
+    """Have the server left alone for a moment."""
+
+    async def broken(_: object) -> None:
+        raise ConnectionError
+
+    with pytest.raises(SharedStateError):
+        await server.run(broken)
