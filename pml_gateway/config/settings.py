@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import math
 import re
 from collections.abc import Mapping
@@ -761,6 +762,11 @@ class Settings(Section):
                 "rename it, or list the folders in its `skills`"
             )
         return {**raw, "servers": {**servers, SKILLS_SERVER: {**entry, "skills": folders}}}
+
+    def fingerprint(self) -> str:
+        """Return a hash of what all replicas should have in common; secrets enter as references only."""
+        shared = self.model_dump_json(exclude={"http": {"host", "port"}, "log": True})
+        return hashlib.sha256(shared.encode()).hexdigest()[:16]
 
     @property
     def requires_keys(self) -> bool:

@@ -11,9 +11,11 @@ from weakref import WeakSet
 import anyio
 import anyio.to_thread
 
+from pml_gateway import __version__
 from pml_gateway.activity.history import ToolKey, most_used, read_arguments
 from pml_gateway.catalog.manifest import ManifestFile
 from pml_gateway.catalog.model import Catalog, CatalogTool
+from pml_gateway.config.servers import Transport
 from pml_gateway.config.settings import Settings
 from pml_gateway.exposure.meta_tool import MetaTools
 from pml_gateway.gateway.decisions import Decider
@@ -38,6 +40,8 @@ from pml_gateway.results.learning import LearnedShapes
 from pml_gateway.results.store import ResultStore, open_results
 from pml_gateway.signal import CallsInFlight
 from pml_gateway.storage.redis import RedisCounters, RedisServer, RedisValues, open_redis
+from pml_gateway.storage.redis_news import RedisNews
+from pml_gateway.storage.replicas import Replicas
 from pml_gateway.telemetry.events import Events
 from pml_gateway.telemetry.observe import logged_events
 from pml_gateway.text import counted
@@ -102,6 +106,11 @@ class Gateway:
         call_limits = shared.call_limits
         if redis is not None:
             call_limits = CallLimits(RedisCounters(redis, lambda: self.state.settings.limits.on_outage == "open"))
+        self.redis = redis
+        self.news = None if redis is None else RedisNews(redis)
+        self.replicas = None
+        if redis is not None and self.news is not None:
+            self.replicas = Replicas(redis, self.news, __version__, self._replica_facts)
         self.deciders: list[Decider] = [decide_by_rules, call_limits]
         self._listings = listings
         self._most_used = most_used
@@ -115,6 +124,12 @@ class Gateway:
     def state(self) -> GatewayState:
         """Return what requests are answered from now."""
         return self.current.now
+
+    def _replica_facts(self) -> tuple[str, int]:
+        settings = self.state.settings
+        definitions = settings.servers.values()
+        stdio = sum(each.enabled and each.resolved_transport is Transport.STDIO for each in definitions)
+        return settings.fingerprint(), stdio
 
     def new_budget(self, quota_key: str) -> RequestBudget:
         """Limits of one client request inside the gateway."""
@@ -348,6 +363,9 @@ async def open_gateway(
                 indexer.follow_examples,
             ):
                 tasks.start_soon(run)
+            if gateway.news is not None and gateway.replicas is not None:
+                tasks.start_soon(gateway.news.run)
+                tasks.start_soon(gateway.replicas.run)
             if connects:
                 tasks.start_soon(gateway.connect_all)
             yield gateway

@@ -1,0 +1,203 @@
+"""The gateways that share a Redis server, as each tells the others: its address, version and configuration."""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import asdict, dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import anyio
+from cachetools import TTLCache
+
+from pml_gateway.errors import SharedStateError
+from pml_gateway.log import get_logger
+from pml_gateway.storage.redis import OPERATION_SECONDS, PREFIX, RedisServer
+from pml_gateway.storage.redis_news import RedisNews
+from pml_gateway.types import JsonObject
+
+if TYPE_CHECKING:
+    from redis.asyncio import Redis
+
+logger = get_logger(__name__)
+
+BEAT_SECONDS = 2.0
+"""Time between two signs of life, each with a look at the others."""
+
+EXPIRY_SECONDS = 8.0
+"""Time without a sign of life after which a replica is gone: three of them may come late."""
+
+ABSENT_SECONDS = 1.0
+MAX_ABSENT = 1000
+"""Time for which an id that was not found is not looked for again, and how many such ids are remembered."""
+
+NAMES = f"{PREFIX}:replicas"
+"""The ids of all replicas, those that have ended lately included."""
+
+NAMES_SECONDS = 60.0
+
+TOPIC = "replicas"
+
+ID_BYTES = 6
+
+
+@dataclass(frozen=True, slots=True)
+class Replica:
+    """One serving process, as it tells the others."""
+
+    id: str
+    url: str | None
+    """Where the others reach it, without a path; None while it does not serve HTTP."""
+    version: str
+    configuration: str
+    """Digest of the settings that all replicas should have in common."""
+    started_at: float
+    is_draining: bool = False
+    stdio_servers: int = 0
+    """Servers of which it runs processes of its own."""
+
+
+Facts = Callable[[], tuple[str, int]]
+"""Returns the digest of the configuration, and the number of stdio servers, as they are now."""
+
+
+class Replicas:
+    """This process among those that share a Redis server."""
+
+    def __init__(self, server: RedisServer, news: RedisNews, version: str, facts: Facts) -> None:
+        self._server = server
+        self._news = news
+        self._facts = facts
+        configuration, stdio_servers = facts()
+        self.own = Replica(
+            secrets.token_hex(ID_BYTES), None, version, configuration, time.time(), stdio_servers=stdio_servers
+        )
+        self._others: dict[str, Replica] = {}
+        self._absent: TTLCache[str, None] = TTLCache(MAX_ABSENT, ABSENT_SECONDS)
+        self._differing: set[tuple[Replica, str]] = set()
+        self._told: set[tuple[Replica, str]] = set()
+        self._due = anyio.Event()
+
+    @property
+    def known(self) -> tuple[Replica, ...]:
+        """Return all replicas as they were at the last look, this one first."""
+        return (self.own, *self._others.values())
+
+    async def all(self) -> tuple[Replica, ...]:
+        """Return all replicas as they are now, this one first; in an outage, as they were before."""
+        with suppress(SharedStateError):
+            await self._look()
+        return self.known
+
+    async def find(self, id_: str) -> Replica | None:
+        """Return a living replica; most ids are found without asking Redis.
+
+        Raises:
+            SharedStateError: it is not known whether the replica lives.
+        """
+        if id_ == self.own.id:
+            return self.own
+        if id_ in self._others or id_ in self._absent:
+            return self._others.get(id_)
+        name = _name(id_)
+        sealed = await self._server.run(lambda redis: redis.get(name))
+        found = None if sealed is None else _read(self._server.unseal(name, sealed))
+        if found is None:
+            self._absent[id_] = None
+        else:
+            self._others[id_] = found
+        return found
+
+    def serve_at(self, url: str) -> None:
+        """Tell the others where this replica is reached."""
+        self._tell(replace(self.own, url=url))
+
+    def drain(self) -> None:
+        """Tell the others that this replica is about to end."""
+        self._tell(replace(self.own, is_draining=True))
+
+    def _tell(self, own: Replica) -> None:
+        self.own = own
+        self._due.set()
+
+    async def run(self) -> None:
+        """Give signs of life and look at the others, for as long as the owner's task group lives."""
+        told: Replica | None = None
+        try:
+            with self._news.following(TOPIC, lambda _: self._due.set()):
+                while True:
+                    self._due = anyio.Event()
+                    configuration, stdio_servers = self._facts()
+                    self.own = replace(self.own, configuration=configuration, stdio_servers=stdio_servers)
+                    with suppress(SharedStateError):
+                        own = self.own
+                        await self._beat(own)
+                        if own != told:
+                            await self._news.publish(TOPIC, own.id)
+                            told = own
+                        await self._look()
+                        self._say_differences()
+                    with anyio.move_on_after(BEAT_SECONDS):
+                        await self._due.wait()
+        finally:
+            with anyio.move_on_after(OPERATION_SECONDS, shield=True):
+                await self._leave()
+
+    async def _beat(self, own: Replica) -> None:
+        name = _name(own.id)
+        sealed = self._server.seal(name, asdict(own))
+
+        async def beat(redis: Redis) -> None:
+            async with redis.pipeline(transaction=False) as commands:
+                commands.set(name, sealed, px=int(EXPIRY_SECONDS * 1000))
+                commands.sadd(NAMES, own.id)
+                commands.pexpire(NAMES, int(NAMES_SECONDS * 1000))
+                await commands.execute()
+
+        await self._server.run(beat)
+
+    async def _look(self) -> None:
+        ids: Any = await self._server.run(lambda redis: redis.smembers(NAMES))
+        others = sorted(id_ for each in ids if (id_ := each.decode()) != self.own.id)
+        found = await self._server.run(lambda redis: redis.mget([_name(id_) for id_ in others])) if others else []
+        gone = [id_ for id_, sealed in zip(others, found, strict=True) if sealed is None]
+        read = (
+            _read(self._server.unseal(_name(id_), sealed))
+            for id_, sealed in zip(others, found, strict=True)
+            if sealed is not None
+        )
+        self._others = {each.id: each for each in read if each is not None}
+        if gone:
+            await self._server.run(lambda redis: redis.srem(NAMES, *gone))
+
+    def _say_differences(self) -> None:
+        """Warn once of each replica that is set otherwise at two looks: while all change, they differ for a moment."""
+        differing = set()
+        for each in self._others.values():
+            if each.version != self.own.version:
+                differing.add((each, f"it has version {each.version}, and this one {self.own.version}"))
+            elif each.configuration != self.own.configuration:
+                differing.add((each, "its configuration is not the same"))
+        for each, difference in differing & self._differing - self._told:
+            logger.warning("replica %s at %s differs: %s", each.id, each.url or "no address", difference)
+        self._told = differing & (self._told | self._differing)
+        self._differing = differing
+
+    async def _leave(self) -> None:
+        with suppress(SharedStateError):
+            await self._server.run(lambda redis: redis.delete(_name(self.own.id)))
+            await self._news.publish(TOPIC, self.own.id)
+
+
+def _name(id_: str) -> str:
+    return f"{PREFIX}:replica:{id_}"
+
+
+def _read(value: JsonObject | None) -> Replica | None:
+    """Return a replica as another one wrote it; None for a value of another shape."""
+    try:
+        return None if value is None else Replica(**value)
+    except TypeError:
+        return None

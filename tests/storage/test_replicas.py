@@ -1,0 +1,109 @@
+"""Gateways that share a Redis server: who knows of whom, and what is said of those that are set otherwise."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import anyio
+import pytest
+
+from pml_gateway.errors import SharedStateError
+from pml_gateway.storage.redis import PREFIX, RedisServer
+from pml_gateway.storage.redis_news import RedisNews
+from pml_gateway.storage.replicas import NAMES, Replicas
+from tests.storage.test_redis import KEY, opened, raw
+from tests.storage.test_redis_news import fail
+from tests.support.waiting import eventually, until
+
+pytestmark = pytest.mark.anyio
+
+
+@asynccontextmanager
+async def running(
+    redis_url: str, *, key: str = KEY, configuration: str = "same", version: str = "1"
+) -> AsyncIterator[Replicas]:
+    async with opened(redis_url, key) as server, anyio.create_task_group() as tasks:
+        news = RedisNews(server)
+        replicas = Replicas(server, news, version, lambda: (configuration, 2))
+        tasks.start_soon(news.run)
+        tasks.start_soon(replicas.run)
+        yield replicas
+        tasks.cancel_scope.cancel()
+
+
+async def test_replicas_know_of_each_other_and_of_the_end_of_one(redis_url: str) -> None:
+    async with running(redis_url) as one:
+        async with running(redis_url) as two:
+            two.serve_at("http://10.0.0.2:8765")
+            await until(lambda: any(each.url for each in one.known))
+            assert await one.find(two.own.id) == two.own
+            assert [each.id for each in await one.all()] == [one.own.id, two.own.id]
+            two.drain()
+            await until(lambda: any(each.is_draining for each in one.known))
+        await until(lambda: one.known == (one.own,))
+        assert await one.find(two.own.id) is None
+        assert await one.find(one.own.id) == one.own
+
+
+async def test_a_replica_that_began_a_moment_ago_is_found(redis_url: str) -> None:
+    async with opened(redis_url) as server, running(redis_url) as two:
+        one = Replicas(server, RedisNews(server), "1", lambda: ("same", 0))
+        await until_registered(server, two)
+        assert await one.find(two.own.id) == two.own
+        assert one.known == (one.own, two.own)
+
+
+async def test_replicas_of_another_key_are_none(redis_url: str) -> None:
+    async with running(redis_url) as one, running(redis_url, key=KEY + "!") as stranger, opened(redis_url) as server:
+        await until_registered(server, stranger)
+        assert await one.find(stranger.own.id) is None
+        assert await one.all() == (one.own,)
+
+
+async def until_registered(server: RedisServer, replicas: Replicas) -> None:
+    async def is_registered() -> bool:
+        return bool(await server.run(lambda redis: redis.sismember(NAMES, replicas.own.id)))
+
+    await eventually(is_registered)
+
+
+async def test_what_lies_in_redis_is_sealed_and_expires(redis_url: str) -> None:
+    async with running(redis_url) as one, opened(redis_url) as server:
+        one.serve_at("http://10.0.0.1:8765")
+        await until_registered(server, one)
+        name = f"{PREFIX}:replica:{one.own.id}"
+        assert b"10.0.0.1" not in await raw(server, name)
+        assert 0 < int(await server.run(lambda redis: redis.pttl(name))) <= 8000
+        assert 0 < int(await server.run(lambda redis: redis.pttl(NAMES))) <= 60_000
+
+
+async def test_in_an_outage_the_last_known_replicas_are_found_and_others_are_not_said_to_be_gone(
+    redis_url: str,
+) -> None:
+    async with running(redis_url) as two, opened(redis_url) as server:
+        one = Replicas(server, RedisNews(server), "1", lambda: ("same", 0))
+        await until_registered(server, two)
+        assert len(await one.all()) == 2
+
+        await fail(server)
+        assert await one.find(two.own.id) == two.own
+        assert len(await one.all()) == 2
+        with pytest.raises(SharedStateError):
+            await one.find("000000000000")
+
+
+@pytest.mark.parametrize(
+    ("other", "said"),
+    [({"version": "2"}, "it has version 2, and this one 1"), ({"configuration": "x"}, "configuration is not the same")],
+)
+async def test_a_replica_that_is_set_otherwise_is_said_once(
+    redis_url: str, other: dict[str, str], said: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with running(redis_url) as one, running(redis_url, **other) as two:
+        await until(lambda: two.own in one.known)
+        for address in ("http://10.0.0.1:1", "http://10.0.0.1:2"):
+            one.serve_at(address)
+            await until(lambda: any(each.url == one.own.url for each in two.known))
+    lines = [line for line in caplog.messages if said in line and f"replica {two.own.id}" in line]
+    assert len(lines) == 1
