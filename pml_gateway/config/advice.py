@@ -235,7 +235,10 @@ def literal_secrets(case: SettingsCase) -> Iterator[Finding]:
 def variable_users(settings: Settings) -> dict[str, list[str]]:
     """Return every variable that the settings refer to, with the keys that do so."""
     users: dict[str, list[str]] = {}
-    for path, text in nodes(settings.model_dump(mode="json", exclude_defaults=True)):
+    given = settings.model_dump(mode="json", exclude_defaults=True)
+    if settings.storage.url is not None:
+        given["storage"]["key"] = settings.storage.key
+    for path, text in nodes(given):
         for reference in references(text) if isinstance(text, str) else ():
             if reference.kind == "env":
                 keys = users.setdefault(reference.name, [])
@@ -277,8 +280,7 @@ def _reference_texts(settings: Settings) -> Iterator[tuple[str, str]]:
     yield "storage.results", settings.storage.results
     if settings.storage.url is not None:
         yield "storage.url", settings.storage.url
-    if settings.storage.key is not None:
-        yield "storage.key", settings.storage.key
+        yield "storage.key", settings.storage.key or ""
     if settings.http.metrics and settings.http.metrics_key is not None:
         yield "http.metrics_key", settings.http.metrics_key
     if settings.telemetry.otlp_endpoint:

@@ -12,15 +12,24 @@ from pydantic_settings import BaseSettings, EnvSettingsSource, SettingsConfigDic
 from pydantic_settings.sources.types import EnvNoneType
 
 from pml_gateway.config.layers import KeyPath, Layer, layer_of, merge
-from pml_gateway.config.problems import ALIASES, Problem, all_keys, annotation_at, is_list, member_keys, nearest_key
+from pml_gateway.config.problems import (
+    ALIASES,
+    ONE_LINE,
+    Problem,
+    all_keys,
+    annotation_at,
+    is_list,
+    member_keys,
+    nearest_key,
+)
 from pml_gateway.config.settings import Settings, TelemetrySettings
 from pml_gateway.secrets.references import resolve
 from pml_gateway.text import did_you_mean
 
 PREFIX = "PML_"
 DELIMITER = "__"
-NOT_SETTINGS = frozenset({"PML_HOME", "PML_DATA", "PML_CONFIG", "PML_SET"})
-"""Variables that name folders, files and sets; every other one with the prefix is a setting."""
+NOT_SETTINGS = frozenset({"PML_HOME", "PML_DATA", "PML_CONFIG", "PML_SET", "PML_REDIS", "PML_STORAGE_KEY"})
+"""Variables that name folders, files and sets, and those that `storage` refers to; every other one is a setting."""
 
 _ENDPOINT = "OTEL_EXPORTER_OTLP_ENDPOINT"
 _SIGNAL_ENDPOINT = "OTEL_EXPORTER_OTLP_{}_ENDPOINT"
@@ -74,6 +83,9 @@ def environment_layer(environ: Mapping[str, str], known_names: Mapping[str, Coll
         if not variable.startswith(PREFIX) or variable in NOT_SETTINGS:
             continue
         path = _path(variable[len(PREFIX) :].split(DELIMITER), known_names)
+        text = environ[variable]
+        if len(path) == 1 and path[0] in ONE_LINE and not text.lstrip().startswith("{"):
+            path = (path[0], ONE_LINE[str(path[0])])
         complaint = _complaint(variable, path)
         if complaint is None and path in setters:
             complaint = f"sets the same key as {setters[path]}; keep one of them"
@@ -84,7 +96,6 @@ def environment_layer(environ: Mapping[str, str], known_names: Mapping[str, Coll
                 problems.append(Problem("environment", variable, complaint))
             continue
         setters[path] = variable
-        text = environ[variable]
         if is_list(path) and not text.strip():
             text = "[]"
         try:

@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
 from urllib.parse import parse_qsl, unquote, urlsplit
 
 from pml_gateway.config.servers import UpstreamDefinition
 from pml_gateway.config.settings import Settings
-from pml_gateway.secrets.judgement import Keys, Secret, mapped, masked
+from pml_gateway.secrets.judgement import MASK, Keys, Secret, mapped, masked
 from pml_gateway.secrets.masking import mask_tree
 from pml_gateway.types import JsonObject
+
+_USER = re.compile(r"(://).*@")
 
 
 def masked_settings(settings: Settings) -> JsonObject:
     """Return the whole tree as JSON values, without anything that may be a credential."""
     tree = settings.model_dump(mode="json")
+    # A wrong URL, of which no password can be told apart, is masked up to its host.
+    tree["storage"]["url"] = _USER.sub(rf"\1{MASK}@", tree["storage"]["url"] or "") or None
     shown: JsonObject = {key: mask_tree(value) for key, value in tree.items() if key not in ("servers", "clients")}
     shown["servers"] = {server: masked_server(definition) for server, definition in settings.servers.items()}
     shown["clients"] = {client: mask_tree(section) for client, section in tree["clients"].items()}

@@ -23,6 +23,9 @@ ALIASES: dict[tuple[str, ...], tuple[str, ...]] = {
 }
 """Accepted aliases of keys, each with the key that it is merged into."""
 
+ONE_LINE: dict[str, str] = {"storage": "url"}
+"""Sections that may be written as one text, each with the key that the text sets."""
+
 GUESSED_KEYS: dict[KeyPath, KeyPath] = {
     (*section, name): ("gateway", "tools_exposure")
     for section in ((), ("gateway",))
@@ -38,7 +41,7 @@ MAX_VALUE_CHARACTERS = 60
 MAX_LISTED_PROBLEMS = 30
 """Maximum number of problems in a message: a screenful; `details` has them all."""
 
-SECRET_SECTIONS = frozenset({"servers", "clients", "workflows"})
+SECRET_SECTIONS = frozenset({"servers", "clients", "workflows", "storage"})
 """Sections whose texts may be credentials; their values never enter a message."""
 
 EntryT = TypeVar("EntryT")
@@ -256,13 +259,17 @@ def shown(value: object, path: KeyPath) -> str:
 
 
 def without_aliases(layer: Layer) -> Layer:
-    """Return a layer with aliases merged into their keys, and without empty keys.
+    """Return a layer with aliases merged into their keys, sections of one line written out, and no empty keys.
 
     Raises:
         ConfigurationError: the same server is given under both spellings.
     """
     values = _without_empty(layer.values, ())
     origins = dict(layer.origins)
+    for section, key in ONE_LINE.items():
+        if isinstance(values.get(section), str):
+            values[section] = {key: values[section]}
+            origins[section, key] = origins[section,]
     problems: list[Problem] = []
     for alias, path in ALIASES.items():
         moved = _take(values, alias)

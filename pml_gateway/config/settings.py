@@ -248,11 +248,13 @@ class StorageSettings(Section):
 
     url: str | None = Field(
         default=None,
-        description="redis:// or rediss:// URL; stored results, etags and limits are there, for all gateways with it",
+        description="redis://, rediss:// or unix:// URL of a Redis server that several gateways share; also written in "
+        "one line, as `storage: ${env:PML_REDIS}`",
     )
     key: KeyReference = Field(
-        default=None,
-        description="with `url`: ${env:NAME} or ${file:PATH} of a random text, by which stored results are encrypted",
+        default="${env:PML_STORAGE_KEY}",
+        description="with `url`: ${env:NAME} or ${file:PATH} of a random text, the same for all gateways, by which "
+        "what lies in Redis is encrypted",
     )
     results: str = Field(default="memory", description="stored results without `url`: memory, disk or disk:<folder>")
 

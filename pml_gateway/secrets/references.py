@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -53,14 +53,19 @@ def is_reference(text: str) -> bool:
     return match is not None and not match["escape"] and bool(match["close"]) and not _reference(match).default
 
 
-def resolve(text: str, environ: Mapping[str, str] = os.environ) -> str:
+def resolve(text: str, environ: Mapping[str, str] = os.environ, form: Callable[[str], str] = str) -> str:
     """Replace every reference in `text`; inserted values are not scanned again, and are masked in logs from then on.
+
+    Args:
+        text: the text.
+        environ: the variables.
+        form: returns a value as it is inserted, for example quoted for a URL.
 
     Raises:
         SecretError: a variable or file is missing; names it, but never its value.
     """
     working_directory = WorkingDirectory.here(environ)
-    return _REFERENCE.sub(lambda match: _remembered(match, working_directory), text)
+    return _REFERENCE.sub(lambda match: form(_remembered(match, working_directory)), text)
 
 
 def resolve_in(text: str, working_directory: WorkingDirectory) -> str:

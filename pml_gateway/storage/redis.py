@@ -12,22 +12,23 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequenc
 from contextlib import asynccontextmanager
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, TypeVar
-from urllib.parse import urlsplit
+from urllib.parse import quote, urlsplit
 
 import anyio
 import anyio.to_thread
 from cryptography.fernet import Fernet, InvalidToken
 
-from pml_gateway.errors import ConfigurationError, SharedStateError
+from pml_gateway.errors import ConfigurationError, SecretError, SharedStateError
 from pml_gateway.installation import EXTRAS, adding
 from pml_gateway.log import get_logger
 from pml_gateway.quotas import OWN
+from pml_gateway.secrets.known import KNOWN_SECRETS
 from pml_gateway.secrets.references import resolve
 from pml_gateway.storage.counters import SLOTS, Allowance, MemoryCounters, UsedUp
 from pml_gateway.types import JsonObject
 
 if TYPE_CHECKING:
-    from redis.asyncio import Redis
+    from redis.asyncio import BlockingConnectionPool, Redis
     from redis.commands.core import AsyncScript
 
 logger = get_logger(__name__)
@@ -52,6 +53,14 @@ MAX_TTL = 24 * 3600.0
 """Longest time in seconds that a value is kept; a value that is given none is kept as long."""
 
 MIN_KEY_CHARACTERS = 32
+
+FIXED_OPTIONS = frozenset({"decode_responses", "protocol", "legacy_responses"})
+"""Parameters of a URL that change what Redis answers, on which this module relies."""
+
+_KEY_REMEDY = (
+    "make one with `openssl rand -hex 32`, and give all gateways the same: pml secrets set PML_STORAGE_KEY, or "
+    "storage.key: ${env:NAME} or ${file:PATH}"
+)
 
 ResultT = TypeVar("ResultT")
 
@@ -120,34 +129,81 @@ def check_shared_storage(url: str | None, key: str | None, environ: Mapping[str,
     """
     if url is None:
         return
-    # Values are not shown: they may hold a password.
-    if not _is_redis_url(resolve(url, environ)):
-        raise ConfigurationError(
-            "storage.url names no Redis server", hint="write redis://[user:password@]host[:port][/number], or rediss://"
-        )
-    if len(_resolved(key, environ)) < MIN_KEY_CHARACTERS:
-        raise ConfigurationError(
-            f"storage.url needs a storage.key of {MIN_KEY_CHARACTERS} characters or more, to encrypt results",
-            hint="give all gateways the same random text: storage.key: ${env:PML_STORAGE_KEY}",
-        )
     if find_spec("redis") is None:
         raise ConfigurationError(
             "storage.url names a Redis server, and the redis package is not installed",
             hint=f"install it with: {adding(*EXTRAS['redis'])}",
         )
+    _pool(_resolved_url(url, environ))
+    _resolved_key(key, environ)
 
 
-def _resolved(text: str | None, environ: Mapping[str, str]) -> str:
-    return "" if text is None else resolve(text, environ)
+def _resolved_url(url: str, environ: Mapping[str, str]) -> str:
+    """Return a URL with its references resolved, those of user and password quoted, as they may have any characters."""
+    start, _, place = url.rpartition("@")
+    scheme, has_user, user = start.partition("://")
+    if not has_user or url.startswith("${"):
+        resolved = resolve(url, environ)
+    else:
+        user = resolve(user, environ, lambda value: quote(value, safe=":"))
+        resolved = f"{scheme}://{user}@{resolve(place, environ)}"
+    # The protocol of Valkey is that of Redis, and so are its schemes: valkey, valkeys.
+    return f"redis{resolved.removeprefix('valkey')}" if resolved.startswith("valkey") else resolved
 
 
-def _is_redis_url(url: str) -> bool:
+def _resolved_key(key: str | None, environ: Mapping[str, str]) -> str:
     try:
-        parts = urlsplit(url)
-        is_number = parts.path in ("", "/") or parts.path.removeprefix("/").isdecimal()
-        return parts.scheme in ("redis", "rediss") and (parts.port is None or parts.port > 0) and is_number
-    except ValueError:
-        return False
+        resolved = resolve(key or "", environ)
+    except SecretError as error:
+        raise ConfigurationError(f"storage.url needs a storage.key: {error.message}", hint=_KEY_REMEDY) from error
+    if len(resolved) < MIN_KEY_CHARACTERS:
+        raise ConfigurationError(
+            f"storage.url needs a storage.key of {MIN_KEY_CHARACTERS} characters or more, to encrypt what lies there",
+            hint=_KEY_REMEDY,
+        )
+    return resolved
+
+
+def _pool(url: str) -> BlockingConnectionPool:
+    """Return a pool for a resolved URL, without a connection yet.
+
+    Raises:
+        ConfigurationError: it names no server, or has a parameter that cannot be used.
+    """
+    # Importing it takes a tenth of a second.
+    from redis.asyncio import BlockingConnectionPool
+    from redis.asyncio.connection import parse_url
+    from redis.asyncio.retry import Retry
+    from redis.backoff import NoBackoff
+    from redis.exceptions import RedisError
+
+    try:
+        options = parse_url(url)
+        KNOWN_SECRETS.remember(str(options.get("password", "")))
+        # Without these, redis-py takes database 0, and fails at the first command.
+        number, is_socket = urlsplit(url).path.strip("/"), url.startswith("unix:")
+        if is_socket != ("path" in options) or (number and not is_socket and not number.isdecimal()):
+            raise ValueError
+        if fixed := FIXED_OPTIONS & options.keys():
+            raise ConfigurationError(f"storage.url sets {min(fixed)}, which cannot be changed", hint="take it out")
+        pool = BlockingConnectionPool.from_url(
+            url,
+            max_connections=MAX_CONNECTIONS,
+            timeout=OPERATION_SECONDS,
+            socket_timeout=OPERATION_SECONDS,
+            socket_connect_timeout=OPERATION_SECONDS,
+            # Once more at once: a connection that was idle may have been closed.
+            retry=Retry(NoBackoff(), 1),
+        )
+        # Parameters that there are not, and unreadable certificates, are found when a connection is made.
+        pool.make_connection()  # type: ignore[no-untyped-call]  # not annotated there
+    except (ValueError, TypeError, AttributeError, OSError, RedisError):
+        # Without the cause, as its text may quote the password.
+        raise ConfigurationError(
+            "storage.url names no Redis server, or has a parameter that redis-py does not know",
+            hint="write redis://[user:password@]host[:port][/number], rediss:// with TLS, or unix://path",
+        ) from None
+    return pool
 
 
 class RedisServer:
@@ -360,7 +416,9 @@ async def open_redis(url: str | None, key: str | None, environ: Mapping[str, str
     if url is None:
         yield None
         return
-    client, server = await anyio.to_thread.run_sync(_connected, resolve(url, environ), _resolved(key, environ))
+    client, server = await anyio.to_thread.run_sync(
+        _connected, _resolved_url(url, environ), _resolved_key(key, environ)
+    )
     try:
         await server.check_format()
         yield server
@@ -370,19 +428,7 @@ async def open_redis(url: str | None, key: str | None, environ: Mapping[str, str
 
 
 def _connected(url: str, key: str) -> tuple[Redis, RedisServer]:
-    # Importing it takes a tenth of a second.
-    from redis.asyncio import BlockingConnectionPool, Redis
-    from redis.asyncio.retry import Retry
-    from redis.backoff import NoBackoff
+    from redis.asyncio import Redis
 
-    pool = BlockingConnectionPool.from_url(
-        url,
-        max_connections=MAX_CONNECTIONS,
-        timeout=OPERATION_SECONDS,
-        socket_timeout=OPERATION_SECONDS,
-        socket_connect_timeout=OPERATION_SECONDS,
-        # Once more at once: a connection that was idle may have been closed.
-        retry=Retry(NoBackoff(), 1),
-    )
-    client = Redis.from_pool(pool)
+    client = Redis.from_pool(_pool(url))
     return client, RedisServer(client, key)

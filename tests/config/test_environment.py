@@ -49,6 +49,14 @@ def test_a_section_can_be_given_as_json_and_refined(workspace: Workspace) -> Non
     assert loaded.origins["search.min_score"].location == "PML_SEARCH__MIN_SCORE"
 
 
+def test_a_shared_storage_is_one_variable(workspace: Workspace) -> None:
+    workspace.user("storage: redis://host")
+    loaded = workspace.load({"PML_STORAGE": "${env:CACHE}", "PML_STORAGE__RESULTS": "disk"})
+
+    assert (loaded.settings.storage.url, loaded.settings.storage.results) == ("${env:CACHE}", "disk")
+    assert loaded.origins["storage.url"].location == "PML_STORAGE"
+
+
 def test_names_that_a_variable_cannot_spell_are_found(workspace: Workspace) -> None:
     workspace.user("servers:\n  my-Files: {command: npx}\n")
 
@@ -101,7 +109,10 @@ def test_a_bad_value_names_the_variable(workspace: Workspace) -> None:
 
 
 def test_places_are_no_settings_and_strangers_are_mentioned(workspace: Workspace) -> None:
-    loaded = workspace.load({"PML_DATA": "/x", "PML_EDITOR": "vi", "PMLX": "1", "pml_gateway__intent": "no"})
+    referred_to = {"PML_REDIS": "redis://host", "PML_STORAGE_KEY": "x"}
+    loaded = workspace.load(
+        {**referred_to, "PML_DATA": "/x", "PML_EDITOR": "vi", "PMLX": "1", "pml_gateway__intent": "no"}
+    )
 
     assert [*map(str, loaded.warnings)] == ["environment variable PML_EDITOR is no setting and was ignored"]
     assert loaded.settings.gateway.intent is None

@@ -9,7 +9,7 @@ import pytest
 
 from pml_gateway.config.load import LoadedSettings, Origin, load_settings
 from pml_gateway.config.problems import MAX_LISTED_PROBLEMS
-from pml_gateway.config.settings import Settings
+from pml_gateway.config.settings import Settings, StorageSettings
 from pml_gateway.errors import ConfigurationError
 from pml_gateway.types import ExposureMode
 
@@ -263,6 +263,15 @@ def test_a_server_under_both_spellings_is_an_error(workspace: Workspace) -> None
     workspace.user("servers: {fs: {command: a}}\nmcpServers: {fs: {command: b}, git: {command: c}}\n")
 
     assert problems(failure(workspace)) == {"servers.fs": "is given under both `servers` and `mcpServers`"}
+
+
+@pytest.mark.parametrize("url", ["redis://:${env:PW}@host/1", "${env:PML_REDIS}", "unix:///run/redis.sock"])
+def test_a_shared_storage_is_one_line(workspace: Workspace, url: str) -> None:
+    workspace.user(f"storage: {url}\n")
+    loaded = workspace.load({"PML_STORAGE__RESULTS": "disk"})
+
+    assert loaded.settings.storage == StorageSettings(url=url, key="${env:PML_STORAGE_KEY}", results="disk")
+    assert loaded.origins["storage.url"].location.endswith("config.yaml:1")
 
 
 def test_the_older_spelling_of_the_blacklist_is_merged(workspace: Workspace) -> None:

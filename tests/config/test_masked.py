@@ -135,6 +135,7 @@ def test_a_masked_text_keeps_its_layout() -> None:
         "        hunter2\n"
         "      C: ${env:C}\n"
         "clients: {ci: {key: hunter2}}\n"
+        "storage: redis://:hunter2@host  # shared\n"
         "gateway: {hybrid: {max_tokens: 500}}\n"
     )
 
@@ -150,8 +151,16 @@ def test_a_masked_text_keeps_its_layout() -> None:
         '      B_KEY: "***"\n'
         "      C: ${env:C}\n"
         "clients: {ci: {key: ***}}\n"
+        "storage: redis://:***@host  # shared\n"
         "gateway: {hybrid: {max_tokens: 500}}\n"
     )
+
+
+@pytest.mark.parametrize("url", ["redis://:hunter2/x@host", "redis://:#hunter2@host", "unix://:hunter2@/run/r.sock"])
+def test_a_url_of_redis_is_masked_up_to_its_host_though_it_is_wrong(url: str) -> None:
+    shown = masked_settings(Settings.model_validate({"storage": {"url": url}}))["storage"]["url"]
+
+    assert shown == f"{url.partition('://')[0]}://***@{url.rpartition('@')[2]}"
 
 
 @pytest.mark.parametrize(

@@ -7,10 +7,12 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from functools import partial
 from itertools import count
+from pathlib import Path
 from typing import Any
 
 import anyio
 import pytest
+from anyio.abc import ByteStream, SocketAttribute
 
 from pml_gateway.errors import ConfigurationError, SharedStateError
 from pml_gateway.storage.counters import Allowance
@@ -147,8 +149,14 @@ async def test_state_of_another_version_is_refused(redis_url: str) -> None:
         ("redis://:hunter2@[host/0", KEY, "names no Redis server"),
         ("redis://:x@host:hunter2/0", KEY, "names no Redis server"),
         ("redis://:hunter2@host/hunter2", KEY, "names no Redis server"),
+        ("redis://:hunter2/x@host", KEY, "names no Redis server"),
+        ("redis:hunter2", KEY, "names no Redis server"),
+        ("redis://host?pass=hunter2", KEY, "names no Redis server"),
+        ("redis://host?retry=hunter2", KEY, "names no Redis server"),
+        ("redis://host?protocol=3", KEY, "sets protocol, which cannot be changed"),
+        ("unix://:hunter2@", KEY, "names no Redis server"),
         ("redis://host", "hunter2", "needs a storage.key of 32 characters"),
-        ("redis://host", None, "KEY is not set"),
+        ("redis://host", None, "KEY is not set .make one with `openssl rand -hex 32`"),
     ],
 )
 async def test_settings_that_share_nothing_are_refused(url: str, key: str | None, message: str) -> None:
@@ -158,6 +166,29 @@ async def test_settings_that_share_nothing_are_refused(url: str, key: str | None
             pass
     assert "hunter2" not in str(caught.value)
     assert os.environ.get("KEY") is None
+
+
+@pytest.mark.parametrize(
+    "url", ["unix://:${env:PW}@{socket}?db=2", "redis://me:${env:PW}@${env:PLACE}", "valkey://:${env:PW}@${env:PLACE}"]
+)
+async def test_a_password_by_reference_has_any_characters(url: str, tmp_path: Path) -> None:
+    sent: list[bytes] = []
+
+    async def refuse(stream: ByteStream) -> None:
+        async with stream:
+            sent.append(await stream.receive())
+
+    over_tcp = await anyio.create_tcp_listener(local_host="127.0.0.1")
+    socket = tmp_path / "redis.sock"
+    async with over_tcp, await anyio.create_unix_listener(socket) as over_socket, anyio.create_task_group() as tasks:
+        for listener in (over_tcp, over_socket):
+            tasks.start_soon(listener.serve, refuse)
+        port = over_tcp.extra(SocketAttribute.local_port)
+        environ = {"PW": "p:a@s/s#%41", "KEY": KEY, "PLACE": f"127.0.0.1:{port}/2"}
+        async with open_redis(url.replace("{socket}", str(socket)), "${env:KEY}", environ):
+            pass
+        tasks.cancel_scope.cancel()
+    assert b"p:a@s/s#%41" in sent[0]
 
 
 async def test_of_several_that_take_a_value_one_gets_it(redis_url: str) -> None:

@@ -283,7 +283,7 @@ def _quote(key: Node) -> str:
 
 
 def masked_yaml(text: str, path: Path = Path(CONFIG_NAME)) -> str:
-    """`text`, laid out as before, without the credentials of its servers, clients and workflows.
+    """`text`, laid out as before, without the credentials of its servers, clients, workflows and storage.
 
     Raises:
         ConfigurationError: the text is broken YAML.
@@ -301,7 +301,8 @@ def masked_yaml(text: str, path: Path = Path(CONFIG_NAME)) -> str:
     if isinstance(root, MappingNode):
         for key, section in root.value:
             if key.value in _SECTIONS:
-                mapped(_values(section, set()), judge)
+                values = _values(section, set())
+                mapped({"url": values} if isinstance(section, ScalarNode) else values, judge)
     parts: list[str] = []
     at = 0
     for start in sorted(judged):
