@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import base64
 import hashlib
-import hmac
 import json
 import random
 import time
@@ -16,7 +14,6 @@ from urllib.parse import quote, urlsplit
 
 import anyio
 import anyio.to_thread
-from cryptography.fernet import Fernet, InvalidToken
 
 from pml_gateway.errors import ConfigurationError, SecretError, SharedStateError
 from pml_gateway.installation import EXTRAS, adding
@@ -25,6 +22,7 @@ from pml_gateway.quotas import OWN
 from pml_gateway.secrets.known import KNOWN_SECRETS
 from pml_gateway.secrets.references import resolve
 from pml_gateway.storage.counters import SLOTS, Allowance, MemoryCounters, UsedUp
+from pml_gateway.storage.sealing import Sealing
 from pml_gateway.types import JsonObject
 
 if TYPE_CHECKING:
@@ -206,14 +204,12 @@ def _pool(url: str) -> BlockingConnectionPool:
     return pool
 
 
-class RedisServer:
+class RedisServer(Sealing):
     """One Redis server, which is left alone for a while after it failed."""
 
     def __init__(self, client: Redis, key: str) -> None:
+        super().__init__(key)
         self._client = client
-        self._key = key
-        derived = hashlib.scrypt(key.encode(), salt=b"pml-gateway storage", n=2**14, r=8, p=1, dklen=32)
-        self._fernet = Fernet(base64.urlsafe_b64encode(derived))
         self._failures = 0
         self._resumes_at = 0.0
 
@@ -250,10 +246,6 @@ class RedisServer:
         """Return a script, to be called in a command."""
         return self._client.register_script(text)
 
-    def key_for(self, purpose: str) -> bytes:
-        """Return 32 bytes for a purpose, the same in all gateways of this storage."""
-        return hmac.digest(self._key.encode(), f"pml-gateway {purpose}".encode(), "sha256")
-
     async def check_format(self) -> None:
         """Refuse to share state with gateways of another version; of a server that does not answer, only say so.
 
@@ -272,19 +264,6 @@ class RedisServer:
                 f"the state at storage.url has format {shown!r}, and this gateway writes {FORMAT}",
                 hint="use the same version of pml everywhere, or another database: redis://host/1",
             )
-
-    def seal(self, name: str, value: JsonObject) -> bytes:
-        """Encrypt a value, together with its name: exchanged values are not accepted."""
-        return self._fernet.encrypt(json.dumps([name, value]).encode("utf-8", "surrogatepass"))
-
-    def unseal(self, name: str, sealed: bytes | str) -> JsonObject | None:
-        """Return a value; None if it was sealed with another key or under another name."""
-        try:
-            known, value = json.loads(self._fernet.decrypt(sealed))
-        except InvalidToken:
-            logger.warning("a value at storage.url was written with another storage.key")
-            return None
-        return value if known == name and isinstance(value, dict) else None
 
 
 class RedisValues:
