@@ -16,6 +16,7 @@ from pml_gateway.reports.status import (
     command_for,
     in_words,
     need_of,
+    storage_in_words,
 )
 from pml_gateway.text import counted, plural_of, quoted, shortened, some_of, span
 from pml_gateway.types import JsonObject
@@ -31,6 +32,7 @@ _STARTED = {"up": "until pml down", "service": "started at login", "client": "st
 def show_machine(machine: ProcessStatus) -> None:
     """Print how it is."""
     say_wrapped(_in_words(machine))
+    _show_storage(machine)
 
 
 def show_clients_and_servers(machine: ProcessStatus) -> None:
@@ -82,6 +84,12 @@ def show_gateway(report: ProcessStatus, identity: str) -> None:
         parts.append("it ends once its calls are done")
     mode = [f"mode {report['mode']}"] if report["mode"] else []
     say_wrapped(", ".join([*parts, *mode, whole(counted(report["tools"], "tool"))]))
+    _show_storage(report)
+
+
+def _show_storage(report: ProcessStatus) -> None:
+    if "storage" in report:
+        say_wrapped(storage_in_words(report["storage"]))
 
 
 def show_servers(reports: list[ProcessStatus]) -> None:

@@ -37,6 +37,7 @@ class Area(StrEnum):
     SEARCH = "search"
     CLIENTS = "clients"
     MACHINE = "machine"
+    STORAGE = "storage"
     GATEWAYS = "gateways"
     FILES = "files"
     VERSIONS = "versions"

@@ -42,7 +42,7 @@ from pml_gateway.signal import CallsInFlight
 from pml_gateway.storage.redis import RedisCounters, RedisServer, RedisValues, open_redis
 from pml_gateway.storage.redis_news import RedisNews
 from pml_gateway.storage.replicas import Replicas
-from pml_gateway.telemetry.events import Events
+from pml_gateway.telemetry.events import Events, StorageAsked
 from pml_gateway.telemetry.observe import logged_events
 from pml_gateway.text import counted
 from pml_gateway.trust.admission import Judge
@@ -107,6 +107,8 @@ class Gateway:
         if redis is not None:
             call_limits = CallLimits(RedisCounters(redis, lambda: self.state.settings.limits.on_outage == "open"))
         self.redis = redis
+        if redis is not None and events.reach(StorageAsked):
+            redis.observe = lambda outcome, seconds: events.publish(StorageAsked(outcome, seconds))
         self.news = None if redis is None else RedisNews(redis)
         self.replicas = None
         if redis is not None and self.news is not None:

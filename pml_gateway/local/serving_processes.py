@@ -34,7 +34,7 @@ def status_as_json(found: ServingProcesses) -> JsonObject:
     """Return what `pml status --json` prints."""
     from pml_gateway.reports.status import command_for, need_of
 
-    told = ("pid", "version", "mode", "tools", "transport", "url", "age_seconds", "is_ending")
+    told = ("pid", "version", "mode", "tools", "transport", "url", "age_seconds", "is_ending", "storage")
     running = [report for report in found.reports if report["pid"] is not None]
     machine = None if found.machine is None else {k: v for k, v in found.machine.items() if k != "upstreams"}
     return {

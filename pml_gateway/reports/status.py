@@ -58,6 +58,7 @@ class ProcessStatus(TypedDict, total=False):
     """The state of a process that serves; times in seconds, and in `upstreams` a row for each server.
 
     Without a process (`pid` is None), it is the last known state of the servers, and only `mode` and `tools` besides.
+    `storage` is that of gateways which share a Redis server: why it fails and for how long, and how many they are.
     What follows `upstreams` only the gateway that clients share has: a row for each client, and the processes of each
     server.
     """
@@ -73,6 +74,7 @@ class ProcessStatus(TypedDict, total=False):
     mode: str | None
     tools: int
     client_count: int
+    storage: JsonObject
     upstreams: list[JsonObject]
     started_by: str
     http_clients: int | None
@@ -146,11 +148,33 @@ def gateway_status(gateway: Gateway) -> ProcessStatus:
         "pid": None,
         "mode": settings.gateway.tools_exposure.value,
         "tools": len(gateway.state.catalog.tools),
+        **_storage(gateway),
         "upstreams": [
             _upstream(gateway, upstream, tools.get(upstream.upstream_id, ()))
             for upstream in gateway.pool.upstreams.values()
         ],
     }
+
+
+def _storage(gateway: Gateway) -> ProcessStatus:
+    redis, replicas = gateway.redis, gateway.replicas
+    if redis is None or replicas is None:
+        return {}
+    return {
+        "storage": {
+            "failure": redis.failure or None,
+            "failing_seconds": redis.failing_seconds,
+            "replicas": len(replicas.known),
+        }
+    }
+
+
+def storage_in_words(storage: JsonObject) -> str:
+    """Return whether the Redis server of gateways answers, and how many share it."""
+    if storage["failure"] is None:
+        return f"storage: Redis answers, shared by {counted(storage['replicas'], 'gateway')}"
+    since = span(storage["failing_seconds"])
+    return f"storage: Redis has failed for {since} ({storage['failure']}); calls go on without it: pml doctor"
 
 
 def _upstream(gateway: Gateway, upstream: Upstream, tools: Sequence[CatalogTool]) -> JsonObject:
@@ -210,8 +234,14 @@ def process_status(identity: str, runtimes: Sequence[Runtime], began: float, tra
         "mode": ", ".join(sorted({report["mode"] for report in serving})) or None,
         "tools": max((report["tools"] for report in reports), default=0),
         "client_count": sum(report["clients"] for report in reports),
+        **_worst_storage(reports),
         "upstreams": merged_rows(reports),
     }
+
+
+def _worst_storage(reports: Sequence[JsonObject]) -> ProcessStatus:
+    found = [report["storage"] for report in reports if "storage" in report]
+    return {"storage": max(found, key=lambda each: each["failing_seconds"] or 0)} if found else {}
 
 
 def _report(runtime: Runtime) -> JsonObject:

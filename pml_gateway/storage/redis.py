@@ -9,7 +9,7 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Literal, TypeVar
 from urllib.parse import quote, urlsplit
 
 import anyio
@@ -204,6 +204,32 @@ def _pool(url: str) -> BlockingConnectionPool:
     return pool
 
 
+StorageOutcome = Literal["ok", "failed", "not_sent"]
+"""Outcome of a command; one is not sent while a server that failed is left alone."""
+
+_FAILURES = {
+    "AuthenticationError": "it refuses the user or password",
+    "AuthenticationWrongNumberOfArgsError": "it refuses the user or password",
+    "AuthorizationError": "its user may not do that",
+    "NoPermissionError": "its user may not do that",
+    "OutOfMemoryError": "it has no memory left",
+    "ReadOnlyError": "it is a replica of Redis that only reads",
+    "BusyLoadingError": "it is loading its data",
+    "TimeoutError": f"no answer in {OPERATION_SECONDS:g} s",
+    "ConnectionError": "no connection",
+}
+
+
+def failure_in_words(error: Exception) -> str:
+    """Return why a command failed; not the text of the error, which may quote what was sent."""
+    name = next((each.__name__ for each in type(error).__mro__ if each.__name__ in _FAILURES), None)
+    return type(error).__name__ if name is None else _FAILURES[name]
+
+
+def _unobserved(outcome: StorageOutcome, seconds: float) -> None:
+    pass
+
+
 class RedisServer(Sealing):
     """One Redis server, which is left alone for a while after it failed."""
 
@@ -212,31 +238,48 @@ class RedisServer(Sealing):
         self._client = client
         self._failures = 0
         self._resumes_at = 0.0
+        self._failing_since: float | None = None
+        self.failure = ""
+        """Why it fails now, in words; empty while it answers."""
+        self.observe: Callable[[StorageOutcome, float], None] = _unobserved
+        """Told the outcome of each command, and its seconds."""
 
-    async def run(self, command: Callable[[Redis], Awaitable[ResultT]]) -> ResultT:
-        """Run a command.
+    @property
+    def failing_seconds(self) -> float | None:
+        """Return for how long it has failed; None while it answers."""
+        return None if self._failing_since is None else time.monotonic() - self._failing_since
+
+    async def run(self, command: Callable[[Redis], Awaitable[ResultT]], *, waits: bool = False) -> ResultT:
+        """Run a command; one that `waits` for something to happen is not observed.
 
         Raises:
             SharedStateError: the server does not answer, or refuses the command.
         """
         from redis.exceptions import RedisError
 
-        if time.monotonic() < self._resumes_at:
+        began = time.monotonic()
+        if began < self._resumes_at:
+            self.observe("not_sent", 0.0)
             raise SharedStateError("the Redis server of storage.url did not answer a moment ago")
         try:
             with anyio.fail_after(OPERATION_SECONDS):
                 result = await command(self._client)
         except (RedisError, OSError, TimeoutError) as error:
+            self.observe("failed", time.monotonic() - began)
             self._note_failure(error)
-            raise SharedStateError(f"the Redis server of storage.url failed: {type(error).__name__}") from error
+            raise SharedStateError(f"the Redis server of storage.url failed: {self.failure}") from error
+        if not waits:
+            self.observe("ok", time.monotonic() - began)
         if self._failures:
-            self._failures = 0
+            self._failures, self._failing_since, self.failure = 0, None, ""
             logger.warning("the Redis server of storage.url answers again")
         return result
 
     def _note_failure(self, error: Exception) -> None:
+        self.failure = failure_in_words(error)
         if not self._failures:
-            logger.warning("the Redis server of storage.url failed (%s)", type(error).__name__)
+            self._failing_since = time.monotonic()
+            logger.warning("the Redis server of storage.url failed: %s", self.failure)
         pause = min(PAUSE_SECONDS * 2**self._failures, MAX_PAUSE_SECONDS)
         # Not all gateways at the same moment.
         self._resumes_at = time.monotonic() + pause * random.uniform(0.5, 1)

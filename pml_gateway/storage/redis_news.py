@@ -83,7 +83,7 @@ class RedisNews:
     async def _read(self, last: str) -> str:
         """Pass on what follows an id, after waiting a moment for it; return the last id."""
         found: Any = await self._server.run(
-            lambda redis: redis.xread({STREAM: last}, count=READ_AT_ONCE, block=int(BLOCK_SECONDS * 1000))
+            lambda redis: redis.xread({STREAM: last}, count=READ_AT_ONCE, block=int(BLOCK_SECONDS * 1000)), waits=True
         )
         for _, entries in found or ():
             for entry, fields in entries:

@@ -119,6 +119,14 @@ class DefinitionsDecided:
     classes: tuple[str, ...] = ()
 
 
+@dataclass(frozen=True, slots=True)
+class StorageAsked:
+    """The end of a command to the Redis server of the gateways; `outcome` is ok, failed or not_sent."""
+
+    outcome: str
+    seconds: float
+
+
 class Events:
     """A dispatcher that delivers each event to the subscribers of its class, at once and in order."""
 

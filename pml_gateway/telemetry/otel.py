@@ -24,6 +24,7 @@ from pml_gateway.telemetry.events import (
     IndexSearched,
     ListsCounted,
     RequestEnded,
+    StorageAsked,
     UpstreamAnswered,
     known_method,
     known_outcome,
@@ -64,7 +65,7 @@ class OtelMetrics:
         self._lists = meter.create_counter("pml.lists", "{list}", "Lists of tools given to clients.")
         self._tokens = meter.create_counter("pml.list.tokens", "{token}", "Tokens of these lists.")
         self._saved = meter.create_counter("pml.list.tokens_saved", "{token}", "Tokens spared by these lists.")
-
+        self._storage = meter.create_histogram("pml.storage.duration", "s", "Time the shared Redis server takes.")
         self._definitions = meter.create_counter(
             "pml.definitions", "{definition}", "Definitions of servers, by what became of them."
         )
@@ -76,6 +77,7 @@ class OtelMetrics:
         events.subscribe(IndexSearched, self.index_searched)
         events.subscribe(ListsCounted, self.lists_counted)
         events.subscribe(DefinitionsDecided, self.definitions_decided)
+        events.subscribe(StorageAsked, self.storage_asked)
 
     def request_ended(self, event: RequestEnded) -> None:
         """Record the duration of a client's request."""
@@ -103,6 +105,10 @@ class OtelMetrics:
         """Count definitions that were accepted, held back or decided about."""
         attributes = {"pml.upstream": event.upstream_id, "pml.outcome": event.outcome}
         self._definitions.add(len(event.definitions), attributes)
+
+    def storage_asked(self, event: StorageAsked) -> None:
+        """Record the duration of a command to Redis."""
+        self._storage.record(event.seconds, {} if event.outcome == "ok" else {"error.type": event.outcome})
 
 
 def access_exporter() -> Callable[[JsonObject], None]:

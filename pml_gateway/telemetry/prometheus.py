@@ -15,6 +15,7 @@ from pml_gateway.telemetry.events import (
     IndexSearched,
     ListsCounted,
     RequestEnded,
+    StorageAsked,
     UpstreamAnswered,
     known_method,
     known_outcome,
@@ -68,7 +69,12 @@ class PrometheusMetrics:
             ("mode",),
             registry=registry,
         )
-
+        self._storage = Counter(
+            "pml_storage_commands", "Commands to the shared Redis server.", ("outcome",), registry=registry
+        )
+        self._storage_seconds = Histogram(
+            "pml_storage_command_seconds", "Time the Redis server takes.", buckets=_SEARCH_SECONDS, registry=registry
+        )
         self._definitions = Counter(
             "pml_definitions",
             "Definitions of servers, by what became of them.",
@@ -87,6 +93,7 @@ class PrometheusMetrics:
         events.subscribe(IndexSearched, self.index_searched)
         events.subscribe(ListsCounted, self.lists_counted)
         events.subscribe(DefinitionsDecided, self.definitions_decided)
+        events.subscribe(StorageAsked, self.storage_asked)
 
     def request_ended(self, event: RequestEnded) -> None:
         """Count a client's request, and record its duration."""
@@ -117,6 +124,12 @@ class PrometheusMetrics:
     def definitions_decided(self, event: DefinitionsDecided) -> None:
         """Count definitions that were accepted, held back or decided about."""
         self._definitions.labels(event.upstream_id, event.outcome).inc(len(event.definitions))
+
+    def storage_asked(self, event: StorageAsked) -> None:
+        """Count a command to Redis, and record its duration if it was sent."""
+        self._storage.labels(event.outcome).inc()
+        if event.outcome != "not_sent":
+            self._storage_seconds.observe(event.seconds)
 
     def exposed(self, accept: str) -> tuple[bytes, str]:
         """Return the page for a scraper that accepts `accept`, and its content type."""

@@ -13,10 +13,11 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from pml_gateway.config.settings import Settings
-from pml_gateway.errors import ConfigurationError
+from pml_gateway.errors import ConfigurationError, SharedStateError
 from pml_gateway.exposure.token_count import count_tokens
 from pml_gateway.gateway.tool_list import list_tokens
 from pml_gateway.policy.refusals import metrics_key
+from pml_gateway.reports.status import gateway_status, storage_in_words
 from pml_gateway.telemetry.events import RequestEnded, UpstreamAnswered
 from pml_gateway.telemetry.prometheus import PrometheusMetrics
 from pml_gateway.types import ExposureMode
@@ -193,6 +194,33 @@ async def test_a_clients_key_does_not_open_metrics(tmp_path: Path, monkeypatch: 
     assert [response.status_code for response in wrong] == [401] * 4
     labels = {"method": "tools/call", "client": "bot", "outcome": "OK"}
     assert value(parsed(right.text), "pml_requests_total", **labels) == 1
+
+
+async def test_commands_to_redis_are_counted_and_a_failure_is_shown(
+    tmp_path: Path, redis_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PML_TEST_STORAGE", "a random text that all gateways have")
+    storage = {"url": redis_url, "key": "${env:PML_TEST_STORAGE}"}
+    async with serving(tmp_path, {"up": failing()}, http=ON, storage=storage) as served:
+        redis = served.gateway.redis
+        assert redis is not None
+        await redis.run(lambda each: each.ping())
+        samples = await scraped(served)
+        assert value(samples, "pml_storage_commands_total", outcome="ok") >= 1
+        assert value(samples, "pml_storage_command_seconds_count") >= 1
+        assert value(samples, "pml_storage_up") == 1
+        assert value(samples, "pml_replicas") == 1
+        assert gateway_status(served.gateway)["storage"]["failure"] is None
+        for _ in range(2):
+            with pytest.raises(SharedStateError):
+                await redis.run(lambda each: each.lpush("{pml}:format", "x"))
+        samples = await scraped(served)
+        told = gateway_status(served.gateway)["storage"]
+    assert value(samples, "pml_storage_commands_total", outcome="failed") == 1
+    assert value(samples, "pml_storage_commands_total", outcome="not_sent") >= 1
+    assert value(samples, "pml_storage_up") == 0
+    assert value(samples, "pml_storage_failing_seconds") > 0
+    assert storage_in_words(told).startswith("storage: Redis has failed for 0 s (ResponseError)")
 
 
 def test_keys_for_clients_demand_a_key_for_metrics() -> None:

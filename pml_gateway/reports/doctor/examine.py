@@ -20,13 +20,14 @@ from pml_gateway.reports.doctor.files import files, versions
 from pml_gateway.reports.doctor.gateways import gateways, is_taken
 from pml_gateway.reports.doctor.search import examples, index, manifest, model
 from pml_gateway.reports.doctor.servers import resources, servers
+from pml_gateway.reports.doctor.storage import storage
 from pml_gateway.reports.doctor.tools import checked_shallowly, disabled, repairs, rules, trust
 from pml_gateway.reports.status import Progress
 
 MACHINE_CHECKS: tuple[Check[MachineCase], ...] = (gateways, files, versions)
 """Checks of files and processes around the gateway, whatever its configuration says."""
 
-CONFIGURED_CHECKS: tuple[Check[MachineCase], ...] = (*MACHINE_CHECKS, clients, model, manifest)
+CONFIGURED_CHECKS: tuple[Check[MachineCase], ...] = (*MACHINE_CHECKS, clients, model, manifest, storage)
 """Checks of this machine for a gateway whose settings load."""
 
 STARTED_CHECKS: tuple[Check[StartedCase], ...] = (

@@ -38,11 +38,20 @@ class GatewayGauges:
         for reason in Refusal:
             refused.add_metric((reason.value,), self._limits.refused[reason])
         yield refused
+        yield from self._storage()
         yield from self._upstreams()
 
     def describe(self) -> Iterator[Metric]:
         """Nothing: the gateway need not be ready when this collector is registered."""
         return iter(())
+
+    def _storage(self) -> Iterator[Metric]:
+        redis, replicas = self._gateway.redis, self._gateway.replicas
+        if redis is not None and replicas is not None:
+            failing = redis.failing_seconds
+            yield GaugeMetricFamily("pml_storage_up", "1 while Redis answers.", value=float(failing is None))
+            yield GaugeMetricFamily("pml_storage_failing_seconds", "Time since it fails.", value=failing or 0.0)
+            yield GaugeMetricFamily("pml_replicas", "Living gateways with it.", value=len(replicas.known))
 
     def _upstreams(self) -> Iterator[Metric]:
         states = GaugeMetricFamily("pml_upstream_state", "1 for the state it is in.", labels=("upstream", "state"))

@@ -1,0 +1,137 @@
+"""Doctor: the Redis server that several gateways share."""
+
+from __future__ import annotations
+
+import re
+import statistics
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+import anyio
+
+from pml_gateway.config.findings import Area, Finding, SettingsCase, Severity
+from pml_gateway.errors import ConfigurationError, SharedStateError
+from pml_gateway.storage.redis import RedisServer, check_shared_storage, open_redis
+from pml_gateway.text import span
+
+OLDEST = (6, 2)
+"""Oldest version with all commands that are used: GETDEL came with it."""
+
+SLOW_SECONDS = 0.01
+"""Time of one command that makes calls with a limit noticeably slower."""
+
+MAX_CLOCK_SECONDS = 2.0
+"""Difference of clocks that shifts the end of approvals, keys and tasks; those of machines with NTP differ by less."""
+
+PINGS = 5
+
+_NUMBERS = re.compile(r"\d+")
+
+_REMEDIES = {
+    "it refuses the user or password": "correct the user and password of storage.url",
+    "its user may not do that": "give its user all commands on its keys: ACL SETUSER NAME ~{pml}:* +@all",
+    "it has no memory left": "give it more memory: maxmemory",
+    "it is a replica of Redis that only reads": "name the primary in storage.url",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class RedisFacts:
+    """Facts of a Redis server; `info` and `save` are its own, None if its user may not ask for them."""
+
+    info: Mapping[str, Any] | None
+    save: str | None
+    seconds: float
+    clock_difference: float
+
+
+def storage(case: SettingsCase) -> Iterator[Finding]:
+    """Check the Redis server of `storage.url`, if there is one."""
+    section = case.settings.storage
+    try:
+        check_shared_storage(section.url, section.key, case.environ)
+    except ConfigurationError:
+        # Told with the settings.
+        return
+    if section.url is None:
+        return
+    try:
+        facts = anyio.run(_facts, section.url, section.key, case.environ)
+    except ConfigurationError as error:
+        yield Finding(Area.STORAGE, Severity.ERROR, "storage.url", error.message, error.hint)
+    except _FailedServerError as error:
+        fix = _REMEDIES.get(str(error), "is it running, and does storage.url name it?")
+        yield Finding(Area.STORAGE, Severity.ERROR, "storage.url", f"Redis fails: {error}", fix)
+    else:
+        yield from findings_of(facts)
+
+
+class _FailedServerError(Exception):
+    """A Redis server fails; the text says why."""
+
+
+async def _facts(url: str, key: str | None, environ: Mapping[str, str]) -> RedisFacts:
+    async with open_redis(url, key, environ) as server:
+        assert server is not None
+        try:
+            return await _read(server)
+        except SharedStateError as error:
+            raise _FailedServerError(server.failure) from error
+
+
+async def _read(server: RedisServer) -> RedisFacts:
+    seconds = []
+    for _ in range(PINGS):
+        began = time.perf_counter()
+        await server.run(lambda redis: redis.ping())
+        seconds.append(time.perf_counter() - began)
+    latency = statistics.median(seconds)
+    whole, micro = await server.run(lambda redis: redis.time())
+    difference = whole + micro / 1e6 - (time.time() - latency / 2)
+    info: Mapping[str, Any] | None = None
+    save = None
+    # Many providers do not let everybody ask.
+    with suppress(SharedStateError):
+        info = await server.run(lambda redis: redis.info("everything"))
+        save = str((await server.run(lambda redis: redis.config_get("save"))).get("save", ""))
+    return RedisFacts(info, save, latency, difference)
+
+
+def findings_of(facts: RedisFacts) -> Iterator[Finding]:
+    """Judge the facts of a server."""
+    info = facts.info or {}
+
+    def found(severity: Severity, what: str, fix: str) -> Finding:
+        return Finding(Area.STORAGE, severity, "storage.url", what, fix)
+
+    name = "Valkey" if "valkey_version" in info else "Redis"
+    version = str(info.get("valkey_version") or info.get("redis_version") or "")
+    yield Finding(
+        Area.STORAGE, Severity.OK, "storage.url", f"{name} {version} answers in {facts.seconds * 1000:.1f} ms"
+    )
+    if facts.info is None:
+        what = "its user may not run INFO, so that its version and memory are not checked"
+        yield found(Severity.NOTE, what, "let it: ACL SETUSER NAME +info")
+    numbers = tuple(map(int, _NUMBERS.findall(version)[:2]))
+    if numbers and numbers < OLDEST:
+        oldest = ".".join(map(str, OLDEST))
+        yield found(Severity.ERROR, f"version {version} has not all commands", f"use {oldest} or later, or Valkey")
+    if info.get("role") == "slave":
+        yield found(Severity.ERROR, "it is a replica of Redis that only reads", "name the primary in storage.url")
+    policy = str(info.get("maxmemory_policy") or "noeviction")
+    if policy != "noeviction" and info.get("maxmemory") != 0:
+        what = f"maxmemory-policy is {policy}: if its memory is full, approvals, tasks and results vanish unnoticed"
+        yield found(Severity.WARNING, what, "set maxmemory-policy noeviction, for which calls go on as without Redis")
+    if facts.seconds > SLOW_SECONDS:
+        what = f"it takes {facts.seconds * 1000:.0f} ms to answer, for which calls with a limit wait"
+        yield found(Severity.WARNING, what, "run it in the same network as the gateways")
+    if abs(facts.clock_difference) > MAX_CLOCK_SECONDS:
+        what = f"its clock and that of this machine differ by {span(abs(facts.clock_difference))}"
+        yield found(Severity.WARNING, what, "set the clocks of all machines by NTP")
+    if info and not info.get("aof_enabled"):
+        kept = "nothing on disk" if facts.save == "" else "snapshots on disk only, and no append-only file"
+        what = f"it keeps {kept}: if it crashes, approvals, tasks and results of before are lost"
+        yield found(Severity.NOTE, what, "set appendonly yes if they should outlast that")

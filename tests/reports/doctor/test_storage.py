@@ -1,0 +1,83 @@
+"""Doctor's checks of the Redis server that gateways share."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import anyio.to_thread
+import pytest
+
+from pml_gateway.config.findings import Finding, SettingsCase, Severity
+from pml_gateway.config.settings import Settings
+from pml_gateway.reports.doctor.storage import RedisFacts, findings_of, storage
+
+KEY = "a random text that all gateways have"
+INFO = {
+    "redis_version": "7.2.4",
+    "role": "master",
+    "maxmemory": 1000,
+    "maxmemory_policy": "noeviction",
+    "aof_enabled": 1,
+}
+
+
+def checked(url: str | None, key: str = KEY) -> list[Finding]:
+    settings = Settings.model_validate({"storage": {"url": url, "key": "${env:KEY}"}})
+    return [*storage(SettingsCase(settings, {"KEY": key}))]
+
+
+def judged(info: dict[str, Any] | None = None, **facts: Any) -> list[Finding]:
+    given: dict[str, Any] = {"save": "", "seconds": 0.001, "clock_difference": 0.1} | facts
+    return [*findings_of(RedisFacts(INFO | (info or {}), **given))]
+
+
+@pytest.mark.anyio
+async def test_a_server_that_answers_is_told_with_its_version(redis_url: str) -> None:
+    first, *_ = await anyio.to_thread.run_sync(checked, redis_url)
+    assert first.severity is Severity.OK
+    assert "answers in" in first.what
+
+
+def test_without_a_url_and_with_settings_that_are_refused_nothing_is_asked() -> None:
+    assert checked(None) == []
+    assert checked("redis://127.0.0.1:1/x") == []
+    assert checked("redis://127.0.0.1:1", "short") == []
+
+
+def test_a_server_that_does_not_answer_is_an_error_without_the_password() -> None:
+    [finding] = checked("redis://:hunter2@127.0.0.1:1")
+    assert (finding.severity, finding.what) == (Severity.ERROR, "Redis fails: no connection")
+    assert finding.fix
+    assert "hunter2" not in repr(finding)
+
+
+def test_a_good_server_needs_nothing() -> None:
+    assert [finding.severity for finding in judged()] == [Severity.OK]
+    assert "Valkey 8.1.0" in judged({"valkey_version": "8.1.0"})[0].what
+
+
+@pytest.mark.parametrize(
+    ("info", "facts", "severity", "what"),
+    [
+        ({"redis_version": "6.0.16"}, {}, Severity.ERROR, "version 6.0.16"),
+        ({"role": "slave"}, {}, Severity.ERROR, "only reads"),
+        ({"maxmemory_policy": "allkeys-lru"}, {}, Severity.WARNING, "maxmemory-policy is allkeys-lru"),
+        ({"maxmemory_policy": "volatile-ttl"}, {}, Severity.WARNING, "maxmemory-policy is volatile-ttl"),
+        ({}, {"seconds": 0.05}, Severity.WARNING, "takes 50 ms"),
+        ({}, {"clock_difference": -30}, Severity.WARNING, "differ by 30 s"),
+        ({"aof_enabled": 0}, {}, Severity.NOTE, "keeps nothing on disk"),
+        ({"aof_enabled": 0}, {"save": "3600 1"}, Severity.NOTE, "keeps snapshots on disk only"),
+    ],
+)
+def test_what_loses_or_slows_something_has_a_remedy(
+    info: dict[str, Any], facts: dict[str, Any], severity: Severity, what: str
+) -> None:
+    _, finding = judged(info, **facts)
+    assert finding.severity is severity
+    assert what in finding.what
+    assert finding.fix
+
+
+def test_a_user_without_info_leaves_the_rest_unchecked() -> None:
+    findings = [*findings_of(RedisFacts(None, None, 0.001, 0))]
+    assert [finding.severity for finding in findings] == [Severity.OK, Severity.NOTE]
