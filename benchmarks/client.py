@@ -16,6 +16,8 @@ import httpx2
 REQUEST_SECONDS = 120
 MAX_PAGES = 100
 CLIENT_INFO = {"name": "pml-benchmark", "version": "1"}
+NAMED_BY = dict.fromkeys(("tasks/get", "tasks/update", "tasks/cancel"), "taskId")
+"""The parameter that the header `mcp-name` repeats, where that is not `name`."""
 
 
 class Era(StrEnum):
@@ -40,13 +42,13 @@ class Answer:
 
     def result(self) -> dict[str, Any]:
         """The JSON-RPC result."""
-        message = self._message()
+        message = self.message()
         if "result" not in message:
             raise AnswerError(f"HTTP {self.status}: {json.dumps(message)[:500]}")
         result: dict[str, Any] = message["result"]
         return result
 
-    def _message(self) -> dict[str, Any]:
+    def message(self) -> dict[str, Any]:
         """The response message; server-sent events may carry notifications before it."""
         texts = [self.body]
         if self.content_type.startswith("text/event-stream"):
@@ -72,21 +74,26 @@ class Client:
     url: str
     era: Era
     headers: dict[str, str] = field(default_factory=dict)
+    capabilities: Mapping[str, Any] = field(default_factory=dict)
     _numbers: itertools.count[int] = field(default_factory=lambda: itertools.count(1))
 
     async def request(self, method: str, params: Mapping[str, Any] | None = None) -> Answer:
         """Send one request and read the whole answer."""
+        return await self._send(*self.prepared(method, params))
+
+    def prepared(self, method: str, params: Mapping[str, Any] | None = None) -> tuple[dict[str, Any], dict[str, str]]:
+        """The message of a request, and its headers."""
         message = {"jsonrpc": "2.0", "id": next(self._numbers), "method": method, "params": dict(params or {})}
-        return await self._send(message, self._prepare(message))
+        return message, self._prepare(message)
 
     async def open(self) -> None:
         """Shake hands, where the era wants it."""
         if self.era is Era.STATELESS:
             return
-        about = {"protocolVersion": self.era.value, "capabilities": {}, "clientInfo": CLIENT_INFO}
+        about = {"protocolVersion": self.era.value, "capabilities": dict(self.capabilities), "clientInfo": CLIENT_INFO}
         response = await self._post(
             {"jsonrpc": "2.0", "id": 0, "method": "initialize", "params": about},
-            {"accept": "application/json, text/event-stream"},
+            {"accept": "application/json, text/event-stream", **self.headers},
         )
         agreed = _answer(response, 0.0).result()["protocolVersion"]
         self.headers["mcp-protocol-version"] = agreed
@@ -112,11 +119,11 @@ class Client:
                 params["_meta"] = {
                     f"{prefix}protocolVersion": self.era.value,
                     f"{prefix}clientInfo": CLIENT_INFO,
-                    f"{prefix}clientCapabilities": {},
+                    f"{prefix}clientCapabilities": dict(self.capabilities),
                     **params.get("_meta", {}),
                 }
                 headers |= {"mcp-protocol-version": self.era.value, "mcp-method": message["method"]}
-                if name := params.get("name"):
+                if name := params.get(NAMED_BY.get(message["method"], "name")):
                     headers["mcp-name"] = name
                 return headers
             case _:
@@ -132,11 +139,11 @@ class Client:
 
 
 @asynccontextmanager
-async def open_client(url: str, era: Era) -> AsyncIterator[Client]:
+async def open_client(url: str, era: Era, headers: Mapping[str, str] | None = None) -> AsyncIterator[Client]:
     """A connected client with a connection of its own."""
     limits = httpx2.Limits(max_connections=1, max_keepalive_connections=1)
     async with httpx2.AsyncClient(timeout=REQUEST_SECONDS, limits=limits, trust_env=False) as http:
-        client = Client(http, url, era)
+        client = Client(http, url, era, dict(headers or {}))
         await client.open()
         yield client
         await client.close()

@@ -1,7 +1,8 @@
-"""A real Redis server, on a free port and without files."""
+"""A real Redis server, on a free port, without files unless it is given a folder."""
 
 from __future__ import annotations
 
+import shutil
 import socket
 import subprocess
 from collections.abc import Iterator
@@ -16,17 +17,20 @@ PASSWORD = "a-password-of-redis"
 class RealRedis:
     """A server that can be stopped, paused and started again at the same port."""
 
-    def __init__(self, program: Path) -> None:
+    def __init__(self, program: Path, data: Path | None = None) -> None:
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
             self.port: int = free.getsockname()[1]
         self.url = f"redis://:{PASSWORD}@127.0.0.1:{self.port}/0"
         self._program = program
+        self._data = data
         self._process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
         """Start it, and wait until it answers."""
         settings = {"port": str(self.port), "bind": "127.0.0.1", "save": "", "requirepass": PASSWORD}
+        if self._data is not None:
+            settings |= {"dir": str(self._data), "appendonly": "yes", "appendfsync": "everysec"}
         arguments = [text for name, value in settings.items() for text in (f"--{name}", value)]
         self._process = subprocess.Popen(
             [self._program, *arguments], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
@@ -34,11 +38,18 @@ class RealRedis:
         wait_for(self._answers, "Redis answers")
 
     def stop(self) -> None:
-        """Kill it; nothing is kept."""
+        """Kill it; only a server with a folder for its data has it when it starts again."""
         if self._process is not None:
             self._process.kill()
             self._process.wait(10)
             self._process = None
+
+    def forget(self) -> None:
+        """Delete the data of a server that is stopped."""
+        assert self._data is not None
+        assert self._process is None
+        shutil.rmtree(self._data)
+        self._data.mkdir()
 
     def _answers(self) -> bool:
         try:
@@ -50,9 +61,9 @@ class RealRedis:
 
 
 @contextmanager
-def real_redis(program: Path) -> Iterator[RealRedis]:
-    """Run a server."""
-    server = RealRedis(program)
+def real_redis(program: Path, data: Path | None = None) -> Iterator[RealRedis]:
+    """Run a server; it writes its data into a folder if it is given one."""
+    server = RealRedis(program, data)
     server.start()
     try:
         yield server

@@ -1,0 +1,149 @@
+"""Redis's part in the time of a call: one gateway with it and one without, in turns at the same calls."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import AsyncExitStack
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+from benchmarks.client import AnswerError, Client, Era, open_client
+from benchmarks.cluster.owner import Owner, owning
+from benchmarks.cluster.rows import Plan, RowReport
+from benchmarks.cluster.server import NEW
+from benchmarks.cluster.stand import Stand, client_key, open_stand
+from benchmarks.cluster.turns import ROWS
+from benchmarks.cluster.verdict import Finding
+from benchmarks.metrics import median, rotated
+from benchmarks.peers import plain_text
+
+WITH_SHARED_STATE = 1.10
+WITHOUT = 1.05
+"""Equal, as far as two series of short turns on one machine can be."""
+
+WARM_UP = 10
+ETAG = "pml-gateway/etag"
+
+Call = Callable[[Client, int], Awaitable[None]]
+Prepare = Callable[[Client, Owner, str], Awaitable[Call]]
+
+
+async def _tool(client: Client, name: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
+    return (await client.request("tools/call", {"name": name, "arguments": dict(arguments)})).result()
+
+
+async def plain(_: Client, __: Owner, ___: str) -> Call:
+    """Calls that need nothing that is shared."""
+
+    async def call(client: Client, number: int) -> None:
+        _expect(plain_text(await _tool(client, f"{NEW}__echo", {"text": f"x {number}"})), f"echo x {number}")
+
+    return call
+
+
+async def etag(client: Client, _: Owner, __: str) -> Call:
+    """Calls whose result has not changed."""
+    arguments = {"name": f"{NEW}__look", "arguments": {"text": "x"}}
+    found = await _tool(client, "call_tool", arguments)
+    arguments["if_none_match"] = found["_meta"][ETAG]
+
+    async def call(client: Client, _: int) -> None:
+        _expect((await _tool(client, "call_tool", arguments))["structuredContent"].get("unchanged"), True)
+
+    return call
+
+
+async def reference(client: Client, _: Owner, __: str) -> Call:
+    """Calls with a stored result as an argument."""
+    arguments = {"name": f"{NEW}__rows", "arguments": {"text": "x", "count": ROWS}}
+    ref = (await _tool(client, "call_tool", arguments))["structuredContent"]["ref"]
+
+    async def call(client: Client, number: int) -> None:
+        given = {"text": str(number), "rows": {"$ref": ref, "path": "rows[0:3]"}}
+        _expect(plain_text(await _tool(client, f"{NEW}__total", given)), f"{number} x 3")
+
+    return call
+
+
+async def approval(client: Client, owner: Owner, name: str) -> Call:
+    """Calls that the owner has approved."""
+    arguments = {"text": "x"}
+    result = await _tool(client, f"{NEW}__wipe", arguments)
+    if not result.get("isError") or not await owner.answer(name, "approve", 0, scope="tool"):
+        raise AnswerError("the owner is not asked")
+
+    async def call(client: Client, number: int) -> None:
+        _expect(plain_text(await _tool(client, f"{NEW}__wipe", {"text": f"x {number}"})), f"wipe x {number}")
+
+    return call
+
+
+CASES: Mapping[str, tuple[Prepare, bool, float]] = MappingProxyType(
+    {
+        "nothing shared": (plain, False, WITHOUT),
+        "a limit": (plain, True, WITH_SHARED_STATE),
+        "an etag": (etag, True, WITH_SHARED_STATE),
+        "a stored result": (reference, True, WITH_SHARED_STATE),
+        "an approval": (approval, True, WITH_SHARED_STATE),
+    }
+)
+"""The calls, whether their gateways have a limit, and the largest ratio of their times."""
+
+
+async def cost(plan: Plan, folder: Path) -> RowReport:
+    """Measure the time of calls with Redis and without, in both eras."""
+    row, report = "cost", RowReport()
+    async with AsyncExitStack() as stack:
+        stands: dict[tuple[str, bool], Stand] = {}
+        for name, shared in (("memory", False), ("redis", True)):
+            for limited in (False, True):
+                limits: dict[str, Any] = {} if limited else {"limits": {}}
+                where = folder / f"{name}-{'limited' if limited else 'free'}"
+                stands[name, limited] = await stack.enter_async_context(
+                    open_stand(where, clients=len(Era), replicas=1, shared=shared, extra=limits)
+                )
+        for what, (prepare, limited, limit) in CASES.items():
+            for at, era in enumerate(Era):
+                sides = {name: stands[name, limited] for name in ("memory", "redis")}
+                series = await _in_turns(sides, era, at, prepare, plan)
+                ratios = [new / old for new, old in zip(series["redis"], series["memory"], strict=True)]
+                ratio = median(ratios)
+                told = f"{ratio:.3f} ({median(series['memory']):.2f} ms became {median(series['redis']):.2f})"
+                report.findings.append(Finding(row, f"{what}, {era.value}", f"<= {limit:.2f}", told, ratio <= limit))
+                report.figures[f"{what}, {era.value}"] = {"ratio": ratio, **series}
+    return report
+
+
+async def _in_turns(
+    sides: Mapping[str, Stand], era: Era, at: int, prepare: Prepare, plan: Plan
+) -> dict[str, list[float]]:
+    """Return the median milliseconds of each turn of each side; who goes first changes every time."""
+    series: dict[str, list[float]] = {name: [] for name in sides}
+    async with AsyncExitStack() as stack:
+        clients, calls = {}, {}
+        for name, stand in sides.items():
+            who = stand.clients[at]
+            headers = {"authorization": f"Bearer {client_key(who)}"}
+            # Past the load balancer, which the gateway without Redis does not have.
+            url = f"{stand.replicas[0].origin}/mcp"
+            clients[name] = await stack.enter_async_context(open_client(url, era, headers))
+            owner = await stack.enter_async_context(owning(stand))
+            calls[name] = await prepare(clients[name], owner, who)
+            for number in range(WARM_UP):
+                await calls[name](clients[name], number)
+        for pair in range(plan.pairs):
+            for name in rotated(list(sides), pair):
+                taken = []
+                for number in range(plan.turn_calls):
+                    begun = time.perf_counter()
+                    await calls[name](clients[name], pair * plan.turn_calls + number)
+                    taken.append((time.perf_counter() - begun) * 1000)
+                series[name].append(median(taken))
+    return series
+
+
+def _expect(found: object, wanted: object) -> None:
+    if found != wanted:
+        raise AnswerError(f"{str(found)[:200]!r} instead of {str(wanted)[:200]!r}")
