@@ -32,18 +32,17 @@ from pml_gateway.exposure.vocabulary import CALL_TOOL
 from pml_gateway.gateway.callees import Callees
 from pml_gateway.gateway.decisions import CallRefusal, Decision
 from pml_gateway.gateway.host import Host
+from pml_gateway.gateway.pending_runs import PendingRuns
 from pml_gateway.gateway.request import CallOptions, RequestScope, effective_mode
 from pml_gateway.gateway.state import GatewayState
 from pml_gateway.gateway.tasks import Tasks
 from pml_gateway.policy.principal import OWNER, Principal, PrincipalKind
 from pml_gateway.policy.view import Exclusion, View
 from pml_gateway.results.settle import Settler
-from pml_gateway.storage.pending import PendingTable
 from pml_gateway.telemetry.events import PROTOCOL_ERROR, code_of, outcome_of
 from pml_gateway.telemetry.trace import CURRENT_TRACE
 from pml_gateway.text import did_you_mean
 from pml_gateway.types import Effect, JsonObject, effect_of
-from pml_gateway.workflow.execute import Run
 
 READ_RESULT = "read_result"
 
@@ -58,7 +57,7 @@ class Calls(Protocol):
     """The parts that all calls of one gateway share: a place for results, the runs that wait for clients, and tasks."""
 
     settler: Settler
-    pending_runs: PendingTable[Run]
+    pending_runs: PendingRuns
     tasks: Tasks
 
     def server(self, server: str) -> Serve | None:

@@ -18,6 +18,7 @@ from pml_gateway.errors import (
 from pml_gateway.exposure.meta_tool import MetaTool
 from pml_gateway.gateway.call import TOOL_CALL, Attempt, CallContext, Serve
 from pml_gateway.gateway.host import Host
+from pml_gateway.gateway.pending_runs import PendingRuns
 from pml_gateway.gateway.request import CallOptions, RequestScope
 from pml_gateway.gateway.steps import composite_result
 from pml_gateway.gateway.tasks import Tasks
@@ -35,10 +36,8 @@ from pml_gateway.results.answers import (
 )
 from pml_gateway.results.repair import repaired, with_declared_output
 from pml_gateway.results.settle import Settler
-from pml_gateway.storage.pending import PendingTable
 from pml_gateway.types import JsonObject
 from pml_gateway.workflow.composite import COMPOSITES
-from pml_gateway.workflow.execute import Run
 
 logger = get_logger(__name__)
 
@@ -46,12 +45,12 @@ logger = get_logger(__name__)
 class Caller:
     """Serves every call of one gateway."""
 
-    def __init__(self, gateway: Host, tasks: Tasks | None = None) -> None:
+    def __init__(self, gateway: Host, tasks: Tasks | None = None, runs: PendingRuns | None = None) -> None:
         self._gateway = gateway
         self.settler = Settler(
             gateway.results, gateway.etags, gateway.shapes, lambda: gateway.state.settings.activity.keeps_values
         )
-        self.pending_runs: PendingTable[Run] = PendingTable("run")
+        self.pending_runs = PendingRuns() if runs is None else runs
         self.tasks = Tasks(gateway) if tasks is None else tasks
         self._own_servers: dict[str, Serve] = {"": _ask_meta_tool, COMPOSITES: composite_result}
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, cast
 
@@ -70,16 +71,19 @@ class StepCalls:
         self._inside = inside
         self._max_effect = max_effect
 
-    def resumed(self, arguments: JsonObject) -> Run | None:
+    async def resumed(self, arguments: JsonObject, begin: Callable[[], Run]) -> Run | None:
         """Return the run that waits for the answers that came with this request; None where it is a new one.
+
+        `begin` makes a new run of the request; it takes over the progress of one that was stored.
 
         Raises:
             PendingNotFoundError: the state of an earlier question is not this client's, or too old.
+            SharedStateError: the run may be in Redis, which does not answer.
         """
         if self._options.request_state is None:
             return None
         state, request = self._options.request_state, self._fingerprint(arguments)
-        return self._pending.take(state, owner=self._client.id, fingerprint=request)
+        return await self._pending.take(state, begin, owner=self._client.id, fingerprint=request)
 
     async def advance(self, run: Run, arguments: JsonObject) -> JsonObject | None:
         """Run what can run; the interim result where steps ask their user something, each question by its slot.
@@ -94,7 +98,7 @@ class StepCalls:
         if not run.is_waiting:
             return None
         client, request = self._client, self._fingerprint(arguments)
-        state = self._pending.add(run, owner=client.id, quota_key=client.quota_key, fingerprint=request)
+        state = await self._pending.add(run, owner=client.id, quota_key=client.quota_key, fingerprint=request)
         result: JsonObject = {"resultType": "input_required", "requestState": state}
         requests = {key: asked for key, (_, _, _, asked) in run.questions.items()}
         return {**result, "inputRequests": requests} if requests else result
@@ -255,17 +259,22 @@ async def composite_result(call: Attempt, arguments: JsonObject) -> JsonObject:
     composite = state.composites.get(tool.name)
     if composite is None or composite.plan is None:
         raise UpstreamUnavailableError(f"{tool.qualified_name}: no longer configured")
+    plan = composite.plan
     if composite.problems:
         may_know = state.view(context.scope.client).hides_nothing
         raise CompositeUnavailableError(tool.name, composite.problems, may_know=may_know)
     # Its own effect may have been a milder one when it was checked.
     max_effect = call.max_effect if isinstance(call, ToolCall) else Effect.DESTRUCTIVE
     steps = StepCalls(context, tool.qualified_name, composite, max_effect, call.within)
-    run = steps.resumed(arguments) or Run(composite.plan, composite.given(arguments), given_refs=refs)
+
+    def begin() -> Run:
+        return Run(plan, composite.given(arguments), given_refs=refs)
+
+    run = await steps.resumed(arguments, begin) or begin()
     question = await steps.advance(run, arguments)
     if question is not None:
         return question
-    result = await _output_of(composite, composite.plan, run, steps)
+    result = await _output_of(composite, plan, run, steps)
     if composite.definition is None or composite.definition.output_as == "value" or result.get("isError"):
         return result
     inputs = describe_inputs(arguments, whole=gateway.state.settings.activity.keeps_values)

@@ -117,10 +117,12 @@ def workflow_definition(systems: Systems) -> JsonObject:
 async def call_batch(context: CallContext, arguments: JsonObject) -> JsonObject:
     """Run independent calls concurrently; return their results or errors in the same order."""
     calls = StepCalls(context, "call_batch", max_effect=_max_effect(arguments))
-    run = calls.resumed(arguments)
-    if run is None:
+
+    def begin() -> Run:
         plan, refused = parse_batch(arguments, limits_of(context.state.settings.workflow), context.callees)
-        run = Run(plan, refused=refused)
+        return Run(plan, refused=refused)
+
+    run = await calls.resumed(arguments, begin) or begin()
     question = await calls.advance(run, arguments)
     if question is not None:
         return question
@@ -135,7 +137,14 @@ async def execute_workflow(context: CallContext, arguments: JsonObject) -> JsonO
         others = (f"/{key}" for key in arguments if key != "intent")
         return noted(await tools_for_intent(context, arguments["intent"]), ignored=others)
     calls = StepCalls(context, "execute_workflow", max_effect=_max_effect(arguments))
-    run = calls.resumed(arguments)
+
+    def begin() -> Run:
+        plan, problems = parse_workflow(arguments, limits_of(context.state.settings.workflow), callees=context.callees)
+        if problems:
+            raise PlanError(problems)
+        return Run(plan)
+
+    run = await calls.resumed(arguments, begin)
     if run is None:
         plan, problems, checked = await _checked(context, arguments)
         if boolean(arguments, "dry_run"):

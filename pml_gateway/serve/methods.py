@@ -22,12 +22,13 @@ from mcp.shared.exceptions import MCPError
 from pydantic import BaseModel
 
 from pml_gateway.delivery import DELIVERY
-from pml_gateway.errors import ErrorCode
+from pml_gateway.errors import ErrorCode, GatewayError
 from pml_gateway.gateway.gateway import Gateway
 from pml_gateway.gateway.request import CONNECTION, Context, given_name, scoped
 from pml_gateway.mcp.capabilities import is_of_protocol
 from pml_gateway.mcp.sdk import OpenTelemetryMiddleware
 from pml_gateway.policy.principal import Principal
+from pml_gateway.results.answers import as_rpc_error
 from pml_gateway.telemetry.events import INPUT_REQUIRED, PROTOCOL_ERROR, RequestEnded, code_of, outcome_of
 from pml_gateway.telemetry.spans import Spans, continuing
 from pml_gateway.telemetry.trace import CURRENT_TRACE, Trace, new_request_id, trace_parent
@@ -181,3 +182,15 @@ def always(answer: BaseModel) -> Handle:
         return answer
 
     return handle
+
+
+def with_rpc_errors(handle: Handle) -> Handle:
+    """Handle one message: the gateway's own errors are those of the protocol."""
+
+    async def handled(ctx: Context, params: Any) -> Any:
+        try:
+            return await handle(ctx, params)
+        except GatewayError as error:
+            raise as_rpc_error(error) from error
+
+    return handled

@@ -43,7 +43,7 @@ from pml_gateway.serve.clients import (
 )
 from pml_gateway.serve.list_changes import Subscribers
 from pml_gateway.serve.messages.written import WrittenValue, large_apart
-from pml_gateway.serve.methods import LISTEN, OTHER, Dispatch, Method, always
+from pml_gateway.serve.methods import LISTEN, OTHER, Dispatch, Method, always, with_rpc_errors
 from pml_gateway.serve.tasks import TaskMethods, UpdateTaskParams, with_tasks
 from pml_gateway.storage.pending import MAX_SECONDS
 from pml_gateway.telemetry.spans import Spans
@@ -158,16 +158,16 @@ def method_table(
     yield Method("notifications/initialized", mcp_types.NotificationParams, begin_session)
     yield Method(ROOTS_CHANGED, mcp_types.NotificationParams, sessions.roots_changed)
     yield Method("logging/setLevel", mcp_types.SetLevelRequestParams, sessions.set_level, waits_for_lists=False)
-    listen = partial(tasks.listen, listen=subscribers.listen)
+    listen = with_rpc_errors(partial(tasks.listen, listen=subscribers.listen))
     yield Method(LISTEN, mcp_types.SubscriptionsListenRequestParams, listen, is_counted=False)
     yield Method("tools/list", mcp_types.PaginatedRequestParams, always(EMPTY_LIST), with_tools)
     yield Method("tools/call", mcp_types.CallToolRequestParams, call_tool, with_apart, carries_state=True)
 
-    yield Method("tasks/get", mcp_types.GetTaskRequestParams, tasks.get)
-    yield Method("tasks/result", mcp_types.GetTaskPayloadRequestParams, tasks.result, is_counted=False)
-    yield Method("tasks/list", mcp_types.PaginatedRequestParams, tasks.list)
-    yield Method("tasks/cancel", mcp_types.CancelTaskRequestParams, tasks.cancel)
-    yield Method("tasks/update", UpdateTaskParams, tasks.update)
+    yield Method("tasks/get", mcp_types.GetTaskRequestParams, with_rpc_errors(tasks.get))
+    yield Method("tasks/result", mcp_types.GetTaskPayloadRequestParams, with_rpc_errors(tasks.result), is_counted=False)
+    yield Method("tasks/list", mcp_types.PaginatedRequestParams, with_rpc_errors(tasks.list))
+    yield Method("tasks/cancel", mcp_types.CancelTaskRequestParams, with_rpc_errors(tasks.cancel))
+    yield Method("tasks/update", UpdateTaskParams, with_rpc_errors(tasks.update))
 
     async def extend(ctx: Context) -> JsonObject | None:
         if ctx.request_id is None:
@@ -200,7 +200,8 @@ def build_server(
     tasks = TaskMethods(caller, caller.tasks)
     methods = method_table(gateway, subscribers, offers, sessions, clients, extensions, tasks)
     # State that a client gives back is its own and of the same request, or it is refused.
-    security = RequestStateSecurity(keys=[os.urandom(32)], ttl=MAX_SECONDS, bind_principal=_principal)
+    key = os.urandom(32) if gateway.redis is None else gateway.redis.key_for("request state")
+    security = RequestStateSecurity(keys=[key], ttl=MAX_SECONDS, bind_principal=_principal)
     boundary = RequestStateBoundary(security, default_audience=server.name)
     Dispatch(methods, gateway, clients, boundary, spans).serve_by(server)
     return server

@@ -18,6 +18,7 @@ from pml_gateway.gateway.audit import AuditSubscriber
 from pml_gateway.gateway.calling import Caller
 from pml_gateway.gateway.events import ToolsListed
 from pml_gateway.gateway.gateway import Gateway, open_gateway
+from pml_gateway.gateway.pending_runs import PendingRuns
 from pml_gateway.gateway.prompts_and_resources import PromptAndResourceRequests
 from pml_gateway.gateway.resource_subscriptions import ResourceFollowers
 from pml_gateway.gateway.shared import SharedResources
@@ -133,7 +134,7 @@ async def open_runtime(
         AuditSubscriber(identity, paths.home, gateway.shared.audit, watching.export_access).subscribe_to(gateway.events)
         calls_as_tasks = Tasks(gateway, TaskRecords(paths.tasks_dir, identity))
         await calls_as_tasks.restore()
-        caller = Caller(gateway, calls_as_tasks)
+        caller = Caller(gateway, calls_as_tasks, PendingRuns(gateway.redis))
         followers = ResourceFollowers(gateway)
         subscribers = Subscribers(gateway, followers)
         offers = PromptAndResourceRequests(gateway, caller, followers)

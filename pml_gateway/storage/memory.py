@@ -1,11 +1,12 @@
 """Interface of a store, values by collection and key; and the store of one process, in memory.
 
 Only JSON goes into a store, so that one in Redis can take the place of the one in memory. Stored results and the etags
-given to clients are kept this way. These stay in the process that made them,
-because they are not data:
+given to clients are kept this way. In Redis also lie runs that wait for their users and records of tasks
+(`redis_owned.py`). These stay in the process that made them, because they are not data:
 
-- Runs and calls that wait for their users (`pending.py`): a run holds its compiled plan, a call the open request to
-  its upstream.
+- Calls that wait for their users in the middle (`pending.py`), with the open request to their upstream, and the runs
+  that they belong to.
+- The work of tasks: others read of it, and have it cancelled or answered (`gateway/shared_tasks.py`).
 - Events of resumable HTTP sessions (`serve/http/resumption.py`): the session they belong to lives in this process, and
   another could not go on with it. An ordinary call would also have to write its answer as JSON once more.
 - Counts of what runs or arrives at this moment (`upstreams/concurrency.py`, `mcp/session.py`), and of what each client

@@ -20,6 +20,9 @@ MAX_SECONDS = 900.0
 MAX_PENDING = 512
 """Maximum number of entries of a table: each may hold a request of its server open, or the results of a plan."""
 
+HELD = "held:"
+"""Start of the state of what waits in the memory of one process, and can be answered nowhere else."""
+
 Payload = TypeVar("Payload")
 
 
@@ -80,7 +83,7 @@ class PendingTable(Generic[Payload]):
         By default, the state is a new secret, and the payload waits for as long as the table says.
         """
         self.sweep()
-        state = state or secrets.token_urlsafe(24)
+        state = state or f"{HELD}{new_state()}"
         expires_at = self._clock() + (self._seconds if seconds is None else seconds)
         self._entries[state] = _Entry((owner, fingerprint), payload, expires_at)
         self._held.note(state, quota_key)
@@ -96,10 +99,7 @@ class PendingTable(Generic[Payload]):
         """
         entry, request = self._entries.get(state), (owner, fingerprint)
         if entry is None or entry.request != request or entry.expires_at <= self._clock():
-            raise PendingNotFoundError(
-                f"no {self._name} of this request waits under this requestState",
-                hint=f"send the same request as before, within {self._seconds:g} s and once; else start it anew",
-            )
+            raise not_waiting(self._name, self._seconds)
         return self._remove(state)
 
     def find(self, state: str, *, owner: str) -> Payload | None:
@@ -133,6 +133,24 @@ class PendingTable(Generic[Payload]):
     def _remove(self, state: str) -> Payload:
         self._held.forget(state)
         return self._entries.pop(state).payload
+
+
+def new_state() -> str:
+    """Return a new secret state."""
+    return secrets.token_urlsafe(24)
+
+
+def not_waiting(name: str, seconds: float) -> PendingNotFoundError:
+    """Return the error for a state under which nothing waits; `name` says what would, for so many seconds."""
+    return PendingNotFoundError(
+        f"no {name} of this request waits under this requestState",
+        hint=f"send the same request as before, within {seconds:g} s and once; else start it anew",
+    )
+
+
+def is_held(state: object) -> bool:
+    """Return True for the state of what waits in one process; such a state that a server made is found nowhere."""
+    return isinstance(state, str) and state.startswith(HELD)
 
 
 def fingerprint(target: str, arguments: JsonObject) -> str:

@@ -16,6 +16,7 @@ from pml_gateway.json_text.pieces import exceeds
 from pml_gateway.mcp.deadlines import within
 from pml_gateway.results.content import WRAPPED
 from pml_gateway.results.settle import PresentedResult
+from pml_gateway.storage.pending import is_held
 from pml_gateway.types import JsonObject
 from pml_gateway.workflow.expressions import Expression, is_true
 from pml_gateway.workflow.outcome import (
@@ -28,6 +29,7 @@ from pml_gateway.workflow.outcome import (
     value_of,
 )
 from pml_gateway.workflow.plan import INDEX, INPUT, ITEM, OnError, Plan, Step
+from pml_gateway.workflow.progress import Progress
 from pml_gateway.workflow.sharing import Invocation, SharedReads
 from pml_gateway.workflow.templates import render, roots_of
 
@@ -127,7 +129,7 @@ class Run:
         self.exceeded: list[BudgetExceeded] = []
         self._given = given
         self._given_refs = given_refs
-        self._items: dict[tuple[int, int], StepOutcome] = {}
+        self._items: dict[int, dict[int, StepOutcome]] = {}
         self._spent = 0.0
         self._began = 0.0
         self._calls_left = plan.budget.max_steps - len(plan.steps)
@@ -155,6 +157,36 @@ class Run:
         """Return True if a step has its final outcome and will not be called again."""
         outcome = self.outcomes.get(step.index)
         return outcome is not None and outcome.status is not StepStatus.WAITING
+
+    def snapshot(self) -> Progress:
+        """Return the progress between two calls of `advance`."""
+        return Progress(
+            outcomes=self.outcomes,
+            items=self._items,
+            lengths=self._lengths,
+            begun=self._begun,
+            exceeded=self.exceeded,
+            spent=self._spent,
+            calls_left=self._calls_left,
+            stopped_by=self._stopped_by,
+        )
+
+    def restore(self, progress: Progress) -> None:
+        """Go on from the progress of a run of the same plan and input."""
+        self.outcomes, self._items, self._lengths = progress.outcomes, progress.items, progress.lengths
+        self._begun, self.exceeded, self._spent = progress.begun, progress.exceeded, progress.spent
+        self._calls_left, self._stopped_by = progress.calls_left, progress.stopped_by
+
+    @property
+    def is_held(self) -> bool:
+        """Return True if a question waits in this process, where alone it can be answered."""
+        states = (
+            each.question.state
+            for step in self.plan.steps
+            for _, each in self._waiting(step.index)
+            if each.question is not None
+        )
+        return any(is_held(state) for state in states)
 
     async def known_calls(self, tools: Tools) -> list[Invocation]:
         """Return the calls whose arguments do not depend on the results of other steps, before any is made."""
@@ -266,15 +298,16 @@ class Run:
         if step.index not in self._lengths:
             self._reserve(len(items) - 1)
             self._lengths[step.index] = len(items)
+        done = self._items.setdefault(step.index, {})
         places = anyio.Semaphore(step.max_parallel or self.plan.budget.max_parallel)
 
         async def one(index: int, item: Any) -> None:
-            known = self._items.get((step.index, index))
+            known = done.get(index)
             if known is not None and known.status is not StepStatus.WAITING:
                 return
             async with places:
                 if self._stopped_by is not None:
-                    self._items[step.index, index] = self._stopped(self._stopped_by)
+                    done[index] = self._stopped(self._stopped_by)
                     return
                 inside = {**roots, ITEM: item, INDEX: index}
                 try:
@@ -283,12 +316,12 @@ class Run:
                     outcome = StepOutcome(StepStatus.ERROR, error=error.as_json())
                 if outcome.status is StepStatus.ERROR and self.plan.on_error is OnError.STOP:
                     self._stopped_by = self._stopped_by or step.id
-                self._items[step.index, index] = outcome
+                done[index] = outcome
 
         async with anyio.create_task_group() as tasks:
             for index, item in enumerate(items):
                 tasks.start_soon(one, index, item)
-        return gathered(step, tuple(self._items[step.index, index] for index in range(len(items))))
+        return gathered(step, tuple(done[index] for index in range(len(items))))
 
     async def _once(
         self,
@@ -398,7 +431,8 @@ class Run:
         if step.index not in self._lengths:
             return None
         unfinished = StepOutcome(StepStatus.ERROR, error=error)
-        return tuple(self._items.get((step.index, at), unfinished) for at in range(self._lengths[step.index]))
+        done = self._items.get(step.index, {})
+        return tuple(done.get(at, unfinished) for at in range(self._lengths[step.index]))
 
     def roots(self, readers: Iterable[Expression]) -> tuple[dict[str, Any], frozenset[str]]:
         """Return the value of every `$name` as these expressions read it, and the names that have no result."""

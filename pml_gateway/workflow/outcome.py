@@ -108,7 +108,8 @@ class BudgetExceeded:
     """A limit that was reached: its name, its value and details. It comes from the setting `workflow.NAME`."""
 
     limit: str
-    value: float
+    value: int | float
+    """A whole number stays one when it is read back."""
     details: JsonObject = field(default_factory=dict)
 
     def as_json(self) -> JsonObject:

@@ -1,0 +1,77 @@
+"""Runs of workflows and composite tools that wait for their users: in Redis if there is one, else in this process."""
+
+from __future__ import annotations
+
+import base64
+import zlib
+from collections.abc import Callable
+
+import anyio.to_thread
+
+from pml_gateway.errors import SharedStateError
+from pml_gateway.storage.pending import MAX_PENDING, MAX_SECONDS, PendingTable, is_held, new_state, not_waiting
+from pml_gateway.storage.redis import RedisServer
+from pml_gateway.storage.redis_owned import OwnedValues
+from pml_gateway.types import JsonObject
+from pml_gateway.workflow.execute import Run
+from pml_gateway.workflow.progress import Progress, read, written
+
+MAX_CHARACTERS = 32 * 1024 * 1024
+"""Maximum of a run in Redis as JSON, before it is compressed; a larger one waits in this process."""
+
+
+class PendingRuns:
+    """Suspended runs by their states, each for one request of one client, and usable once."""
+
+    def __init__(self, redis: RedisServer | None = None) -> None:
+        self._held: PendingTable[Run] = PendingTable("run")
+        self._stored = None if redis is None else OwnedValues(redis, "runs", MAX_PENDING)
+
+    async def add(self, run: Run, *, owner: str, quota_key: str, fingerprint: str) -> str:
+        """Keep a run and return its state. It waits in this process if one of its questions does."""
+        if self._stored is not None and not run.is_held:
+            try:
+                return await self._store(self._stored, run, owner, fingerprint)
+            except (SharedStateError, ValueError, TypeError, RecursionError):
+                # Redis does not answer, or the run is too large or deep for it.
+                pass
+        return self._held.add(run, owner=owner, quota_key=quota_key, fingerprint=fingerprint)
+
+    async def take(self, state: str, begin: Callable[[], Run], *, owner: str, fingerprint: str) -> Run:
+        """Remove and return a run; `begin` makes a new run of the same plan, which takes over the progress.
+
+        Raises:
+            PendingNotFoundError: nothing of this owner waits under this state for this request.
+            SharedStateError: Redis does not answer.
+        """
+        if self._stored is None or is_held(state):
+            return self._held.take(state, owner=owner, fingerprint=fingerprint)
+        # Made first: if the request no longer makes a plan, the run is still there for another attempt.
+        run = begin()
+        found = await self._stored.take(owner, _id(state, owner, fingerprint))
+        if found is None:
+            raise not_waiting("run", MAX_SECONDS)
+        run.restore(await anyio.to_thread.run_sync(_unpacked, found))
+        return run
+
+    async def _store(self, stored: OwnedValues, run: Run, owner: str, fingerprint: str) -> str:
+        packed = await anyio.to_thread.run_sync(_packed, run.snapshot())
+        state = new_state()
+        await stored.put(owner, _id(state, owner, fingerprint), packed, MAX_SECONDS)
+        return state
+
+
+def _id(state: str, owner: str, fingerprint: str) -> str:
+    """Return the id of a run: with another owner or request, it is that of none."""
+    return "\n".join((state, fingerprint, owner))
+
+
+def _packed(progress: Progress) -> JsonObject:
+    text = written(progress)
+    if len(text) > MAX_CHARACTERS:
+        raise ValueError(f"the run has {len(text)} characters")
+    return {"run": base64.b64encode(zlib.compress(text.encode(), 1)).decode()}
+
+
+def _unpacked(found: JsonObject) -> Progress:
+    return read(zlib.decompress(base64.b64decode(found["run"])).decode())
