@@ -12,7 +12,8 @@ from mcp.shared.exceptions import MCPError
 
 from pml_gateway.errors import GatewayError
 from pml_gateway.gateway.request import CallOptions
-from pml_gateway.gateway.tasks import DEFAULT_TTL, GatewayTask, Tasks
+from pml_gateway.gateway.task import GatewayTask
+from pml_gateway.gateway.tasks import Tasks
 from pml_gateway.mcp.tasks import TaskRequest
 from pml_gateway.policy.principal import Principal
 from pml_gateway.results.answers import error_result
@@ -64,7 +65,7 @@ class HandledCall:
             GatewayError: the call failed.
             MCPError: the server answered with an error.
         """
-        self.task = task = GatewayTask(self._call.client, self._call.tool.qualified_name, DEFAULT_TTL)
+        self.task = task = self._tasks.new(self._call.client, self._call.tool.qualified_name)
         task.tools.add((self._call.tool.upstream_id, self._call.tool.name))
         options = replace(self._options, task=TaskRequest(observer=task), on_progress=self._report)
         failures: list[GatewayError] = []
@@ -132,11 +133,12 @@ async def await_handle(tasks: Tasks, client: Principal, ref: str) -> JsonObject 
 
     Raises:
         CallEndedError: it ended without a result.
+        SharedStateError: another gateway runs it, and Redis does not answer.
     """
-    task = tasks.of_handle(client, ref)
+    task = await tasks.of_handle(client, ref)
     if task is None:
         return None
-    with anyio.move_on_after(READ_SECONDS):
+    with tasks.following(task), anyio.move_on_after(READ_SECONDS):
         await task.news.until(lambda: task.is_over)
     if not task.is_over:
         return running(task)

@@ -1,13 +1,14 @@
-"""Tasks: calls that run on after their request is answered, kept with their results for the client that made them."""
+"""Tasks: calls that run on after their request is answered, kept with their results for the client that made them.
+
+Those of gateways that share a Redis server are found at each of them (`shared_tasks.py`).
+"""
 
 from __future__ import annotations
 
-import hashlib
-import secrets
 import time
 from collections.abc import Awaitable, Callable
+from contextlib import AbstractContextManager, nullcontext
 from contextvars import ContextVar
-from enum import StrEnum
 from logging import DEBUG
 
 import anyio
@@ -19,213 +20,31 @@ from pml_gateway.background import Background
 from pml_gateway.delivery import DELIVERY
 from pml_gateway.errors import GatewayError, ResultStoreError
 from pml_gateway.gateway.host import Host
-from pml_gateway.gateway.task_records import TaskRecord, TaskRecords
+from pml_gateway.gateway.shared_tasks import SharedTasks
+from pml_gateway.gateway.task import DEFAULT_TTL, MAX_TTL, GatewayTask, TaskStatus, owner_of, task_id_of
+from pml_gateway.gateway.task_records import TaskRecords
 from pml_gateway.log import get_logger
 from pml_gateway.policy.principal import Principal
 from pml_gateway.results.answers import as_rpc_error
 from pml_gateway.results.content import Content
-from pml_gateway.results.store import HANDLE_BYTES, Visible
+from pml_gateway.results.store import Visible
 from pml_gateway.results.stored import Source, StoredResult
 from pml_gateway.signal import Signal
 from pml_gateway.storage.pending import PendingTable
-from pml_gateway.text import shortened
 from pml_gateway.types import JsonObject
 
 logger = get_logger(__name__)
-
-DEFAULT_TTL = 3600.0
-"""Seconds from its creation that a task is kept if its client does not say; as long as stored results by default."""
-
-MIN_TTL = 1.0
-MAX_TTL = 86400.0
-"""Minimum and maximum seconds that a client can ask for: a task holds a place in the table all the time."""
-
-POLL_SECONDS = 1.0
-"""Seconds after which a client may ask again, unless the server of the task says otherwise."""
-
-MAX_POLL_SECONDS = 60.0
-"""Maximum of what a server may say: the gateway knows of a change earlier."""
-
-MAX_MESSAGE = 500
-"""Characters of a server's status message that are passed on."""
-
-_ID, _REF = "task_", "ref_"
 
 SWEEP_SECONDS = 30.0
 """Seconds between looks for tasks whose time is over."""
 
 TOO_LARGE = "the result is larger than references.max_bytes"
 
-INTERRUPTED = "interrupted: the gateway ended while the call ran; whether the tool did its work is unknown"
 WITHDRAWN = "ended: the key with which it was begun is no longer in force"
 LOST = "the result is no longer stored: others needed the room, or the gateway ended (storage.results: disk keeps it)"
 
-PAUSE_SECONDS = 0.25
-"""Pause before a call is repeated whose server is not ready and asks nothing."""
-
 USED_TOOLS: ContextVar[set[tuple[str, str]] | None] = ContextVar("pml_gateway_used_tools", default=None)
 """The tools, by server and own name, that the calls of the current task have reached."""
-
-
-class TaskStatus(StrEnum):
-    """The states of a task, the same in both protocol eras; the last three are final."""
-
-    WORKING = "working"
-    INPUT_REQUIRED = "input_required"
-    COMPLETED = "completed"
-    FAILED = "failed"
-    CANCELLED = "cancelled"
-
-
-class TaskQuestion:
-    """A question of a task's server to its client."""
-
-    __slots__ = ("answer", "is_asked", "is_over", "request")
-
-    def __init__(self, request: JsonObject) -> None:
-        self.request = request
-        self.is_asked = False
-        self.is_over = anyio.Event()
-        self.answer: JsonObject | MCPError | None = None
-
-    def settle(self, answer: JsonObject | MCPError) -> None:
-        """Take the client's answer, or its refusal."""
-        self.answer = answer
-        self.is_over.set()
-
-
-class GatewayTask:
-    """A call that may outlast its request. It observes the task that the server makes of it, if any.
-
-    Until it `is_kept`, nobody but its request knows of it.
-    """
-
-    def __init__(self, client: Principal, name: str, ttl: float) -> None:
-        self._begin(secrets.token_urlsafe(HANDLE_BYTES), owner_of(client), name, ttl)
-        self.client = client
-
-    @classmethod
-    def restored(cls, record: TaskRecord) -> GatewayTask:
-        """Return a task of an earlier process, over in any case."""
-        task = cls.__new__(cls)
-        task._begin(record.id.removeprefix(_ID), record.owner, "", record.ttl)
-        task.created_at, task.updated_at, task.is_kept = record.created_at, record.updated_at, True
-        task.status, task.is_error = TaskStatus(record.status), record.is_error
-        if not task.is_over:
-            task.status, task.message = TaskStatus.FAILED, INTERRUPTED
-        if task.status is not TaskStatus.COMPLETED:
-            task.outcome = MCPError(INTERNAL_ERROR, task.message or f"the task is {task.status}")
-        return task
-
-    def _begin(self, token: str, owner: str, name: str, ttl: float) -> None:
-        self.id, self.ref = f"{_ID}{token}", f"{_REF}{token}"
-        """The id for its client, and the reference under which its result is stored."""
-        self.owner = owner
-        self.name = name
-        self.ttl = min(max(ttl, MIN_TTL), MAX_TTL)
-        self.created_at = self.updated_at = time.time()
-        self.status = TaskStatus.WORKING
-        self.message = ""
-        self.poll_seconds = POLL_SECONDS
-        self.is_kept = False
-        self.tools: set[tuple[str, str]] = set()
-        """The tools that its result comes from: it is hidden with them."""
-        self.is_of_server = False
-        """True once the server runs the call as a task of its own."""
-        self.outcome: JsonObject | MCPError | None = None
-        """How it ended, as long as it is not stored."""
-        self.is_error = False
-        """True if it ended with a result that says that the tool failed."""
-        self.questions: dict[str, TaskQuestion] = {}
-        self.news = Signal()
-        self.scope = anyio.CancelScope()
-        self.tell: Callable[[GatewayTask], Awaitable[None]] | None = None
-        """Tells the client of a new status, where it can be told."""
-        self._asked = 0
-
-    @property
-    def record(self) -> TaskRecord:
-        """Return what outlives the gateway."""
-        status, times = self.status.value, (self.created_at, self.updated_at, self.ttl)
-        return TaskRecord(self.id, self.owner, status, self.is_error, *times)
-
-    @property
-    def expires_at(self) -> float:
-        """Return the Unix time at which it is given up."""
-        return self.created_at + self.ttl
-
-    @property
-    def is_over(self) -> bool:
-        """Return True in a final state."""
-        return self.status in (TaskStatus.COMPLETED, TaskStatus.FAILED, TaskStatus.CANCELLED)
-
-    async def created(self, task: JsonObject) -> None:
-        """Note that the server runs the call as a task."""
-        self.is_of_server = True
-        await self.changed(task)
-        self.news.set()
-
-    async def changed(self, task: JsonObject) -> None:
-        """Note what the server says of its task; its states follow from what becomes of the call."""
-        self.note(task.get("statusMessage"))
-        seconds = next((task[key] / 1000 for key in ("pollInterval", "pollIntervalMs") if _is_number(task.get(key))), 0)
-        if seconds:
-            self.poll_seconds = min(max(seconds, PAUSE_SECONDS), MAX_POLL_SECONDS)
-
-    def note(self, message: object) -> None:
-        """Note how far the call has come, in the server's words."""
-        if isinstance(message, str) and message and not self.is_over:
-            self.message, self.updated_at = shortened(message, MAX_MESSAGE), time.time()
-
-    async def ask(self, method: str, params: JsonObject) -> JsonObject:
-        """Ask the client a question when it comes for it, and return the answer.
-
-        Raises:
-            MCPError: the client refuses.
-        """
-        self._asked += 1
-        key, question = f"question-{self._asked}", TaskQuestion({"method": method, "params": params})
-        self.questions[key] = question
-        await self._become(TaskStatus.INPUT_REQUIRED)
-        try:
-            await question.is_over.wait()
-        finally:
-            question.is_over.set()
-            del self.questions[key]
-            if not (self.questions or self.is_over):
-                self.status, self.updated_at = TaskStatus.WORKING, time.time()
-                self.news.set()
-        if isinstance(question.answer, MCPError):
-            raise question.answer
-        assert question.answer is not None
-        return question.answer
-
-    async def ask_all(self, requests: JsonObject) -> JsonObject:
-        """Ask several questions side by side and return the answers by the same keys."""
-        answers: JsonObject = {}
-
-        async def ask(key: str, request: JsonObject) -> None:
-            answers[key] = await self.ask(str(request.get("method")), dict(request.get("params") or {}))
-
-        if not requests:
-            await anyio.sleep(PAUSE_SECONDS)
-        async with anyio.create_task_group() as tasks:
-            for key, request in requests.items():
-                tasks.start_soon(ask, key, request)
-        return answers
-
-    async def end(self, status: TaskStatus, message: str = "") -> None:
-        """Take a final state, unless there is one already."""
-        if not self.is_over:
-            self.message = shortened(message, MAX_MESSAGE) if message else self.message
-            await self._become(status)
-
-    async def _become(self, status: TaskStatus) -> None:
-        is_new = status is not self.status
-        self.status, self.updated_at = status, time.time()
-        self.news.set()
-        if is_new and self.tell is not None:
-            await self.tell(self)
 
 
 Work = Callable[[GatewayTask], Awaitable[JsonObject]]
@@ -238,14 +57,15 @@ Store = Callable[[GatewayTask, JsonObject], Awaitable[StoredResult | None]]
 class Tasks:
     """The tasks of one gateway, each found by its client alone: unknown, foreign and expired ids look the same."""
 
-    def __init__(self, gateway: Host, records: TaskRecords | None = None) -> None:
-        """Keep tasks; with `records`, they are known after a restart."""
+    def __init__(self, gateway: Host, records: TaskRecords | None = None, shared: SharedTasks | None = None) -> None:
+        """Keep tasks; with `records`, they are known after a restart, with `shared`, at other gateways."""
         self._gateway = gateway
         self._records = records
+        self._shared = shared
         self._saving = anyio.Lock()
         self._changes = self._saved = 0
         self._background = Background()
-        self._table: PendingTable[GatewayTask] = PendingTable("task", MAX_TTL, give_up=_give_up)
+        self._table: PendingTable[GatewayTask] = PendingTable("task", MAX_TTL, give_up=self._give_up)
         self._filled = Signal()
         self.is_running = False
         """True while calls can run apart from their requests."""
@@ -255,6 +75,8 @@ class Tasks:
         try:
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(self._background.run)
+                if self._shared is not None:
+                    tasks.start_soon(self._shared.run, self.cancel)
                 self.is_running = True
                 while True:
                     await self._filled.until(lambda: bool(len(self._table)))
@@ -271,6 +93,10 @@ class Tasks:
                 task = GatewayTask.restored(record)
                 seconds = task.expires_at - time.time()
                 self._table.add(task, owner=task.owner, quota_key=task.owner, seconds=seconds, state=task.id)
+
+    def new(self, client: Principal, name: str, ttl: float = DEFAULT_TTL) -> GatewayTask:
+        """Return a task that is not yet kept; `name` is what it calls."""
+        return GatewayTask(client, name, ttl, "" if self._shared is None else self._shared.replica)
 
     def start(self, task: GatewayTask, work: Work, store: Store | None = None) -> None:
         """Run a call apart from its request; by default, its result is stored whole.
@@ -299,28 +125,53 @@ class Tasks:
         task.is_kept = True
         self._table.add(task, owner=task.owner, quota_key=task.client.quota_key, seconds=task.ttl, state=task.id)
         self._filled.set()
-        await self._save(task)
+        if self._shared is not None:
+            await self._shared.keep(task)
+        else:
+            await self._save(task)
 
-    def find(self, client: Principal, task_id: str) -> GatewayTask:
-        """Return a task of this client, whose tools it may use now.
+    async def find(self, client: Principal, task_id: str) -> GatewayTask:
+        """Return a task of this client, whose tools it may use now; one of another gateway as it stands.
 
         Raises:
             MCPError: there is none of this id.
+            SharedStateError: it is of another gateway, and Redis does not answer.
         """
-        task = self._table.find(task_id, owner=owner_of(client))
-        if task is None or not self._visible(client)(_source(task)):
+        task = await self._known(client, task_id)
+        if task is None:
             raise not_found()
         return task
 
-    def of_handle(self, client: Principal, ref: str) -> GatewayTask | None:
-        """Return the task of this client whose result is stored under a reference; None if there is none."""
-        task = self._table.find(f"{_ID}{ref.removeprefix(_REF)}", owner=owner_of(client))
-        return task if task is not None and self._visible(client)(_source(task)) else None
+    async def of_handle(self, client: Principal, ref: str) -> GatewayTask | None:
+        """Return the task of this client whose result is stored under a reference; None if there is none.
 
-    def of(self, client: Principal) -> list[GatewayTask]:
-        """Return the tasks of a client, the oldest first."""
-        visible = self._visible(client)
-        return [task for _, task in self._table.of(owner_of(client)) if visible(_source(task))]
+        Raises:
+            SharedStateError: it is of another gateway, and Redis does not answer.
+        """
+        return await self._known(client, task_id_of(ref))
+
+    async def of(self, client: Principal) -> list[GatewayTask]:
+        """Return the tasks of a client, the oldest first.
+
+        Raises:
+            SharedStateError: Redis does not answer.
+        """
+        owner, visible = owner_of(client), self._visible(client)
+        found = [task for _, task in self._table.of(owner)]
+        if self._shared is not None:
+            found = sorted([*found, *await self._shared.of(owner)], key=lambda task: task.created_at)
+        return [task for task in found if visible(_source(task))]
+
+    def following(self, task: GatewayTask) -> AbstractContextManager[None]:
+        """Have a task of another gateway change as it does there, as an own one does anyway."""
+        return nullcontext() if self._shared is None else self._shared.following(task)
+
+    async def _known(self, client: Principal, task_id: str) -> GatewayTask | None:
+        owner = owner_of(client)
+        task = self._table.find(task_id, owner=owner)
+        if task is None and self._shared is not None:
+            task = await self._shared.find(owner, task_id)
+        return task if task is not None and self._visible(client)(_source(task)) else None
 
     def current(self, client: Principal) -> Principal:
         """Return the client of a task with the rights that it has now.
@@ -365,7 +216,14 @@ class Tasks:
         return result
 
     async def cancel(self, task: GatewayTask) -> None:
-        """End a task that is not over; its call is cancelled."""
+        """End a task that is not over; its call is cancelled.
+
+        Raises:
+            SharedStateError: it is of another gateway, which does not answer.
+        """
+        if task.id not in self._table and self._shared is not None:
+            await self._shared.cancel(task)
+            return
         task.outcome = MCPError(INTERNAL_ERROR, "the task was cancelled")
         await task.end(TaskStatus.CANCELLED, "cancelled by the client")
         task.scope.cancel()
@@ -378,8 +236,15 @@ class Tasks:
                 task.message = WITHDRAWN
                 task.scope.cancel()
 
+    def _give_up(self, task: GatewayTask) -> None:
+        task.scope.cancel()
+        if self._shared is not None:
+            self._shared.forget(task)
+
     async def _save(self, task: GatewayTask) -> None:
-        """Write what is known of all tasks, in one go with other changes, if this one is kept."""
+        """Write what is known of a task if it is kept: to Redis, or in one go with other changes to the file."""
+        if self._shared is not None and task.is_kept:
+            await self._shared.write(task)
         if self._records is None or not task.is_kept:
             return
         self._changes += 1
@@ -432,19 +297,6 @@ def _source(task: GatewayTask) -> Source:
     return Source(None, task.name, at=task.created_at, seconds=seconds, made_from=tuple(sorted(task.tools)))
 
 
-def _give_up(task: GatewayTask) -> None:
-    task.scope.cancel()
-
-
-def owner_of(client: Principal) -> str:
-    """Return the digest by which a client's tasks are known, also on disk."""
-    return hashlib.sha256(client.id.encode("utf-8", "surrogatepass")).hexdigest()
-
-
 def not_found() -> MCPError:
     """Return the error for an id without a task of this client."""
     return MCPError(INVALID_PARAMS, "Failed to retrieve task: Task not found")
-
-
-def _is_number(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)

@@ -14,7 +14,7 @@ HANDLE_PREFIX = "ref_"
 MAX_REFERENCES = 200
 MAX_DEPTH = 200
 
-_HANDLE = re.compile(r"ref_[A-Za-z0-9_-]{22}\Z")
+_HANDLE = re.compile(r"ref_(?:[0-9a-f]{12}-)?[A-Za-z0-9_-]{22}\Z")
 
 Reference = tuple[str, str | None]
 """A handle and the path into its value."""

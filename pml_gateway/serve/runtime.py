@@ -22,6 +22,7 @@ from pml_gateway.gateway.pending_runs import PendingRuns
 from pml_gateway.gateway.prompts_and_resources import PromptAndResourceRequests
 from pml_gateway.gateway.resource_subscriptions import ResourceFollowers
 from pml_gateway.gateway.shared import SharedResources
+from pml_gateway.gateway.shared_tasks import SharedTasks
 from pml_gateway.gateway.task_records import TaskRecords
 from pml_gateway.gateway.tasks import Tasks
 from pml_gateway.log import get_logger
@@ -132,8 +133,7 @@ async def open_runtime(
     ):
         ActivitySubscriber(identity, gateway.shared.activity).subscribe_to(gateway.events)
         AuditSubscriber(identity, paths.home, gateway.shared.audit, watching.export_access).subscribe_to(gateway.events)
-        calls_as_tasks = Tasks(gateway, TaskRecords(paths.tasks_dir, identity))
-        await calls_as_tasks.restore()
+        calls_as_tasks = await _open_tasks(gateway, paths, identity)
         caller = Caller(gateway, calls_as_tasks, PendingRuns(gateway.redis))
         followers = ResourceFollowers(gateway)
         subscribers = Subscribers(gateway, followers)
@@ -156,6 +156,15 @@ async def open_runtime(
         keys, tokens = KeyStore(paths, identity), KeyStore(paths, identity, of_owner=True)
         yield Runtime(gateway, caller, server, presence, keys, tokens, reloading, watching.prometheus)
         tasks.cancel_scope.cancel()
+
+
+async def _open_tasks(gateway: Gateway, paths: Paths, identity: str) -> Tasks:
+    """Return the tasks of a gateway, those of before included: in a file, or in Redis with those of other gateways."""
+    if gateway.redis is not None and gateway.news is not None and gateway.replicas is not None:
+        return Tasks(gateway, shared=SharedTasks(gateway.redis, gateway.news, gateway.replicas))
+    tasks = Tasks(gateway, TaskRecords(paths.tasks_dir, identity))
+    await tasks.restore()
+    return tasks
 
 
 def watched_files(paths: Paths, working_directory: WorkingDirectory) -> tuple[Path, ...]:

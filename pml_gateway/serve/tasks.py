@@ -30,6 +30,7 @@ from mcp_types.jsonrpc import (
 from pydantic import Field
 
 from pml_gateway.delivery import DELIVERY
+from pml_gateway.errors import GatewayError
 from pml_gateway.gateway.calling import Caller
 from pml_gateway.gateway.request import (
     Context,
@@ -39,7 +40,8 @@ from pml_gateway.gateway.request import (
     is_modern,
     options_of,
 )
-from pml_gateway.gateway.tasks import DEFAULT_TTL, GatewayTask, TaskQuestion, Tasks, TaskStatus
+from pml_gateway.gateway.task import DEFAULT_TTL, GatewayTask, TaskQuestion, TaskStatus
+from pml_gateway.gateway.tasks import Tasks
 from pml_gateway.mcp.capabilities import EXTENSIONS, TASKS
 from pml_gateway.mcp.elicitation import Audience
 from pml_gateway.mcp.sdk import connection_of, request_channel
@@ -70,6 +72,9 @@ KEEPALIVE_SECONDS = 15.0
 
 NOTIFY_SECONDS = 5.0
 """Seconds until a notification that a client does not take is dropped."""
+
+RETRY_SECONDS = 1.0
+"""Seconds until the result of a task is read again for a stream after that failed."""
 
 MAX_FOLLOWED = 100
 """Tasks of which one stream tells."""
@@ -137,7 +142,7 @@ class TaskMethods:
                 return await self._promoted(ctx, params.name, arguments)
         elif ctx.protocol_version >= TASKS_SINCE and params.task is not None:
             ttl = DEFAULT_TTL if params.task.ttl is None else params.task.ttl / 1000
-            task = GatewayTask(ctx.scope.client, params.name, ttl)
+            task = self._tasks.new(ctx.scope.client, params.name, ttl)
             self._start(ctx, task, params.name, arguments)
             # A task begins as working, even if its call has ended by the time that it is kept.
             ctx.apart.update(task=_core_form(task))
@@ -147,7 +152,7 @@ class TaskMethods:
 
     async def get(self, ctx: Context, params: mcp_types.GetTaskRequestParams) -> JsonObject:
         """Return a task as it stands; in 2026-07-28 with its result or questions."""
-        task = self._found(ctx, params.task_id)
+        task = await self._found(ctx, params.task_id)
         if not is_modern(ctx.protocol_version):
             self._follow(ctx, task)
             return _core_form(task)
@@ -161,9 +166,19 @@ class TaskMethods:
             MCPError: the error that it ended with.
         """
         self._only(ctx, modern=False)
-        task = self._found(ctx, params.task_id)
+        task = await self._found(ctx, params.task_id)
         self._follow(ctx, task)
         wants_progress = (ctx.meta or {}).get("progressToken") is not None
+        with self._tasks.following(task):
+            await self._until_over(ctx, task, wants_progress)
+        # Its rights may have changed while it waited.
+        task = await self._found(ctx, params.task_id)
+        result = for_version(await self._tasks.result_of(ctx.scope.client, task), ctx.protocol_version)
+        seen, apart = await large_apart(_related(result, task), ctx.scope)
+        return {**seen, **apart}
+
+    async def _until_over(self, ctx: Context, task: GatewayTask, wants_progress: bool) -> None:
+        """Wait for the end of a task, and ask its questions meanwhile."""
         while not task.is_over:
             question = next((each for each in task.questions.values() if not each.is_asked), None)
             if question is not None:
@@ -176,16 +191,11 @@ class TaskMethods:
                 await task.news.wait()
             if patience.cancelled_caught:
                 await ctx.session.report_progress(time.time() - task.created_at, None, task.message or "working")
-        # Its rights may have changed while it waited.
-        task = self._found(ctx, params.task_id)
-        result = for_version(await self._tasks.result_of(ctx.scope.client, task), ctx.protocol_version)
-        seen, apart = await large_apart(_related(result, task), ctx.scope)
-        return {**seen, **apart}
 
     async def list(self, ctx: Context, params: mcp_types.PaginatedRequestParams) -> JsonObject:
         """Return one page of the client's tasks, the oldest first."""
         self._only(ctx, modern=False)
-        tasks, start = self._tasks.of(ctx.scope.client), 0
+        tasks, start = await self._tasks.of(ctx.scope.client), 0
         if params.cursor is not None:
             start = next((at for at, task in enumerate(tasks, 1) if task.id == params.cursor), 0)
             if not start:
@@ -196,7 +206,7 @@ class TaskMethods:
 
     async def cancel(self, ctx: Context, params: mcp_types.CancelTaskRequestParams) -> JsonObject:
         """Cancel a task and the call that it makes."""
-        task = self._found(ctx, params.task_id)
+        task = await self._found(ctx, params.task_id)
         modern = is_modern(ctx.protocol_version)
         if not task.is_over:
             await self._tasks.cancel(task)
@@ -207,7 +217,7 @@ class TaskMethods:
     async def update(self, ctx: Context, params: UpdateTaskParams) -> JsonObject:
         """Take the client's answers to the questions of a task; those to others are ignored."""
         self._only(ctx, modern=True)
-        task = self._found(ctx, params.task_id)
+        task = await self._found(ctx, params.task_id)
         for key, answer in params.input_responses.items():
             question = task.questions.get(key)
             if question is not None and not question.is_over.is_set() and isinstance(answer, dict):
@@ -226,7 +236,7 @@ class TaskMethods:
         if not has_tasks(ctx):
             raise missing_capability()
         wanted = [each for each in given if isinstance(each, str)][:MAX_FOLLOWED] if isinstance(given, list) else []
-        own = {task.id: task for task in self._tasks.of(ctx.scope.client)}
+        own = {task.id: task for task in await self._tasks.of(ctx.scope.client)}
         tasks = [own[task_id] for task_id in dict.fromkeys(wanted) if task_id in own]
         session = _AcknowledgingSession(ctx.session, [task.id for task in tasks])
         async with anyio.create_task_group() as following:
@@ -240,14 +250,20 @@ class TaskMethods:
         """Tell a listening client of a task's state, and of each new one until the last."""
         await acknowledged.wait()
         meta = {SUBSCRIPTION_ID_META_KEY: ctx.request_id}
-        while True:
-            shown, is_last = task.status, task.is_over
-            form = await self._detailed(ctx, task)
-            form.pop("resultType", None)
-            await request_channel(ctx).notify(STATE_CHANGED, {**form, "_meta": meta})
-            if is_last:
-                return
-            await task.news.until(lambda shown=shown: task.status is not shown)  # type: ignore[misc]
+        with self._tasks.following(task):
+            while True:
+                shown, is_last = task.status, task.is_over
+                try:
+                    form = await self._detailed(ctx, task)
+                except GatewayError:
+                    # Its result cannot be read now.
+                    await anyio.sleep(RETRY_SECONDS)
+                    continue
+                form.pop("resultType", None)
+                await request_channel(ctx).notify(STATE_CHANGED, {**form, "_meta": meta})
+                if is_last:
+                    return
+                await task.news.until(lambda shown=shown: task.status is not shown)  # type: ignore[misc]
 
     async def _detailed(self, ctx: Context, task: GatewayTask) -> JsonObject:
         """Return a task in the form of the extension, with its result, error or questions."""
@@ -275,7 +291,7 @@ class TaskMethods:
 
         A client that wants to be told of progress waits, as tasks of its protocol have none.
         """
-        task = GatewayTask(ctx.scope.client, name, DEFAULT_TTL)
+        task = self._tasks.new(ctx.scope.client, name)
         self._start(ctx, task, name, arguments)
         waits = (ctx.meta or {}).get("progressToken") is not None
         try:
@@ -339,7 +355,7 @@ class TaskMethods:
             delivery.answered()
         self._tasks.start(task, work)
 
-    def _found(self, ctx: Context, task_id: str) -> GatewayTask:
+    async def _found(self, ctx: Context, task_id: str) -> GatewayTask:
         """Return a task of the client, if its protocol version has tasks and it declares that it has them.
 
         Raises:
@@ -354,7 +370,7 @@ class TaskMethods:
             header = ctx.request.headers.get(MCP_NAME_HEADER)
             if header is not None and decode_header_value(header) != task_id:
                 raise MCPError(HEADER_MISMATCH, f"{MCP_NAME_HEADER} does not match the taskId in the body")
-        return self._tasks.find(ctx.scope.client, task_id)
+        return await self._tasks.find(ctx.scope.client, task_id)
 
     def _only(self, ctx: Context, *, modern: bool) -> None:
         if is_modern(ctx.protocol_version) is not modern or ctx.protocol_version < TASKS_SINCE:

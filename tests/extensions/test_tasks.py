@@ -13,8 +13,8 @@ import anyio
 import anyio.to_thread
 import pytest
 
+from pml_gateway.gateway.task import GatewayTask
 from pml_gateway.gateway.task_records import TaskRecords
-from pml_gateway.gateway.tasks import GatewayTask
 from pml_gateway.policy.principal import LOCAL
 from pml_gateway.serve import tasks
 from tests.support.asking import act, asking

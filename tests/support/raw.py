@@ -37,9 +37,9 @@ def post_modern(
     return (client or httpx2).post(url, content=body, headers=sent, timeout=timeout)
 
 
-def events_modern(url: str, method: str, params: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+def events_modern(url: str, method: str, params: Mapping[str, Any], key: str | None = None) -> Iterator[dict[str, Any]]:
     """The messages on the stream of a stateless request, which is closed once no more are wanted."""
-    body, sent = _modern(method, params, None, None)
+    body, sent = _modern(method, params, key, None)
     with httpx2.stream("POST", url, content=body, headers=sent, timeout=30) as response:
         for line in response.iter_lines():
             if line.startswith("data: {"):

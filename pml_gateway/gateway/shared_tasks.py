@@ -1,0 +1,304 @@
+"""Tasks of all gateways that share a Redis server: each runs its own, the others read of them and pass on orders."""
+
+from __future__ import annotations
+
+import time
+from collections import defaultdict
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import asdict
+from functools import partial
+from typing import Any
+
+import anyio
+from mcp.shared.exceptions import MCPError
+from mcp_types.jsonrpc import INTERNAL_ERROR
+
+from pml_gateway.errors import SharedStateError
+from pml_gateway.gateway.task import GatewayTask, TaskQuestion, TaskStatus, replica_of
+from pml_gateway.gateway.task_records import TaskRecord
+from pml_gateway.json_text.pieces import exceeds
+from pml_gateway.storage.pending import MAX_PENDING
+from pml_gateway.storage.redis import RedisServer, RedisValues
+from pml_gateway.storage.redis_news import RedisNews
+from pml_gateway.storage.redis_owned import OwnedValues
+from pml_gateway.storage.replicas import BEAT_SECONDS, Replicas
+from pml_gateway.types import JsonObject
+
+TOPIC, ORDERS = "tasks", "task-orders"
+"""The news that a task has changed, and that there are orders for it."""
+
+MARGIN_SECONDS = 60.0
+"""Seconds that a record outlives its task: those who follow the task at other gateways see how it ended."""
+
+ORDER_SECONDS = 900.0
+"""Seconds after which an order that nobody has taken is void."""
+
+CANCEL_SECONDS = 10.0
+"""Maximum wait for another gateway to cancel a task."""
+
+RETRY_SECONDS = 1.0
+
+MAX_QUESTIONS = 256 * 1024
+"""Maximum of a task's questions as JSON that are written; larger ones are seen at the gateway of the task."""
+
+
+class SharedTasks:
+    """The tasks of one gateway as the others see them, and those of the others as it sees them."""
+
+    def __init__(self, redis: RedisServer, news: RedisNews, replicas: Replicas) -> None:
+        self._records = OwnedValues(redis, "tasks", MAX_PENDING)
+        self._orders = RedisValues(redis)
+        self._news = news
+        self._replicas = replicas
+        self._own: dict[str, GatewayTask] = {}
+        """Those of this gateway that are kept, by the digest of their ids."""
+        self._writing = anyio.Lock()
+        self._changed: set[str] = set()
+        self._ordered: set[str] = set()
+        self._followed: dict[str, list[GatewayTask]] = defaultdict(list)
+        self._look_at: set[str] = set()
+        self._outgoing: list[tuple[GatewayTask, JsonObject]] = []
+        self._due = anyio.Event()
+
+    @property
+    def replica(self) -> str:
+        """Return the id of this gateway among the others."""
+        return self._replicas.own.id
+
+    async def keep(self, task: GatewayTask) -> None:
+        """Let the other gateways find an own task; if Redis does not answer, later."""
+        self._own[self._records.digest(task.id)] = task
+        task.on_change = self._note
+        self._note(task)
+        await self.write(task)
+
+    def forget(self, task: GatewayTask) -> None:
+        """Forget an own task whose time is over."""
+        self._own.pop(self._records.digest(task.id), None)
+
+    async def write(self, task: GatewayTask) -> None:
+        """Write what has changed of an own task; if Redis does not answer, later."""
+        with suppress(SharedStateError):
+            await self._write(self._records.digest(task.id))
+
+    async def find(self, owner: str, task_id: str) -> GatewayTask | None:
+        """Return the task of an owner that another gateway runs or has run, as it stands; None if there is none.
+
+        Raises:
+            SharedStateError: Redis does not answer.
+        """
+        if not self._is_elsewhere(task_id):
+            return None
+        record = await self._records.get(self._records.digest(task_id))
+        return None if record is None else await self._read(record, owner)
+
+    async def of(self, owner: str) -> list[GatewayTask]:
+        """Return the tasks of an owner that other gateways run or have run.
+
+        Raises:
+            SharedStateError: Redis does not answer.
+        """
+        read = [await self._read(record, owner) for record in await self._records.of(owner)]
+        return [task for task in read if task is not None and self._is_elsewhere(task.id)]
+
+    @contextmanager
+    def following(self, task: GatewayTask) -> Iterator[None]:
+        """Keep a task of another gateway as that one writes it; nothing is done for an own one."""
+        if not self._is_elsewhere(task.id) or task.is_over:
+            yield
+            return
+        digest = self._records.digest(task.id)
+        self._followed[digest].append(task)
+        # It may have changed since it was read.
+        self._look_at.add(digest)
+        self._due.set()
+        try:
+            yield
+        finally:
+            self._followed[digest].remove(task)
+            if not self._followed[digest]:
+                del self._followed[digest]
+
+    async def cancel(self, task: GatewayTask) -> None:
+        """Have the gateway of a task cancel it, and wait until it has.
+
+        Raises:
+            SharedStateError: Redis or that gateway does not answer.
+        """
+        with self.following(task):
+            await self._order(task, {"cancel": True})
+            with anyio.move_on_after(CANCEL_SECONDS):
+                await task.news.until(lambda: task.is_over)
+        if not task.is_over:
+            raise SharedStateError(f"the gateway that runs the task did not cancel it in {CANCEL_SECONDS:g} s")
+
+    async def run(self, cancel: Callable[[GatewayTask], Awaitable[None]]) -> None:
+        """Write what changes, follow tasks and carry out orders, for as long as the owner's task group lives."""
+        with self._news.following(TOPIC, self._told_of), self._news.following(ORDERS, self._told_of_orders):
+            while True:
+                with suppress(SharedStateError):
+                    await self._send_all()
+                    await self._write_all()
+                    await self._carry_out(cancel)
+                    await self._look()
+                self._check_replicas()
+                pause = None
+                if self._outgoing or self._changed or self._ordered or self._look_at:
+                    # Redis did not answer.
+                    pause = RETRY_SECONDS
+                elif self._followed:
+                    pause = BEAT_SECONDS
+                with anyio.move_on_after(pause):
+                    await self._due.wait()
+                self._due = anyio.Event()
+
+    def _note(self, task: GatewayTask) -> None:
+        self._changed.add(self._records.digest(task.id))
+        self._due.set()
+
+    def _told_of(self, digest: str | None) -> None:
+        if digest is None:
+            # What Redis had may be gone, as may be news.
+            self._changed.update(self._own)
+            self._look_at.update(self._followed)
+        elif digest in self._followed:
+            self._look_at.add(digest)
+        else:
+            return
+        self._due.set()
+
+    def _told_of_orders(self, digest: str | None) -> None:
+        own = self._own if digest is None else {digest} & self._own.keys()
+        if own:
+            self._ordered.update(own)
+            self._due.set()
+
+    async def _write_all(self) -> None:
+        for digest in list(self._changed):
+            await self._write(digest)
+
+    async def _write(self, digest: str) -> None:
+        async with self._writing:
+            task = self._own.get(digest)
+            if digest not in self._changed:
+                return
+            self._changed.discard(digest)
+            if task is None:
+                return
+            try:
+                seconds = task.expires_at - time.time() + MARGIN_SECONDS
+                await self._records.put(task.owner, task.id, _to_json(task), seconds)
+                await self._news.publish(TOPIC, digest)
+            except SharedStateError:
+                self._changed.add(digest)
+                raise
+
+    async def _order(self, task: GatewayTask, order: JsonObject) -> None:
+        digest = self._records.digest(task.id)
+
+        def add(before: JsonObject | None) -> JsonObject:
+            return {"orders": [*(before or {"orders": []})["orders"], order]}
+
+        await self._orders.change(digest, add, collection=ORDERS, ttl=ORDER_SECONDS)
+        await self._news.publish(ORDERS, digest)
+
+    async def _send_all(self) -> None:
+        while self._outgoing:
+            await self._order(*self._outgoing[0])
+            del self._outgoing[0]
+
+    async def _carry_out(self, cancel: Callable[[GatewayTask], Awaitable[None]]) -> None:
+        for digest in list(self._ordered):
+            found = await self._orders.take(digest, collection=ORDERS)
+            self._ordered.discard(digest)
+            task = self._own.get(digest)
+            if found is None or task is None:
+                continue
+            for order in found["orders"]:
+                if order.get("cancel") and not task.is_over:
+                    await cancel(task)
+                question = task.questions.get(order.get("question"))
+                if question is not None and not question.is_over.is_set():
+                    question.settle(_answer_from_json(order["answer"]))
+
+    async def _look(self) -> None:
+        for digest in list(self._look_at):
+            record = await self._records.get(digest)
+            self._look_at.discard(digest)
+            if record is not None:
+                for task in self._followed.get(digest, ()):
+                    self._apply(task, record)
+
+    def _check_replicas(self) -> None:
+        """End what is followed if its gateway is gone, or its time is over."""
+        known = {each.id for each in self._replicas.known}
+        for task in [each for followed in self._followed.values() for each in followed if not each.is_over]:
+            if replica_of(task.id) not in known:
+                task.interrupt()
+            elif task.expires_at + MARGIN_SECONDS / 2 < time.time():
+                task.status, task.outcome = TaskStatus.CANCELLED, MCPError(INTERNAL_ERROR, "the task was cancelled")
+                task.news.set()
+
+    def _is_elsewhere(self, task_id: str) -> bool:
+        return replica_of(task_id) not in (None, self.replica)
+
+    async def _read(self, record: JsonObject, owner: str) -> GatewayTask | None:
+        """Return the task of a record; None if it is another owner's, or its time is over."""
+        task = GatewayTask.of_record(TaskRecord(**record["task"]))
+        if task.owner != owner or task.expires_at <= time.time():
+            return None
+        self._apply(task, record)
+        if not task.is_over and await self._replicas.find(replica_of(task.id) or "") is None:
+            task.interrupt()
+        return task
+
+    def _apply(self, task: GatewayTask, record: JsonObject) -> None:
+        """Give a task the state that its gateway has written."""
+        if task.is_over:
+            return
+        task.take_over(TaskRecord(**record["task"]))
+        task.name, task.message, task.poll_seconds = record["name"], record["message"], record["poll_seconds"]
+        task.tools = {(server, name) for server, name in record["tools"]}
+        task.outcome = None if record["error"] is None else _error(record["error"])
+        for key in [key for key in task.questions if key not in record["questions"]]:
+            task.questions.pop(key).is_over.set()
+        for key, request in record["questions"].items():
+            if key not in task.questions:
+                task.questions[key] = TaskQuestion(request, partial(self._pass_on, task, key))
+        task.news.set()
+
+    def _pass_on(self, task: GatewayTask, key: str, answer: JsonObject | MCPError) -> None:
+        self._outgoing.append((task, {"question": key, "answer": _answer_to_json(answer)}))
+        self._due.set()
+
+
+def _to_json(task: GatewayTask) -> JsonObject:
+    questions = {key: each.request for key, each in task.questions.items() if not each.is_over.is_set()}
+    return {
+        "task": asdict(task.record),
+        "name": task.name,
+        "message": task.message,
+        "poll_seconds": task.poll_seconds,
+        "tools": sorted(task.tools),
+        "error": _error_json(task.outcome) if isinstance(task.outcome, MCPError) else None,
+        "questions": {} if exceeds(questions, MAX_QUESTIONS) else questions,
+    }
+
+
+def _error_json(error: MCPError) -> list[Any]:
+    return [error.code, error.message, error.error.data]
+
+
+def _error(found: list[Any]) -> MCPError:
+    code, message, data = found
+    return MCPError(code, message, data)
+
+
+def _answer_to_json(answer: JsonObject | MCPError) -> JsonObject:
+    return {"error": _error_json(answer)} if isinstance(answer, MCPError) else {"result": answer}
+
+
+def _answer_from_json(found: JsonObject) -> JsonObject | MCPError:
+    result: JsonObject | None = found.get("result")
+    return _error(found["error"]) if result is None else result

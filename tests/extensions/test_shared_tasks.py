@@ -1,0 +1,277 @@
+"""Tasks at gateways that share a Redis server: one gateway runs a task, and its client finds it at all of them."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import anyio
+import anyio.to_thread
+import pytest
+
+from pml_gateway.gateway import handles
+from pml_gateway.gateway.task import replica_of
+from pml_gateway.storage.redis_owned import OwnedValues
+from tests.extensions.test_handles import let_end
+from tests.extensions.test_tasks import (
+    CAPABILITIES,
+    DECLARED,
+    INVALID_PARAMS,
+    CoreClient,
+    ModernClient,
+    SlowServer,
+    core,
+    slow,
+    soon,
+)
+from tests.storage.test_redis import opened
+from tests.support.asking import act, asking
+from tests.support.raw import events_modern
+from tests.support.replicas import KEYS, bearer, replicas, shared_sections, written
+from tests.support.scripted_server import ScriptedServer
+from tests.support.serving import Serving, serving
+from tests.support.task_server import TaskServer
+from tests.support.waiting import eventually, until
+
+pytestmark = pytest.mark.anyio
+
+__all__ = ["shared_sections", "slow", "soon"]
+
+ANNA, BEN = KEYS["anna"], KEYS["ben"]
+ANSWER = {"action": "accept", "content": {"answer": "Ada"}}
+
+
+@asynccontextmanager
+async def two(
+    folder: Path, up: ScriptedServer, sections: dict[str, Any]
+) -> AsyncIterator[tuple[Serving, Serving, CoreClient, CoreClient]]:
+    """Two gateways, and a session of anna at each."""
+    async with replicas(folder, {"up": up}, **sections) as (one, other):
+        able: dict[str, Any] = {"elicitation": {"form": {}}}
+        async with core(one, ANNA, **able) as here, core(other, ANNA, **able) as there:
+            yield one, other, here, there
+
+
+async def test_a_task_is_found_at_another_gateway_until_its_end(
+    tmp_path: Path, slow: SlowServer, shared_sections: dict[str, Any]
+) -> None:
+    async with two(tmp_path, slow.server(), shared_sections) as (one, other, here, there):
+        task_id = (await here.task("up__slow", number=1))["taskId"]
+        assert one.gateway.replicas is not None
+        assert replica_of(task_id) == one.gateway.replicas.own.id
+        assert (await there.result("tasks/get", taskId=task_id))["status"] == "working"
+        second = (await there.task("up__quick"))["taskId"]
+        for client in (here, there):
+            listed = [each["taskId"] for each in (await client.result("tasks/list"))["tasks"]]
+            assert listed == [task_id, second]
+        results: list[dict[str, Any]] = []
+
+        async def collect() -> None:
+            results.append(await there.result("tasks/result", taskId=task_id))
+
+        async with anyio.create_task_group() as group:
+            group.start_soon(collect)
+            slow.go.set()
+        assert results[0]["content"] == [{"type": "text", "text": "done 1"}]
+        modern = await ModernClient(other, ANNA).result("tasks/get", taskId=task_id)
+        assert modern["result"]["content"] == results[0]["content"]
+
+
+async def test_a_task_is_cancelled_from_another_gateway(
+    tmp_path: Path, slow: SlowServer, shared_sections: dict[str, Any], soon: None
+) -> None:
+    up = slow.server()
+    async with two(tmp_path, up, shared_sections) as (one, other, here, there):
+        task_id = (await here.task("up__slow"))["taskId"]
+        await until(lambda: len(up.calls) == 1)
+        assert (await there.result("tasks/cancel", taskId=task_id))["status"] == "cancelled"
+        await until(lambda: slow.cancelled == 1)
+        again = await there.message("tasks/cancel", taskId=task_id)
+        assert again["error"]["code"] == INVALID_PARAMS
+        at_one, at_other = ModernClient(one, ANNA), ModernClient(other, ANNA)
+        task_id = (await at_one.result("tools/call", name="up__slow", arguments={}))["taskId"]
+        await at_other.result("tasks/cancel", taskId=task_id)
+        await until(lambda: slow.cancelled == 2)
+        assert (await at_one.result("tasks/get", taskId=task_id))["status"] == "cancelled"
+
+
+@pytest.mark.parametrize("modern", [False, True], ids=["of handshake", "of 2026"])
+async def test_questions_of_a_task_are_answered_at_another_gateway(
+    tmp_path: Path, shared_sections: dict[str, Any], soon: None, modern: bool
+) -> None:
+    go, asked = anyio.Event(), list[dict[str, Any]]()
+
+    async def late(ctx: Any, call: dict[str, Any]) -> dict[str, Any]:
+        if not (ctx.params or {}).get("inputResponses"):
+            await go.wait()
+        return await act(ctx, call)
+
+    def answer(question: dict[str, Any]) -> dict[str, Any]:
+        asked.append(question)
+        return ANSWER
+
+    up = asking(modern=modern)
+    up.handler = late
+    async with two(tmp_path, up, shared_sections) as (one, other, here, there):
+        able: dict[str, Any] = {"elicitation": {"form": {}}}
+        at_one, at_other = ModernClient(one, ANNA, **able), ModernClient(other, ANNA, **able)
+        stateless = (await at_one.result("tools/call", name="up__ask", arguments={"text": "Who?"}))["taskId"]
+        go.set()
+        [key] = (await at_other.until("input_required", stateless))["inputRequests"]
+        await at_other.result("tasks/update", taskId=stateless, inputResponses={key: ANSWER, "other": ANSWER})
+        assert "Ada" in str((await at_other.until("completed", stateless))["result"]["content"])
+        in_session = (await here.task("up__ask", text="Who?"))["taskId"]
+        collect = partial(there.session.asked, "tasks/result", {"taskId": in_session}, answer)
+        result = (await anyio.to_thread.run_sync(collect))["result"]
+    assert "Ada" in str(result["content"])
+    assert [each["params"]["message"] for each in asked] == ["Who?"]
+
+
+async def test_a_stream_at_another_gateway_tells_of_each_state(
+    tmp_path: Path, slow: SlowServer, shared_sections: dict[str, Any], soon: None
+) -> None:
+    async with two(tmp_path, slow.server(), shared_sections) as (one, other, _, _):
+        task_id = (await ModernClient(one, ANNA).result("tools/call", name="up__slow", arguments={}))["taskId"]
+        events: list[dict[str, Any]] = []
+        wanted = {"taskIds": [task_id, "task_of_somebody_else"]}
+
+        def listen() -> None:
+            params = {"notifications": wanted, "_meta": {CAPABILITIES: DECLARED}}
+            for message in events_modern(other.url, "subscriptions/listen", params, ANNA):
+                events.append(message)
+                if message.get("params", {}).get("status") == "completed":
+                    return
+
+        async with anyio.create_task_group() as group:
+            group.start_soon(anyio.to_thread.run_sync, listen)
+            await until(lambda: len(events) > 1)
+            slow.go.set()
+    acknowledged, working, done = events
+    assert acknowledged["params"]["notifications"] == {"taskIds": [task_id]}
+    assert working["params"]["status"] == "working"
+    assert done["params"]["result"]["content"] == [{"type": "text", "text": "done"}]
+
+
+async def test_a_handle_is_read_at_another_gateway_while_its_call_runs(
+    tmp_path: Path, shared_sections: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    up = TaskServer("old")
+    sections = {**shared_sections, "upstreams": {"call_timeout": 1}}
+    async with replicas(tmp_path, {"up": up.scripted}, **sections) as (one, other):
+        call = {"name": "up__only", "arguments": {"polls": 10**9}}
+        given = (await one.call("call_tool", call, headers=bearer("anna")))["structuredContent"]
+        assert replica_of(given["ref"]) is not None
+        monkeypatch.setattr(handles, "READ_SECONDS", 0.1)
+        running = (await other.call("read_result", {"ref": given["ref"]}, headers=bearer("anna")))["structuredContent"]
+        assert running["status"] == "working"
+        foreign = (await other.call("read_result", {"ref": given["ref"]}, headers=bearer("ben")))["structuredContent"]
+        assert foreign["error"]["code"] == "NOT_FOUND"
+        monkeypatch.undo()
+        monkeypatch.setattr(handles, "READ_SECONDS", 30)
+        read: list[Any] = []
+
+        async def wait() -> None:
+            result = await other.call("read_result", {"ref": given["ref"]}, headers=bearer("anna"))
+            read.append(result["structuredContent"])
+
+        async with anyio.create_task_group() as group:
+            group.start_soon(wait)
+            let_end(up)
+        assert read[0]["text"] == "only"
+
+
+async def test_tasks_of_a_gateway_that_is_gone_are_done_or_interrupted(
+    tmp_path: Path, slow: SlowServer, shared_sections: dict[str, Any]
+) -> None:
+    up, failed = slow.server(), list[dict[str, Any]]()
+    async with serving(tmp_path / "other", {"up": up}, **shared_sections) as other, core(other, ANNA) as there:
+
+        async def collect(task_id: str) -> None:
+            failed.append(await there.message("tasks/result", taskId=task_id))
+
+        async with (
+            anyio.create_task_group() as group,
+            serving(tmp_path / "one", {"up": up}, **shared_sections) as one,
+            core(one, ANNA) as here,
+        ):
+            done = (await here.task("up__quick"))["taskId"]
+            await here.until("completed", done)
+            broken = (await here.task("up__broken"))["taskId"]
+            await here.until("failed", broken)
+            working = (await here.task("up__slow"))["taskId"]
+            await until(lambda: len(up.calls) == 3)
+            group.start_soon(collect, working)
+            assert (await there.result("tasks/get", taskId=working))["status"] == "working"
+        assert "interrupted" in failed[0]["error"]["message"]
+        listed = {task["taskId"]: task for task in (await there.result("tasks/list"))["tasks"]}
+        states = {each: task["status"] for each, task in listed.items()}
+        assert states == {done: "completed", broken: "failed", working: "failed"}
+        assert "interrupted" in listed[working]["statusMessage"]
+        assert (await there.result("tasks/result", taskId=done))["content"] == [{"type": "text", "text": "quick"}]
+        assert (await there.result("tasks/result", taskId=broken))["isError"] is True
+        assert (await there.message("tasks/cancel", taskId=working))["error"]["code"] == INVALID_PARAMS
+        modern = ModernClient(other, ANNA)
+        assert "interrupted" in (await modern.result("tasks/get", taskId=working))["error"]["message"]
+        await modern.result("tasks/cancel", taskId=working)
+        assert (await modern.result("tasks/get", taskId=done))["result"]["content"][0]["text"] == "quick"
+    assert len(up.calls) == 3
+
+
+async def test_unknown_foreign_and_expired_tasks_of_another_gateway_are_the_same(
+    tmp_path: Path, slow: SlowServer, shared_sections: dict[str, Any]
+) -> None:
+    async with two(tmp_path, slow.server(), shared_sections) as (_, other, here, there), core(other, BEN) as ben:
+        foreign = (await here.task("up__slow"))["taskId"]
+        expired = (await here.task("up__quick", ttl=1000))["taskId"]
+        guessed = foreign[:-1] + ("A" if foreign[-1] != "A" else "B")
+
+        async def is_gone() -> bool:
+            return expired not in [task["taskId"] for task in (await there.result("tasks/list"))["tasks"]]
+
+        await eventually(is_gone)
+        assert (await ben.result("tasks/list"))["tasks"] == []
+        for method in ("tasks/get", "tasks/result", "tasks/cancel"):
+            answers = [(await ben.message(method, taskId=each))["error"] for each in (foreign, expired, guessed, "x")]
+            answers += [(await there.message(method, taskId=each))["error"] for each in (expired, guessed)]
+            assert answers[0]["code"] == INVALID_PARAMS
+            assert all(each == answers[0] for each in answers)
+        assert slow.cancelled == 0
+        assert (await there.result("tasks/get", taskId=foreign))["status"] == "working"
+
+
+async def test_what_is_written_of_a_task_names_nobody_and_expires_and_is_written_again_if_it_was_lost(
+    tmp_path: Path, slow: SlowServer, shared_sections: dict[str, Any]
+) -> None:
+    async with two(tmp_path, slow.server(), shared_sections) as (one, _, here, there):
+        redis = one.gateway.redis
+        assert redis is not None
+        task_id = (await here.task("up__slow"))["taskId"]
+        found = await written(redis, "tasks*")
+        assert len(found) == 2
+        for name, (value, milliseconds) in found.items():
+            assert 3_500_000 < milliseconds < 3_700_000
+            assert not any(text.encode() in name + value for text in (task_id.rpartition("-")[2], "anna", "slow"))
+        await redis.run(lambda client: client.flushall())
+        assert (await there.message("tasks/get", taskId=task_id))["error"]["code"] == INVALID_PARAMS
+        slow.go.set()
+        await here.until("completed", task_id)
+        await there.until("completed", task_id)
+
+
+async def test_an_owner_has_so_many_values_and_those_that_end_first_make_room(redis_url: str) -> None:
+    async with opened(redis_url) as server:
+        values = OwnedValues(server, "few", 3)
+        for at, seconds in enumerate((60, 20, 30, 40, 50)):
+            await values.put("a", str(at), {"at": at}, seconds)
+        await values.put("b", "other", {}, 10)
+        assert [each["at"] for each in await values.of("a")] == [3, 4, 0]
+        assert await values.get(values.digest("1")) is None
+        assert await values.take("a", "4") == {"at": 4}
+        assert await values.take("a", "4") is None
+        assert [each["at"] for each in await values.of("a")] == [3, 0]
+        await values.put("a", "3", {"at": "new"}, 70)
+        assert [each["at"] for each in await values.of("a")] == [0, "new"]
+        assert await values.of("b") == [{}]
