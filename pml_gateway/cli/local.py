@@ -275,7 +275,7 @@ def _check_port(machine: MachineGateway, settings: HttpSettings, host: str | Non
         GatewayError: somebody else has it.
     """
     # The server stack takes 0.7 s to import, which other ways of `pml up` never need.
-    from pml_gateway.serve.http.server import check_port
+    from pml_gateway.serve.http.binding import check_port
 
     given = {key: value for key, value in (("host", host), ("port", port)) if value is not None}
     wanted = settings.model_copy(update=given)

@@ -5,7 +5,8 @@ from __future__ import annotations
 import gc
 import os
 import sys
-from contextlib import AbstractAsyncContextManager, ExitStack, suppress
+from collections.abc import Sequence
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, ExitStack, suppress
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any
@@ -26,11 +27,19 @@ from pml_gateway.local.bridge import ServeAloneError
 from pml_gateway.local.entry import serve_as_bridge
 from pml_gateway.storage.places import close_to_others, warn_unwritable_places
 from pml_gateway.telemetry import logs
+from pml_gateway.text import counted
 from pml_gateway.working_directory import WorkingDirectory
 
 if TYPE_CHECKING:
+    from pml_gateway.config.settings import HttpSettings
     from pml_gateway.gateway.gateway import Gateway
     from pml_gateway.serve.runtime import Runtime
+
+ENDPOINT = "/mcp"
+KEY_VARIABLE = "PML_STORAGE_KEY"
+
+MAX_WORKERS = 64
+"""More than cores are of no use."""
 
 
 def serve(
@@ -39,6 +48,16 @@ def serve(
     port: Annotated[
         int | None, typer.Option("--port", help="Port; 0 takes a free one. [default: 8765]", min=0, max=65535)
     ] = None,
+    workers: Annotated[
+        int,
+        typer.Option(
+            "--workers",
+            help="Processes that share the port and, without storage.url, a Redis server of their own.",
+            min=1,
+            max=MAX_WORKERS,
+        ),
+    ] = 1,
+    worker: Annotated[str | None, typer.Option("--worker", hidden=True)] = None,
     alone: Annotated[
         bool, typer.Option("--alone", help="A gateway of its own for this client, instead of the machine's.")
     ] = False,
@@ -68,6 +87,8 @@ def serve(
     """
     if not http and (host is not None or port is not None):
         raise typer.BadParameter("needs --http", param_hint="--host/--port")
+    if not http and workers > 1:
+        raise typer.BadParameter("needs --http: over stdio all clients share one process", param_hint="--workers")
     if http and alone:
         raise typer.BadParameter("is for stdio: over HTTP every gateway is one of its own", param_hint="--alone")
     given = ",".join(sets) if sets else None
@@ -84,7 +105,7 @@ def serve(
         overrides["http.port"] = port
     command = Command(config, mode, preset, overrides=overrides)
     if not http and not alone and _wants_to_attach(command):
-        options = {
+        bridged = {
             "config": str(config) if config is not None else None,
             "mode": mode,
             "preset": preset,
@@ -94,8 +115,20 @@ def serve(
         }
         with suppress(ServeAloneError):
             # As the command that is a bridge from its first moment.
-            os._exit(serve_as_bridge(options))
-    command.run(lambda: _serve(command, names, over_http=http))
+            os._exit(serve_as_bridge(bridged))
+    if workers > 1:
+        options: dict[str, object] = {
+            "--config": config,
+            "--host": host,
+            "--mode": mode,
+            "--preset": preset,
+            "--log-level": log_level,
+            "--log-format": log_format,
+        }
+        given_on = [text for name, value in options.items() if value is not None for text in (name, str(value))]
+        command.run(lambda: _serve_by_workers(command, workers, given_on))
+        return
+    command.run(lambda: _serve(command, names, over_http=http, worker=worker))
 
 
 def _wants_to_attach(command: Command) -> bool:
@@ -119,13 +152,63 @@ def _log_options(level: str | None, format_: str | None) -> dict[str, Any]:
     return {f"log.{name}": getattr(chosen, name) for name in chosen.model_fields_set}
 
 
-async def _serve(command: Command, sets: tuple[str, ...], *, over_http: bool) -> None:
+async def _serve_by_workers(command: Command, count: int, options: Sequence[str]) -> None:
+    """Accept connections for workers, each a `pml serve` with these options."""
+    from pml_gateway.serve.http.binding import bound, check_http, url_of
+    from pml_gateway.serve.limits.descriptors import raise_limit
+    from pml_gateway.serve.signals import first_signal
+    from pml_gateway.serve.workers.handover import check_workers
+    from pml_gateway.serve.workers.local_redis import find_program, open_local_redis
+    from pml_gateway.serve.workers.supervising import Crew, serve_by_workers
+
+    check_workers()
+    environ = {**WorkingDirectory.here().environ}
+    settings = command.load().settings
+    check_http(settings, environ)
+    logs.configure(settings.log)
+    raise_limit()
+    async with AsyncExitStack() as stack:
+        signalled = await stack.enter_async_context(first_signal())
+        listener = stack.enter_context(bound(settings.http.host, settings.http.port))
+        if settings.storage.url is None:
+            program = find_program(environ.get("PATH"))
+            redis = await stack.enter_async_context(
+                open_local_redis(program, command.paths.run_dir, settings.references.max_bytes)
+            )
+            # The environment of a process is its user's alone, as its command line is not.
+            environ |= {
+                "PML_STORAGE__URL": redis.url,
+                "PML_STORAGE__KEY": f"${{env:{KEY_VARIABLE}}}",
+                KEY_VARIABLE: redis.key,
+            }
+        if stdio := [name for name, server in settings.servers.items() if server.command]:
+            log.get_logger(__name__).info(
+                "%d workers: %s over stdio run once for each of them",
+                count,
+                counted(len(stdio), "server"),
+            )
+        url = url_of(listener, ENDPOINT)
+        crew = Crew(count, [sys.executable, "-m", "pml_gateway", "serve", "--http", *options, "--worker"], environ, url)
+        await serve_by_workers(crew, listener, settings.http, partial(_announce, settings.http, url), signalled)
+
+
+def _announce(settings: HttpSettings, url: str) -> None:
+    note(f"listening on {url}")
+    if settings.metrics:
+        note(f"metrics at {url.removesuffix(ENDPOINT)}/metrics")
+    if settings.console:
+        note(f"console at {url.removesuffix(ENDPOINT)}/console; `pml console` opens it on this machine")
+
+
+async def _serve(command: Command, sets: tuple[str, ...], *, over_http: bool, worker: str | None) -> None:
     with ExitStack() as starting:
         starting.enter_context(collection_put_off())
-        await _serve_once_started(command, sets, starting, over_http=over_http)
+        await _serve_once_started(command, sets, starting, over_http=over_http, worker=worker)
 
 
-async def _serve_once_started(command: Command, sets: tuple[str, ...], starting: ExitStack, *, over_http: bool) -> None:
+async def _serve_once_started(
+    command: Command, sets: tuple[str, ...], starting: ExitStack, *, over_http: bool, worker: str | None
+) -> None:
     # The server stack takes 0.7 s to import, which `pml --help` and `pml config` never need.
     from pml_gateway.gateway.request import CONNECTION, LocalConnection
     from pml_gateway.local.advice import set_up_logs
@@ -142,12 +225,14 @@ async def _serve_once_started(command: Command, sets: tuple[str, ...], starting:
     def load() -> LoadedSettings:
         fresh = command.load()
         if over_http:
-            from pml_gateway.serve.http.server import check_http
+            from pml_gateway.serve.http.binding import check_http
 
             # Also after every edit.
             check_http(fresh.settings, WorkingDirectory.here().environ, *bound)
         return fresh
 
+    if worker is not None:
+        logs.name_worker(worker.partition(":")[0])
     loaded = load()
     check_sets(sets, loaded.settings)
     set_up_logs(loaded.settings)
@@ -180,21 +265,18 @@ async def _serve_once_started(command: Command, sets: tuple[str, ...], starting:
         await serve_stdio(opener)
         return
 
-    def announce(url: str) -> None:
-        note(f"listening on {url}")
-        if loaded.settings.http.metrics:
-            note(f"metrics at {url.removesuffix('/mcp')}/metrics")
-        if loaded.settings.http.console:
-            note(f"console at {url.removesuffix('/mcp')}/console; `pml console` opens it on this machine")
-
     from pml_gateway.owner.over_http import owner_apps
     from pml_gateway.serve.http.server import serve_http
+    from pml_gateway.serve.workers.handover import Handover
 
+    handover = Handover.inherited(worker) if worker is not None else None
+    # Whoever accepts the connections of a worker says where.
+    announce = partial(_announce, loaded.settings.http) if handover is None else logger.debug
     identity = command.identity
     apps = owner_apps(lambda runtime: AloneProcess(runtime, identity), command.paths, identity, load)
     # Entered before all that takes time to end.
     async with first_signal() as signalled:
-        await serve_http(opener, loaded.settings.http, announce, signalled, apps)
+        await serve_http(opener, loaded.settings.http, announce, signalled, apps, handover)
 
 
 async def _settle(starting: ExitStack, gateway: Gateway) -> None:

@@ -66,7 +66,8 @@ class HttpListener:
     async def _begun(self, process: ServingProcess, owner: Attachment, given: dict[str, str | int | None]) -> str:
         # These imports take 70 ms, and most gateways never need them.
         from pml_gateway.owner.over_http import owner_apps
-        from pml_gateway.serve.http.server import check_http, serve_http
+        from pml_gateway.serve.http.binding import check_http
+        from pml_gateway.serve.http.server import serve_http
 
         overrides = {key: value for key, value in given.items() if value is not None}
 

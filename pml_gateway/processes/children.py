@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import IO
 
 import anyio.abc
-from mcp.os.posix.utilities import terminate_posix_process_tree
 
 from pml_gateway.log import get_logger
 
@@ -147,5 +146,8 @@ async def terminate_tree(process: anyio.abc.Process, seconds: float) -> None:
         with suppress(ProcessLookupError):
             process.kill()
     else:
+        # It takes the whole SDK with it, 40 MB that a process without servers of its own does without.
+        from mcp.os.posix.utilities import terminate_posix_process_tree
+
         # Even if the child itself has ended: its own children must not outlive it.
         await terminate_posix_process_tree(process, seconds)

@@ -18,7 +18,7 @@ from pml_gateway.telemetry.log_file import LogFile, Repeats
 from pml_gateway.telemetry.trace import CURRENT_TRACE
 from pml_gateway.text import escaped, escaped_json, utc
 
-FIELDS = ("request_id", "trace_id", "client", "upstream", "tool", "code", "seconds")
+FIELDS = ("worker", "request_id", "trace_id", "client", "upstream", "tool", "code", "seconds")
 """Fields of a line in addition to time, level, logger and message, if known."""
 
 MAX_MESSAGE = 8000
@@ -38,6 +38,7 @@ _LIBRARY_LEVELS = {
 _COLOURS = {logging.DEBUG: "2", logging.WARNING: "33", logging.ERROR: "31", logging.CRITICAL: "31;1"}
 
 _log_file: LogFile | None = None
+_worker = ""
 
 
 def configure(
@@ -78,8 +79,15 @@ def rotate(path: Path) -> None:
     _log_file = LogFile(path)
 
 
+def name_worker(number: str) -> None:
+    """Have each line name the worker that this process is."""
+    global _worker
+    _worker = number
+
+
 def note_request(record: logging.LogRecord) -> bool:
-    """Add the current request to a record; as a handler's filter, this also sees records of libraries."""
+    """Add worker and current request to a record; as a handler's filter, this also sees records of libraries."""
+    record.worker = _worker
     trace = CURRENT_TRACE.get()
     if trace is not None and not hasattr(record, "request_id"):
         record.request_id = trace.request_id

@@ -2,23 +2,24 @@
 
 from __future__ import annotations
 
-import errno
+import asyncio
 import socket
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from functools import partial
+from typing import cast
 
 import anyio
 import uvicorn
 
-from pml_gateway.config.settings import HttpSettings, Settings
-from pml_gateway.errors import ConfigurationError, GatewayError
-from pml_gateway.policy.refusals import refusals
+from pml_gateway.config.settings import HttpSettings
 from pml_gateway.serve.http.app import ENDPOINT, HttpApp, OwnerApps
+from pml_gateway.serve.http.binding import bound, url_of
 from pml_gateway.serve.http.resumption import ResumableSessions
 from pml_gateway.serve.limits.connections import ConnectionLimits
 from pml_gateway.serve.limits.descriptors import connections_within, raise_limit
 from pml_gateway.serve.runtime import OpenRuntime, Runtime
+from pml_gateway.serve.workers.handover import Handed, Handover
 
 KEEP_ALIVE_SECONDS = 75
 """Seconds that a connection without a request stays open, longer than the 4 or 5 seconds of most client libraries. One
@@ -27,31 +28,9 @@ that ends while a client sends on it loses that request."""
 CHILDREN_SECONDS = 5.0
 """Seconds of the shutdown time reserved for closing servers, which usually takes one."""
 
+LOOPBACK = "127.0.0.1"
+
 OnListening = Callable[[str], None]
-
-
-def check_http(settings: Settings, environ: Mapping[str, str], *hosts: str) -> None:
-    """Refuse what may not be served over HTTP, such as keys that do not resolve, or none on a public address.
-
-    Args:
-        settings: what is to be served.
-        environ: where references to keys are looked up.
-        hosts: addresses that are listened on, beside the one in the settings.
-
-    Raises:
-        ConfigurationError: naming the value and the remedy.
-    """
-    for _, error in refusals(settings, environ, *hosts):
-        raise error
-
-
-def check_port(settings: HttpSettings) -> None:
-    """Find out whether anybody can listen there now.
-
-    Raises:
-        GatewayError: the port is taken; ConfigurationError: no process may take it.
-    """
-    _bind(settings).close()
 
 
 class _Server(uvicorn.Server):
@@ -60,6 +39,24 @@ class _Server(uvicorn.Server):
     def __init__(self, config: uvicorn.Config) -> None:
         super().__init__(config)
         self.listening = anyio.Event()
+
+    async def take(self, handed: Handed) -> None:
+        """Serve a connection that another process has accepted."""
+        loop = asyncio.get_running_loop()
+        protocol = partial(
+            cast(Callable[..., asyncio.Protocol], self.config.http_protocol_class),
+            config=self.config,
+            server_state=self.server_state,
+            app_state=self.lifespan.state,
+            _loop=loop,
+            handed=handed,
+        )
+        try:
+            await loop.connect_accepted_socket(protocol, handed.connection)
+        except OSError:
+            # The client has gone.
+            handed.connection.close()
+            handed.left()
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
@@ -91,18 +88,20 @@ async def serve_http(
     on_listening: OnListening,
     stop: anyio.Event,
     owner_apps: OwnerApps | None = None,
+    handover: Handover | None = None,
 ) -> None:
-    """Serve until `stop`; `on_listening` gets the endpoint's URL once it answers."""
-    listener = _bind(settings)
-    host, port = listener.getsockname()[:2]
-    shown = f"[{host}]" if ":" in host else host
+    """Serve until `stop`; `on_listening` gets the endpoint's URL once it answers.
+
+    As a worker, also serve the connections of a `handover`, and listen on a port that only other workers know.
+    """
+    listener = bound(settings.host, settings.port) if handover is None else bound(LOOPBACK, 0)
     limits = ConnectionLimits(settings, connections_within(raise_limit(), settings.max_connections))
     with listener:
         async with open_runtime() as runtime, open_app(runtime, settings, limits, owner_apps) as app:
             runtime.presence.transport = "http"
-            runtime.presence.url = f"http://{shown}:{port}{ENDPOINT}"
+            runtime.presence.url = url_of(listener, ENDPOINT) if handover is None else handover.url
             announce = partial(on_listening, runtime.presence.url)
-            await _serve(runtime, app, settings, limits, listener, announce, stop)
+            await _serve(runtime, app, settings, limits, listener, announce, stop, handover)
 
 
 async def _serve(
@@ -113,6 +112,7 @@ async def _serve(
     listener: socket.socket,
     announce: Callable[[], None],
     stop: anyio.Event,
+    handover: Handover | None,
 ) -> None:
     config = uvicorn.Config(
         app,
@@ -136,33 +136,28 @@ async def _serve(
         seconds = max(settings.shutdown_seconds - CHILDREN_SECONDS - 1, 0.5)
         runtime.gateway.tell_in_flight(seconds)
         await runtime.gateway.calls.drain(seconds)
+        if handover is not None:
+            await handover.end()
         server.should_exit = True
 
     async def announce_start() -> None:
         await server.listening.wait()
         announce()
 
+    async def take_handed(handover: Handover) -> None:
+        await server.listening.wait()
+        replicas = runtime.gateway.replicas
+        handover.begin(
+            replicas.own.id if replicas is not None else "", lambda handed: tasks.start_soon(server.take, handed)
+        )
+        await runtime.gateway.updates.has_list.wait()
+        handover.ready()
+
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(shut_down)
         tasks.start_soon(announce_start)
+        if handover is not None:
+            tasks.start_soon(take_handed, handover)
         await server.serve(sockets=[listener])
         limits.end_refused()
         tasks.cancel_scope.cancel()
-
-
-def _bind(settings: HttpSettings) -> socket.socket:
-    family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
-    # asyncio turns Nagle's algorithm off only where the protocol is named; with it, every answer takes 40 ms longer.
-    listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
-    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    try:
-        listener.bind((settings.host.strip("[]"), settings.port))
-    except OSError as error:
-        listener.close()
-        # Whoever has a port may leave it: nothing is wrong with the configuration then.
-        kind = GatewayError if error.errno == errno.EADDRINUSE else ConfigurationError
-        raise kind(
-            f"cannot listen on {settings.host}:{settings.port}: {error.strerror}",
-            hint="choose another port with --port, or 0 for a free one",
-        ) from error
-    return listener

@@ -25,6 +25,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from pml_gateway.config.settings import HttpSettings
 from pml_gateway.log import ThrottledWarning, get_logger
 from pml_gateway.quotas import Holdings, quota_key_of_address
+from pml_gateway.serve.workers.handover import FrameKind, Handed
 
 logger = get_logger(__name__)
 
@@ -78,10 +79,13 @@ class ConnectionLimits:
         """Create the protocol of one connection for uvicorn."""
         return cast(type[asyncio.Protocol], partial(ClientConnection, self))
 
-    def admit(self, quota_key: str) -> Refusal | None:
-        """Admit one more connection of an address, closing an idle one if needed, or return why not."""
+    def admit(self, quota_key: str, kind: FrameKind = FrameKind.CONNECTION) -> Refusal | None:
+        """Admit one more connection of an address, closing an idle one if needed, or return why not.
+
+        Several workers together may have as many as they may, while this one has not.
+        """
         settings = self.settings
-        if self.open[quota_key] >= settings.max_connections_per_address:
+        if kind is FrameKind.ADDRESS_FULL or self.open[quota_key] >= settings.max_connections_per_address:
             oldest = next(self.waiting.of(quota_key), None)
             if oldest is None:
                 self._note(
@@ -89,7 +93,7 @@ class ConnectionLimits:
                 )
                 return Refusal.ADDRESS
             oldest.give_way()
-        elif self.open.total() >= self.max_connections:
+        elif kind is FrameKind.FULL or self.open.total() >= self.max_connections:
             oldest = self.waiting.first_to_go()
             if oldest is None:
                 self._note(Refusal.FULL, quota_key, "max_connections", self.max_connections)
@@ -168,9 +172,10 @@ class ClientConnection(HttpToolsProtocol):
 
     transport: asyncio.Transport
 
-    def __init__(self, limits: ConnectionLimits, **uvicorn: Any) -> None:
+    def __init__(self, limits: ConnectionLimits, *, handed: Handed | None = None, **uvicorn: Any) -> None:
         super().__init__(**uvicorn)
         self._limits = limits
+        self._handed = handed
         self._quota_key = ""
         self._refusal: Refusal | None = None
         self._is_admitted = False
@@ -197,12 +202,14 @@ class ClientConnection(HttpToolsProtocol):
         """Admit it, or wait for what it wants in order to tell it that it cannot be served."""
         peer = transport.get_extra_info("peername")
         self._quota_key = quota_key_of_address(str(peer[0]) if isinstance(peer, tuple) else "")
-        self._refusal = self._limits.admit(self._quota_key)
+        kind = FrameKind.CONNECTION if self._handed is None else self._handed.kind
+        self._refusal = self._limits.admit(self._quota_key, kind)
         if self._refusal is None:
             self._is_admitted = self._is_counted = True
             super().connection_made(transport)
             self._enter(_Phase.HEADERS)
             return
+        self._count_no_more()
         self.transport = transport
         if len(self._limits.refusing) >= MAX_REFUSING:
             transport.abort()
@@ -359,6 +366,11 @@ class ClientConnection(HttpToolsProtocol):
         if self._is_counted:
             self._is_counted = False
             self._limits.left(self._quota_key)
+            self._count_no_more()
+
+    def _count_no_more(self) -> None:
+        if self._handed is not None:
+            self._handed.left()
 
     def _follow(self, *, arrived: bool) -> None:
         """Enter the phase that the request at hand is in."""

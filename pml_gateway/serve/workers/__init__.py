@@ -1,0 +1,1 @@
+"""Several processes behind one port: one accepts connections and hands each to a worker, which serves it."""

@@ -1,0 +1,238 @@
+"""Frames between the accepting process and a worker: connections in one direction, what became of them in the other.
+
+They go over a pair of unix sockets, and a connection travels as the open file that goes with its frame. It has a
+number, by which the worker says that it has taken it, and that it has ended. The accepting process keeps it open until
+it is taken, and gives it to another worker if this one dies before. The end of either process is the end of the stream.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import socket
+import struct
+import sys
+from array import array
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from enum import IntEnum
+
+import anyio
+
+from pml_gateway.errors import ConfigurationError
+
+FRAME = struct.Struct("!B12sQ")
+"""FrameKind, replica id, number of the connection."""
+
+TAKEN_AT_ONCE = 64
+"""Connections that a worker takes before it serves others again."""
+
+ENDING_SECONDS = 1.0
+"""Seconds for the accepting process to hand over no more."""
+
+
+class FrameKind(IntEnum):
+    """Meaning of a frame."""
+
+    CONNECTION = 1
+    """A connection to be served."""
+    FULL = 2
+    """One that is served only in the place of an idle one, because all workers together have as many as they may."""
+    ADDRESS_FULL = 3
+    """One that is served only in the place of an idle one of its address."""
+    OPEN = 4
+    """The worker takes connections; its replica id."""
+    READY = 5
+    """It has a list of tools."""
+    TAKEN = 6
+    """It has a connection, which until then is still the accepting process's as well."""
+    LEFT = 7
+    """A connection has ended, or was refused."""
+    ENDING = 8
+    """The worker wants no more connections."""
+
+
+@dataclass(frozen=True, slots=True)
+class Handed:
+    """A connection that a worker was given."""
+
+    connection: socket.socket
+    kind: FrameKind
+    left: Callable[[], None]
+    """Says once that it counts no more."""
+
+
+def check_workers() -> None:
+    """Refuse several workers where connections cannot be handed over.
+
+    Raises:
+        ConfigurationError: this system cannot pass an open connection to another process.
+    """
+    if sys.platform == "win32" or not hasattr(socket, "send_fds"):
+        raise ConfigurationError(
+            "--workers needs a system that can hand an open connection to another process: Linux, macOS or BSD",
+            hint="serve without --workers, or start several gateways with one storage.url behind a load balancer",
+        )
+
+
+class WorkerLink:
+    """The accepting process's end of the stream to one worker."""
+
+    def __init__(self, end: socket.socket) -> None:
+        end.setblocking(False)
+        self._end = end
+        self._content = b""
+
+    def fileno(self) -> int:
+        return self._end.fileno()
+
+    def hand(self, connection: socket.socket, kind: FrameKind, number: int) -> bool:
+        """Hand a connection over; return False if the worker does not take it now."""
+        try:
+            # A frame is much smaller than what such a socket takes at once: all of it is sent, or nothing.
+            socket.send_fds(self._end, [FRAME.pack(kind, b"", number)], [connection.fileno()])
+        except OSError:
+            # Its socket is full, it has ended, or too many open files are under way.
+            return False
+        return True
+
+    def frames(self) -> Iterator[tuple[FrameKind, bytes, int]]:
+        """Yield what the worker has said.
+
+        Raises:
+            EOFError: it says nothing any more.
+        """
+        try:
+            received = self._end.recv(FRAME.size * 256)
+        except BlockingIOError:
+            return
+        except OSError:
+            received = b""
+        if not received:
+            raise EOFError
+        content = self._content + received
+        whole = len(content) - len(content) % FRAME.size
+        self._content = content[whole:]
+        for kind, replica, number in FRAME.iter_unpack(content[:whole]):
+            yield FrameKind(kind), replica.rstrip(b"\0"), number
+
+    def end(self) -> None:
+        """Hand over no more."""
+        with suppress(OSError):
+            self._end.shutdown(socket.SHUT_WR)
+
+
+class Handover:
+    """A worker's end of the stream."""
+
+    def __init__(self, number: int, end: socket.socket, url: str) -> None:
+        """Serve as the worker of this number what is handed over; clients know the gateway by `url`."""
+        end.setblocking(False)
+        self.number = number
+        self.url = url
+        self._end = end
+        self._unsent = b""
+        self._content = b""
+        self._descriptors: list[int] = []
+        self._is_ending = False
+        self._ended = anyio.Event()
+
+    @classmethod
+    def inherited(cls, text: str) -> Handover:
+        """Return what `argument` describes.
+
+        Raises:
+            ValueError: it describes nothing.
+        """
+        number, descriptor, url = text.split(":", 2)
+        return cls(int(number), socket.socket(fileno=int(descriptor)), url)
+
+    @staticmethod
+    def argument(number: int, end: socket.socket, url: str) -> str:
+        """Return the text by which a worker finds its end."""
+        return f"{number}:{end.fileno()}:{url}"
+
+    def begin(self, replica: str, serve: Callable[[Handed], object]) -> None:
+        """Take connections from now on."""
+        self._tell(FrameKind.OPEN, replica=replica.encode())
+        asyncio.get_running_loop().add_reader(self._end, self._take, serve)
+
+    def ready(self) -> None:
+        """Say that there is a list of tools."""
+        self._tell(FrameKind.READY)
+
+    async def end(self) -> None:
+        """Have no more connections handed over, and wait until those under way have come."""
+        self._is_ending = True
+        self._tell(FrameKind.ENDING)
+        with anyio.move_on_after(ENDING_SECONDS):
+            await self._ended.wait()
+
+    def _take(self, serve: Callable[[Handed], object]) -> None:
+        for _ in range(TAKEN_AT_ONCE):
+            try:
+                content, ancillary, _, _ = self._end.recvmsg(
+                    FRAME.size - len(self._content), socket.CMSG_SPACE(4), getattr(socket, "MSG_CMSG_CLOEXEC", 0)
+                )
+            except BlockingIOError:
+                return
+            except OSError:
+                content, ancillary = b"", []
+            if not content:
+                self._lose()
+                return
+            self._content += content
+            self._descriptors += [each for _, _, data in ancillary for each in array("i", data)]
+            if len(self._content) == FRAME.size:
+                kind, _, number = FRAME.unpack(self._content)
+                self._content = b""
+                self._serve(serve, FrameKind(kind), number)
+
+    def _serve(self, serve: Callable[[Handed], object], kind: FrameKind, number: int) -> None:
+        self._tell(FrameKind.TAKEN, number=number)
+        has_left = False
+
+        def left() -> None:
+            nonlocal has_left
+            if not has_left:
+                has_left = True
+                self._tell(FrameKind.LEFT, number=number)
+
+        if not self._descriptors:
+            # This process has as many open files as it may: the system has closed the connection.
+            left()
+            return
+        descriptor = self._descriptors.pop()
+        os.set_inheritable(descriptor, False)
+        serve(Handed(socket.socket(fileno=descriptor), kind, left))
+
+    def _lose(self) -> None:
+        """Notice that nothing more comes: as asked for, or because the accepting process has ended."""
+        asyncio.get_running_loop().remove_reader(self._end)
+        self._ended.set()
+        if not self._is_ending:
+            # The first signal ends this process in order, and one that is ending already at once.
+            signal.raise_signal(signal.SIGTERM)
+
+    def _tell(self, kind: FrameKind, replica: bytes = b"", number: int = 0) -> None:
+        was_waiting = bool(self._unsent)
+        self._unsent += FRAME.pack(kind, replica, number)
+        if not was_waiting:
+            self._send()
+
+    def _send(self) -> None:
+        loop = asyncio.get_running_loop()
+        try:
+            sent = self._end.send(self._unsent)
+        except BlockingIOError:
+            sent = 0
+        except OSError:
+            # Nobody listens any more, which reading notices as well.
+            sent = len(self._unsent)
+        self._unsent = self._unsent[sent:]
+        if self._unsent:
+            loop.add_writer(self._end, self._send)
+        else:
+            loop.remove_writer(self._end)
