@@ -9,6 +9,7 @@ down every execution. Exit code 1 when something does not hold.
 from __future__ import annotations
 
 import argparse
+import json
 import sys
 import tempfile
 from collections.abc import Awaitable, Callable, Iterator, Mapping
@@ -39,6 +40,8 @@ async def run(arguments: argparse.Namespace) -> bool:
     for name in arguments.rows:
         with _folder(arguments.folder) as folder:
             reports[name] = await ROWS[name](plan, folder)
+        if arguments.folder is not None:
+            _write_failures(folder / f"{name}.json", reports[name])
         print(table([finding.shown() for finding in reports[name].findings]), end="\n\n", flush=True)
     findings = [finding for report in reports.values() for finding in report.findings]
     if not arguments.no_save and not arguments.quick:
@@ -48,6 +51,16 @@ async def run(arguments: argparse.Namespace) -> bool:
         }
         print(save("cluster", asdict(plan), measured), file=sys.stderr)
     return all(finding.holds for finding in findings)
+
+
+def _write_failures(path: Path, report: RowReport) -> None:
+    """Write what failed, whole."""
+    failures = {
+        "turns": [asdict(turn) for turn in report.failed_turns],
+        "exchanges": [asdict(each) for each in report.failed_exchanges],
+        "figures": report.figures,
+    }
+    path.write_text(json.dumps(failures, indent=1, ensure_ascii=False), encoding="utf-8")
 
 
 @contextmanager

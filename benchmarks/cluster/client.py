@@ -30,6 +30,9 @@ REQUEST_SECONDS = 60.0
 CANCELLED_SECONDS = 10.0
 """Time for a request to end after the notification that it is given up."""
 
+Answer = Callable[[dict[str, Any]], dict[str, Any]]
+"""Answers the request of a server."""
+
 CAPABILITIES: dict[str, Any] = {"elicitation": {"form": {}}, "extensions": {TASKS: {}}}
 MARK = re.compile(r"mark-\d\d")
 
@@ -100,8 +103,9 @@ class Visitor:
         self,
         method: str,
         params: Mapping[str, Any],
-        answer: Callable[[dict[str, Any]], dict[str, Any]] | None = None,
+        answer: Answer | None = None,
         *,
+        awaited: str | None = None,
         compared: bool = True,
     ) -> dict[str, Any]:
         """Return the result of a request; what it ends in is kept.
@@ -110,6 +114,7 @@ class Visitor:
             method: the method.
             params: its parameters.
             answer: answers a question that the server asks meanwhile.
+            awaited: the status of a task; the notification with it ends the request, and is its result.
             compared: False for an answer that depends on when the request was made.
 
         Raises:
@@ -119,7 +124,7 @@ class Visitor:
         begun, replica, message = time.monotonic(), "-", dict[str, Any]()
         result: dict[str, Any] = {}
         try:
-            message, replica = await self._sent_again(method, params, answer)
+            message, replica = await self._sent_again(method, params, answer, awaited)
             outcome, text, result = judge(message)
         except (httpx2.HTTPError, AnswerError) as error:
             outcome, text = CONNECTION, f"{type(error).__name__}: {error}"[:300]
@@ -136,30 +141,31 @@ class Visitor:
         return result
 
     async def _sent_again(
-        self, method: str, params: Mapping[str, Any], answer: Callable[[dict[str, Any]], dict[str, Any]] | None
+        self, method: str, params: Mapping[str, Any], answer: Answer | None, awaited: str | None
     ) -> tuple[dict[str, Any], str]:
         """Send a request, once more in a new session if there is no session any more."""
         try:
-            return await self._sent(method, params, answer)
+            return await self._sent(method, params, answer, awaited)
         except EndedError as error:
             if error.outcome != SESSION_LOST:
                 raise
         self._client = None
         self.reopened += 1
-        return await self._sent(method, params, answer)
+        return await self._sent(method, params, answer, awaited)
 
     async def _sent(
-        self, method: str, params: Mapping[str, Any], answer: Callable[[dict[str, Any]], dict[str, Any]] | None
+        self, method: str, params: Mapping[str, Any], answer: Answer | None, awaited: str | None
     ) -> tuple[dict[str, Any], str]:
         client = await self.open()
-        return await self._answer_to(client, *client.prepared(method, params), answer)
+        return await self._answer_to(client, *client.prepared(method, params), answer, awaited)
 
     async def _answer_to(
         self,
         client: Client,
         message: dict[str, Any],
         headers: dict[str, str],
-        answer: Callable[[dict[str, Any]], dict[str, Any]] | None = None,
+        answer: Answer | None = None,
+        awaited: str | None = None,
     ) -> tuple[dict[str, Any], str]:
         """Return the message that answers a request, and the replica that it came from."""
         async with client.http.stream("POST", self.url, json=message, headers=headers) as response:
@@ -176,6 +182,8 @@ class Visitor:
                 event = json.loads(line[6:]) if line.startswith("data: {") else {}
                 if "id" in event and "method" not in event:
                     return event, replica
+                if awaited is not None and event.get("params", {}).get("status") == awaited:
+                    return {"result": event["params"]}, replica
                 if "id" in event and answer is not None:
                     given = {"jsonrpc": "2.0", "id": event["id"], "result": answer(event)}
                     await self.side.post(self.url, json=given, headers=headers)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AsyncExitStack
@@ -107,19 +108,23 @@ async def cost(plan: Plan, folder: Path) -> RowReport:
         for what, (prepare, limited, limit) in CASES.items():
             for at, era in enumerate(Era):
                 sides = {name: stands[name, limited] for name in ("memory", "redis")}
-                series = await _in_turns(sides, era, at, prepare, plan)
+                series, spent = await _in_turns(sides, era, at, prepare, plan)
                 ratios = [new / old for new, old in zip(series["redis"], series["memory"], strict=True)]
                 ratio = median(ratios)
                 told = f"{ratio:.3f} ({median(series['memory']):.2f} ms became {median(series['redis']):.2f})"
+                told += f"; CPU {spent['memory']:.2f} ms a call became {spent['redis']:.2f}"
                 report.findings.append(Finding(row, f"{what}, {era.value}", f"<= {limit:.2f}", told, ratio <= limit))
-                report.figures[f"{what}, {era.value}"] = {"ratio": ratio, **series}
+                report.figures[f"{what}, {era.value}"] = {"ratio": ratio, **series, "cpu_ms": spent}
     return report
 
 
 async def _in_turns(
     sides: Mapping[str, Stand], era: Era, at: int, prepare: Prepare, plan: Plan
-) -> dict[str, list[float]]:
-    """Return the median milliseconds of each turn of each side; who goes first changes every time."""
+) -> tuple[dict[str, list[float]], dict[str, float]]:
+    """Return the median milliseconds of each turn of each side, and the processor time of a call.
+
+    The side that goes first changes every time.
+    """
     series: dict[str, list[float]] = {name: [] for name in sides}
     async with AsyncExitStack() as stack:
         clients, calls = {}, {}
@@ -133,6 +138,7 @@ async def _in_turns(
             calls[name] = await prepare(clients[name], owner, who)
             for number in range(WARM_UP):
                 await calls[name](clients[name], number)
+        before = {name: _cpu_seconds(stand) for name, stand in sides.items()}
         for pair in range(plan.pairs):
             for name in rotated(list(sides), pair):
                 taken = []
@@ -141,7 +147,17 @@ async def _in_turns(
                     await calls[name](clients[name], pair * plan.turn_calls + number)
                     taken.append((time.perf_counter() - begun) * 1000)
                 series[name].append(median(taken))
-    return series
+        count = plan.pairs * plan.turn_calls
+        spent = {name: (_cpu_seconds(stand) - before[name]) * 1000 / count for name, stand in sides.items()}
+    return series, spent
+
+
+def _cpu_seconds(stand: Stand) -> float:
+    """Return the processor time of the gateway so far."""
+    process = stand.replicas[0].process
+    assert process is not None
+    fields = Path(f"/proc/{process.pid}/stat").read_text(encoding="ascii").rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def _expect(found: object, wanted: object) -> None:

@@ -16,7 +16,7 @@ import httpx2
 import redis as redis_client
 
 from benchmarks.client import AnswerError, Client, Era
-from benchmarks.cluster.client import RESULT, EndedError
+from benchmarks.cluster.client import RESULT, EndedError, Exchange
 from benchmarks.cluster.load import Load, Turn, run_load
 from benchmarks.cluster.server import BEGUN, CANCELLED
 from benchmarks.cluster.stand import Replica, Stand, client_key, open_stand
@@ -39,6 +39,9 @@ ATTEMPT_SECONDS = 0.3
 
 NOTICE_SECONDS = 1.0
 """Seconds in which the load balancer notices that a replica is gone, with room for a busy machine."""
+
+ROOM = 1.05
+"""Calls planned for each that is to be made: turns differ in how many they make."""
 
 SETTLE_SECONDS = 3.0
 BACK_SECONDS = 30.0
@@ -70,15 +73,22 @@ class RowReport:
 
     findings: list[Finding] = field(default_factory=list)
     figures: dict[str, Any] = field(default_factory=dict)
+    failed_turns: list[Turn] = field(default_factory=list)
+    failed_exchanges: list[Exchange] = field(default_factory=list)
+
+    def keep(self, load: Load) -> None:
+        """Keep what failed of a load."""
+        self.failed_turns += failed(load.turns)
+        self.failed_exchanges += [each for each in load.exchanges if each.outcome not in EXPECTED]
 
 
 async def mixed(plan: Plan, folder: Path) -> RowReport:
     """Compare the answers of replicas to a mix of calls with those of one gateway to the same calls."""
     row, report = "mixed calls", RowReport()
     async with open_stand(folder / "one", clients=plan.clients, replicas=1, shared=False) as stand:
-        expected = await run_load(stand, calls=plan.calls, seed=plan.seed)
+        expected = await run_load(stand, calls=round(plan.calls * ROOM), seed=plan.seed)
     async with open_stand(folder / "replicas", clients=plan.clients, replicas=plan.replicas, shared=True) as stand:
-        found = await run_load(stand, calls=plan.calls, seed=plan.seed)
+        found = await run_load(stand, calls=round(plan.calls * ROOM), seed=plan.seed)
         await anyio.sleep(SETTLE_SECONDS)
         begun, ended = stand.executions(BEGUN), stand.executions(CANCELLED)
         names = [replica.name for replica in stand.replicas]
@@ -94,6 +104,7 @@ async def mixed(plan: Plan, folder: Path) -> RowReport:
         none_of(row, "calls given up that went on", sorted((found.book.cancelled & begun.keys()) - ended.keys())),
         *(spread(row, found, names, era.value) for era in Era),
     ]
+    report.keep(found)
     report.figures |= {"one gateway": figures(expected), "replicas": figures(found)}
     return report
 
@@ -168,6 +179,8 @@ async def faults(plan: Plan, folder: Path) -> RowReport:
         Finding(row, "exit code of the redeployed", "0", str(codes.get("redeploy")), codes.get("redeploy") == 0),
         none_of(row, "turns that failed afterwards", failed(after.turns)),
     ]
+    report.keep(load)
+    report.keep(after)
     report.figures |= {"load": figures(load), "by fault": outcomes_in(load, windows)}
     return report
 
@@ -305,6 +318,7 @@ async def redis_faults(plan: Plan, folder: Path) -> RowReport:
         none_of(row, "turns that failed while Redis was well", failed(quiet)),
     ]
     told = {name: dict(Counter(f"{t.kind}: {t.outcome}" for t in failed(turns))) for name, turns in during.items()}
+    report.keep(load)
     report.figures |= {"load": figures(load), "failed during": told}
     return report
 

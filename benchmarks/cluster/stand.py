@@ -70,7 +70,7 @@ class Replica:
             self.process = subprocess.Popen(
                 [*command, "--config", str(self.config)],
                 cwd=REPOSITORY,
-                env={**os.environ, **self.environment, "PML_HOME": str(self.home)},
+                env={**_bare_environment(), **self.environment, "PML_HOME": str(self.home)},
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
@@ -197,6 +197,11 @@ def _settings(servers: Mapping[str, Any], clients: list[str], *, shared: bool) -
     }
 
 
+def _bare_environment() -> dict[str, str]:
+    """Return the environment without settings of other gateways."""
+    return {name: value for name, value in os.environ.items() if not name.startswith("PML_")}
+
+
 def _variable(client: str) -> str:
     return client.upper().replace("-", "_")
 
@@ -216,7 +221,7 @@ def _owner_token(replicas: list[Replica]) -> str:
     first = replicas[0]
     made = subprocess.run(
         [sys.executable, "-m", "pml_gateway", "keys", "add", "--owner", "--json", "--config", str(first.config)],
-        env={**os.environ, **first.environment, "PML_HOME": str(first.home), "PML_LOCAL__ATTACH": "false"},
+        env={**_bare_environment(), **first.environment, "PML_HOME": str(first.home), "PML_LOCAL__ATTACH": "false"},
         cwd=REPOSITORY,
         capture_output=True,
         text=True,

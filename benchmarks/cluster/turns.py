@@ -201,6 +201,21 @@ async def task(taker: Taker) -> None:
     taker.done(given)
 
 
+async def task_notice(taker: Taker) -> None:
+    """A task of whose end its client is told on a stream; the handshake era asks for the result instead."""
+    if taker.visitor.era is Era.HANDSHAKE:
+        await task(taker)
+        return
+    text = taker.text()
+    given, task_id = await _task(taker, text, seconds=0.3)
+    listening = {"notifications": {"taskIds": [task_id]}}
+    with anyio.fail_after(TASK_SECONDS):
+        told = await taker.visitor.request("subscriptions/listen", listening, awaited="completed")
+    _expect(told["taskId"], task_id)
+    _expect(plain_text(told["result"]), f"{JOB} {text}")
+    taker.done(given)
+
+
 async def cancelled_task(taker: Taker) -> None:
     """A task that its client cancels."""
     given, task_id = await _task(taker, taker.text(), seconds=LONG_SECONDS)
@@ -316,7 +331,7 @@ class Use:
 MIX: MappingProxyType[Kind, Use] = MappingProxyType(
     {
         listing: Use(6, 1, False),
-        direct: Use(22, 1, False),
+        direct: Use(20, 1, False),
         through_call_tool: Use(18, 1, False),
         batch: Use(10, 1, False),
         workflow: Use(10, 1, False),
@@ -324,6 +339,7 @@ MIX: MappingProxyType[Kind, Use] = MappingProxyType(
         question: Use(8, 2, True),
         question_in_workflow: Use(4, 2, True),
         task: Use(5, 4, True),
+        task_notice: Use(2, 2, True),
         cancelled_task: Use(2, 3, True),
         approved: Use(3, 2, True),
         denied: Use(1, 2, True),
