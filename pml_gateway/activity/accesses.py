@@ -31,6 +31,8 @@ class RecordedAccess:
         id: number of the record.
         at: when it began, as wall-clock time.
         client: name of a configured client, else its kind.
+        program: name that the client's program gives itself, which nothing may depend on.
+        replica: the gateway that it was asked, of several that share a Redis server.
         method: method of the protocol; `tools/call` also for what another call contained.
         server: the server, empty for what the gateway itself offers.
         tool: the server's own name of its tool, empty if it is none.
@@ -55,6 +57,8 @@ class RecordedAccess:
     id: int
     at: float
     client: str
+    program: str
+    replica: str
     method: str
     server: str
     tool: str
@@ -96,12 +100,13 @@ class AccessFilter:
     after: int | None = None
     until: float | None = None
     text: str | None = None
+    program: str | None = None
 
 
 COLUMNS = (
-    "accesses.id, accesses.at, accesses.client, method, server, tool, target, effect, code, refused, rule, approval,"
-    " request, how, accesses.mode, intent, query, rank, seconds, server_seconds, sends, given, answered, kept,"
-    " arguments"
+    "accesses.id, accesses.at, accesses.client, accesses.program, replica, method, server, tool, target, effect, code,"
+    " refused, rule, approval, request, how, accesses.mode, intent, query, rank, seconds, server_seconds, sends, given,"
+    " answered, kept, arguments"
 )
 FROM = "FROM accesses LEFT JOIN searches ON searches.key = accesses.search"
 
@@ -127,6 +132,8 @@ def conditions_of(wanted: AccessFilter) -> Iterator[tuple[str, object]]:
     yield "+accesses.config = ?", wanted.config
     if wanted.client is not None:
         yield "accesses.client = ?", wanted.client
+    if wanted.program is not None:
+        yield "accesses.program = ?", wanted.program
     if wanted.tool is not None:
         yield ("target GLOB ?" if "*" in wanted.tool else "target = ?"), wanted.tool
     if wanted.server is not None:
@@ -154,7 +161,7 @@ def conditions_of(wanted: AccessFilter) -> Iterator[tuple[str, object]]:
         yield f"{searched} LIKE ? ESCAPE '\\'", like(wanted.text)
 
 
-_SEARCHED = ("target", "rule", "accesses.client", "request", "intent", "arguments")
+_SEARCHED = ("target", "rule", "accesses.client", "accesses.program", "request", "intent", "arguments")
 
 
 def like(part: str) -> str:

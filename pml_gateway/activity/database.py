@@ -24,7 +24,8 @@ CREATE TABLE IF NOT EXISTS accesses (
     code TEXT NOT NULL, refused INTEGER NOT NULL, rule TEXT NOT NULL, approval TEXT NOT NULL, request TEXT NOT NULL,
     how TEXT NOT NULL, mode TEXT NOT NULL, stage TEXT NOT NULL, intent TEXT, search INTEGER, rank INTEGER,
     seconds REAL NOT NULL, server_seconds REAL NOT NULL, sends INTEGER NOT NULL, given INTEGER NOT NULL,
-    answered INTEGER NOT NULL, kept TEXT NOT NULL, arguments TEXT, counts INTEGER NOT NULL
+    answered INTEGER NOT NULL, kept TEXT NOT NULL, arguments TEXT, counts INTEGER NOT NULL,
+    program TEXT NOT NULL DEFAULT '', replica TEXT NOT NULL DEFAULT ''
 );
 CREATE INDEX IF NOT EXISTS accesses_at ON accesses (at);
 CREATE INDEX IF NOT EXISTS accesses_client ON accesses (client, at);
@@ -34,13 +35,14 @@ CREATE INDEX IF NOT EXISTS accesses_failed ON accesses (at) WHERE code != 'OK';
 CREATE INDEX IF NOT EXISTS accesses_search ON accesses (search) WHERE search IS NOT NULL;
 CREATE TABLE IF NOT EXISTS searches (
     id INTEGER PRIMARY KEY, at REAL NOT NULL, config TEXT NOT NULL, key INTEGER NOT NULL, client TEXT NOT NULL,
-    mode TEXT NOT NULL, stage TEXT NOT NULL, query TEXT NOT NULL, hits TEXT NOT NULL
+    mode TEXT NOT NULL, stage TEXT NOT NULL, query TEXT NOT NULL, hits TEXT NOT NULL,
+    program TEXT NOT NULL DEFAULT ''
 );
 CREATE INDEX IF NOT EXISTS searches_key ON searches (key);
 CREATE INDEX IF NOT EXISTS searches_at ON searches (at);
 CREATE TABLE IF NOT EXISTS lists (
     id INTEGER PRIMARY KEY, at REAL NOT NULL, config TEXT NOT NULL, client TEXT NOT NULL, mode TEXT NOT NULL,
-    stage TEXT NOT NULL, digest TEXT NOT NULL, full_digest TEXT NOT NULL
+    stage TEXT NOT NULL, digest TEXT NOT NULL, full_digest TEXT NOT NULL, program TEXT NOT NULL DEFAULT ''
 );
 CREATE INDEX IF NOT EXISTS lists_at ON lists (at);
 CREATE TABLE IF NOT EXISTS bodies (
@@ -50,10 +52,17 @@ CREATE TABLE IF NOT EXISTS gaps (id INTEGER PRIMARY KEY, at REAL NOT NULL, reaso
 CREATE TABLE IF NOT EXISTS writers (key TEXT PRIMARY KEY, process INTEGER NOT NULL, at REAL NOT NULL);
 """
 
+_UPGRADES = {
+    2: [
+        *(f"ALTER TABLE {table} ADD COLUMN program TEXT NOT NULL DEFAULT ''" for table in TABLES[:3]),
+        "ALTER TABLE accesses ADD COLUMN replica TEXT NOT NULL DEFAULT ''",
+    ]
+}
+
 
 def activity_tables(path: Path) -> Tables:
     """Return the tables of an activity database; whoever changes them closes them."""
-    return Tables(ACTIVITY, path, _SCHEMA, keeps_open=True)
+    return Tables(ACTIVITY, path, _SCHEMA, version=2, upgrades=_UPGRADES, keeps_open=True)
 
 
 def prune(connection: Connection, oldest: float) -> None:

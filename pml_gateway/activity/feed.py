@@ -62,6 +62,7 @@ class SearchEntry:
     id: int
     at: float
     client: str
+    program: str
     mode: str
     query: str
     found: int
@@ -76,6 +77,7 @@ class GivenList:
     id: int
     at: float
     client: str
+    program: str
     mode: str
     tools: int
     bytes: int
@@ -133,12 +135,12 @@ class _Table:
 _TABLES = (
     _Table(COLUMNS, FROM, "accesses"),
     _Table(
-        "id, at, client, mode, query, hits, (SELECT count(*) FROM accesses WHERE search = searches.key)",
+        "id, at, client, program, mode, query, hits, (SELECT count(*) FROM accesses WHERE search = searches.key)",
         "FROM searches",
         "searches",
     ),
     _Table(
-        "lists.id, lists.at, lists.client, lists.mode, bodies.tools, bodies.bytes, bodies.tokens",
+        "lists.id, lists.at, lists.client, lists.program, lists.mode, bodies.tools, bodies.bytes, bodies.tokens",
         "FROM lists JOIN bodies ON bodies.digest = lists.digest",
         "lists",
     ),
@@ -222,7 +224,13 @@ class _Reading:
             yield "NOT (server = '' AND accesses.client = ?)", OWNER.shown
         else:
             yield f"+{table}.config = ?", wanted.config
-            for limit, value in (("client =", wanted.client), ("at >=", wanted.since), ("at <", wanted.until)):
+            limits = {
+                "client =": wanted.client,
+                "program =": wanted.program,
+                "at >=": wanted.since,
+                "at <": wanted.until,
+            }
+            for limit, value in limits.items():
                 if value is not None:
                     yield f"{table}.{limit} ?", value
             if wanted.text is not None:
@@ -247,9 +255,9 @@ def _beyond(table: str, kind: int, place: FeedPlace, sign: str) -> Iterator[tupl
 
 
 def _search(row: tuple[Any, ...]) -> SearchEntry:
-    number, at, client, mode, query, hits, calls = row
+    number, at, client, program, mode, query, hits, calls = row
     named = [f"{server}:{tool}" for server, tool in json.loads(hits)]
-    return SearchEntry(number, at, client, mode, query, len(named), tuple(named[:SHOWN_HITS]), calls)
+    return SearchEntry(number, at, client, program, mode, query, len(named), tuple(named[:SHOWN_HITS]), calls)
 
 
 _ENTRIES = (access_of, _search, lambda row: GivenList(*row))

@@ -48,6 +48,7 @@ class RecordedCall:
     intent: str | None
     query: str | None
     rank: int | None
+    program: str = ""
 
     @property
     def succeeded(self) -> bool:
@@ -84,6 +85,7 @@ class RecordFilter:
     since: float | None = None
     client: str | None = None
     upstream: str | None = None
+    program: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +116,12 @@ def read_history(path: Path, wanted: RecordFilter, *, lists: bool = False) -> Hi
 
 
 def _where(wanted: RecordFilter, table: str) -> tuple[str, list[object]]:
-    limits: dict[str, object] = {"config =": wanted.config, "at >=": wanted.since, "client =": wanted.client}
+    limits: dict[str, object] = {
+        "config =": wanted.config,
+        "at >=": wanted.since,
+        "client =": wanted.client,
+        "program =": wanted.program,
+    }
     if table == "accesses":
         limits["server ="] = wanted.upstream
     given = {f"{table}.{limit} ?": value for limit, value in limits.items() if value is not None}
@@ -124,8 +131,8 @@ def _where(wanted: RecordFilter, table: str) -> tuple[str, list[object]]:
 def _calls(connection: Connection, wanted: RecordFilter) -> tuple[RecordedCall, ...]:
     where, values = _where(wanted, "accesses")
     rows = connection.execute(
-        "SELECT accesses.at, server, tool, accesses.client, code, seconds, how, accesses.stage, intent, query, rank"
-        " FROM accesses LEFT JOIN searches ON searches.key = accesses.search"
+        "SELECT accesses.at, server, tool, accesses.client, code, seconds, how, accesses.stage, intent, query, rank,"
+        " accesses.program FROM accesses LEFT JOIN searches ON searches.key = accesses.search"
         f" WHERE {where} AND counts AND how != ? ORDER BY accesses.id",
         (*values, INSIDE),
     )
@@ -220,14 +227,14 @@ def read_daily_counts(path: Path, config: str) -> list[tuple[ToolKey, int, int]]
     return [((upstream, tool), day, count) for upstream, tool, day, count in rows]
 
 
-def read_clients(path: Path, config: str) -> list[str]:
-    """Return the clients of everything recorded for a configuration, by name.
+def read_clients(path: Path, config: str, column: str = "client") -> list[str]:
+    """Return the clients of everything recorded for a configuration, or their programs, by name.
 
     Raises:
         TablesError: the database cannot be read.
     """
     tables = ("accesses", "searches", "lists")
-    query = " UNION ".join(f"SELECT client FROM {table} WHERE config = ?" for table in tables)
+    query = " UNION ".join(f"SELECT {column} FROM {table} WHERE config = ?" for table in tables)
     return sorted(client for (client,) in activity_tables(path).rows(query, (config,) * 3))
 
 

@@ -70,6 +70,8 @@ class AccessRow:
     kept: str = "off"
     arguments: str | None = None
     counts: bool = False
+    program: str = ""
+    replica: str = ""
 
     @property
     def weight(self) -> int:
@@ -89,6 +91,7 @@ class SearchRow:
     stage: str
     query: str
     hits: tuple[tuple[str, str], ...]
+    program: str = ""
 
     @property
     def weight(self) -> int:
@@ -107,6 +110,7 @@ class ListRow:
     stage: str
     body: bytes
     full: Callable[[], bytes]
+    program: str = ""
 
     @property
     def weight(self) -> int:
@@ -119,8 +123,13 @@ Row = AccessRow | SearchRow | ListRow
 _ACCESS_FIELDS = [field.name for field in fields(AccessRow)]
 _ACCESS = f"INSERT INTO accesses ({', '.join(_ACCESS_FIELDS)}) VALUES ({', '.join('?' * len(_ACCESS_FIELDS))})"
 _values = attrgetter(*_ACCESS_FIELDS)
-_SEARCH = "INSERT INTO searches (at, config, key, client, mode, stage, query, hits) VALUES (?, ?, ?, ?, ?, ?, ?, ?)"
-_LIST = "INSERT INTO lists (at, config, client, mode, stage, digest, full_digest) VALUES (?, ?, ?, ?, ?, ?, ?)"
+_SEARCH = (
+    "INSERT INTO searches (at, config, key, client, mode, stage, query, program, hits)"
+    " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)"
+)
+_LIST = (
+    "INSERT INTO lists (at, config, client, mode, stage, program, digest, full_digest) VALUES (?, ?, ?, ?, ?, ?, ?, ?)"
+)
 
 _OWN: set[str] = set()
 """Keys of the recorders of this process."""
@@ -183,11 +192,12 @@ class Recorder:
         for row in rows:
             match row:
                 case SearchRow():
-                    about = (row.at, row.config, row.key, row.client, row.mode, row.stage)
-                    connection.execute(_SEARCH, (*about, row.query, json.dumps(row.hits)))
+                    about = (row.at, row.config, row.key, row.client, row.mode, row.stage, row.query, row.program)
+                    connection.execute(_SEARCH, (*about, json.dumps(row.hits)))
                 case ListRow():
                     digests = (_keep_body(connection, row.body), _keep_body(connection, row.full()))
-                    connection.execute(_LIST, (row.at, row.config, row.client, row.mode, row.stage, *digests))
+                    given = (row.at, row.config, row.client, row.mode, row.stage, row.program)
+                    connection.execute(_LIST, (*given, *digests))
                 case AccessRow():
                     pass
         limits = [each() for each in tuple(self._limits)] or self._last_limits

@@ -44,6 +44,7 @@ class Figures(TypedDict):
     latency_seconds: Percentiles | None
     errors: dict[str, int]
     how: dict[str, int]
+    programs: dict[str, int]
     days: list[DayCalls]
     tools: list[ToolCalls]
     never_used: list[str]
@@ -69,6 +70,7 @@ def statistics(
         "latency_seconds": _latency(calls) if calls else None,
         "errors": _counted(call.code for call in calls if not call.succeeded),
         "how": _counted(call.how for call in calls),
+        "programs": _counted(call.program for call in calls),
         "days": _days(calls, now, days),
         "tools": [
             {

@@ -28,7 +28,8 @@ FOLLOW_SECONDS = 0.3
 MAX_LISTED = 100_000
 MAX_NAMES = 12
 MAX_SHOWN = 60
-COLUMNS = ("id", "when", "client", "used", "outcome", "time", "decision")
+MAX_PROGRAM = 20
+COLUMNS = ("id", "when", "client", "program", "used", "outcome", "time", "decision")
 
 
 @activity_app.callback(invoke_without_command=True)
@@ -36,6 +37,9 @@ def activity(
     context: typer.Context,
     client: Annotated[
         str | None, typer.Option("--client", metavar="NAME", help="Of one client.", autocompletion=client_names)
+    ] = None,
+    program: Annotated[
+        str | None, typer.Option("--program", metavar="NAME", help="Of one program, by the name it gives itself.")
     ] = None,
     tool: Annotated[
         str | None,
@@ -68,7 +72,7 @@ def activity(
     if outcome is not None and outcome.lower() not in (known := [*OUTCOMES, *(code.lower() for code in CODES)]):
         words = "write ok, failed, refused or a code, for example timeout"
         fail(UsageError(f"unknown outcome {outcome!r}{suggestion(outcome, known)}", hint=words), as_json=as_json)
-    wanted = AccessFilter(command.identity, client, tool, server, outcome and outcome.lower(), began)
+    wanted = AccessFilter(command.identity, client, tool, server, outcome and outcome.lower(), began, program=program)
     if follow:
         command.run(partial(_follow, command, wanted))
         return
@@ -154,6 +158,7 @@ def _cells(access: RecordedAccess) -> tuple[str, ...]:
         str(access.id),
         _when(access.at),
         escaped(access.client),
+        shortened(escaped(access.program), MAX_PROGRAM),
         shortened(escaped(access.target), MAX_SHOWN),
         access.code,
         _ms(access.seconds),
@@ -164,9 +169,12 @@ def _cells(access: RecordedAccess) -> tuple[str, ...]:
 def _show(way: AccessInRequest) -> None:
     access = way.access
     say(f"{access.id}  {escaped(access.target)}  {access.code}", style="bold")
-    say(
-        f"  when       {_when(access.at)}, by {escaped(access.client)} ({access.mode}), as {access.how} {access.method}"
-    )
+    by = f"{escaped(access.client)} ({access.mode})"
+    say(f"  when       {_when(access.at)}, by {by}, as {access.how} {access.method}")
+    if access.program:
+        say(f"  program    {escaped(access.program)}, as it calls itself")
+    if access.replica:
+        say(f"  gateway    {escaped(access.replica)}")
     if access.intent:
         say(f"  intent     {escaped(access.intent)}")
     if access.query is not None:

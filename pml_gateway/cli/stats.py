@@ -10,7 +10,7 @@ import typer
 from pml_gateway.cli.context import Command, ConfigOption, JsonOption
 from pml_gateway.cli.output import note, print_json, print_table, say
 from pml_gateway.owner.operations import STATS
-from pml_gateway.text import counted
+from pml_gateway.text import counted, escaped, shortened
 
 if TYPE_CHECKING:
     from pml_gateway.activity.statistics import Figures
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 _SPAN = re.compile(r"(\d{1,4})\s*([mhdw])")
 _SECONDS = {"m": 60, "h": 3600, "d": 86400, "w": 604800}
 SHOWN_TOOLS = 10
+MAX_PROGRAM = 30
 
 
 def seconds_of(span: str, option: str = "--since") -> float:
@@ -35,6 +36,9 @@ def seconds_of(span: str, option: str = "--since") -> float:
 def stats(
     since: Annotated[str, typer.Option("--since", metavar="SPAN", help="How far back: 12h, 7d, 2w.")] = "30d",
     client: Annotated[str | None, typer.Option("--client", metavar="NAME", help="Of one client alone.")] = None,
+    program: Annotated[
+        str | None, typer.Option("--program", metavar="NAME", help="Of one program, by the name it gives itself.")
+    ] = None,
     upstream: Annotated[str | None, typer.Option("--upstream", metavar="NAME", help="Of one server alone.")] = None,
     config: ConfigOption = None,
     as_json: JsonOption = False,
@@ -45,9 +49,9 @@ def stats(
     """
     span = seconds_of(since)
     command = Command(config, as_json=as_json)
-    report = command.ask(STATS, {"seconds": span, "client": client, "upstream": upstream})
+    report = command.ask(STATS, {"seconds": span, "client": client, "upstream": upstream, "program": program})
     if as_json:
-        print_json({"since": since, "client": client, "upstream": upstream, **report})
+        print_json({"since": since, "client": client, "program": program, "upstream": upstream, **report})
         return
     _show(report, since)
 
@@ -65,6 +69,10 @@ def _show(report: Figures, since: str) -> None:
         say(f"success   {report['success_rate']:.1%}{f'; {errors}' if errors else ''}")
         say(f"latency   p50 {_ms(latency['p50'])}, p95 {_ms(latency['p95'])}")
         say(f"called    {', '.join(f'{how} {count:,}' for how, count in report['how'].items())}")
+    programs = [f"{shortened(escaped(name), MAX_PROGRAM)} {n:,}" for name, n in report["programs"].items() if name]
+    if programs:
+        more = f" and {len(programs) - SHOWN_TOOLS} more" if len(programs) > SHOWN_TOOLS else ""
+        say(f"programs  {', '.join(programs[:SHOWN_TOOLS])}{more}")
     from_search = f"{counted(report['calls_led_by_search'], 'call')} came from one"
     if report["searches"] is None:
         say(f"searches  {from_search}")

@@ -24,7 +24,7 @@ MAX_DIGITS = 18
 LEVELS = 8
 """Heights of the bar of an hour."""
 
-_FILTERS = ("client", "tool", "server", "outcome", "text")
+_FILTERS = ("client", "program", "tool", "server", "outcome", "text")
 
 
 async def activity(request: PageRequest) -> JsonObject:
@@ -35,15 +35,19 @@ async def activity(request: PageRequest) -> JsonObject:
     if part not in [*FeedPart]:
         raise GatewayError(f"unknown part {part!r}", hint=f"known are {', '.join(FeedPart)}")
     since, until = _time(asked["from"]), _time(asked["until"])
-    client, tool, server, outcome, text = (asked[name] or None for name in _FILTERS)
-    wanted = AccessFilter(source.identity, client, tool, server, outcome, since, until=until, text=text)
+    client, program, tool, server, outcome, text = (asked[name] or None for name in _FILTERS)
+    wanted = AccessFilter(
+        source.identity, client, tool, server, outcome, since, until=until, text=text, program=program
+    )
     before, after = (FeedPlace.parsed(request.text(name)) for name in ("before", "after"))
     feed = await anyio.to_thread.run_sync(
         partial(read_feed, path, wanted, FeedPart(part), PAGE_ROWS, before=before, after=after)
     )
     shown = until - 1 if until is not None else since if since is not None else time.time()
     day = datetime.fromtimestamp(shown).date()
-    hours = await anyio.to_thread.run_sync(read_hours, path, AccessFilter(source.identity, client), day)
+    hours = await anyio.to_thread.run_sync(
+        read_hours, path, AccessFilter(source.identity, client, program=program), day
+    )
     gaps = await anyio.to_thread.run_sync(read_gaps, path, feed.entries[-1].at if feed.entries else since)
     return {
         "asked": asked,

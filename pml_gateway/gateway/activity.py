@@ -143,6 +143,7 @@ class ActivitySubscriber:
             kept=kept,
             arguments=as_text(arguments),
             counts=counts,
+            program=masked(call.context.scope.program),
         )
 
     def searched(self, event: ToolsSearched) -> None:
@@ -158,10 +159,12 @@ class ActivitySubscriber:
         mode = effective_mode(scope, settings.gateway)
         key = random.getrandbits(62)
         recent.searches.append(_Search(key, now, query, ranks))
-        name = scope.client.shown
+        name, program = scope.client.shown, scope.program
         stage = self._stage(event.state, scope.client, mode)
         config, hits = self._config, tuple(ranks)
-        self._recorder.add(lambda: SearchRow(now, config, key, name, mode.value, stage, masked(query), hits))
+        self._recorder.add(
+            lambda: SearchRow(now, config, key, name, mode.value, stage, masked(query), hits, masked(program))
+        )
 
     def listed(self, event: ToolsListed) -> None:
         """Take note of a list that a client was given."""
@@ -178,8 +181,9 @@ class ActivitySubscriber:
             return render(state, view, state.expose(view, ExposureMode.FULL_PROXY, None), event.version)
 
         stage = self._stage(state, client, mode)
-        row = ListRow(time.time(), self._config, client.shown, mode.value, stage, event.tools_json, full)
-        self._recorder.add(lambda: row)
+        now, body, program = time.time(), event.tools_json, event.scope.program
+        about = (now, self._config, client.shown, mode.value, stage, body, full)
+        self._recorder.add(lambda: ListRow(*about, masked(program)))
 
     def _of(self, client: Principal) -> _Recent:
         recent = self._recent.get(client.id)

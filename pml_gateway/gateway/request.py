@@ -48,7 +48,8 @@ class RequestScope:
     command does, and reads nothing that is kept for later. `shows_apps` is True if the client shows user interfaces of
     servers. `memory` is that of the request's session, where it has one. `open_request` is held while the request is
     worked on. `turn` is the one in which it begins, where clients take turns. `number`
-    tells requests of this process apart, and stays if other fields are replaced.
+    tells requests of this process apart, and stays if other fields are replaced. `program` is the name that the
+    client's program gives itself: for records, and for nothing that anybody may do.
     """
 
     client: Principal = LOCAL
@@ -66,6 +67,7 @@ class RequestScope:
     memory: SessionMemory | None = None
     turn: Turn | None = None
     number: int = field(default_factory=count().__next__, compare=False)
+    program: str = ""
 
     def end_turn(self) -> None:
         """Let the next request of the client begin, as this one waits for something else than the processor."""
@@ -290,6 +292,7 @@ def scoped(ctx: ServerRequestContext[Any, Any]) -> Context:
             state[_HISTORY_KEY] = SessionHistory(memory.searches, memory.used)
         scope.history, scope.memory = state[_HISTORY_KEY], state[_MEMORY_KEY]
     given = ctx.session.client_capabilities
+    scope.program = given_name(ctx)
     scope.shows_apps = given is not None and shows_apps(given.extensions)
     return Context(**vars(ctx), scope=scope)
 

@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, closing, contextmanager, nullcontext, suppress
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, TypeVar
 
 from pml_gateway.errors import GatewayError
@@ -48,6 +49,9 @@ CREATE TABLE IF NOT EXISTS blobs (
 """The table has row ids, so that two vectors of 384 numbers fit on a page; without, each takes over one."""
 
 
+NO_UPGRADES: Mapping[int, Sequence[str]] = MappingProxyType({})
+
+
 class TablesError(GatewayError):
     """Tables cannot be read or written; its cause is the fault below."""
 
@@ -63,7 +67,14 @@ class Tables:
     """
 
     def __init__(
-        self, kind: StoredKind, path: Path, schema: str, *, version: int = 1, keeps_open: bool = False
+        self,
+        kind: StoredKind,
+        path: Path,
+        schema: str,
+        *,
+        version: int = 1,
+        upgrades: Mapping[int, Sequence[str]] = NO_UPGRADES,
+        keeps_open: bool = False,
     ) -> None:
         """Name the tables; their file need not exist.
 
@@ -72,12 +83,14 @@ class Tables:
             path: the file.
             schema: statements that create what is missing.
             version: version of the schema; a file of a later one is left alone.
+            upgrades: for some versions, statements that make a file of the version before it one of that version.
             keeps_open: many small changes by one thread: the connection is kept until `close`, with a log of writes.
         """
         self.kind = kind
         self.path = path
         self._schema = schema
         self._version = version
+        self._upgrades = upgrades
         self._keeps_open = keeps_open
         self._turn: AbstractContextManager[object] = (
             nullcontext() if keeps_open else _TURNS.setdefault(path, threading.Lock())
@@ -167,11 +180,20 @@ class Tables:
         return sqlite3.connect(self.path, timeout=LOCK_SECONDS, isolation_level=None, check_same_thread=False)
 
     def _found_version(self, connection: Connection) -> int:
-        """Return the version of the schema in the file; 0 in a new one."""
-        [(version,)] = connection.execute("PRAGMA user_version").fetchall()
+        """Return the version of the schema in the file, after the upgrades that it needs; 0 in a new one."""
+        version = _version_of(connection)
         if version > self._version:
             raise sqlite3.OperationalError("it was written by a later version of the gateway")
-        return int(version)
+        if version and any(version < upgrade for upgrade in self._upgrades):
+            connection.execute("BEGIN IMMEDIATE")
+            # Another process may have been faster.
+            for upgrade in range(_version_of(connection) + 1, self._version + 1):
+                for statement in self._upgrades.get(upgrade, ()):
+                    connection.execute(statement)
+            connection.execute(f"PRAGMA user_version={self._version}")
+            connection.execute("COMMIT")
+            return self._version
+        return version
 
     @contextmanager
     def _failures(self, done: str) -> Iterator[None]:
@@ -201,6 +223,11 @@ class Tables:
         else:
             kept = "" if is_blob else f"; set aside as {aside.name}"
             logger.warning("%s is damaged (%s), and starts afresh%s", self.path, reason, kept)
+
+
+def _version_of(connection: Connection) -> int:
+    [(version,)] = connection.execute("PRAGMA user_version").fetchall()
+    return int(version)
 
 
 def keep_newest(connection: Connection, table: str, order: str, max_rows: int) -> None:

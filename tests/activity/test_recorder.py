@@ -8,15 +8,21 @@ import stat
 import subprocess
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import anyio.to_thread
 import pytest
 
+from pml_gateway.activity.accesses import AccessFilter, read_accesses
 from pml_gateway.activity.database import clear
 from pml_gateway.activity.history import History, RecordFilter, read_history
 from pml_gateway.activity.recorder import AccessRow, Recorder
 from pml_gateway.config.settings import ActivitySettings
+from pml_gateway.gateway.request import MAX_NAME_LENGTH
 from tests.support.memory import paths_in
 from tests.support.scripted_server import ScriptedServer, text_result, tool
 from tests.support.serving import serving
@@ -93,6 +99,43 @@ async def test_lists_are_kept_with_what_they_saved_and_the_intent_goes_with_the_
     assert history.lists.count == 3
     assert history.lists.tokens > history.lists.full_tokens / 3 > 0
     assert [call.intent for call in history.calls] == ["work with issues"]
+
+
+async def test_programs_are_told_apart_by_the_name_that_each_gives_itself(tmp_path: Path) -> None:
+    asked = {"name": "git__send_mail", "arguments": {}}
+    meta = {"io.modelcontextprotocol/clientInfo": {"name": "cursor" * 100, "version": "1"}}
+    async with serving(tmp_path, upstreams()) as gateway:
+        for program in ("claude", "codex"):
+            async with gateway.handshake(program=program) as session:
+                await anyio.to_thread.run_sync(session.result, "tools/call", asked)
+        await gateway.result("tools/call", {**asked, "_meta": meta})
+        await gateway.result("tools/list", {"_meta": meta})
+        await gateway.call("search_tools", {"query": "send an e-mail"})
+    history = recorded(tmp_path)
+    assert [call.program for call in history.calls] == ["claude", "codex", ("cursor" * 100)[:MAX_NAME_LENGTH]]
+    assert {call.client for call in history.calls} == {"anonymous"}
+    assert len(recorded(tmp_path, program="claude").calls) == 1
+    assert recorded(tmp_path, program=history.calls[2].program).lists.count == 1
+    assert [search.query for search in recorded(tmp_path, program="raw").searches] == ["send an e-mail"]
+
+
+def test_a_file_of_before_is_read_and_written_with_the_columns_that_it_had_not(tmp_path: Path) -> None:
+    path = tmp_path / "activity.db"
+    recorder = Recorder(path, ActivitySettings)
+    add(recorder, 1)
+    recorder.close()
+    with closing(sqlite3.connect(path)) as connection:
+        for table in ("accesses", "searches", "lists"):
+            connection.execute(f"ALTER TABLE {table} DROP COLUMN program")
+        connection.execute("ALTER TABLE accesses DROP COLUMN replica")
+        connection.execute("PRAGMA user_version=1")
+    with ThreadPoolExecutor(4) as threads:
+        found = threads.map(lambda _: read_accesses(path, AccessFilter("test"), 10), range(8))
+    assert [[(each.program, each.replica) for each in accesses] for accesses in found] == [[("", "")]] * 8
+    recorder = Recorder(path, ActivitySettings)
+    recorder.add(lambda: replace(row(2), program="claude"))
+    recorder.close()
+    assert [each.program for each in read_accesses(path, AccessFilter("test"), 10)] == ["", "claude"]
 
 
 async def test_nothing_is_kept_when_recording_is_off(tmp_path: Path) -> None:

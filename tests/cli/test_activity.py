@@ -77,7 +77,9 @@ def test_accesses_are_listed_with_decision_and_sizes_and_can_be_filtered(gateway
     ]
     assert {each["server"] for each in listed(gateway.home, "--server", "calc")} == {"calc"}
     assert listed(gateway.home, "--tool", "calc__d*", "--since", "1h", "--client", "anonymous") == [led]
-    assert listed(gateway.home, "--client", "nobody") == []
+    assert led["program"] == "raw" and led["replica"] == ""
+    assert led in listed(gateway.home, "--program", "raw")
+    assert listed(gateway.home, "--client", "nobody") == listed(gateway.home, "--program", "nobody") == []
     assert [each["target"] for each in listed(gateway.home, "--limit", "1")] == [FORGED]
 
 
@@ -101,7 +103,7 @@ def test_one_access_is_shown_with_its_search_and_the_rest_of_its_request(gateway
 
 def test_a_name_from_a_client_can_forge_no_line(gateway: GatewayProcess) -> None:
     lines = run_here(gateway.home, "activity").stdout.splitlines()
-    assert not any(line.startswith("99 ") for line in lines)
+    assert not any(line.startswith("99  2026-01-01") for line in lines)
     assert "\x1b" not in "".join(lines)
 
 

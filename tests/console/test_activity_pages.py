@@ -44,11 +44,14 @@ async def test_a_workflow_is_shown_as_its_graph_and_on_a_line_of_time(tmp_path: 
         head = next(row for row in rows if row["target"] == "execute_workflow")
         found = (await browser.page(f"access.json?id={head['id']}")).json()
         page = (await browser.page(f"access?id={head['id']}")).text
+        of_programs = [(await browser.page(f"activity.json?program={name}")).json()["rows"] for name in ("raw", "x")]
     assert [[step["id"] for step in layer] for layer in found["graph"]] == [["send", "again"], ["delete"]]
     states = {step["id"]: [call["code"] for call in step["calls"]] for layer in found["graph"] for step in layer}
     assert states == {"send": ["OK"], "again": ["OK"], "delete": ["OK"]}
     assert len({call["id"] for layer in found["graph"] for step in layer for call in step["calls"]}) == 3
     assert "after send, again" in page
+    assert [len(each) for each in of_programs] == [len(rows), 0]
+    assert "program=raw" in page
     assert page.count("<rect") == 4
     assert [step["is_inner"] for step in found["steps"]] == [False, True, True, True]
 

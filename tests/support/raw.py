@@ -108,6 +108,7 @@ class HandshakeSession:
         version: str = "2025-11-25",
         key: str | None = None,
         capabilities: Mapping[str, Any] | None = None,
+        program: str = "raw",
     ) -> None:
         self._client = httpx2.Client(timeout=30)
         self._url = url
@@ -118,7 +119,7 @@ class HandshakeSession:
             **({"authorization": f"Bearer {key}"} if key else {}),
         }
         self._next = 0
-        introduction = {**INTRODUCTION, "capabilities": dict(capabilities or {})}
+        introduction = {"capabilities": dict(capabilities or {}), "clientInfo": {"name": program, "version": "1"}}
         response = self.send("initialize", {**introduction, "protocolVersion": version})
         self.initialized = decoded(response)["result"]
         self.headers["mcp-session-id"] = response.headers["mcp-session-id"]

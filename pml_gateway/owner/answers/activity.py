@@ -22,16 +22,22 @@ MAX_DAYS_SHOWN = 60
 SEARCH_SECONDS = 60.0
 
 
-async def stats(context: OperationContext, seconds: float, client: str | None, upstream: str | None) -> Figures:
-    """Return figures of the calls, searches and lists in the last `seconds`, of one client or server if named.
+async def stats(
+    context: OperationContext,
+    seconds: float,
+    client: str | None,
+    upstream: str | None,
+    program: str | None = None,
+) -> Figures:
+    """Return figures of the calls, searches and lists in the last `seconds`, of one client, program or server if named.
 
     Searches and lists are of all servers, so that their figures are None for one server.
 
     Raises:
-        UsageError: the server or the client is neither configured nor recorded.
+        UsageError: the server, client or program is neither configured nor recorded.
     """
     now = time.time()
-    wanted = RecordFilter(context.identity, now - seconds, client, upstream)
+    wanted = RecordFilter(context.identity, now - seconds, client, upstream, program)
     history = await anyio.to_thread.run_sync(
         partial(read_history, context.paths.activity_file, wanted, lists=upstream is None)
     )
@@ -40,9 +46,11 @@ async def stats(context: OperationContext, seconds: float, client: str | None, u
     if upstream is not None and not history.calls:
         servers = [*state.settings.servers, *(server for server, _ in names)]
         await anyio.to_thread.run_sync(_refuse_unknown, "server", upstream, servers, partial(_servers, context))
-    if client is not None and not (history.calls or history.searches or history.lists.count):
-        recorded = partial(read_clients, context.paths.activity_file, context.identity)
-        await anyio.to_thread.run_sync(_refuse_unknown, "client", client, [*state.settings.clients], recorded)
+    if not (history.calls or history.searches or history.lists.count):
+        for what, name, configured in (("client", client, [*state.settings.clients]), ("program", program, [])):
+            if name is not None:
+                recorded = partial(read_clients, context.paths.activity_file, context.identity, what)
+                await anyio.to_thread.run_sync(_refuse_unknown, what, name, configured, recorded)
     known = {key: name for key, name in names.items() if upstream in (None, key[0])}
     days = min(max(round(seconds / 86400), 1), MAX_DAYS_SHOWN)
     return statistics(history, known, now=now, days=days, of_all=upstream is None)
