@@ -17,12 +17,13 @@ import typer
 
 from pml_gateway.cli.completion import mode_names, preset_names
 from pml_gateway.cli.output import fail, messages, note, told, warn
-from pml_gateway.errors import ConfigurationError, GatewayError, UsageError, innermost
+from pml_gateway.errors import ConfigurationError, GatewayError, SharedStateError, UsageError, innermost
 
 if TYPE_CHECKING:
     from pml_gateway.config.load import LoadedSettings
     from pml_gateway.owner.operations import OfGateway
     from pml_gateway.paths import Paths
+    from pml_gateway.storage.shared_documents import SharedDocuments
     from pml_gateway.types import JsonObject
 
 ConfigOption = Annotated[
@@ -78,6 +79,13 @@ class Command:
             config_file=self.config_file, mode=self.mode, preset=self.preset, overrides=self.overrides
         )
         return with_servers(loaded, self.identity)
+
+    def shared_documents(self) -> SharedDocuments | None:
+        """Return the documents that replicas have in common, if this configuration is that of several."""
+        from pml_gateway.config.load import load_settings
+        from pml_gateway.storage.shared_documents import open_documents
+
+        return open_documents(load_settings(config_file=self.config_file).settings.storage)
 
     def run(self, work: Callable[[], Awaitable[ResultT]]) -> ResultT:
         """Run a command's work, which a signal ends; an error ends the process with its message and exit code."""
@@ -148,6 +156,15 @@ class Command:
         except RefusedError as refused:
             kind = {2: UsageError, 78: ConfigurationError}.get(refused.exit_code, GatewayError)
             raise kind(refused.message, hint=refused.hint) from None
+
+
+def bring_up_to_date(documents: SharedDocuments | None) -> None:
+    """Take over what other replicas have changed; if Redis does not answer, warn and go on with what was known last."""
+    if documents is not None:
+        try:
+            documents.pull()
+        except SharedStateError as error:
+            warn(f"{error}; what is shown was known here last")
 
 
 class _ProgressDisplay:

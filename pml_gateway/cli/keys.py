@@ -11,7 +11,7 @@ import typer
 
 from pml_gateway.cli.completion import client_names
 from pml_gateway.cli.consent import Consent, YesOption
-from pml_gateway.cli.context import Command, ConfigOption, JsonOption
+from pml_gateway.cli.context import Command, ConfigOption, JsonOption, bring_up_to_date
 from pml_gateway.cli.output import note, print_json, print_table, say
 from pml_gateway.cli.stats import seconds_of
 from pml_gateway.config.problems import client_entry
@@ -57,8 +57,8 @@ def add_key(
     """
     if (client is None) is not is_owners:
         raise UsageError("it is not clear whose the key is", hint="pml keys add CLIENT, or --owner")
-    store = _store(config, of_owner=is_owners)
     settings = Command(config).load().settings
+    store = _stores(config)[is_owners]
     if client is not None:
         client_entry(settings, client)
     ends = None
@@ -90,10 +90,11 @@ def list_keys(
     Example: pml keys list
     """
     settings = Command(config).load().settings
-    found = {key_id: key for key_id, key in _all(config).items() if client in (None, key.client)}
+    clients, owner = _stores(config)
+    found = {key_id: key for key_id, key in {**clients.all(), **owner.all()}.items() if client in (None, key.client)}
     if client is not None and not found:
         client_entry(settings, client)
-    uses = _store(config).uses()
+    uses = clients.uses()
     if as_json:
         print_json({"keys": [_object(key_id, key, uses.get(key_id)) for key_id, key in found.items()]})
         return
@@ -125,7 +126,8 @@ def revoke_keys(
     Example: pml keys revoke 3f9a01c2 --yes
     """
     Command(config).load()
-    known = _all(config)
+    stores = _stores(config)
+    known = {**stores[False].all(), **stores[True].all()}
     if [bool(key_ids), client is not None, is_owners].count(True) != 1:
         raise UsageError("it is not clear which to revoke", hint="pml keys revoke ID..., --client NAME, or --owner")
     whose = (is_owners, client or "")
@@ -138,7 +140,7 @@ def revoke_keys(
     is_wanted = bool(chosen) and asked.agrees(f"Revoke {shown}?")
     if is_wanted:
         for of_owner in {known[key_id].is_owners for key_id in chosen}:
-            _store(config, of_owner=of_owner).revoke([id_ for id_ in chosen if known[id_].is_owners is of_owner])
+            stores[of_owner].revoke([id_ for id_ in chosen if known[id_].is_owners is of_owner])
     if as_json:
         print_json({"keys": chosen, "revoked": is_wanted})
     elif is_wanted:
@@ -151,14 +153,14 @@ def revoke_keys(
         asked.refuse_if_impossible(done="revoked", remedy="--yes to revoke it")
 
 
-def _store(config: Path | None, *, of_owner: bool = False) -> KeyStore:
+def _stores(config: Path | None) -> tuple[KeyStore, KeyStore]:
+    """Return the store of the clients' keys and that of the owner's tokens, as they are at all replicas now."""
     command = Command(config)
-    return KeyStore(command.paths, command.identity, of_owner=of_owner)
-
-
-def _all(config: Path | None) -> dict[str, ClientKey]:
-    """Return the keys of clients and the owner's tokens by id."""
-    return {**_store(config).all(), **_store(config, of_owner=True).all()}
+    documents = command.shared_documents()
+    clients = KeyStore(command.paths, command.identity, documents=documents)
+    owner = KeyStore(command.paths, command.identity, of_owner=True, documents=documents)
+    bring_up_to_date(documents)
+    return clients, owner
 
 
 def _object(key_id: str, key: ClientKey, used: datetime | None) -> JsonObject:

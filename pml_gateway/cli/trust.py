@@ -16,7 +16,7 @@ from typer.core import TyperGroup
 
 from pml_gateway.cli.completion import server_names
 from pml_gateway.cli.consent import Consent, YesOption
-from pml_gateway.cli.context import Command, ConfigOption, JsonOption
+from pml_gateway.cli.context import Command, ConfigOption, JsonOption, bring_up_to_date
 from pml_gateway.cli.output import (
     INDENT,
     ExitCode,
@@ -38,7 +38,7 @@ from pml_gateway.setup.approval import Approval, proposed
 from pml_gateway.text import escaped, nearest
 
 if TYPE_CHECKING:
-    from pml_gateway.trust.pins import PinsFile
+    from pml_gateway.trust.pins_file import PinsFile
     from pml_gateway.trust.review import Case, Change, Outcome
 
 
@@ -231,8 +231,9 @@ def _decide(names: list[str], server: str | None, outcome: Outcome, command: Com
 
     if sum((bool(names), server is not None, everything)) != 1:
         raise typer.BadParameter("name definitions, or use one of --server and --all", param_hint="NAME")
-    chosen = selected(_known(command), names, server, outcome)
-    decide(_pins_file(command), chosen, outcome, time.time())
+    file = _pins_file(command)
+    chosen = selected(_known(command, file), names, server, outcome)
+    decide(file, chosen, outcome, time.time())
     if command.as_json:
         state = State.ACCEPTED if outcome == "approved" else State.REJECTED
         print_json({outcome: [replace(case, state=state).as_json() for case in chosen]})
@@ -243,7 +244,7 @@ def _decide(names: list[str], server: str | None, outcome: Outcome, command: Com
         note("nothing waits for your decision")
 
 
-def _known(command: Command) -> list[Case]:
+def _known(command: Command, file: PinsFile | None = None) -> list[Case]:
     """Everything that is pinned of the configured servers.
 
     Raises:
@@ -252,13 +253,17 @@ def _known(command: Command) -> list[Case]:
     from pml_gateway.trust.review import cases
 
     # Without any server nothing waits, which is no fault here.
-    return cases(_pins_file(command).load(), load_settings(config_file=command.config_file).settings.servers)
+    pins = (file or _pins_file(command)).load()
+    return cases(pins, load_settings(config_file=command.config_file).settings.servers)
 
 
 def _pins_file(command: Command) -> PinsFile:
-    from pml_gateway.trust.pins import PinsFile
+    from pml_gateway.trust.pins_file import PinsFile
 
-    return PinsFile(command.paths.pins_dir, command.identity)
+    documents = command.shared_documents()
+    file = PinsFile(command.paths.pins_dir, command.identity, documents=documents)
+    bring_up_to_date(documents)
+    return file
 
 
 def _print_cases(shown: list[Case]) -> None:

@@ -8,10 +8,9 @@ from collections.abc import Mapping
 import anyio.to_thread
 
 from pml_gateway.console.change import ChangeRequest, MadeChange, PlannedChange, Undo
-from pml_gateway.console.waiting import known_cases
+from pml_gateway.console.waiting import known_cases, pins_file
 from pml_gateway.gateway.approvals import ApprovalScope, ApprovalState
 from pml_gateway.owner.approvals import ApprovalAnswer, answered_approval, found_approval, goes_on
-from pml_gateway.trust.pins import PinsFile
 from pml_gateway.trust.review import Outcome, State, decide, meant, selected
 
 
@@ -74,7 +73,7 @@ async def _decide(request: ChangeRequest, outcome: Outcome) -> PlannedChange:
     if case.state is not already:
         # Refuses what cannot be accepted.
         [case] = selected(known, [name], None, outcome)
-    file = PinsFile(source.paths.pins_dir, source.identity)
+    file = await anyio.to_thread.run_sync(pins_file, source)
 
     async def make() -> MadeChange:
         await anyio.to_thread.run_sync(decide, file, [case], outcome, time.time())

@@ -12,8 +12,9 @@ from pml_gateway.console.request import PageRequest
 from pml_gateway.console.source import GatewaySource
 from pml_gateway.errors import ConfigurationError
 from pml_gateway.owner.approvals import found_approval
+from pml_gateway.storage.shared_documents import open_documents
 from pml_gateway.text import escaped_json
-from pml_gateway.trust.pins import PinsFile
+from pml_gateway.trust.pins_file import PinsFile
 from pml_gateway.trust.review import Case, cases, meant
 from pml_gateway.types import JsonObject
 
@@ -49,6 +50,16 @@ async def held(request: PageRequest) -> JsonObject:
     """Return one definition that waits, with all of its changes."""
     known = await anyio.to_thread.run_sync(known_cases, request.source)
     return {"row": _held(meant(known, request.text("name"))) | {"is_long": False}}
+
+
+def pins_file(source: GatewaySource) -> PinsFile:
+    """Return the file of the pins that decisions are written to. Blocking.
+
+    Raises:
+        ConfigurationError: the configuration does not load.
+    """
+    documents = open_documents(source.load().settings.storage)
+    return PinsFile(source.paths.pins_dir, source.identity, documents=documents)
 
 
 def known_cases(source: GatewaySource) -> list[Case]:

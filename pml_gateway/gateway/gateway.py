@@ -42,11 +42,12 @@ from pml_gateway.signal import CallsInFlight
 from pml_gateway.storage.redis import RedisCounters, RedisServer, RedisValues, open_redis
 from pml_gateway.storage.redis_news import RedisNews
 from pml_gateway.storage.replicas import Replicas
+from pml_gateway.storage.shared_documents import SharedDocuments, open_documents
 from pml_gateway.telemetry.events import Events, StorageAsked
 from pml_gateway.telemetry.observe import logged_events
 from pml_gateway.text import counted
 from pml_gateway.trust.admission import Judge
-from pml_gateway.trust.pins import PinsFile
+from pml_gateway.trust.pins_file import PinsFile
 from pml_gateway.trust.trust_gate import TrustGate, shipped_judge
 from pml_gateway.types import JsonObject
 from pml_gateway.upstreams.dialogue.local_clients import LocalClients
@@ -82,6 +83,7 @@ class Gateway:
         events: Events,
         working_directory: WorkingDirectory,
         redis: RedisServer | None,
+        documents: SharedDocuments | None,
         *,
         connects: bool,
     ) -> None:
@@ -109,6 +111,7 @@ class Gateway:
         self.redis = redis
         if redis is not None and events.reach(StorageAsked):
             redis.observe = lambda outcome, seconds: events.publish(StorageAsked(outcome, seconds))
+        self.documents = documents
         self.news = None if redis is None else RedisNews(redis)
         self.replicas = None
         if redis is not None and self.news is not None:
@@ -126,6 +129,11 @@ class Gateway:
     def state(self) -> GatewayState:
         """Return what requests are answered from now."""
         return self.current.now
+
+    async def pull_documents(self) -> None:
+        """Take over what other replicas have changed of keys and accepted definitions; without Redis, go on."""
+        if self.documents is not None:
+            await anyio.to_thread.run_sync(self.documents.pull_or_warn)
 
     def _replica_facts(self) -> tuple[str, int]:
         settings = self.state.settings
@@ -333,11 +341,14 @@ async def open_gateway(
     ):
         used = partial(most_used, paths.activity_file, identity)
         indexer = Indexer(paths.cache_dir, examples=common.examples, most_used=used, indexes=common.indexes)
-        trust_gate = TrustGate(PinsFile(paths.pins_dir, identity, common.pins), make_judge)
+        documents = await anyio.to_thread.run_sync(open_documents, settings.storage, here.environ)
+        trust_gate = TrustGate(PinsFile(paths.pins_dir, identity, common.pins, documents), make_judge)
 
         manifests = partial(ManifestFile, paths.manifest_dir, identity)
 
         def read() -> tuple[tuple[ToolKey, ...], Listings, Catalog]:
+            if documents is not None:
+                documents.pull_or_warn()
             with collection_put_off():
                 listings = Listings(manifests, settings.naming, trust_gate, common.manifests, common.catalogs)
                 known = listings.catalog(settings, listings.first_names, frozenset())
@@ -349,7 +360,18 @@ async def open_gateway(
         events = events or logged_events()
         recorded = partial(read_arguments, paths.activity_file, identity)
         gateway = Gateway(
-            common, current, listings, results, indexer, used, recorded, events, here, redis, connects=connects
+            common,
+            current,
+            listings,
+            results,
+            indexer,
+            used,
+            recorded,
+            events,
+            here,
+            redis,
+            documents,
+            connects=connects,
         )
         events.subscribe(ToolsSearched, lambda event: indexer.prefer(tool.qualified_name for tool in event.hits))
         if wanted is None:
@@ -368,6 +390,8 @@ async def open_gateway(
             if gateway.news is not None and gateway.replicas is not None:
                 tasks.start_soon(gateway.news.run)
                 tasks.start_soon(gateway.replicas.run)
+            if gateway.news is not None and documents is not None:
+                tasks.start_soon(documents.run, gateway.news)
             if connects:
                 tasks.start_soon(gateway.connect_all)
             yield gateway

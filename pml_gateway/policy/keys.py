@@ -7,6 +7,7 @@ import secrets
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from typing import TYPE_CHECKING
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -15,6 +16,9 @@ from pml_gateway.files import Signature
 from pml_gateway.paths import Paths
 from pml_gateway.storage import kinds
 from pml_gateway.storage.documents import Document, model_document
+
+if TYPE_CHECKING:
+    from pml_gateway.storage.shared_documents import SharedDocuments
 
 KEY_PREFIX = "pml_"
 """How keys begin, so that people and programs that look for secrets know one."""
@@ -27,6 +31,9 @@ KEY_BYTES = 32
 
 MAX_KEYS = 1000
 """Maximum number of keys; a request is compared with each, which takes 0.15 ms then."""
+
+MAX_REVOKED = 10_000
+"""Revoked keys that replicas remember, the last: an old copy of their keys does not bring one back."""
 
 ENDS_SOON_DAYS = 14
 """Days before its end that a key is reported."""
@@ -57,6 +64,8 @@ class _Keys(BaseModel):
 
     version: int = 1
     keys: dict[str, ClientKey] = Field(default_factory=dict)
+    revoked: tuple[str, ...] = ()
+    """Ids of revoked keys, the last at the end; noted where replicas share the keys."""
 
 
 class _KeyUses(BaseModel):
@@ -81,12 +90,25 @@ class KeyStore:
     Neither store sees what the other one has: a key of a client is never a token of the owner, nor the other way round.
     """
 
-    def __init__(self, paths: Paths, identity: str, *, of_owner: bool = False) -> None:
-        """`identity` is that of the configuration; keys of others are not seen."""
+    def __init__(
+        self, paths: Paths, identity: str, *, of_owner: bool = False, documents: SharedDocuments | None = None
+    ) -> None:
+        """Name the files.
+
+        Args:
+            paths: where they lie.
+            identity: that of the configuration; keys of others are not seen.
+            of_owner: whether it has the tokens of the owner.
+            documents: what replicas have in common, if this configuration is that of several.
+        """
         self._identity = identity
         self._of_owner = of_owner
+        self._is_shared = documents is not None
         self._document: Document[_Keys] = model_document(kinds.CLIENT_KEYS, paths.keys_file, _Keys)
         self._uses: Document[_KeyUses] = model_document(kinds.KEY_USES, paths.key_uses_file, _KeyUses)
+        if documents is not None:
+            self._document = documents.shared("keys", self._document, _merged, self._shared, self._with_shared)
+            self._uses = documents.shared("key-uses", self._uses, _merged_uses)
 
     @property
     def signature(self) -> Signature:
@@ -114,6 +136,7 @@ class KeyStore:
 
         Raises:
             ConfigurationError: there are too many, the file is damaged, or it cannot be written.
+            SharedStateError: replicas share the keys, and Redis does not answer.
         """
         text = (TOKEN_PREFIX if self._of_owner else KEY_PREFIX) + secrets.token_urlsafe(KEY_BYTES)
         key_id = secrets.token_hex(4)
@@ -125,15 +148,18 @@ class KeyStore:
             created_at=datetime.now(UTC),
             expires_at=expires_at,
         )
+
+        def work() -> None:
+            content = self._required()
+            if len(content.keys) >= MAX_KEYS:
+                raise ConfigurationError(
+                    f"there are {len(content.keys):,} keys, and {MAX_KEYS:,} are the most",
+                    hint="revoke expired ones: pml keys revoke ID...",
+                )
+            self._document.write(content.model_copy(update={"keys": {**content.keys, key_id: made}}))
+
         try:
-            with self._document.locked():
-                known = self._required().keys
-                if len(known) >= MAX_KEYS:
-                    raise ConfigurationError(
-                        f"there are {len(known):,} keys, and {MAX_KEYS:,} are the most",
-                        hint="revoke expired ones: pml keys revoke ID...",
-                    )
-                self._document.write(_Keys(keys={**known, key_id: made}))
+            self._document.exclusively(work)
         except OSError as error:
             raise self._unwritable(error) from error
         return MadeKey(key_id, text, made)
@@ -144,16 +170,21 @@ class KeyStore:
         Raises:
             UsageError: there is no such key; none is deleted then.
             ConfigurationError: the file is damaged, or cannot be written.
+            SharedStateError: replicas share the keys, and Redis does not answer.
         """
-        try:
-            with self._document.locked():
-                content = self._required()
-                own = self._own(content)
-                if unknown := [key_id for key_id in key_ids if key_id not in own]:
-                    raise UsageError(f"there is no key {unknown[0][:40]!r}", hint="pml keys list has the ids")
-                kept = {key_id: key for key_id, key in content.keys.items() if key_id not in key_ids}
-                self._document.write(_Keys(keys=kept))
+
+        def work() -> dict[str, ClientKey]:
+            content = self._required()
+            own = self._own(content)
+            if unknown := [key_id for key_id in key_ids if key_id not in own]:
+                raise UsageError(f"there is no key {unknown[0][:40]!r}", hint="pml keys list has the ids")
+            kept = {key_id: key for key_id, key in content.keys.items() if key_id not in key_ids}
+            revoked = (*content.revoked, *key_ids)[-MAX_REVOKED:] if self._is_shared else content.revoked
+            self._document.write(content.model_copy(update={"keys": kept, "revoked": revoked}))
             return {key_id: own[key_id] for key_id in key_ids}
+
+        try:
+            return self._document.exclusively(work)
         except OSError as error:
             raise self._unwritable(error) from error
 
@@ -162,6 +193,7 @@ class KeyStore:
 
         Raises:
             OSError: it cannot be written.
+            SharedStateError: replicas share the keys, and Redis does not answer.
         """
         known = self._document.read().keys
 
@@ -181,6 +213,21 @@ class KeyStore:
             if key.config == self._identity and key.is_owners is self._of_owner
         }
 
+    def _shared(self, content: _Keys) -> _Keys:
+        """Return what replicas share of the file: the keys of this configuration, which has another name elsewhere."""
+        keys = {
+            key_id: key.model_copy(update={"config": ""})
+            for key_id, key in content.keys.items()
+            if key.config == self._identity
+        }
+        return _Keys(keys=keys, revoked=content.revoked)
+
+    def _with_shared(self, content: _Keys, shared: _Keys) -> _Keys:
+        keys = {key_id: key for key_id, key in content.keys.items() if key.config != self._identity}
+        for key_id, key in shared.keys.items():
+            keys[key_id] = key.model_copy(update={"config": self._identity})
+        return _Keys(keys=keys, revoked=shared.revoked)
+
     def _required(self) -> _Keys:
         return self._document.require("move it away, and make new keys with: pml keys add CLIENT")
 
@@ -188,6 +235,20 @@ class KeyStore:
         return ConfigurationError(
             f"{self._document.path} cannot be written: {error.strerror or error}", hint="check its owner and mode"
         )
+
+
+def _merged(mine: _Keys, theirs: _Keys) -> _Keys:
+    """Return all keys of both that neither knows as revoked."""
+    revoked = tuple(dict.fromkeys((*mine.revoked, *theirs.revoked)))[-MAX_REVOKED:]
+    keys = {key_id: key for key_id, key in {**theirs.keys, **mine.keys}.items() if key_id not in revoked}
+    return _Keys(keys=keys, revoked=revoked)
+
+
+def _merged_uses(mine: _KeyUses, theirs: _KeyUses) -> _KeyUses:
+    latest = dict(theirs.uses)
+    for key_id, at in mine.uses.items():
+        latest[key_id] = max(at, latest.get(key_id, at))
+    return _KeyUses(uses=latest)
 
 
 def digest(key: str) -> bytes:

@@ -25,7 +25,7 @@ from pml_gateway.secrets.judgement import MASK
 from pml_gateway.secrets.known import KNOWN_SECRETS
 from pml_gateway.text import counted, quoted, shortened, span
 from pml_gateway.trust.identity import identity_of
-from pml_gateway.trust.pins import PinsFile
+from pml_gateway.trust.pins_file import PinsFile
 from pml_gateway.types import JsonObject
 
 if TYPE_CHECKING:

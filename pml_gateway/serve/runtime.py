@@ -153,7 +153,9 @@ async def open_runtime(
             tasks.start_soon(on_open, gateway)
         presence = Presence("http" if local is None else "stdio")
         reloading = partial(reload, gateway, load)
-        keys, tokens = KeyStore(paths, identity), KeyStore(paths, identity, of_owner=True)
+        keys = KeyStore(paths, identity, documents=gateway.documents)
+        tokens = KeyStore(paths, identity, of_owner=True, documents=gateway.documents)
+        await gateway.pull_documents()
         yield Runtime(gateway, caller, server, presence, keys, tokens, reloading, watching.prometheus)
         tasks.cancel_scope.cancel()
 

@@ -19,7 +19,8 @@ from pml_gateway.errors import ConfigurationError, GatewayError, SecretError
 from pml_gateway.example_queries.library import ExampleLibrary
 from pml_gateway.paths import Paths
 from pml_gateway.secrets.references import resolve_in
-from pml_gateway.trust.pins import PinsFile
+from pml_gateway.storage.shared_documents import open_documents
+from pml_gateway.trust.pins_file import PinsFile
 from pml_gateway.upstreams.auth.logins import LoginStore
 from pml_gateway.working_directory import WorkingDirectory
 
@@ -35,8 +36,9 @@ def copy_state(paths: Paths, settings: Settings, before: str, now: str) -> None:
     try:
         for prefix in get_args(Prefix):
             ManifestFile(paths.manifest_dir, identity, prefix).copy(before, now)
-        pins = PinsFile(paths.pins_dir, identity)
-        if pins.path.exists():
+        documents = open_documents(settings.storage)
+        pins = PinsFile(paths.pins_dir, identity, documents=documents)
+        if documents is not None or pins.path.exists():
             pins.change(lambda known: known.copied(before, now))
         if login is not None and copy is not None:
             LoginStore(paths.auth_dir).copy(login, copy)

@@ -23,13 +23,15 @@ from pml_gateway.config.load import check_text, load_user_settings
 from pml_gateway.config.problems import server_entry
 from pml_gateway.config.servers import UpstreamDefinition
 from pml_gateway.config.settings import SKILLS_SERVER, Settings
-from pml_gateway.errors import ConfigurationError, UsageError
+from pml_gateway.errors import ConfigurationError, GatewayError, UsageError
 from pml_gateway.paths import Paths
 from pml_gateway.policy.rules import GROUPS, rule_lists
 from pml_gateway.secrets.env_file import stored_variables
 from pml_gateway.setup.change import ConfigurationChange
+from pml_gateway.storage.shared_documents import open_documents
 from pml_gateway.text import some_of, suggestion, words_of
-from pml_gateway.trust.pins import Pins, PinsFile
+from pml_gateway.trust.pins import Pins
+from pml_gateway.trust.pins_file import PinsFile
 
 SHOWN_TOOLS = 8
 
@@ -171,18 +173,19 @@ def forget_servers(paths: Paths, settings: Settings, names: Collection[str]) -> 
         A warning, if what was accepted cannot be forgotten.
     """
     RemovedServers(paths.removed_file).change(removed=removed_definitions(settings, names), added=())
-    file = PinsFile(paths.pins_dir, paths.identity(None))
-    if not file.path.exists():
-        return ""
 
     def without(pins: Pins) -> Pins:
         for name in names:
             pins = pins.without_server(name)
         return pins
 
+    file = PinsFile(paths.pins_dir, paths.identity(None))
     try:
-        file.change(without)
-    except OSError as error:
+        documents = open_documents(settings.storage)
+        file = PinsFile(paths.pins_dir, paths.identity(None), documents=documents)
+        if documents is not None or file.path.exists():
+            file.change(without)
+    except (OSError, GatewayError) as error:
         return f"what was accepted of {', '.join(names)} stays in {file.path}, which cannot be written ({error})"
     return ""
 

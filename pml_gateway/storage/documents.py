@@ -25,6 +25,7 @@ DAMAGE = (ValueError, LookupError, TypeError, AttributeError, ArithmeticError, R
 """Exceptions of decoding content that another program wrote, or another version."""
 
 ContentT = TypeVar("ContentT")
+ResultT = TypeVar("ResultT")
 ModelT = TypeVar("ModelT", bound=BaseModel)
 
 
@@ -57,10 +58,10 @@ class Document(Generic[ContentT]):
         """
         self.kind = kind
         self.path = path
-        self._decode = decode
-        self._encode = encode
-        self._empty = empty
-        self._lock_seconds = lock_seconds
+        self.decode = decode
+        self.encode = encode
+        self.empty = empty
+        self.lock_seconds = lock_seconds
 
     @property
     def signature(self) -> Signature:
@@ -75,9 +76,9 @@ class Document(Generic[ContentT]):
             DamagedDocumentError: it is of no use.
         """
         try:
-            return self._decode(self.path.read_bytes())
+            return self.decode(self.path.read_bytes())
         except (FileNotFoundError, NotADirectoryError):
-            return self._empty()
+            return self.empty()
         except DAMAGE as error:
             raise DamagedDocumentError(str(error) or type(error).__name__) from error
 
@@ -87,7 +88,7 @@ class Document(Generic[ContentT]):
             return self.load()
         except (OSError, DamagedDocumentError) as error:
             logger.warning("%s is unreadable (%s); starting without it (%s)", self.path, error, self.kind.name)
-            return self._empty()
+            return self.empty()
 
     def require(self, hint: str) -> ContentT:
         """Return the content, if there is no doing without; `hint` says what to do with a damaged document.
@@ -110,7 +111,7 @@ class Document(Generic[ContentT]):
         Raises:
             OSError: it cannot be written.
         """
-        write_atomically(self.path, self._encode(content))
+        write_atomically(self.path, self.encode(content))
 
     def locked(self) -> AbstractContextManager[None]:
         """Return a context in which no other process changes the document.
@@ -118,22 +119,38 @@ class Document(Generic[ContentT]):
         Raises:
             OSError: another process holds it for too long, or its folder cannot be written.
         """
-        return locked(self.path, self._lock_seconds)
+        return locked(self.path, self.lock_seconds)
+
+    def exclusively(self, work: Callable[[], ResultT]) -> ResultT:
+        """Return the result of work that reads and writes the document; nobody else changes it meanwhile.
+
+        Work on a document that replicas share may be done more than once.
+
+        Raises:
+            OSError: as `locked` does.
+            SharedStateError: replicas share the document, and it cannot be reached.
+        """
+        with self.locked():
+            return work()
 
     def change(self, update: Callable[[ContentT], ContentT]) -> ContentT:
-        """Replace the content by what `update` returns for it; no other process changes it meanwhile.
+        """Replace the content by what `update` returns for it; nobody else changes it meanwhile.
 
         `update` leaves the content that it is given as it is; if it returns an equal one, nothing is written.
 
         Raises:
             OSError: it cannot be written.
+            SharedStateError: replicas share the document, and it cannot be reached.
         """
-        with self.locked():
+
+        def work() -> ContentT:
             before = self.read()
             content = update(before)
             if content != before:
                 self.write(content)
-        return content
+            return content
+
+        return self.exclusively(work)
 
     def copy(self, to: Path) -> None:
         """Copy the document as it is to another path, if it exists.

@@ -132,11 +132,11 @@ def check_shared_storage(url: str | None, key: str | None, environ: Mapping[str,
             "storage.url names a Redis server, and the redis package is not installed",
             hint=f"install it with: {adding(*EXTRAS['redis'])}",
         )
-    _pool(_resolved_url(url, environ))
-    _resolved_key(key, environ)
+    _pool(resolved_url(url, environ))
+    resolved_key(key, environ)
 
 
-def _resolved_url(url: str, environ: Mapping[str, str]) -> str:
+def resolved_url(url: str, environ: Mapping[str, str]) -> str:
     """Return a URL with its references resolved, those of user and password quoted, as they may have any characters."""
     start, _, place = url.rpartition("@")
     scheme, has_user, user = start.partition("://")
@@ -149,7 +149,12 @@ def _resolved_url(url: str, environ: Mapping[str, str]) -> str:
     return f"redis{resolved.removeprefix('valkey')}" if resolved.startswith("valkey") else resolved
 
 
-def _resolved_key(key: str | None, environ: Mapping[str, str]) -> str:
+def resolved_key(key: str | None, environ: Mapping[str, str]) -> str:
+    """Return a key with its references resolved.
+
+    Raises:
+        ConfigurationError: there is none, or it is too short.
+    """
     try:
         resolved = resolve(key or "", environ)
     except SecretError as error:
@@ -438,9 +443,7 @@ async def open_redis(url: str | None, key: str | None, environ: Mapping[str, str
     if url is None:
         yield None
         return
-    client, server = await anyio.to_thread.run_sync(
-        _connected, _resolved_url(url, environ), _resolved_key(key, environ)
-    )
+    client, server = await anyio.to_thread.run_sync(_connected, resolved_url(url, environ), resolved_key(key, environ))
     try:
         await server.check_format()
         yield server

@@ -15,7 +15,8 @@ from pml_gateway.config.servers import UpstreamDefinition
 from pml_gateway.errors import ConfigurationError, UsageError
 from pml_gateway.text import escaped, words_of
 from pml_gateway.trust.identity import SERVER, Identity, Key, identity_of
-from pml_gateway.trust.pins import Acceptance, Form, HeldForm, HoldReason, Pins, PinsFile, ServerPins
+from pml_gateway.trust.pins import Acceptance, Form, HeldForm, HoldReason, Pins, ServerPins
+from pml_gateway.trust.pins_file import PinsFile
 from pml_gateway.trust.recognition import texts_to_recognise
 from pml_gateway.trust.verdict import SubjectKind, Verdict
 from pml_gateway.types import SEPARATORS, JsonObject

@@ -10,6 +10,7 @@ from functools import cached_property
 from pml_gateway.catalog.manifest import ManifestEntry
 from pml_gateway.config.servers import UpstreamDefinition
 from pml_gateway.config.settings import TrustSettings
+from pml_gateway.errors import SharedStateError
 from pml_gateway.storage.places import TRUST, warn_unwritable
 from pml_gateway.telemetry.events import DefinitionsDecided
 from pml_gateway.trust.admission import (
@@ -22,7 +23,8 @@ from pml_gateway.trust.admission import (
     subject_of,
 )
 from pml_gateway.trust.identity import Key, digest, identity_of
-from pml_gateway.trust.pins import Acceptance, Form, HeldForm, Pins, PinsFile, ServerPins
+from pml_gateway.trust.pins import Acceptance, Form, HeldForm, Pins, ServerPins
+from pml_gateway.trust.pins_file import PinsFile
 from pml_gateway.trust.verdict import Peer, Subject, SubjectKind, Verdict, peer_of
 from pml_gateway.types import JsonObject
 
@@ -243,7 +245,7 @@ class TrustGate:
     def _keep(self, change: Callable[[Pins], Pins]) -> None:
         try:
             self._file.change(change)
-        except OSError as error:
+        except (OSError, SharedStateError) as error:
             warn_unwritable(TRUST, self._file.path, error)
 
     def _digest(self, definition: JsonObject) -> str:

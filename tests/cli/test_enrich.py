@@ -14,7 +14,7 @@ import pytest
 from pml_gateway.catalog.manifest import Manifest, ManifestEntry, ManifestFile
 from pml_gateway.config.settings import Settings
 from pml_gateway.paths import Paths
-from pml_gateway.trust.pins import PinsFile
+from pml_gateway.trust.pins_file import PinsFile
 from pml_gateway.trust.trust_gate import TrustGate
 from tests.support import fake_writer
 from tests.support.command_line import demo_home, home_of, pml

@@ -24,7 +24,8 @@ from pml_gateway.paths import Paths
 from pml_gateway.setup.server_state import copy_state
 from pml_gateway.storage.tables import Connection
 from pml_gateway.trust.identity import identity_of
-from pml_gateway.trust.pins import Acceptance, Form, Pins, PinsFile, ServerPins
+from pml_gateway.trust.pins import Acceptance, Form, Pins, ServerPins
+from pml_gateway.trust.pins_file import PinsFile
 from pml_gateway.trust.verdict import SubjectKind
 from pml_gateway.upstreams.auth.logins import LoginStore, StoredLogin
 from tests.support.authorization import keys_in_files

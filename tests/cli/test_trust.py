@@ -12,7 +12,7 @@ import pytest
 from pml_gateway.catalog.manifest import ManifestEntry
 from pml_gateway.config.settings import Settings
 from pml_gateway.paths import Paths
-from pml_gateway.trust.pins import PinsFile
+from pml_gateway.trust.pins_file import PinsFile
 from pml_gateway.trust.trust_gate import TrustGate
 from tests.support.command_line import WIDTH, home_of, pml
 

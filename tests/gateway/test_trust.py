@@ -15,7 +15,7 @@ import pytest
 from pml_gateway.gateway.gateway import Gateway, open_gateway
 from pml_gateway.meta.gateway_info import AWAITS_REVIEW
 from pml_gateway.telemetry.events import DefinitionsDecided
-from pml_gateway.trust.pins import PinsFile
+from pml_gateway.trust.pins_file import PinsFile
 from pml_gateway.trust.review import approved, cases, rejected
 from tests.support.memory import MemoryStreams, paths_in, settings_for
 from tests.support.scripted_server import ScriptedServer, prompt, template, tool

@@ -9,7 +9,7 @@ from pml_gateway.catalog.manifest import ManifestEntry
 from pml_gateway.config.findings import Severity
 from pml_gateway.config.settings import Settings
 from pml_gateway.reports.doctor.tools import trust
-from pml_gateway.trust.pins import PinsFile
+from pml_gateway.trust.pins_file import PinsFile
 from pml_gateway.trust.trust_gate import TrustGate
 from tests.support.cases import started_case
 from tests.support.scripted_server import tool

@@ -27,7 +27,7 @@ from pml_gateway.storage import kinds
 from pml_gateway.storage.kinds import KINDS, StorageShape, StoredKind
 from pml_gateway.storage.places import PLACES
 from pml_gateway.telemetry.log_file import MAX_BYTES, OLD_LOGS
-from pml_gateway.trust.pins import MAX_SERVER_BYTES, PinsFile
+from pml_gateway.trust.pins_file import MAX_SERVER_BYTES, PinsFile
 from tests.support.memory import paths_in
 from tests.support.scripted_server import ScriptedServer, text_result, tool
 from tests.support.serving import serving

@@ -13,7 +13,7 @@ from pml_gateway.config.settings import Settings
 from pml_gateway.gateway.state import GatewayState
 from pml_gateway.meta.meta_tools import ALL_META_TOOLS
 from pml_gateway.reports.doctor.cases import MachineCase, StartedCase
-from pml_gateway.trust.pins import PinsFile
+from pml_gateway.trust.pins_file import PinsFile
 from pml_gateway.trust.trust_gate import TrustGate
 from tests.support.memory import paths_in
 

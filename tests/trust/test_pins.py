@@ -12,7 +12,8 @@ import pytest
 
 from pml_gateway.config.commands.packages import NO_PACKAGE
 from pml_gateway.trust.identity import SERVER, Identity, digest
-from pml_gateway.trust.pins import MAX_SERVER_BYTES, Acceptance, Form, HeldForm, HoldReason, Pins, PinsFile, ServerPins
+from pml_gateway.trust.pins import Acceptance, Form, HeldForm, HoldReason, Pins, ServerPins
+from pml_gateway.trust.pins_file import MAX_SERVER_BYTES, PinsFile
 from pml_gateway.trust.verdict import Level, Reason, RiskClass, SubjectKind, Verdict
 
 NOTE = (SubjectKind.TOOL, "note")

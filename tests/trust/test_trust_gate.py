@@ -10,7 +10,7 @@ import pytest
 
 from pml_gateway.catalog.manifest import ManifestEntry
 from pml_gateway.config.settings import Settings
-from pml_gateway.trust.pins import PinsFile
+from pml_gateway.trust.pins_file import PinsFile
 from pml_gateway.trust.review import approved, cases, rejected
 from pml_gateway.trust.trust_gate import TrustGate, shipped_judge
 from pml_gateway.trust.verdict import Peer, Subject, Verdict

@@ -10,7 +10,7 @@ from benchmarks.upgrades import Upgrade, Version, upgrades
 from pml_gateway.catalog.manifest import ManifestEntry
 from pml_gateway.config.settings import Settings
 from pml_gateway.mcp.listing import Offers
-from pml_gateway.trust.pins import PinsFile
+from pml_gateway.trust.pins_file import PinsFile
 from pml_gateway.trust.trust_gate import TrustGate
 from pml_gateway.trust.verdict import SubjectKind
 

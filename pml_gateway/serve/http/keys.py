@@ -9,6 +9,7 @@ from functools import partial
 import anyio
 import anyio.to_thread
 
+from pml_gateway.errors import SharedStateError
 from pml_gateway.log import get_logger
 from pml_gateway.policy.authentication import Authenticator, ClientChallenge
 from pml_gateway.policy.keys import KeyStore
@@ -85,5 +86,6 @@ class ServedKeys:
         if uses:
             try:
                 await anyio.to_thread.run_sync(partial(self._store.note_uses, uses))
-            except OSError as error:
+            except (OSError, SharedStateError) as error:
+                self._uses = {**uses, **self._uses}
                 logger.warning("when keys were last used is not kept: %s", error)

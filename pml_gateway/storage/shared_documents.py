@@ -1,0 +1,393 @@
+"""Documents that replicas have in common: in Redis, with a copy in each gateway's folder.
+
+Reading means reading the copy, which follows Redis within a second and serves on during an outage. A change begins with
+what lies in Redis, and is written there first. Each content counts the changes of every folder that ever made one. By
+these counts a replica that comes back knows that its copy is old, and a Redis server that has lost its data is filled
+with the newest copy: two of which neither is older are merged.
+"""
+
+from __future__ import annotations
+
+import json
+import secrets
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any, Generic, Protocol
+
+import anyio
+import anyio.to_thread
+
+from pml_gateway.errors import ConfigurationError, GatewayError, SharedStateError
+from pml_gateway.files import write_atomically
+from pml_gateway.log import get_logger
+from pml_gateway.storage.documents import DAMAGE, ContentT, Document, ResultT, compact
+from pml_gateway.storage.redis import (
+    MAX_PAUSE_SECONDS,
+    OPERATION_SECONDS,
+    PAUSE_SECONDS,
+    PREFIX,
+    resolved_key,
+    resolved_url,
+)
+from pml_gateway.storage.redis_news import MAX_NEWS, STREAM, RedisNews
+from pml_gateway.storage.sealing import Sealing
+from pml_gateway.types import JsonObject
+from pml_gateway.working_directory import WorkingDirectory
+
+if TYPE_CHECKING:
+    from redis import Redis
+
+logger = get_logger(__name__)
+
+TOPIC = "documents"
+
+KEPT_MILLISECONDS = 30 * 24 * 3600 * 1000
+"""Time after which a document goes that no replica has looked at."""
+
+LOOK_SECONDS = 2.0
+"""Time between two looks without news."""
+
+FILL_SECONDS = 5.0
+"""Time after the start in which a replica fills no gaps in Redis: those that ran before know more."""
+
+MAX_WRITERS = 64
+"""Folders whose changes are counted, those that changed something last: a copy that counts another one is merged."""
+
+MAX_ATTEMPTS = 50
+"""Attempts at a change that other replicas come before."""
+
+OUTAGE_HINT = "try again later; gateways go by what they knew last, and nothing was changed"
+
+_HEADER = '{"shared":'
+
+_REPLACE = """
+local found = redis.call('HGET', KEYS[1], 'stamp') or ''
+if found ~= ARGV[1] then return 0 end
+redis.call('HSET', KEYS[1], 'stamp', ARGV[2], 'value', ARGV[3])
+redis.call('PEXPIRE', KEYS[1], ARGV[4])
+redis.call('XADD', KEYS[2], 'MAXLEN', '~', ARGV[5], '*', 'topic', ARGV[6], 'id', ARGV[7])
+return 1
+"""
+"""Replace a document if it has the stamp that was read, and tell the news; no stamp is an empty string."""
+
+
+class OvertakenError(Exception):
+    """Another replica has changed the document meanwhile."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Copy(Generic[ContentT]):
+    """Content, with the number of changes by each folder, the last to change it at the end."""
+
+    content: ContentT
+    changes: Mapping[str, int]
+
+    def covers(self, other: _Copy[ContentT]) -> bool:
+        """Return True if every change of the other one is in this one."""
+        return all(self.changes.get(writer, 0) >= count for writer, count in other.changes.items())
+
+
+class SharedDocuments:
+    """The documents at a `storage.url`. Every method but `run` blocks: call it in a thread."""
+
+    def __init__(self, url: str, sealing: Sealing) -> None:
+        """Use a resolved URL; nothing is connected yet."""
+        self._url = url
+        self._sealing = sealing
+        self._documents: dict[str, SharedDocument[Any]] = {}
+        self._failures = 0
+        self._resumes_at = 0.0
+
+    def shared(
+        self,
+        name: str,
+        local: Document[ContentT],
+        merge: Callable[[ContentT, ContentT], ContentT],
+        own: Callable[[ContentT], ContentT] = lambda content: content,
+        joined: Callable[[ContentT, ContentT], ContentT] = lambda _, own: own,
+    ) -> SharedDocument[ContentT]:
+        """Return a document that all replicas know by a name.
+
+        Args:
+            name: its name, the same everywhere.
+            local: the file of the copy.
+            merge: merges two contents of which neither is newer; the order must make no difference.
+            own: returns the part of a file's content that is shared.
+            joined: returns a file's content with its shared part replaced.
+        """
+        if name not in self._documents:
+            self._documents[name] = SharedDocument(self, name, local, merge, own, joined)
+        return self._documents[name]
+
+    def pull(self, *, fills: bool = False) -> None:
+        """Take over what other replicas have changed; with `fills`, also write what Redis lacks.
+
+        Raises:
+            GatewayError: Redis does not answer, or its content cannot be used.
+            OSError: a copy cannot be written.
+        """
+        documents = list(self._documents.values())
+
+        def look(redis: Redis) -> list[Any]:
+            with redis.pipeline(transaction=False) as commands:
+                for document in documents:
+                    commands.hget(document.key, "stamp")
+                    commands.pexpire(document.key, KEPT_MILLISECONDS)
+                return commands.execute()[::2]
+
+        for document, stamp in zip(documents, self._run(look), strict=True):
+            document.pull(stamp or b"", fills=fills)
+
+    def pull_or_warn(self) -> None:
+        """Take over what other replicas have changed; if that is impossible, say so and go by the copies."""
+        try:
+            self.pull()
+        except (GatewayError, OSError) as error:
+            logger.warning("client keys and accepted definitions may be out of date: %s", error)
+
+    async def run(self, news: RedisNews) -> None:
+        """Follow the others' changes, for as long as the owner's task group lives."""
+        changed, problem, fills_at = anyio.Event(), "", anyio.current_time() + FILL_SECONDS
+        with news.following(TOPIC, lambda _: changed.set()):
+            while True:
+                with anyio.move_on_after(LOOK_SECONDS):
+                    await changed.wait()
+                changed = anyio.Event()
+                try:
+                    fills = anyio.current_time() >= fills_at
+                    await anyio.to_thread.run_sync(partial(self.pull, fills=fills))
+                    problem = ""
+                except (GatewayError, OSError) as error:
+                    if str(error) != problem and not isinstance(error, SharedStateError):
+                        logger.error("keys and accepted definitions of other replicas are not known: %s", error)
+                    problem = str(error)
+
+    def fetch(self, key: str) -> tuple[bytes, JsonObject | None]:
+        """Return the stamp and the value of a key; an empty stamp if there is none."""
+        stamp, sealed = self._run(lambda redis: redis.hmget(key, "stamp", "value"))
+        if not isinstance(stamp, bytes) or sealed is None:
+            return b"", None
+        value = self._sealing.unseal(key, sealed)
+        if value is None:
+            raise ConfigurationError(
+                "documents at storage.url were written with another storage.key",
+                hint="give all gateways the same storage.key, or this one a database of its own: redis://host/1",
+            )
+        return stamp, value
+
+    def replace(self, key: str, name: str, stamp: bytes, value: JsonObject) -> bytes:
+        """Replace the value of a key that has this stamp; return the new stamp.
+
+        Raises:
+            OvertakenError: it has another one.
+        """
+        now = secrets.token_hex(8).encode()
+        sealed = self._sealing.seal(key, value)
+        arguments = (stamp, now, sealed, KEPT_MILLISECONDS, MAX_NEWS, TOPIC, name)
+        if not self._run(lambda redis: redis.eval(_REPLACE, 2, key, STREAM, *arguments)):
+            raise OvertakenError
+        return now
+
+    def _run(self, command: Callable[[Redis], ResultT]) -> ResultT:
+        """Run a command on a connection of its own."""
+        # Importing it takes a tenth of a second.
+        from redis import Redis
+        from redis.backoff import NoBackoff
+        from redis.exceptions import RedisError
+        from redis.retry import Retry
+
+        if time.monotonic() < self._resumes_at:
+            raise SharedStateError("the Redis server of storage.url did not answer a moment ago", hint=OUTAGE_HINT)
+        limits = {"socket_timeout": OPERATION_SECONDS, "socket_connect_timeout": OPERATION_SECONDS}
+        try:
+            with Redis.from_url(self._url, retry=Retry(NoBackoff(), 0), **limits) as redis:
+                result = command(redis)
+        except (RedisError, OSError) as error:
+            self._resumes_at = time.monotonic() + min(PAUSE_SECONDS * 2**self._failures, MAX_PAUSE_SECONDS)
+            self._failures += 1
+            raise SharedStateError(
+                f"the Redis server of storage.url failed: {type(error).__name__}", hint=OUTAGE_HINT
+            ) from error
+        self._failures = 0
+        return result
+
+
+class SharedDocument(Document[ContentT]):
+    """A document in Redis, read from its copy. Made by `SharedDocuments.shared`."""
+
+    def __init__(
+        self,
+        documents: SharedDocuments,
+        name: str,
+        local: Document[ContentT],
+        merge: Callable[[ContentT, ContentT], ContentT],
+        own: Callable[[ContentT], ContentT],
+        joined: Callable[[ContentT, ContentT], ContentT],
+    ) -> None:
+        super().__init__(
+            local.kind,
+            local.path,
+            decode=local.decode,
+            encode=local.encode,
+            empty=local.empty,
+            lock_seconds=local.lock_seconds,
+        )
+        self.key = f"{PREFIX}:documents:{name}"
+        self._documents = documents
+        self._name = name
+        self._merge = merge
+        self._own = own
+        self._joined = joined
+        self._stamp: bytes | None = None
+        self._changes: Mapping[str, int] = {}
+        self._is_due = False
+        """True while Redis lacks something that the copy has."""
+
+    def pull(self, stamp: bytes, *, fills: bool) -> None:
+        """Take over the content that has this stamp, unless it is known; with `fills`, write what Redis lacks.
+
+        Raises:
+            GatewayError: Redis does not answer, or its content cannot be used.
+            OSError: the copy cannot be written.
+        """
+        if stamp != self._stamp or (fills and self._is_due):
+            self.exclusively(partial(self._fill, fills=fills))
+
+    def _fill(self, *, fills: bool) -> None:
+        if fills and self._is_due:
+            self._put(self.read())
+
+    def exclusively(self, work: Callable[[], ResultT]) -> ResultT:
+        """Return the result of work on the newest content; it is done again if another replica comes before it.
+
+        Raises:
+            OSError: the copy cannot be locked or written.
+            GatewayError: Redis does not answer, its content cannot be used, or others change it all the time.
+        """
+        for _ in range(MAX_ATTEMPTS):
+            with self.locked():
+                try:
+                    self._take_over()
+                    return work()
+                except OvertakenError:
+                    continue
+        raise SharedStateError(f"{self.kind.name} at storage.url are changed by others all the time", hint=OUTAGE_HINT)
+
+    def write(self, content: ContentT) -> None:
+        """Replace the content, in Redis first; call it in `exclusively` alone.
+
+        Raises:
+            OSError: the copy cannot be written.
+            SharedStateError: Redis does not answer.
+        """
+        writer = self._writer()
+        changes = {each: count for each, count in self._changes.items() if each != writer}
+        changes[writer] = self._changes.get(writer, 0) + 1
+        self._changes = dict([*changes.items()][-MAX_WRITERS:])
+        self._put(content, writer)
+
+    def _put(self, content: ContentT, writer: str = "") -> None:
+        """Write a content that has the changes counted now."""
+        value = {"changes": dict(self._changes), "content": self.encode(self._own(content))}
+        self._stamp = self._documents.replace(self.key, self._name, self._stamp or b"", value)
+        self._is_due = False
+        self._write_copy(writer or self._writer(), content)
+
+    def _take_over(self) -> None:
+        """Bring the copy and what is known of Redis up to date; the copy is locked."""
+        self._stamp, value = self._documents.fetch(self.key)
+        copy, has_copy = self._read_copy()
+        mine = _Copy(self._own(copy.content), copy.changes)
+        self._changes = mine.changes
+        if value is None:
+            self._is_due = has_copy
+            return
+        theirs = self._decoded(value)
+        is_newest = not has_copy or (bool(mine.changes) and theirs.covers(mine))
+        if not is_newest and mine.changes and mine.covers(theirs):
+            self._is_due = True
+            return
+        self._is_due = False
+        merged = theirs.content if is_newest else self._merge(mine.content, theirs.content)
+        content = self._joined(copy.content, merged)
+        if merged != theirs.content:
+            counts = {**theirs.changes, **mine.changes}
+            self._changes = {each: max(count, theirs.changes.get(each, 0)) for each, count in counts.items()}
+            self._put(content)
+            return
+        self._changes = theirs.changes
+        if not has_copy or content != copy.content or theirs.changes != copy.changes:
+            self._write_copy(self._writer(), content)
+
+    def _decoded(self, value: JsonObject) -> _Copy[ContentT]:
+        try:
+            changes = {str(writer): int(count) for writer, count in value["changes"].items()}
+            return _Copy(self.decode(value["content"].encode()), changes)
+        except DAMAGE as error:
+            raise ConfigurationError(
+                f"{self.kind.name} at storage.url cannot be read ({error})",
+                hint="use the same version of pml everywhere",
+            ) from error
+
+    def _read_copy(self) -> tuple[_Copy[ContentT], bool]:
+        """Return the copy, and whether there is one; a damaged one is set aside."""
+        try:
+            content = self.path.read_bytes()
+            return _Copy(self.decode(content), _header(content).get("changes", {})), True
+        except (FileNotFoundError, NotADirectoryError):
+            return _Copy(self.empty(), {}), False
+        except DAMAGE as error:
+            logger.error("%s is damaged (%s); it is set aside", self.path, error)
+            self.set_aside()
+            return _Copy(self.empty(), {}), False
+
+    def _writer(self) -> str:
+        """Return the id of this folder among those that change the document."""
+        try:
+            with self.path.open("rb") as file:
+                return str(_header(file.read(_HEADER_BYTES)).get("writer") or secrets.token_hex(6))
+        except OSError:
+            return secrets.token_hex(6)
+
+    def _write_copy(self, writer: str, content: ContentT) -> None:
+        header = compact({"writer": writer, "changes": dict(self._changes)})
+        write_atomically(self.path, f"{_HEADER}{header},{self.encode(content)[1:]}")
+
+
+_HEADER_BYTES = 4096
+"""Maximum length of a header: each writer takes some 25 bytes."""
+
+
+def _header(content: bytes) -> JsonObject:
+    """Return what a copy says of itself at its start; nothing if replicas did not share it until now."""
+    start = content[:_HEADER_BYTES].decode(errors="replace")
+    if not start.startswith(_HEADER):
+        return {}
+    header: JsonObject = json.JSONDecoder().raw_decode(start, len(_HEADER))[0]
+    return header
+
+
+class SharedStorage(Protocol):
+    """The settings of a storage."""
+
+    @property
+    def url(self) -> str | None:
+        """The server, with references."""
+
+    @property
+    def key(self) -> str | None:
+        """The key, as a reference."""
+
+
+def open_documents(storage: SharedStorage, environ: Mapping[str, str] | None = None) -> SharedDocuments | None:
+    """Return the documents of a storage; None if no Redis server is named. Blocking.
+
+    Raises:
+        ConfigurationError: the settings cannot be used.
+    """
+    if storage.url is None:
+        return None
+    known = WorkingDirectory.here().environ if environ is None else environ
+    return SharedDocuments(resolved_url(storage.url, known), Sealing(resolved_key(storage.key, known)))

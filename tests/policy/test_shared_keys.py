@@ -1,0 +1,105 @@
+"""Keys that replicas share: made and revoked at any of them, whatever their folders and configurations are called."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+from redis import Redis
+
+from pml_gateway.errors import SharedStateError, UsageError
+from pml_gateway.policy.keys import KeyStore
+from pml_gateway.storage.sealing import Sealing
+from pml_gateway.storage.shared_documents import SharedDocuments
+from tests.storage.test_redis import KEY
+from tests.support.memory import paths_in
+
+
+class Machine:
+    """A replica's folder with its keys."""
+
+    def __init__(self, url: str, folder: Path) -> None:
+        self.documents = SharedDocuments(url, Sealing(KEY))
+        self.paths, self.identity = paths_in(folder), str(folder / "config.yaml")
+        self.keys = KeyStore(self.paths, self.identity, documents=self.documents)
+        self.tokens = KeyStore(self.paths, self.identity, of_owner=True, documents=self.documents)
+        self.alone = KeyStore(self.paths, self.identity)
+
+    def known(self, *, fills: bool = False) -> set[str]:
+        self.documents.pull(fills=fills)
+        return set(self.keys.in_force(datetime.now(UTC)))
+
+
+@pytest.fixture
+def redis(redis_url: str) -> Iterator[Redis]:
+    with Redis.from_url(redis_url) as client:
+        client.flushall()
+        yield client
+
+
+@pytest.fixture
+def machines(redis: Redis, redis_url: str, tmp_path: Path) -> list[Machine]:
+    return [Machine(redis_url, tmp_path / name) for name in ("one", "two", "three")]
+
+
+def test_a_key_of_one_machine_is_known_at_the_others_until_any_revokes_it(machines: list[Machine]) -> None:
+    one, two, three = machines
+    made, token = one.keys.add("ci"), two.tokens.add()
+    assert one.known() == two.known() == three.known() == {made.key_id}
+    assert set(three.tokens.all()) == {token.key_id}
+    with pytest.raises(UsageError, match="no key"):
+        three.keys.revoke([token.key_id])
+    three.keys.revoke([made.key_id])
+    assert one.known() == two.known() == set()
+    assert set(one.tokens.all()) == {token.key_id}
+
+
+def test_a_machine_that_was_away_brings_no_revoked_key_back(redis: Redis, machines: list[Machine]) -> None:
+    one, two, away = machines
+    revoked, kept = one.keys.add("ci").key_id, one.keys.add("ci").key_id
+    assert away.known() == {revoked, kept}
+    two.keys.revoke([revoked])
+    redis.flushall()
+    # Nobody else is there when it comes back, and it makes changes of its own.
+    added = {away.keys.add("ci").key_id for _ in range(5)}
+    for each in (one, two):
+        each.known(fills=True)
+    assert one.known() == two.known() == away.known() == {kept, *added}
+
+
+def test_keys_of_before_are_known_everywhere_and_those_of_other_configurations_stay_here(
+    machines: list[Machine], tmp_path: Path
+) -> None:
+    one, two, _ = machines
+    here, there = one.alone.add("ci").key_id, two.alone.add("ci").key_id
+    foreign = KeyStore(one.paths, "another")
+    other = foreign.add("ci").key_id
+    one.known(fills=True)
+    assert two.known() == one.known() == {here, there}
+    two.keys.revoke([here])
+    assert one.known() == {there}
+    assert set(foreign.all()) == {other}
+    assert other not in two.paths.keys_file.read_text(encoding="utf-8")
+    assert set(one.alone.all()) == {there}, "also without the storage again"
+
+
+def test_the_last_use_is_that_at_any_machine(machines: list[Machine]) -> None:
+    one, two, _ = machines
+    key_id = one.keys.add("ci").key_id
+    two.known()
+    earlier, later = datetime(2026, 1, 1, tzinfo=UTC), datetime(2026, 2, 1, tzinfo=UTC)
+    one.keys.note_uses({key_id: later})
+    two.keys.note_uses({key_id: earlier})
+    one.documents.pull()
+    assert one.keys.uses() == two.keys.uses() == {key_id: later}
+
+
+def test_in_an_outage_keys_stay_in_force_and_are_not_changed(machines: list[Machine], tmp_path: Path) -> None:
+    key_id = machines[0].keys.add("ci").key_id
+    alone = Machine("redis://127.0.0.1:1", tmp_path / "one")
+    for change in (lambda: alone.keys.add("ci"), lambda: alone.keys.revoke([key_id])):
+        with pytest.raises(SharedStateError):
+            change()
+    assert set(alone.keys.in_force(datetime.now(UTC))) == {key_id}

@@ -1,0 +1,232 @@
+"""Documents that replicas share: what each of them reads, and what is left after a flush, an outage or a fork."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import anyio
+import anyio.to_thread
+import pytest
+from pydantic import BaseModel
+from redis import Redis
+
+from pml_gateway.errors import ConfigurationError, SharedStateError
+from pml_gateway.storage import kinds
+from pml_gateway.storage.documents import Document, model_document
+from pml_gateway.storage.redis_news import RedisNews
+from pml_gateway.storage.sealing import Sealing
+from pml_gateway.storage.shared_documents import KEPT_MILLISECONDS, SharedDocuments
+from tests.storage.test_redis import KEY, opened
+from tests.support.waiting import until
+
+
+class Numbers(BaseModel):
+    """A content of which two are merged by taking all of both."""
+
+    numbers: tuple[int, ...] = ()
+
+
+def merged(one: Numbers, other: Numbers) -> Numbers:
+    return Numbers(numbers=tuple(sorted({*one.numbers, *other.numbers})))
+
+
+def having(number: int, content: Numbers) -> Numbers:
+    return Numbers(numbers=(*content.numbers, number))
+
+
+def local(folder: Path) -> Document[Numbers]:
+    return model_document(kinds.REMOVED, folder / "numbers.json", Numbers)
+
+
+class Replica:
+    """One folder, and its documents in Redis."""
+
+    def __init__(self, url: str, folder: Path, key: str = KEY) -> None:
+        self.documents = SharedDocuments(url, Sealing(key))
+        self.document = self.documents.shared("numbers", local(folder), merged)
+
+    def add(self, number: int) -> None:
+        self.document.change(partial(having, number))
+
+    def drop(self, number: int) -> None:
+        self.document.change(lambda before: Numbers(numbers=tuple(each for each in before.numbers if each != number)))
+
+    def pulled(self, *, fills: bool = False) -> tuple[int, ...]:
+        self.documents.pull(fills=fills)
+        return self.document.load().numbers
+
+
+MakeReplica = Callable[[str], Replica]
+
+
+@pytest.fixture
+def redis(redis_url: str) -> Iterator[Redis]:
+    with Redis.from_url(redis_url) as client:
+        client.flushall()
+        yield client
+
+
+@pytest.fixture
+def replica(redis: Redis, redis_url: str, tmp_path: Path) -> MakeReplica:
+    return lambda name: Replica(redis_url, tmp_path / name)
+
+
+@pytest.mark.parametrize("is_shared", [False, True])
+def test_a_document_is_the_same_to_its_users_wherever_it_lies(
+    redis: Redis, redis_url: str, tmp_path: Path, is_shared: bool
+) -> None:
+    document = Replica(redis_url, tmp_path).document if is_shared else local(tmp_path)
+    assert document.load() == document.read() == document.require("") == Numbers()
+    assert document.signature is None
+    assert document.change(lambda _: Numbers(numbers=(1,))) == Numbers(numbers=(1,))
+    before = document.signature
+    assert document.load() == document.read() == document.require("") == Numbers(numbers=(1,))
+    assert document.change(lambda content: content).numbers == (1,)
+    assert document.signature == before, "nothing was changed, so nothing was written"
+    with ThreadPoolExecutor(8) as threads:
+        for number in range(2, 12):
+            threads.submit(document.change, partial(having, number))
+    assert sorted(document.load().numbers) == list(range(1, 12))
+    assert document.signature != before
+    document.exclusively(lambda: document.write(Numbers()))
+    assert document.load() == Numbers()
+
+
+def test_what_one_replica_changes_the_others_take_over(replica: MakeReplica) -> None:
+    one, two = replica("one"), replica("two")
+    one.add(1)
+    assert two.document.load().numbers == ()
+    assert two.pulled() == (1,)
+    signature = two.document.signature
+    assert two.pulled() == (1,)
+    assert two.document.signature == signature, "the copy is written only if something has changed"
+    two.drop(1)
+    assert one.pulled() == ()
+
+
+def test_changes_of_replicas_at_the_same_moment_are_all_kept(replica: MakeReplica) -> None:
+    replicas = [replica(str(at)) for at in range(4)]
+    with ThreadPoolExecutor(4) as threads:
+        done = [threads.submit(replicas[number % 4].add, number) for number in range(20)]
+        assert [each.result() for each in done] == [None] * 20
+    assert {tuple(sorted(each.pulled())) for each in replicas} == {tuple(range(20))}
+
+
+def test_content_is_sealed_and_expires(redis: Redis, replica: MakeReplica, redis_url: str, tmp_path: Path) -> None:
+    replica("one").add(73217321)
+    [name] = [each for each in redis.keys("*") if b"documents" in each]
+    stored = redis.hgetall(name)
+    assert b"73217321" not in stored[b"value"]
+    redis.pexpire(name, 1000)
+    replica("one").documents.pull()
+    assert redis.pttl(name) > KEPT_MILLISECONDS - 60_000
+    with pytest.raises(ConfigurationError, match=r"another storage\.key"):
+        Replica(redis_url, tmp_path / "stranger", KEY + "!").documents.pull()
+
+
+def test_after_a_flush_the_replicas_fill_redis_again_and_an_old_copy_brings_nothing_back(
+    redis: Redis, replica: MakeReplica
+) -> None:
+    one, two, stale = (replica(name) for name in ("one", "two", "stale"))
+    one.add(1)
+    one.add(2)
+    assert two.pulled() == stale.pulled() == (1, 2)
+    two.drop(1)
+    assert one.pulled() == (2,)
+    redis.flushall()
+    # The one that was away comes first.
+    assert stale.pulled(fills=True) == (1, 2)
+    assert one.pulled(fills=True) == (2,)
+    assert two.pulled(fills=True) == stale.pulled(fills=True) == replica("new").pulled() == (2,)
+
+
+def test_a_change_of_an_old_copy_after_a_flush_is_merged_with_newer_ones(redis: Redis, replica: MakeReplica) -> None:
+    one, stale = replica("one"), replica("stale")
+    one.add(1)
+    assert stale.pulled() == (1,)
+    one.add(2)
+    redis.flushall()
+    stale.add(3)
+    assert one.pulled(fills=True) == stale.pulled() == (1, 2, 3)
+
+
+def test_a_server_that_was_restored_from_a_backup_is_brought_up_to_date(redis: Redis, replica: MakeReplica) -> None:
+    one, two = replica("one"), replica("two")
+    one.add(1)
+    [name] = [each for each in redis.keys("*") if b"documents" in each]
+    backup = redis.dump(name) or b""
+    one.drop(1)
+    one.add(2)
+    redis.restore(name, 0, backup, replace=True)
+    assert two.pulled() == (1,), "it has no copy to know better by"
+    assert one.pulled() == (2,), "but who knows better does not go back"
+    one.documents.pull(fills=True)
+    assert two.pulled() == (2,)
+
+
+def test_a_file_of_before_is_merged_into_what_the_others_have(replica: MakeReplica, tmp_path: Path) -> None:
+    for name, number in (("one", 1), ("two", 2)):
+        local(tmp_path / name).change(partial(having, number))
+    one, two = replica("one"), replica("two")
+    assert one.pulled() == (1,)
+    assert one.pulled(fills=True) == (1,)
+    assert two.pulled() == (1, 2)
+    assert one.pulled() == (1, 2)
+    assert local(tmp_path / "one").load().numbers == (1, 2), "also without the storage again"
+
+
+def test_a_damaged_copy_is_set_aside_and_read_from_redis_again(replica: MakeReplica) -> None:
+    one = replica("one")
+    one.add(1)
+    one.document.path.write_text('{"shared": nothing', encoding="utf-8")
+    again = replica("one")
+    assert again.pulled() == (1,)
+    assert again.document.path.with_suffix(".damaged").exists()
+
+
+def test_in_an_outage_the_copy_serves_on_and_changes_say_what_to_do(replica: MakeReplica, tmp_path: Path) -> None:
+    replica("one").add(1)
+    one = Replica("redis://:hunter2@127.0.0.1:1", tmp_path / "one")
+    with pytest.raises(SharedStateError) as caught:
+        one.add(2)
+    assert "hunter2" not in str(caught.value)
+    assert "try again later" in (caught.value.hint or "")
+    assert one.document.load().numbers == (1,)
+    one.documents.pull_or_warn()
+    assert replica("two").pulled() == (1,)
+
+
+def test_content_of_another_version_is_refused(redis: Redis, replica: MakeReplica, redis_url: str) -> None:
+    one = replica("one")
+    one.add(1)
+    sealing = Sealing(KEY)
+    redis.hset(one.document.key, "value", sealing.seal(one.document.key, {"changes": {}, "content": "[]"}))
+    redis.hset(one.document.key, "stamp", "new")
+    with pytest.raises(ConfigurationError, match="same version of pml"):
+        one.documents.pull()
+    assert one.document.load().numbers == (1,)
+
+
+def test_the_copy_is_readable_by_a_gateway_without_redis(replica: MakeReplica, tmp_path: Path) -> None:
+    replica("one").add(1)
+    raw: dict[str, Any] = json.loads((tmp_path / "one" / "numbers.json").read_bytes())
+    assert raw["numbers"] == [1]
+    assert list(raw["shared"]["changes"].values()) == [1]
+
+
+@pytest.mark.anyio
+async def test_replicas_follow_by_news(redis: Redis, redis_url: str, tmp_path: Path) -> None:
+    one, two = Replica(redis_url, tmp_path / "one"), Replica(redis_url, tmp_path / "two")
+    async with opened(redis_url) as server, anyio.create_task_group() as tasks:
+        news = RedisNews(server)
+        tasks.start_soon(news.run)
+        tasks.start_soon(two.documents.run, news)
+        for number in range(3):
+            await anyio.to_thread.run_sync(one.add, number)
+            await until(partial(lambda n: n in two.document.load().numbers, number))
+        tasks.cancel_scope.cancel()
