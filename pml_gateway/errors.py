@@ -21,6 +21,7 @@ GatewayError
 │   ├── RateLimitedError
 │   └── BudgetExceededError
 ├── OverloadedError             us
+├── ReplicaUnavailableError     us
 ├── UnrecordedError             us
 ├── ResultStoreError            us, or the store the operator named
 └── SharedStateError            the Redis server that the operator named
@@ -229,6 +230,19 @@ class OverloadedError(GatewayError):
 
     code = ErrorCode.BUSY
     retryable = True
+
+
+class ReplicaUnavailableError(GatewayError):
+    """The gateway that holds what a request is about does not answer."""
+
+    code = ErrorCode.UPSTREAM_UNAVAILABLE
+
+    def __init__(self, executed: Literal["no", "unknown"]) -> None:
+        again = "send the request again" if executed == "no" else "look whether it had its effect before you repeat it"
+        super().__init__(
+            "the replica of the gateway that holds this does not answer", hint=again, details={"executed": executed}
+        )
+        self.retryable = executed == "no"
 
 
 class UnrecordedError(GatewayError):

@@ -367,6 +367,17 @@ class HttpSettings(Section):
     )
     session_idle_seconds: float = Field(default=1800, gt=0, description="after which an unused session ends")
     shutdown_seconds: float = Field(default=10, gt=0, description="time that running calls get to end")
+    drain_seconds: float = Field(
+        default=0,
+        ge=0,
+        description="time before the end in which requests are still accepted, while /readyz says 503: a load balancer "
+        "sends no new ones meanwhile",
+    )
+    advertise: str | None = Field(
+        default=None,
+        description="URL by which other replicas reach this one, such as http://10.0.0.5:8765; by default the address "
+        "that it listens on, or this machine's",
+    )
     console: bool = Field(
         default=False,
         description="serve the console at /console, to holders of the owner's token (`pml keys add --owner`)",
@@ -375,6 +386,14 @@ class HttpSettings(Section):
     metrics_key: KeyReference = Field(
         default=None, description="${env:NAME} or ${file:PATH}; needed for /metrics where `clients:` have keys"
     )
+
+    @field_validator("advertise")
+    @classmethod
+    def _is_a_url(cls, value: str | None) -> str | None:
+        origin = None if value is None else read_origin(value.rstrip("/"))
+        if value is not None and (origin is None or origin[0] not in ("http", "https")):
+            raise ValueError(f"{value[:80]!r} is no http:// or https:// URL without a path")
+        return value
 
     @field_validator("allowed_hosts", "allowed_origins")
     @classmethod
@@ -767,7 +786,7 @@ class Settings(Section):
 
     def fingerprint(self) -> str:
         """Return a hash of what all replicas should have in common; secrets enter as references only."""
-        shared = self.model_dump_json(exclude={"http": {"host", "port"}, "log": True})
+        shared = self.model_dump_json(exclude={"http": {"host", "port", "advertise"}, "log": True})
         return hashlib.sha256(shared.encode()).hexdigest()[:16]
 
     @property

@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     # Importing the first is slow, and gateways with only stdio upstreams never need it.
     from mcp.client.auth import OAuthClientProvider
     from mcp.client.streamable_http import RequestContext
+    from mcp.server.auth.middleware.bearer_auth import AuthorizationContext
     from mcp.server.streamable_http import EventStore, StreamableHTTPServerTransport
     from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
 
@@ -50,6 +51,7 @@ __all__ = [
     "TappedReceive",
     "TappedSend",
     "TransportStreams",
+    "begin_session_ids",
     "connection_of",
     "create_context_streams",
     "http_streams",
@@ -96,6 +98,23 @@ def on_session_end(manager: StreamableHTTPSessionManager, tell: Callable[[str, E
         await discard(session_id, transport)
 
     setattr(manager, "_discard_session", told)  # noqa: B010  # a method may not be assigned
+
+
+def begin_session_ids(manager: StreamableHTTPSessionManager, prefix: str) -> None:
+    """Have the ids of sessions begin with a text; the SDK makes them itself, and offers no other way."""
+    admit = manager._admit_session
+
+    def admitted(requestor: AuthorizationContext | None) -> StreamableHTTPServerTransport | None:
+        transport = admit(requestor)
+        if transport is not None and transport.mcp_session_id is not None:
+            made, named = transport.mcp_session_id, prefix + transport.mcp_session_id
+            transport.mcp_session_id = named
+            manager._server_instances[named] = manager._server_instances.pop(made)
+            if requestor is not None:
+                manager._session_owners[named] = manager._session_owners.pop(made)
+        return transport
+
+    setattr(manager, "_admit_session", admitted)  # noqa: B010  # a method may not be assigned
 
 
 class TappedReceive(ContextReceiveStream[SessionMessage | Exception]):

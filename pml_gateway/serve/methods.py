@@ -29,6 +29,8 @@ from pml_gateway.mcp.capabilities import is_of_protocol
 from pml_gateway.mcp.sdk import OpenTelemetryMiddleware
 from pml_gateway.policy.principal import Principal
 from pml_gateway.results.answers import as_rpc_error
+from pml_gateway.storage.pending import is_held
+from pml_gateway.storage.replicas import held_by, holder_of
 from pml_gateway.telemetry.events import INPUT_REQUIRED, PROTOCOL_ERROR, RequestEnded, code_of, outcome_of
 from pml_gateway.telemetry.spans import Spans, continuing
 from pml_gateway.telemetry.trace import CURRENT_TRACE, Trace, new_request_id, trace_parent
@@ -160,10 +162,31 @@ class Dispatch:
         if self._spans is not None:
             self._spans.about_request(trace.request_id, trace.client)
         answer = partial(_answered, method, call_next)
-        result = await (self._boundary(ctx, answer) if method.carries_state else answer(ctx))
+        result = await (self._with_state(ctx, answer) if method.carries_state else answer(ctx))
         if self._spans is not None and trace.code:
             self._spans.failed_with(trace.code)
         return result
+
+    async def _with_state(self, ctx: ServerRequestContext[Any, Any], answer: CallNext) -> HandlerResult:
+        """Answer a request, with its state unsealed; the state of what waits in this process names its replica."""
+        replicas = self._gateway.replicas
+        if replicas is None:
+            return await self._boundary(ctx, answer)
+        waits_here = False
+
+        async def noted(ctx: ServerRequestContext[Any, Any]) -> HandlerResult:
+            nonlocal waits_here
+            result = await answer(ctx)
+            waits_here = isinstance(result, dict) and is_held(result.get("requestState"))
+            return result
+
+        state = (ctx.params or {}).get("requestState")
+        if isinstance(state, str) and (holder := holder_of(state)) is not None:
+            ctx = replace(ctx, params={**(ctx.params or {}), "requestState": state.removeprefix(held_by(holder, ""))})
+        result = await self._boundary(ctx, noted)
+        if not waits_here or not isinstance(result, dict):
+            return result
+        return {**result, "requestState": held_by(replicas.own.id, result["requestState"])}
 
 
 async def _answered(method: Method, call_next: CallNext, ctx: ServerRequestContext[Any, Any]) -> HandlerResult:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import secrets
 import time
 from collections.abc import Callable
@@ -14,6 +15,7 @@ from cachetools import TTLCache
 
 from pml_gateway.errors import SharedStateError
 from pml_gateway.log import get_logger
+from pml_gateway.signal import Signal
 from pml_gateway.storage.redis import OPERATION_SECONDS, PREFIX, RedisServer
 from pml_gateway.storage.redis_news import RedisNews
 from pml_gateway.types import JsonObject
@@ -41,6 +43,11 @@ NAMES_SECONDS = 60.0
 TOPIC = "replicas"
 
 ID_BYTES = 6
+
+HELD = f"([0-9a-f]{{{2 * ID_BYTES}}})~"
+"""Beginning of a state that is held in the memory of the replica with this id."""
+
+_HELD = re.compile(HELD)
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +86,7 @@ class Replicas:
         self._differing: set[tuple[Replica, str]] = set()
         self._told: set[tuple[Replica, str]] = set()
         self._due = anyio.Event()
+        self._looked = Signal()
 
     @property
     def known(self) -> tuple[Replica, ...]:
@@ -99,8 +107,9 @@ class Replicas:
         """
         if id_ == self.own.id:
             return self.own
-        if id_ in self._others or id_ in self._absent:
-            return self._others.get(id_)
+        known = self._others.get(id_)
+        if id_ in self._absent or (known is not None and known.url is not None):
+            return known
         name = _name(id_)
         sealed = await self._server.run(lambda redis: redis.get(name))
         found = None if sealed is None else _read(self._server.unseal(name, sealed))
@@ -110,9 +119,15 @@ class Replicas:
             self._others[id_] = found
         return found
 
-    def serve_at(self, url: str) -> None:
-        """Tell the others where this replica is reached."""
+    async def until_gone(self, id_: str) -> None:
+        """Wait until a replica that was found lives no more."""
+        await self._looked.until(lambda: id_ not in self._others)
+
+    async def serve_at(self, url: str) -> None:
+        """Tell the others where this replica is reached; without Redis, they hear of it later."""
         self._tell(replace(self.own, url=url))
+        with suppress(SharedStateError):
+            await self._beat(self.own)
 
     def drain(self) -> None:
         """Tell the others that this replica is about to end."""
@@ -169,6 +184,7 @@ class Replicas:
             if sealed is not None
         )
         self._others = {each.id: each for each in read if each is not None}
+        self._looked.set()
         if gone:
             await self._server.run(lambda redis: redis.srem(NAMES, *gone))
 
@@ -189,6 +205,17 @@ class Replicas:
         with suppress(SharedStateError):
             await self._server.run(lambda redis: redis.delete(_name(self.own.id)))
             await self._news.publish(TOPIC, self.own.id)
+
+
+def held_by(replica_id: str, state: str) -> str:
+    """Return a state as the state of something in the memory of a replica: only there a request with it is served."""
+    return f"{replica_id}~{state}"
+
+
+def holder_of(state: str) -> str | None:
+    """Return the id of the replica that holds what waits under a state; None for a state that any may serve."""
+    found = _HELD.match(state)
+    return None if found is None else found[1]
 
 
 def _name(id_: str) -> str:

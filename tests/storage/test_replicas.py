@@ -35,7 +35,7 @@ async def running(
 async def test_replicas_know_of_each_other_and_of_the_end_of_one(redis_url: str) -> None:
     async with running(redis_url) as one:
         async with running(redis_url) as two:
-            two.serve_at("http://10.0.0.2:8765")
+            await two.serve_at("http://10.0.0.2:8765")
             await until(lambda: any(each.url for each in one.known))
             assert await one.find(two.own.id) == two.own
             assert [each.id for each in await one.all()] == [one.own.id, two.own.id]
@@ -70,7 +70,7 @@ async def until_registered(server: RedisServer, replicas: Replicas) -> None:
 
 async def test_what_lies_in_redis_is_sealed_and_expires(redis_url: str) -> None:
     async with running(redis_url) as one, opened(redis_url) as server:
-        one.serve_at("http://10.0.0.1:8765")
+        await one.serve_at("http://10.0.0.1:8765")
         await until_registered(server, one)
         name = f"{PREFIX}:replica:{one.own.id}"
         assert b"10.0.0.1" not in await raw(server, name)
@@ -83,7 +83,7 @@ async def test_in_an_outage_the_last_known_replicas_are_found_and_others_are_not
 ) -> None:
     async with running(redis_url) as two, opened(redis_url) as server:
         one = Replicas(server, RedisNews(server), "1", lambda: ("same", 0))
-        await until_registered(server, two)
+        await two.serve_at("http://10.0.0.2:8765")
         assert len(await one.all()) == 2
 
         await fail(server)
@@ -103,7 +103,7 @@ async def test_a_replica_that_is_set_otherwise_is_said_once(
     async with running(redis_url) as one, running(redis_url, **other) as two:
         await until(lambda: two.own in one.known)
         for address in ("http://10.0.0.1:1", "http://10.0.0.1:2"):
-            one.serve_at(address)
+            await one.serve_at(address)
             await until(lambda: any(each.url == one.own.url for each in two.known))
     lines = [line for line in caplog.messages if said in line and f"replica {two.own.id}" in line]
     assert len(lines) == 1

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable, Mapping
-from dataclasses import dataclass
+from contextlib import nullcontext
+from dataclasses import dataclass, replace
 from enum import Enum, auto
 from functools import partial
 from urllib.parse import parse_qs
@@ -26,11 +27,12 @@ from pml_gateway.policy.owner_tokens import OwnerTokens
 from pml_gateway.policy.principal import ANONYMOUS, OWNER, Principal, configured
 from pml_gateway.policy.refusals import metrics_key
 from pml_gateway.quotas import Turns, Visitors
+from pml_gateway.serve.http.forwarding import Forwarding
 from pml_gateway.serve.http.keys import ServedKeys
 from pml_gateway.serve.http.resumption import ResumableSessions
 from pml_gateway.serve.limits.connections import RETRY_AFTER_SECONDS, ConnectionLimits
 from pml_gateway.serve.limits.sessions import Sessions
-from pml_gateway.serve.messages.posted import SESSION_HEADER, VERSION_HEADER
+from pml_gateway.serve.messages.posted import SESSION_HEADER, VERSION_HEADER, again
 from pml_gateway.serve.messages.written import Splicing
 from pml_gateway.serve.runtime import Runtime
 from pml_gateway.telemetry.trace import (
@@ -73,6 +75,8 @@ class HttpExchange:
     """By name in lower case; of several with one name, the first."""
     receive: Receive
     send: Send
+    is_forwarded: bool = False
+    """True if another replica passed the request on, and has looked at where it came from."""
 
     def header(self, name: bytes) -> str | None:
         """Return the header of this name."""
@@ -103,8 +107,10 @@ class HttpApp:
         settings: HttpSettings,
         limits: ConnectionLimits,
         owner_apps: OwnerApps | None = None,
+        forwarding: Forwarding | None = None,
     ) -> None:
         self._runtime = runtime
+        self._forwarding = forwarding
         self._manager = manager
         self._limits = limits
         names = {*LOOPBACK_HOSTS, settings.host}
@@ -113,6 +119,7 @@ class HttpApp:
         self.keys = ServedKeys(runtime.keys, Authenticator(runtime.gateway.state.settings, self._environ))
         self._sessions = Sessions(manager, settings)
         self._requests: dict[anyio.CancelScope, Principal] = {}
+        self._is_draining = False
         self._shutting_down = anyio.Event()
         self._sessionless = Visitors()
         self._turns = Turns()
@@ -146,8 +153,14 @@ class HttpApp:
 
         return {METRICS_PATH: HttpRoute(Asker.SCRAPER, show, ("GET", "HEAD"))}
 
+    def begin_drain(self) -> None:
+        """Say not ready from now on, while requests are still served."""
+        self._is_draining = True
+        if self._runtime.gateway.replicas is not None:
+            self._runtime.gateway.replicas.drain()
+
     def begin_shutdown(self) -> None:
-        """Say not ready from now on, and end the streams that only wait for notices."""
+        """End the streams that only wait for notices."""
         self._shutting_down.set()
         self._visitors.expected = frozenset()
 
@@ -158,8 +171,11 @@ class HttpApp:
         trace = Trace(request_id, parent=parent)
         CURRENT_TRACE.set(trace)
         exchange = HttpExchange(trace, scope, headers, receive, _naming(send, request_id))
+        forwarded = self._forwarding is not None and self._forwarding.taken(scope, headers)
+        if forwarded is True:
+            exchange = replace(exchange, is_forwarded=True)
         try:
-            response = await self._answer(exchange)
+            response = forwarded if isinstance(forwarded, Response) else await self._answer(exchange)
             if response is not None:
                 await response(scope, receive, exchange.send)
         except* ClientDisconnect:
@@ -170,7 +186,7 @@ class HttpApp:
         route = self._routes.get(path)
         if route is not None and route.asker is Asker.ANYONE:
             return await route.answer(exchange, ANONYMOUS)
-        if (refusal := self._refusal(exchange.scope)) is not None:
+        if not exchange.is_forwarded and (refusal := self._refusal(exchange.scope)) is not None:
             return refusal
         for prefix, app in self._owner_apps.items():
             if path == prefix or path.startswith(f"{prefix}/"):
@@ -198,7 +214,7 @@ class HttpApp:
         return JSONResponse({"status": "ok"})
 
     async def _is_ready(self, _exchange: HttpExchange, _principal: Principal) -> Response:
-        ready = self._runtime.gateway.updates.has_list.is_set() and not self._shutting_down.is_set()
+        ready = self._runtime.gateway.updates.has_list.is_set() and not self._is_draining
         return JSONResponse({"ready": ready}, 200 if ready else 503)
 
     async def _mcp(
@@ -206,6 +222,10 @@ class HttpApp:
     ) -> Response | None:
         trace, scope, receive, send = exchange.trace, exchange.scope, exchange.receive, exchange.send
         self._visitors.note(client.quota_key)
+        if self._forwarding is not None and not exchange.is_forwarded:
+            receive, is_answered = await self._answered_elsewhere(self._forwarding, exchange, client)
+            if is_answered:
+                return None
         session_id = exchange.headers.get(SESSION_HEADER)
         if session_id is not None:
             bound = self._sessions.find(session_id, client)
@@ -246,6 +266,32 @@ class HttpApp:
                 if used is not None:
                     self._sessions.end_use(used)
         return None
+
+    async def _answered_elsewhere(
+        self, forwarding: Forwarding, exchange: HttpExchange, client: Principal
+    ) -> tuple[Receive, bool]:
+        """Pass on a request about what another replica holds; return the body again, and False if it is served here."""
+        scope, send = exchange.scope, exchange.send
+        request, receive = await forwarding.find(scope, exchange.headers, _whole(exchange.receive))
+        if request is None:
+            return receive, False
+        if isinstance(request, Response):
+            await request(scope, receive, send)
+            return receive, True
+        is_call = scope["method"] == "POST"
+        with (
+            anyio.CancelScope() as cancel_scope,
+            self._runtime.gateway.calls.counted() if is_call else nullcontext(),
+        ):
+            self._requests[cancel_scope] = client
+            try:
+                await self._until_shutdown(partial(forwarding.pass_on, request), scope, receive, send)
+                if request.is_open and not is_call:
+                    # A stream of notices, which the shutdown ends.
+                    await send({"type": "http.response.body", "body": b"", "more_body": False})
+            finally:
+                del self._requests[cancel_scope]
+        return again(request.body, receive), not request.is_gone
 
     async def _pass_on(
         self, request_scope: RequestScope, may_open_session: bool, scope: Scope, receive: Receive, send: Send

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import ipaddress
 import socket
 from collections.abc import Mapping
 
@@ -63,3 +64,18 @@ def url_of(listener: socket.socket, path: str) -> str:
     host, port = listener.getsockname()[:2]
     shown = f"[{host}]" if ":" in host else host
     return f"http://{shown}:{port}{path}"
+
+
+def reached_at(listener: socket.socket) -> str:
+    """Return the URL by which other machines reach it: if it listens on all addresses, by that of the way out."""
+    host, port = listener.getsockname()[:2]
+    if not ipaddress.ip_address(host).is_unspecified:
+        return url_of(listener, "")
+    with socket.socket(listener.family, socket.SOCK_DGRAM) as probe:
+        try:
+            # Nothing is sent: it only says which address would be used.
+            probe.connect(("2001:db8::1" if ":" in host else "192.0.2.1", 9))
+        except OSError:
+            probe.bind(("::1" if ":" in host else "127.0.0.1", 0))
+        own = probe.getsockname()[0]
+    return f"http://[{own}]:{port}" if ":" in own else f"http://{own}:{port}"

@@ -13,8 +13,10 @@ import anyio
 import uvicorn
 
 from pml_gateway.config.settings import HttpSettings
+from pml_gateway.mcp.sdk import begin_session_ids
 from pml_gateway.serve.http.app import ENDPOINT, HttpApp, OwnerApps
-from pml_gateway.serve.http.binding import bound, url_of
+from pml_gateway.serve.http.binding import bound, reached_at, url_of
+from pml_gateway.serve.http.forwarding import open_forwarding
 from pml_gateway.serve.http.resumption import ResumableSessions
 from pml_gateway.serve.limits.connections import ConnectionLimits
 from pml_gateway.serve.limits.descriptors import connections_within, raise_limit
@@ -75,8 +77,15 @@ async def open_app(
     manager = ResumableSessions(
         runtime.server, idle_seconds=settings.session_idle_seconds, max_body_bytes=settings.max_body_bytes
     )
-    async with manager.run(), anyio.create_task_group() as tasks:
-        app = HttpApp(runtime, manager, settings, limits, owner_apps)
+    redis, replicas = runtime.gateway.redis, runtime.gateway.replicas
+    if replicas is not None:
+        begin_session_ids(manager, f"{replicas.own.id}-")
+    async with (
+        manager.run(),
+        open_forwarding(redis, replicas, settings) as forwarding,
+        anyio.create_task_group() as tasks,
+    ):
+        app = HttpApp(runtime, manager, settings, limits, owner_apps, forwarding)
         tasks.start_soon(app.keys.run, app.end_keys)
         yield app
         tasks.cancel_scope.cancel()
@@ -100,6 +109,9 @@ async def serve_http(
         async with open_runtime() as runtime, open_app(runtime, settings, limits, owner_apps) as app:
             runtime.presence.transport = "http"
             runtime.presence.url = url_of(listener, ENDPOINT) if handover is None else handover.url
+            if runtime.gateway.replicas is not None:
+                reached = settings.advertise if handover is None else None
+                await runtime.gateway.replicas.serve_at(reached or reached_at(listener))
             announce = partial(on_listening, runtime.presence.url)
             await _serve(runtime, app, settings, limits, listener, announce, stop, handover)
 
@@ -131,6 +143,8 @@ async def _serve(
 
     async def shut_down() -> None:
         await stop.wait()
+        app.begin_drain()
+        await anyio.sleep(settings.drain_seconds)
         runtime.presence.is_ending = True
         app.begin_shutdown()
         seconds = max(settings.shutdown_seconds - CHILDREN_SECONDS - 1, 0.5)

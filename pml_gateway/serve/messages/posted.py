@@ -53,9 +53,9 @@ class PostedMessages:
         session = headers.get(SESSION_HEADER)
         if is_modern:
             # Each of its requests stands for itself.
-            await self.app(scope, _again(body, receive), send)
+            await self.app(scope, again(body, receive), send)
         elif session is None or not isinstance(message, JSONRPCRequest):
-            await self.app(scope, _again(_kept_apart(message, body), receive), send)
+            await self.app(scope, again(_kept_apart(message, body), receive), send)
         elif (key := (session, message.id)) in self.open_requests:
             error_data = ErrorData.model_validate(in_use(message.id))
             answer = JSONRPCError(jsonrpc="2.0", id=message.id, error=error_data)
@@ -64,7 +64,7 @@ class PostedMessages:
             request_scope: RequestScope = scope[SCOPE_KEY]
             request_scope.open_request = self._held(key)
             with self._held(key):
-                await self.app(scope, _again(_kept_apart(message, body), receive), send)
+                await self.app(scope, again(_kept_apart(message, body), receive), send)
 
     @contextmanager
     def _held(self, key: tuple[bytes, str | int]) -> Iterator[None]:
@@ -102,7 +102,7 @@ async def _body(receive: Receive) -> bytes:
     return b"".join(parts)
 
 
-def _again(body: bytes, receive: Receive) -> Receive:
+def again(body: bytes, receive: Receive, *, has_more: bool = False) -> Receive:
     """Receive a body that was read already, and then what follows it."""
     is_read = False
 
@@ -111,7 +111,7 @@ def _again(body: bytes, receive: Receive) -> Receive:
         if is_read:
             return await receive()
         is_read = True
-        return {"type": "http.request", "body": body, "more_body": False}
+        return {"type": "http.request", "body": body, "more_body": has_more}
 
     return received
 

@@ -1,0 +1,317 @@
+"""Requests about what lies in the memory of another replica: passed on to it, and its answer passed back.
+
+A session, a task and a call that waits for an answer stay where they run. Their ids begin with the id of the replica.
+"""
+
+from __future__ import annotations
+
+import base64
+import hmac
+import json
+import re
+import time
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+
+import anyio
+import httpx2
+from mcp_types import INTERNAL_ERROR, JSONRPCRequest
+from mcp_types.version import MODERN_PROTOCOL_VERSIONS
+from starlette.responses import JSONResponse, PlainTextResponse, Response
+from starlette.types import Receive, Scope, Send
+
+from pml_gateway.config.settings import HttpSettings
+from pml_gateway.errors import GatewayError, ReplicaUnavailableError, SharedStateError
+from pml_gateway.log import ThrottledWarning, get_logger
+from pml_gateway.serve.messages.incoming import RefusedMessageError, read_incoming
+from pml_gateway.serve.messages.posted import SESSION_HEADER, VERSION_HEADER, again
+from pml_gateway.storage.redis import RedisServer
+from pml_gateway.storage.replicas import HELD, Replica, Replicas
+from pml_gateway.telemetry.trace import REQUEST_ID_HEADER
+
+logger = get_logger(__name__)
+
+FORWARDED_HEADER = b"pml-forwarded"
+"""Who passed a request on, to whom, and for which address: signed, with the method, the path and the time."""
+
+FORWARDED_SECONDS = 60.0
+"""Age of a signature at most, with clocks that differ."""
+
+MISDIRECTED = 421
+NOT_MEANT_HEADER = b"pml-not-this-replica"
+"""In an answer with this status: another process has the address of the replica that is meant."""
+
+CONNECT_SECONDS = 2.0
+
+MAX_IDLE_CONNECTIONS = 100
+IDLE_SECONDS = 60.0
+"""Less than the listener at the other end keeps a connection: one that it closes meanwhile would lose a request."""
+
+HOP_HEADERS = frozenset(
+    {b"connection", b"keep-alive", b"proxy-connection", b"te", b"trailer", b"transfer-encoding", b"upgrade", b"expect"}
+)
+
+_STATE = re.compile(rb'"requestState"\s*:\s*"' + HELD.encode())
+_TASK = re.compile(rb'"taskId"\s*:\s*"task_([0-9a-f]{12})-')
+_SESSION = re.compile(rb"([0-9a-f]{12})-")
+
+
+@dataclass(slots=True)
+class ForeignRequest:
+    """A request about something that another replica holds."""
+
+    replica: Replica
+    body: bytes
+    is_modern: bool
+    is_session: bool
+    is_gone: bool = False
+    """True once nobody listens where that replica was; nothing is answered yet."""
+    is_open: bool = False
+    """True while a part of the answer is sent, and not its end."""
+
+
+class Forwarding:
+    """This replica as it passes requests on to others, and as it takes those of others."""
+
+    def __init__(
+        self, server: RedisServer, replicas: Replicas, client: httpx2.AsyncClient, settings: HttpSettings
+    ) -> None:
+        self._key = server.key_for("forwarded requests")
+        self._replicas = replicas
+        self._client = client
+        self._max_body_bytes = settings.max_body_bytes
+        self._line = ThrottledWarning(logger)
+
+    # Requests of others
+
+    def taken(self, scope: Scope, headers: Mapping[bytes, bytes]) -> bool | Response:
+        """Return True for a request that another replica passed on, with its client's address put into the scope.
+
+        One that is meant for another process is refused; one that nobody signed is a client's.
+        """
+        value = headers.get(FORWARDED_HEADER)
+        if value is None:
+            return False
+        text, _, signature = value.partition(b".")
+        if not hmac.compare_digest(signature, self._signature(text, scope["method"], _target(scope))):
+            return False
+        meant, sender, address, at = json.loads(base64.urlsafe_b64decode(text))
+        if abs(time.time() - at) > FORWARDED_SECONDS:
+            logger.warning("a request that replica %s passed on is refused: the clocks differ", sender)
+            return False
+        if meant != self._replicas.own.id:
+            return PlainTextResponse("another replica is meant", MISDIRECTED, {NOT_MEANT_HEADER.decode(): meant})
+        scope["client"] = (address, 0)
+        return True
+
+    def _signature(self, text: bytes, method: str, target: bytes) -> bytes:
+        signed = b"\n".join((text, method.encode(), target))
+        return base64.urlsafe_b64encode(hmac.digest(self._key, signed, "sha256"))
+
+    # Requests for others
+
+    async def find(
+        self, scope: Scope, headers: Mapping[bytes, bytes], receive: Receive
+    ) -> tuple[ForeignRequest | Response | None, Receive]:
+        """Return a client's request about what another replica holds, and its body again; None for any other.
+
+        If nobody knows whether that replica lives, return the answer that says so.
+        """
+        session_id = headers.get(SESSION_HEADER)
+        is_modern = headers.get(VERSION_HEADER, b"").decode("latin-1") in MODERN_PROTOCOL_VERSIONS
+        found = _SESSION.match(session_id) if session_id is not None else None
+        holder = None if found is None or self._is_own(found) else found
+        if holder is None and not (session_id is None and is_modern and scope["method"] == "POST"):
+            return None, receive
+        body, receive = await _read(receive, self._max_body_bytes)
+        if body is None:
+            return None, receive
+        if holder is None:
+            holder = _holder_of(body)
+            if holder is None or self._is_own(holder):
+                return None, receive
+        try:
+            replica = await self._replicas.find(holder[1].decode())
+        except SharedStateError as error:
+            return await unavailable(error, body, is_modern=is_modern), receive
+        if replica is None or replica.url is None:
+            return None, receive
+        return ForeignRequest(replica, body, is_modern, is_session=session_id is not None), receive
+
+    def _is_own(self, found: re.Match[bytes]) -> bool:
+        return found[1] == self._replicas.own.id.encode()
+
+    async def pass_on(self, request: ForeignRequest, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass a request on, and its answer back; if the client leaves, the other replica sees that it left."""
+        await receive()  # the body, which was read before
+        outcome: GatewayError | None = None
+        answer = _Answer(request, send)
+        async with anyio.create_task_group() as tasks:
+
+            async def follow_client() -> None:
+                while (await receive())["type"] != "http.disconnect":
+                    pass
+                tasks.cancel_scope.cancel()
+
+            async def follow_replica() -> None:
+                nonlocal outcome
+                await self._replicas.until_gone(request.replica.id)
+                outcome = ReplicaUnavailableError("unknown")
+                tasks.cancel_scope.cancel()
+
+            tasks.start_soon(follow_client)
+            tasks.start_soon(follow_replica)
+            try:
+                await self._exchange(request, scope, answer)
+            except httpx2.ConnectTimeout:
+                outcome = ReplicaUnavailableError("no")
+            except httpx2.ConnectError:
+                request.is_gone = request.is_session
+                outcome = ReplicaUnavailableError("no")
+            except httpx2.TransportError as error:
+                logger.debug("replica %s: %s", request.replica.id, type(error).__name__)
+                outcome = ReplicaUnavailableError("unknown")
+            tasks.cancel_scope.cancel()
+        if outcome is None or request.is_gone:
+            return
+        self._line.warning("replica %s at %s did not answer", request.replica.id, request.replica.url)
+        if not request.is_open:
+            response = await unavailable(outcome, request.body, is_modern=request.is_modern)
+            await response(scope, receive, send)
+        else:
+            await answer.break_off(outcome)
+
+    async def _exchange(self, request: ForeignRequest, scope: Scope, answer: _Answer) -> None:
+        assert request.replica.url is not None
+        target = _target(scope)
+        own, client = self._replicas.own.id, scope["client"]
+        claims = [request.replica.id, own, client[0] if client else "", time.time()]
+        text = base64.urlsafe_b64encode(json.dumps(claims).encode())
+        signature = self._signature(text, scope["method"], target)
+        kept = [
+            (name, value)
+            for name, value in scope["headers"]
+            if name not in HOP_HEADERS and name not in (FORWARDED_HEADER, b"content-length")
+        ]
+        headers = [*kept, (FORWARDED_HEADER, text + b"." + signature)]
+        if request.body:
+            headers.append((b"content-length", b"%d" % len(request.body)))
+        url = request.replica.url.rstrip("/") + target.decode("latin-1")
+        sent = httpx2.Request(scope["method"], url, headers=headers, content=request.body)
+        response = await self._client.send(sent, stream=True)
+        try:
+            if response.status_code == MISDIRECTED and NOT_MEANT_HEADER.decode() in response.headers:
+                raise httpx2.ConnectError("another process answers there", request=sent)
+            await answer.pass_back(response)
+        finally:
+            with anyio.CancelScope(shield=True):
+                await response.aclose()
+
+
+class _Answer:
+    """An answer on its way back to the client."""
+
+    def __init__(self, request: ForeignRequest, send: Send) -> None:
+        self._request = request
+        self._send = send
+        self._is_stream = False
+        self._end = b"\n\n"
+
+    async def pass_back(self, response: httpx2.Response) -> None:
+        """Pass back all of a response, as it comes."""
+        left_out = {*HOP_HEADERS, REQUEST_ID_HEADER.encode()}
+        headers = [(name.lower(), value) for name, value in response.headers.raw if name.lower() not in left_out]
+        self._is_stream = response.headers.get("content-type", "").startswith("text/event-stream")
+        self._request.is_open = True
+        await self._send({"type": "http.response.start", "status": response.status_code, "headers": headers})
+        async for part in response.aiter_raw():
+            self._end = (self._end + part[-4:])[-4:]
+            await self._send({"type": "http.response.body", "body": part, "more_body": True})
+        await self.end()
+
+    async def break_off(self, error: GatewayError) -> None:
+        """End a stream of events, with the error as its last one if the client waits for an answer.
+
+        Anything else stays incomplete, and its connection is closed.
+        """
+        if not self._is_stream:
+            return
+        request_id = await _request_id(self._request.body)
+        if request_id is not None and self._end.endswith((b"\n\n", b"\r\n\r\n")):
+            await self.end(b"event: message\ndata: %s\n\n" % json.dumps(_error(error, request_id)).encode())
+        else:
+            await self.end()
+
+    async def end(self, last: bytes = b"") -> None:
+        """Send the end."""
+        await self._send({"type": "http.response.body", "body": last, "more_body": False})
+        self._request.is_open = False
+
+
+@asynccontextmanager
+async def open_forwarding(
+    server: RedisServer | None, replicas: Replicas | None, settings: HttpSettings
+) -> AsyncIterator[Forwarding | None]:
+    """Open the connections to other replicas, which end with this context; None if there are none."""
+    if server is None or replicas is None:
+        yield None
+        return
+    limits = httpx2.Limits(
+        max_connections=None, max_keepalive_connections=MAX_IDLE_CONNECTIONS, keepalive_expiry=IDLE_SECONDS
+    )
+    timeout = httpx2.Timeout(None, connect=CONNECT_SECONDS)
+    async with httpx2.AsyncClient(limits=limits, timeout=timeout, trust_env=False) as client:
+        yield Forwarding(server, replicas, client, settings)
+
+
+async def unavailable(error: GatewayError, body: bytes, *, is_modern: bool) -> Response:
+    """Return the answer to a request that could not be passed on."""
+    request_id = await _request_id(body)
+    status = 503 if error.retryable else 502
+    # In the handshake era an error with an id is an answer as any is.
+    return JSONResponse(_error(error, request_id), status if is_modern or request_id is None else 200)
+
+
+async def _request_id(body: bytes) -> str | int | None:
+    """Return the id of a request that is sent in a body; None for any other body."""
+    try:
+        message = await read_incoming(body)
+    except RefusedMessageError:
+        return None
+    return message.id if isinstance(message, JSONRPCRequest) else None
+
+
+def _error(error: GatewayError, request_id: str | int | None) -> dict[str, object]:
+    data = error.as_json()
+    return {
+        "jsonrpc": "2.0",
+        "id": request_id,
+        "error": {"code": INTERNAL_ERROR, "message": str(error), "data": data},
+    }
+
+
+def _target(scope: Scope) -> bytes:
+    path: bytes = scope.get("raw_path") or scope["path"].encode()
+    query: bytes = scope["query_string"]
+    return path + b"?" + query if query else path
+
+
+def _holder_of(body: bytes) -> re.Match[bytes] | None:
+    """Return the id of the replica in a message's state or task; nearly all have neither, which costs little."""
+    if b'"requestState"' in body and (found := _STATE.search(body)) is not None:
+        return found
+    return _TASK.search(body) if b'"taskId"' in body else None
+
+
+async def _read(receive: Receive, most: int) -> tuple[bytes | None, Receive]:
+    """Return a body, and what receives it again; None if it is larger than it may be."""
+    parts: list[bytes] = []
+    size, has_more = 0, True
+    while has_more and size <= most:
+        message = await receive()
+        parts.append(message.get("body", b""))
+        size += len(parts[-1])
+        has_more = message.get("more_body", False)
+    body = b"".join(parts)
+    return None if has_more else body, again(body, receive, has_more=has_more)
