@@ -87,6 +87,7 @@ class Replicas:
         self._told: set[tuple[Replica, str]] = set()
         self._due = anyio.Event()
         self._looked = Signal()
+        self._beats = anyio.Lock()
 
     @property
     def known(self) -> tuple[Replica, ...]:
@@ -127,7 +128,7 @@ class Replicas:
         """Tell the others where this replica is reached; without Redis, they hear of it later."""
         self._tell(replace(self.own, url=url))
         with suppress(SharedStateError):
-            await self._beat(self.own)
+            await self._beat()
 
     def drain(self) -> None:
         """Tell the others that this replica is about to end."""
@@ -147,8 +148,7 @@ class Replicas:
                     configuration, stdio_servers = self._facts()
                     self.own = replace(self.own, configuration=configuration, stdio_servers=stdio_servers)
                     with suppress(SharedStateError):
-                        own = self.own
-                        await self._beat(own)
+                        own = await self._beat()
                         if own != told:
                             await self._news.publish(TOPIC, own.id)
                             told = own
@@ -160,18 +160,23 @@ class Replicas:
             with anyio.move_on_after(OPERATION_SECONDS, shield=True):
                 await self._leave()
 
-    async def _beat(self, own: Replica) -> None:
-        name = _name(own.id)
-        sealed = self._server.seal(name, asdict(own))
+    async def _beat(self) -> Replica:
+        """Write the entry of this replica, and return it as it was written."""
+        # One after the other: an older entry must not replace a newer one.
+        async with self._beats:
+            own = self.own
+            name = _name(own.id)
+            sealed = self._server.seal(name, asdict(own))
 
-        async def beat(redis: Redis) -> None:
-            async with redis.pipeline(transaction=False) as commands:
-                commands.set(name, sealed, px=int(EXPIRY_SECONDS * 1000))
-                commands.sadd(NAMES, own.id)
-                commands.pexpire(NAMES, int(NAMES_SECONDS * 1000))
-                await commands.execute()
+            async def beat(redis: Redis) -> None:
+                async with redis.pipeline(transaction=False) as commands:
+                    commands.set(name, sealed, px=int(EXPIRY_SECONDS * 1000))
+                    commands.sadd(NAMES, own.id)
+                    commands.pexpire(NAMES, int(NAMES_SECONDS * 1000))
+                    await commands.execute()
 
-        await self._server.run(beat)
+            await self._server.run(beat)
+            return own
 
     async def _look(self) -> None:
         ids: Any = await self._server.run(lambda redis: redis.smembers(NAMES))
