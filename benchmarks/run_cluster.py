@@ -59,6 +59,7 @@ def _write_failures(path: Path, report: RowReport) -> None:
         "turns": [asdict(turn) for turn in report.failed_turns],
         "exchanges": [asdict(each) for each in report.failed_exchanges],
         "figures": report.figures,
+        "findings": [asdict(finding) for finding in report.findings],
     }
     path.write_text(json.dumps(failures, indent=1, ensure_ascii=False), encoding="utf-8")
 

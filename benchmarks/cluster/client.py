@@ -41,9 +41,20 @@ _HANDLES = (
     (re.compile(r"\d{4}-\d\d-\d\dT[\d:.]+(Z|[+-]\d\d:\d\d)"), "#time"),
     (re.compile(r"(\\*\"(?:seconds|took_ms|elapsed|milliseconds)\\*\": ?)[\d.]+"), r"\1#"),
     (re.compile(r"\bapprov\w+ [0-9a-f]{8}\b"), "approval #"),
-    (re.compile(r"\b[0-9a-f]{8}\b"), "#id"),
+    (re.compile(r"\b(?:[0-9a-f]{8}|[0-9a-f]{32})\b"), "#id"),
 )
-_CHANGING = frozenset({"seconds", "took_ms", "requestState", "ttl", "ttlMs", "milliseconds", "createdAt"})
+_CHANGING = frozenset(
+    {
+        "seconds",
+        "took_ms",
+        "requestState",
+        "ttl",
+        "ttlMs",
+        "milliseconds",
+        "createdAt",
+        "io.modelcontextprotocol/subscriptionId",
+    }
+)
 
 
 class EndedError(Exception):

@@ -10,7 +10,7 @@ from benchmarks.cluster.client import CONNECTION, RESULT, UNTYPED, Exchange
 from benchmarks.cluster.load import LATE, WRONG, Load, Turn
 from benchmarks.cluster.turns import IDEMPOTENT, PENDING
 
-SHOWN = 3
+SHOWN = 12
 EXPECTED = frozenset({RESULT, PENDING, "FORBIDDEN", "-32800", "CANCELLED"})
 """Outcomes of requests in turns that end well: a call that waits for its approval, is denied or given up."""
 
