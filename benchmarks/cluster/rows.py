@@ -43,7 +43,6 @@ NOTICE_SECONDS = 1.0
 ROOM = 1.05
 """Calls planned for each that is to be made: turns differ in how many they make."""
 
-SETTLE_SECONDS = 3.0
 BACK_SECONDS = 30.0
 """Time for everything to work again after Redis is back; a gateway leaves it alone for eight seconds at most."""
 
@@ -60,11 +59,22 @@ class Plan:
     gone_seconds: float = 60.0
     full_seconds: float = 10.0
     slow_seconds: float = 2.0
+    settle_seconds: float = 3.0
+    redis_faults: tuple[str, ...] = ("restarted", "restarted empty", "out of memory", "slow", "gone")
     pairs: int = 30
     turn_calls: int = 20
 
 
-QUICK = Plan(calls=240, paused_seconds=3.0, gone_seconds=3.0, full_seconds=2.0, slow_seconds=2.0, pairs=2, turn_calls=3)
+QUICK = Plan(
+    calls=240,
+    paused_seconds=3.0,
+    gone_seconds=3.0,
+    full_seconds=2.0,
+    settle_seconds=1.0,
+    redis_faults=("restarted empty", "out of memory", "gone"),
+    pairs=2,
+    turn_calls=3,
+)
 
 
 @dataclass
@@ -89,7 +99,7 @@ async def mixed(plan: Plan, folder: Path) -> RowReport:
         expected = await run_load(stand, calls=round(plan.calls * ROOM), seed=plan.seed)
     async with open_stand(folder / "replicas", clients=plan.clients, replicas=plan.replicas, shared=True) as stand:
         found = await run_load(stand, calls=round(plan.calls * ROOM), seed=plan.seed)
-        await anyio.sleep(SETTLE_SECONDS)
+        await anyio.sleep(plan.settle_seconds)
         begun, ended = stand.executions(BEGUN), stand.executions(CANCELLED)
         names = [replica.name for replica in stand.replicas]
         report.figures["log"] = stand.said()
@@ -136,23 +146,23 @@ async def faults(plan: Plan, folder: Path) -> RowReport:
         async def all_faults() -> None:
             nonlocal is_over
             killed, paused, redeployed = (stand.replicas[at % len(stand.replicas)] for at in range(3))
-            await anyio.sleep(SETTLE_SECONDS)
+            await anyio.sleep(plan.settle_seconds)
             await befall("kill", killed, lambda: _send(killed, signal.SIGKILL))
             await killed.ended()
             killed.start()
             await killed.ready()
-            await anyio.sleep(SETTLE_SECONDS)
+            await anyio.sleep(plan.settle_seconds)
             begun = time.monotonic()
             await befall("pause", paused, lambda: _send(paused, signal.SIGSTOP))
             await anyio.sleep(max(begun + plan.paused_seconds - time.monotonic(), 0))
             paused.send(signal.SIGCONT)
             await paused.ready()
-            await anyio.sleep(SETTLE_SECONDS)
+            await anyio.sleep(plan.settle_seconds)
             await befall("redeploy", redeployed, lambda: _send(redeployed, signal.SIGTERM))
             codes["redeploy"] = await redeployed.ended()
             redeployed.start()
             await redeployed.ready()
-            await anyio.sleep(SETTLE_SECONDS)
+            await anyio.sleep(plan.settle_seconds)
             is_over = True
 
         load = Load()
@@ -160,7 +170,7 @@ async def faults(plan: Plan, folder: Path) -> RowReport:
             group.start_soon(all_faults)
             load = await run_load(stand, calls=plan.calls, seed=plan.seed, more=lambda: not is_over)
         after = await run_load(stand, calls=plan.calls // 20, seed=plan.seed + 1, prefix="after-")
-        await anyio.sleep(SETTLE_SECONDS)
+        await anyio.sleep(plan.settle_seconds)
         begun_calls = stand.executions(BEGUN)
         report.figures["log"] = stand.said()
     report.findings = [
@@ -278,20 +288,20 @@ async def redis_faults(plan: Plan, folder: Path) -> RowReport:
 
         async def all_faults() -> None:
             nonlocal is_over
-            await anyio.sleep(SETTLE_SECONDS)
-            for number, (name, fault) in enumerate(REDIS_FAULTS.items()):
+            await anyio.sleep(plan.settle_seconds)
+            for number, name in enumerate(plan.redis_faults):
                 start = time.monotonic()
-                await fault(plan, stand)
+                await REDIS_FAULTS[name](plan, stand)
                 ended = time.monotonic()
                 back[name] = await _back(stand, f"back-{number}", ended)
                 windows[name] = (start, time.monotonic())
-                await anyio.sleep(SETTLE_SECONDS)
+                await anyio.sleep(plan.settle_seconds)
             is_over = True
 
         async with anyio.create_task_group() as group:
             group.start_soon(all_faults)
             load = await run_load(stand, calls=plan.calls // 5, seed=plan.seed, more=lambda: not is_over, pause=0.05)
-        await anyio.sleep(SETTLE_SECONDS)
+        await anyio.sleep(plan.settle_seconds)
         begun = stand.executions(BEGUN)
         report.figures["log"] = stand.said()
     shared = {kind.__name__ for kind, use in MIX.items() if use.shared}

@@ -7,12 +7,11 @@ import os
 import re
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -25,15 +24,22 @@ from benchmarks.client import Era, open_client
 from benchmarks.cluster.server import NEW, OLD
 from benchmarks.processes import REPOSITORY, PeerError, running, stop
 from pml_gateway.processes.children import Children, open_children
+from tests.support.balancers import adapted, free_port
 from tests.support.redis_server import RealRedis, real_redis
 
 READY_SECONDS = 60.0
 STORAGE_KEY = "a random text of all replicas, long enough"
+REPLICA = "gateway"
+"""The beginning of the name of each, as the load balancer calls it."""
+
 SERVED_BY = "x-replica"
 """The header in which haproxy says which replica answered."""
 
 HOLD_SECONDS = 2
 """Seconds that a call waits for its approval: longer than a prompt owner takes, and short enough to wait for."""
+
+DRAIN_SECONDS = 4
+"""Longer than the load balancer takes to notice that a replica is not ready: two checks, a second apart."""
 
 HAPROXY_RUNS = re.compile(r"(Loading success)")
 
@@ -169,7 +175,7 @@ async def open_stand(
         environment = {"STORAGE_KEY": STORAGE_KEY, **{_variable(name): client_key(name) for name in names}}
         if redis is not None:
             environment["REDIS"] = redis.url
-        found = [_replica(folder, f"r{number}", settings, environment, children) for number in range(replicas)]
+        found = [_replica(folder, f"{REPLICA}{number}", settings, environment, children) for number in range(replicas)]
         token = _owner_token(found)
         for replica in found:
             stack.callback(replica.close)
@@ -193,6 +199,7 @@ def _settings(servers: Mapping[str, Any], clients: list[str], *, shared: bool) -
         "rules": [RULE],
         "approvals": {"hold_seconds": HOLD_SECONDS, "notify": False},
         "limits": {"calls_per_day": 1_000_000},
+        "http": {"drain_seconds": DRAIN_SECONDS},
         **storage,
     }
 
@@ -236,14 +243,6 @@ def _owner_token(replicas: list[Replica]) -> str:
     return str(json.loads(made.stdout)["key"])
 
 
-def free_port() -> int:
-    """Return a port that no process listens on."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port: int = free.getsockname()[1]
-        return port
-
-
 @contextmanager
 def _redis(folder: Path) -> Iterator[RealRedis]:
     program = next(filter(None, map(shutil.which, ("redis-server", "valkey-server"))), None)
@@ -262,43 +261,17 @@ async def _haproxy(folder: Path, replicas: list[Replica]) -> AsyncIterator[str]:
         raise PeerError("haproxy is not on PATH")
     port = free_port()
     config = folder / "haproxy.cfg"
-    config.write_text(haproxy_config(port, {replica.name: replica.port for replica in replicas}), encoding="utf-8")
+    config.write_text(haproxy_config(port, replicas), encoding="utf-8")
     async with running(
         [program, "-W", "-f", str(config), "-db"], announcement=HAPROXY_RUNS, log=folder / "haproxy.log"
     ):
         yield f"http://127.0.0.1:{port}"
 
 
-def haproxy_config(port: int, replicas: Mapping[str, int]) -> str:
-    """Return a configuration: round robin for 2026-07-28, and by session for versions with a handshake."""
-    servers = "\n".join(f"  server {name} 127.0.0.1:{number} check" for name, number in replicas.items())
-    return f"""global
-  maxconn 2000
-defaults
-  mode http
-  balance roundrobin
-  option redispatch
-  retries 3
-  timeout connect 2s
-  timeout client 120s
-  timeout server 120s
-  timeout check 500ms
-  option abortonclose
-  option httpchk GET /readyz
-  default-server inter 200ms fall 2 rise 2
-frontend mcp
-  bind 127.0.0.1:{port}
-  http-response set-header {SERVED_BY} %s
-  use_backend any if {{ req.hdr(mcp-protocol-version) 2026-07-28 }}
-  default_backend sticky
-backend any
-{servers}
-backend sticky
-  stick-table type string len 64 size 100k expire 30m
-  stick store-response res.hdr(mcp-session-id)
-  stick match req.hdr(mcp-session-id)
-{servers}
-"""
+def haproxy_config(port: int, replicas: Sequence[Replica]) -> str:
+    """Return the shipped configuration in front of these replicas; it also says which of them answered."""
+    shipped = adapted("haproxy", port, [f"127.0.0.1:{replica.port}" for replica in replicas])
+    return f"{shipped.rstrip()}\n    http-response set-header {SERVED_BY} %s\n"
 
 
 async def _knows_tools(stand: Stand) -> None:
