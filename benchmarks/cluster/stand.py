@@ -22,7 +22,7 @@ import httpx2
 
 from benchmarks.client import Era, open_client
 from benchmarks.cluster.server import NEW, OLD
-from benchmarks.processes import REPOSITORY, PeerError, running, stop
+from benchmarks.processes import REPOSITORY, PeerError, running
 from pml_gateway.processes.children import Children, open_children
 from tests.support.balancers import adapted, free_port
 from tests.support.redis_server import RealRedis, real_redis
@@ -108,13 +108,11 @@ class Replica:
         raise PeerError(f"{self.name} is not ready: {self.log.read_text(errors='replace')[-2000:]}")
 
     def close(self) -> None:
-        """End the process."""
-        if self.process is None or self.process.poll() is not None:
-            return
-        with suppress(ProcessLookupError):
-            self.send(signal.SIGCONT)
-        stop(self.process)
-        self.children.ended(self.process.pid)
+        """Kill the process."""
+        if self.process is not None and self.process.poll() is None:
+            self.process.kill()
+            self.process.wait(READY_SECONDS)
+            self.children.ended(self.process.pid)
 
 
 @dataclass
