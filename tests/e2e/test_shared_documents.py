@@ -1,0 +1,162 @@
+"""Two machines that share a real Redis server: keys, accepted definitions and names are the same at both."""
+
+from __future__ import annotations
+
+import json
+import signal
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.process import GatewayProcess, run_pml, running_gateway
+from tests.support.raw import HandshakeSession, post_modern, result_modern
+from tests.support.redis_server import RealRedis, real_redis
+from tests.support.skipping import unavailable
+from tests.support.waiting import wait_for
+
+from .install import InstallationError, install_redis
+
+pytestmark = [pytest.mark.e2e, pytest.mark.slow, pytest.mark.timeout(240)]
+
+SOON = 2.0
+"""Seconds in which the other machine follows: a look every half second, and what a busy machine takes besides."""
+
+SERVER = """
+import sys
+from pathlib import Path
+from fastmcp import FastMCP
+from fastmcp.server.middleware import Middleware
+server = FastMCP("notes")
+@server.tool
+def note(text: str) -> str:
+    return text
+class Described(Middleware):
+    async def on_list_tools(self, context, call_next):
+        description = Path(sys.argv[1]).read_text()
+        return [tool.model_copy(update={"description": description}) for tool in await call_next(context)]
+server.add_middleware(Described())
+server.run(show_banner=False)
+"""
+
+
+@pytest.fixture(scope="module")
+def redis() -> Iterator[RealRedis]:
+    try:
+        program = install_redis()
+    except InstallationError as exc:
+        unavailable(exc)
+    with real_redis(program) as server:
+        yield server
+
+
+@dataclass
+class Machine:
+    """A gateway, and the commands of its owner there."""
+
+    gateway: GatewayProcess
+    extra: dict[str, str]
+
+    def pml(self, *arguments: str, code: int = 0) -> str:
+        done = run_pml(self.gateway.home, *arguments, extra=self.extra)
+        assert done.returncode == code, done.stdout + done.stderr
+        return done.stdout if code == 0 else done.stderr
+
+    def status(self, key: str) -> int:
+        return post_modern(self.gateway.url, "tools/list", key=key).status_code
+
+    def tools(self, key: str) -> dict[str, str]:
+        listed = result_modern(self.gateway.url, "tools/list", key=key)["tools"]
+        return {tool["name"]: tool.get("description", "") for tool in listed}
+
+
+@contextmanager
+def two_machines(redis: RealRedis, folder: Path, **more: Any) -> Iterator[tuple[Machine, Machine]]:
+    """Two machines of one configuration, which lies in another folder at each, with a server that describes itself."""
+    script, description = folder / "server.py", folder / "description.txt"
+    script.write_text(SERVER, encoding="utf-8")
+    description.write_text("Takes a note.", encoding="utf-8")
+    settings = {
+        "servers": {"notes": {"command": sys.executable, "args": [str(script), str(description)]}},
+        "clients": {"ci": {}},
+        "storage": "${env:REDIS}",
+        "gateway": {"tools_exposure": "full_proxy"},
+        **more,
+    }
+    extra = {"REDIS": redis.url, "PML_STORAGE_KEY": "a random text of two machines, long enough"}
+    with (
+        running_gateway(folder / "one", settings, extra=extra) as one,
+        running_gateway(folder / "two", settings, extra=extra) as two,
+    ):
+        yield Machine(one, extra), Machine(two, extra)
+
+
+def seconds_until(condition: Any, what: str) -> float:
+    started = time.monotonic()
+    wait_for(condition, what)
+    return time.monotonic() - started
+
+
+def test_a_key_made_at_one_machine_opens_the_other_until_it_is_revoked(redis: RealRedis, tmp_path: Path) -> None:
+    with two_machines(redis, tmp_path) as (one, two):
+        key = one.pml("keys", "add", "ci").strip()
+        [entry] = json.loads(two.pml("keys", "list", "--json"))["keys"]
+        opened = seconds_until(lambda: two.status(key) == 200, "the other machine knows the key")
+        with HandshakeSession(two.gateway.url, key=key) as session:
+            assert session.send("tools/list").status_code == 200
+            one.pml("keys", "revoke", entry["id"], "--yes")
+            ended = seconds_until(
+                lambda: any("no longer in force" in line for line in two.gateway.log), "what the key had open has ended"
+            )
+            assert session.send("tools/list").status_code == 401
+        assert one.status(key) == two.status(key) == 401
+        again = two.pml("keys", "add", "ci").strip()
+        wait_for(lambda: one.status(again) == 200, "and the other way round")
+        redis.stop()
+        try:
+            assert "storage.url" in one.pml("keys", "add", "ci", code=1)
+            assert one.status(again) == two.status(again) == 200
+        finally:
+            redis.start()
+        # The server has lost everything, and is filled by those who know.
+        wait_for(lambda: "ci" in fresh(one, tmp_path, again), "a machine with an empty folder knows the key")
+    assert max(opened, ended) < SOON
+
+
+def fresh(machine: Machine, folder: Path, key: str) -> str:
+    """List the keys in an empty folder with the same configuration."""
+    home = folder / str(time.monotonic_ns())
+    home.mkdir()
+    (home / "config.yaml").write_bytes(machine.gateway.config.read_bytes())
+    return run_pml(home, "keys", "list", extra=machine.extra).stdout
+
+
+def test_a_change_accepted_at_one_machine_is_served_by_the_other(redis: RealRedis, tmp_path: Path) -> None:
+    with two_machines(redis, tmp_path, trust={"changes": "review"}) as machines:
+        one, two = machines
+        key = one.pml("keys", "add", "ci").strip()
+        for each in machines:
+            wait_for(partial(lambda each: each.status(key) == 200, each), "the key is known")
+            wait_for(partial(lambda each: "notes__note" in each.tools(key), each), "the tool is served")
+        (tmp_path / "description.txt").write_text("Takes a note and files it.", encoding="utf-8")
+        for each in machines:
+            each.gateway.process.send_signal(signal.SIGHUP)
+        for each in machines:
+            wait_for(partial(lambda each: "notes:note" in each.pml("trust", "list"), each), "the change waits")
+            assert each.tools(key)["notes__note"] == "Takes a note."
+        two.pml("trust", "approve", "notes:note")
+        took = seconds_until(lambda: "files it" in one.tools(key)["notes__note"], "it is served at the other")
+        wait_for(lambda: "files it" in two.tools(key)["notes__note"], "and here")
+        one.pml("trust", "reject", "notes:note")
+        wait_for(lambda: "notes__note" not in two.tools(key), "what is rejected is gone at both")
+        assert "notes__note" not in one.tools(key)
+        assert json.loads(one.pml("trust", "list", "--all", "--json")) == json.loads(
+            two.pml("trust", "list", "--all", "--json")
+        )
+    assert took < SOON
