@@ -117,14 +117,7 @@ class ManifestFile:
 
     def __init__(self, directory: Path, identity: str, prefix: Prefix) -> None:
         digest = hashlib.sha256(f"{identity}\0{prefix}".encode()).hexdigest()[:16]
-        self._document: Document[Manifest] = Document(
-            kinds.MANIFEST,
-            directory / f"{digest}.json",
-            decode=_decode,
-            encode=_written,
-            empty=Manifest,
-            lock_seconds=LOCK_SECONDS,
-        )
+        self._document = manifest_document(directory / f"{digest}.json")
 
     @property
     def path(self) -> Path:
@@ -188,6 +181,11 @@ class ManifestFile:
             merged = Manifest(entries, names, offer_names, former)
             self._document.write(merged)
         return merged
+
+
+def manifest_document(path: Path) -> Document[Manifest]:
+    """Return a document with a manifest."""
+    return Document(kinds.MANIFEST, path, decode=_decode, encode=_written, empty=Manifest, lock_seconds=LOCK_SECONDS)
 
 
 def _known_more(newest: ManifestEntry, older: ManifestEntry) -> ManifestEntry:

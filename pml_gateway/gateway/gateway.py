@@ -350,7 +350,9 @@ async def open_gateway(
             if documents is not None:
                 documents.pull_or_warn()
             with collection_put_off():
-                listings = Listings(manifests, settings.naming, trust_gate, common.manifests, common.catalogs)
+                listings = Listings(
+                    manifests, settings.naming, trust_gate, common.manifests, common.catalogs, documents
+                )
                 known = listings.catalog(settings, listings.first_names, frozenset())
                 return _ranking(used, settings), listings, known
 

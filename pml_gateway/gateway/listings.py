@@ -11,10 +11,11 @@ from urllib.parse import quote
 
 from pml_gateway.catalog.apps import without_apps
 from pml_gateway.catalog.build import Prefix, build_catalog
-from pml_gateway.catalog.manifest import Manifest, ManifestEntry, ManifestFile
+from pml_gateway.catalog.manifest import Manifest, ManifestEntry, ManifestFile, manifest_document
 from pml_gateway.catalog.model import Catalog, UpstreamListing
 from pml_gateway.catalog.prompts_and_resources import OfferTable, build_offers
 from pml_gateway.catalog.public_uris import with_public_meta
+from pml_gateway.catalog.shared_names import SharedNames
 from pml_gateway.catalog.visibility import Variants, build_visibility
 from pml_gateway.config.servers import UpstreamDefinition
 from pml_gateway.config.settings import EffectiveSettings, NamingSettings, Settings
@@ -26,6 +27,7 @@ from pml_gateway.mcp.listing import Difference, Listed, Offers, RememberedListin
 from pml_gateway.policy.principal import LOCAL
 from pml_gateway.policy.view import View
 from pml_gateway.storage.places import MANIFEST, warn_unwritable
+from pml_gateway.storage.shared_documents import SharedDocuments
 from pml_gateway.storage.single_flight_cache import ById, SingleFlightCache
 from pml_gateway.trust.identity import is_identical
 from pml_gateway.trust.trust_gate import TrustGate
@@ -58,6 +60,7 @@ class Listings:
         trust_gate: TrustGate,
         read: SingleFlightCache[Manifest],
         built: SingleFlightCache[Catalog],
+        documents: SharedDocuments | None = None,
     ) -> None:
         """Read the listings on disk.
 
@@ -67,9 +70,12 @@ class Listings:
             trust_gate: decides what of them may be served.
             read: manifests that other gateways of this process have read.
             built: catalogs that other gateways of this process have built.
+            documents: what replicas have in common, if this configuration is that of several.
         """
         self._manifests = manifests
         self._built = built
+        self._documents = documents
+        self._shared_names: dict[Prefix, SharedNames] = {}
         self._file = manifests(naming.prefix)
         self._saved = read.get(self._file.identity, self._file.load)
         manifest = self._saved
@@ -174,19 +180,33 @@ class Listings:
         admitted = self.trust_gate.admit(current, settings.servers, settings.trust)
         if not keeps_names:
             known = replace(known, names={}, former_names={})
-        key = (
-            (settings.servers, settings.naming, settings.workflows, settings.workflow),
-            [(upstream_id, _told(entry)) for upstream_id, entry in admitted.items()],
-            failed & settings.servers.keys(),
-            (known.names, known.former_names, known.offer_names),
-            held := self.trust_gate.held_back,
-            held_skills := self.trust_gate.held_skills,
-        )
-        catalog = self._built.get(
-            key, partial(_catalog, settings, admitted, failed, known, previous, held, held_skills)
-        )
+        held, held_skills = self.trust_gate.held_back, self.trust_gate.held_skills
+
+        def build(known: Manifest) -> Catalog:
+            key = (
+                (settings.servers, settings.naming, settings.workflows, settings.workflow),
+                [(upstream_id, _told(entry)) for upstream_id, entry in admitted.items()],
+                failed & settings.servers.keys(),
+                (known.names, known.former_names, known.offer_names),
+                held,
+                held_skills,
+            )
+            return self._built.get(
+                key, partial(_catalog, settings, admitted, failed, known, previous, held, held_skills)
+            )
+
+        catalog = build(known)
+        if (names := self._names(settings.naming.prefix)) is not None:
+            catalog = _with_names_of_all(catalog, known, names, build)
         _warn(catalog.offers, previous.offers)
         return catalog
+
+    def _names(self, prefix: Prefix) -> SharedNames | None:
+        """Return the names that replicas agree on under a prefix setting."""
+        if self._documents is not None and prefix not in self._shared_names:
+            file = manifest_document(self._manifests(prefix).path.with_suffix(".names.json"))
+            self._shared_names[prefix] = SharedNames(self._documents, f"names-{prefix}", file)
+        return self._shared_names.get(prefix)
 
     def _take_up(self, added: Collection[str]) -> None:
         """Take over what the manifest says of servers that were not configured at the start: one may be renamed."""
@@ -231,6 +251,24 @@ def _kept(before: tuple[JsonObject, ...], now: tuple[JsonObject, ...]) -> tuple[
 
 def _said(offers: Offers) -> object:
     return [getattr(offers, each.name) for each in fields(offers)]
+
+
+def _with_names_of_all(
+    catalog: Catalog, known: Manifest, names: SharedNames, build: Callable[[Manifest], Catalog]
+) -> Catalog:
+    """Return the catalog with the names that all replicas have; built anew if they are others."""
+    mine = Manifest(names=catalog.assignments, offer_names=catalog.offers.names)
+    agreed = names.agreed(mine, catalog.ownership.ids)
+    if agreed is mine:
+        return catalog
+    former = dict(known.former_names)
+    for owner, name in known.names.items():
+        if agreed.names.get(owner, name) != name:
+            former[owner] = (*former.get(owner, ()), name)
+    catalog = build(replace(agreed, former_names=former))
+    rebuilt = Manifest(names=catalog.assignments, offer_names=catalog.offers.names)
+    names.agreed(rebuilt, catalog.ownership.ids, refused=agreed)
+    return catalog
 
 
 def _told(entry: ManifestEntry) -> tuple[object, ...]:
