@@ -12,7 +12,7 @@ import typer
 
 from pml_gateway.cli.context import Command, JsonOption
 from pml_gateway.cli.output import note, print_json, print_json_line, print_table, printable, say, warn
-from pml_gateway.errors import UsageError
+from pml_gateway.errors import GatewayError, UsageError
 from pml_gateway.text import escaped
 
 approvals_app = typer.Typer(
@@ -106,7 +106,12 @@ def watch(
         end = None if seconds is None else time.monotonic() + seconds
         known: set[str] = set()
         while True:
-            for row in await asked(command):
+            rows = list[dict[str, Any]]()
+            try:
+                rows = await asked(command)
+            except GatewayError as error:
+                warn(str(error))
+            for row in rows:
                 if row["state"] == "pending" and row["id"] not in known:
                     known.add(row["id"])
                     # It may be over by now, and the next one is still shown.
@@ -166,7 +171,11 @@ def _answer(ids: list[str], answer: Literal["approve", "deny"], scope: ApprovedC
 
 
 async def asked(command: Command) -> list[dict[str, Any]]:
-    """Return the calls that wait in any process, and those that were answered lately; print errors of others."""
+    """Return the calls that wait in any process, and those that were answered lately; print errors of others.
+
+    Raises:
+        GatewayError: no process knows them now.
+    """
     from pml_gateway.owner.approvals import asked_approvals
 
     rows, errors = await asked_approvals(command.paths)

@@ -79,7 +79,10 @@ def status(
 
     async def look_at_all() -> tuple[ServingProcesses, JsonObject]:
         found = await look(command)
-        approvals, _ = await asked_approvals(command.paths)
+        approvals = list[JsonObject]()
+        # Where they are not known now, everything else is still shown.
+        with suppress(GatewayError):
+            approvals, _ = await asked_approvals(command.paths)
         return found, await overview_of(status_as_json(found), approvals, figures)
 
     told: object = None

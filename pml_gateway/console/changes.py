@@ -32,7 +32,7 @@ from pml_gateway.console.setting_changes import (
 )
 from pml_gateway.console.tool_page import ARGUMENT, CALL_FIELDS, call_tool
 from pml_gateway.errors import UsageError
-from pml_gateway.gateway.approvals import ApprovalScope
+from pml_gateway.gateway.approval_requests import ApprovalScope
 from pml_gateway.setup.change import ConfigurationChange
 
 

@@ -9,7 +9,7 @@ import anyio.to_thread
 
 from pml_gateway.console.change import ChangeRequest, MadeChange, PlannedChange, Undo
 from pml_gateway.console.waiting import known_cases, pins_file
-from pml_gateway.gateway.approvals import ApprovalScope, ApprovalState
+from pml_gateway.gateway.approval_requests import ApprovalScope, ApprovalState
 from pml_gateway.owner.approvals import ApprovalAnswer, answered_approval, found_approval, goes_on
 from pml_gateway.trust.review import Outcome, State, decide, meant, selected
 

@@ -50,7 +50,12 @@ def _by_mode(rows: list[dict[str, Any]]) -> list[JsonObject]:
 async def overview(request: PageRequest) -> JsonObject:
     """Return the overview, with what a list costs in each mode once that was counted."""
     source, figures = request.source, request.figures
-    found = await overview_of(await source.status(), await source.approvals(), figures)
+    status, approvals = await source.status(), list[JsonObject]()
+    try:
+        approvals = await source.approvals()
+    except GatewayError as error:
+        status = {**status, "errors": [*status["errors"], str(error)]}
+    found = await overview_of(status, approvals, figures)
     counted_for = repr(sorted({(row["server"], row["tools"]) for row in found["status"]["servers"]}))
     costs = figures.costs(counted_for)
     if costs is None:

@@ -10,7 +10,7 @@ import anyio.to_thread
 
 from pml_gateway.console.request import PageRequest
 from pml_gateway.console.source import GatewaySource
-from pml_gateway.errors import ConfigurationError
+from pml_gateway.errors import ConfigurationError, GatewayError
 from pml_gateway.owner.approvals import found_approval
 from pml_gateway.storage.shared_documents import open_documents
 from pml_gateway.text import escaped_json
@@ -29,15 +29,18 @@ async def waiting(request: PageRequest) -> JsonObject:
     """Return the calls and definitions that wait for a decision, and the servers that need something else."""
     source = request.source
     status = await source.status()
-    asked = [_asked(each) for each in await source.approvals()]
-    known, problem = list[Case](), ""
+    asked, known, problems = list[JsonObject](), list[Case](), list[str]()
+    try:
+        asked = [_asked(each) for each in await source.approvals()]
+    except GatewayError as error:
+        problems.append(f"The calls that wait are not known: {error}")
     try:
         known = await anyio.to_thread.run_sync(known_cases, source)
     except ConfigurationError as error:
-        problem = f"The definitions that wait are not known: {error}"
+        problems.append(f"The definitions that wait are not known: {error}")
     waits = [_held(each) for each in known if each.is_waiting]
     needs = [row for row in status["servers"] if row["needs"] and row["needs"]["command"] != "pml trust"]
-    return {"rows": request.page([*asked, *waits], DECISIONS), "needs": needs, "problem": problem}
+    return {"rows": request.page([*asked, *waits], DECISIONS), "needs": needs, "problem": " ".join(problems)}
 
 
 async def approval(request: PageRequest) -> JsonObject:

@@ -13,11 +13,13 @@ import anyio
 import anyio.to_thread
 
 from pml_gateway.environment import gateway_environment
-from pml_gateway.gateway.approvals import MAX_REQUESTS, ApprovalRequest, Approvals, ApprovalState
+from pml_gateway.errors import SharedStateError
+from pml_gateway.gateway.approval_books import MAX_REQUESTS
+from pml_gateway.gateway.approval_requests import ApprovalRequest, ApprovalState
+from pml_gateway.gateway.approvals import Approvals
 from pml_gateway.log import get_logger
 from pml_gateway.signal import CoalescedSignal
 from pml_gateway.text import escaped, shortened, some_of
-from pml_gateway.types import JsonObject
 
 logger = get_logger(__name__)
 
@@ -36,8 +38,7 @@ class ApprovalNotices:
     """Notifications of what waits, each of which is told once; calls never wait for them."""
 
     def __init__(self, approvals: Approvals) -> None:
-        self._approvals = approvals
-        self._asked: deque[str] = deque(maxlen=MAX_REQUESTS)
+        self._asked: deque[tuple[Approvals, ApprovalRequest]] = deque(maxlen=MAX_REQUESTS)
         self._due = CoalescedSignal()
         approvals.on_asked.append(self._note)
 
@@ -45,28 +46,36 @@ class ApprovalNotices:
         """Show what is asked, for as long as the owner's task group lives."""
         await self._due.run(self._show)
 
-    def _note(self, request: ApprovalRequest) -> None:
+    def _note(self, approvals: Approvals, request: ApprovalRequest) -> None:
         if request.settings.notify:
-            self._asked.append(request.id)
+            self._asked.append((approvals, request))
             self._due.ask()
 
     async def _show(self) -> None:
-        rows = [row for row in self._approvals.shown() if row["id"] in self._asked]
+        asked = list(self._asked)
         self._asked.clear()
-        waiting = [row for row in rows if row["state"] == ApprovalState.PENDING.value]
+        waiting = [request for approvals, request in asked if await _waits(approvals, request.id)]
         if waiting and (command := notification_command(*notice(waiting))) is not None:
             await anyio.to_thread.run_sync(_run, command)
             await anyio.sleep(PAUSE_SECONDS)
 
 
-def notice(waiting: Sequence[JsonObject]) -> tuple[str, str]:
+async def _waits(approvals: Approvals, id_: str) -> bool:
+    try:
+        found = await approvals.find(id_)
+    except SharedStateError:
+        return False
+    return found is not None and found.state is ApprovalState.PENDING
+
+
+def notice(waiting: Sequence[ApprovalRequest]) -> tuple[str, str]:
     """Return the title and the text about what waits; no arguments of calls are in it."""
-    clients = some_of(list(dict.fromkeys(row["client"] for row in waiting)))
+    clients = some_of(list(dict.fromkeys(each.calls[0].client for each in waiting)))
     if len(waiting) > 1:
         return f"{len(waiting)} requests wait for your approval", f"{_shown(clients)}\npml approvals list"
-    [row] = waiting
-    tools = some_of([call["tool"] for call in row["calls"]])
-    return "A call waits for your approval", f"{_shown(f'{clients}: {tools}')}\npml approvals show {row['id']}"
+    [request] = waiting
+    tools = some_of([call.tool for call in request.calls])
+    return "A call waits for your approval", f"{_shown(f'{clients}: {tools}')}\npml approvals show {request.id}"
 
 
 def _shown(text: str) -> str:

@@ -18,6 +18,7 @@ from pml_gateway.catalog.model import Catalog, CatalogTool
 from pml_gateway.config.servers import Transport
 from pml_gateway.config.settings import Settings
 from pml_gateway.exposure.meta_tool import MetaTools
+from pml_gateway.gateway.approval_books import RedisBook
 from pml_gateway.gateway.decisions import Decider
 from pml_gateway.gateway.events import ToolsSearched
 from pml_gateway.gateway.indexing import Indexer
@@ -116,6 +117,8 @@ class Gateway:
         self.replicas = None
         if redis is not None and self.news is not None:
             self.replicas = Replicas(redis, self.news, __version__, self._replica_facts)
+            book = RedisBook(RedisValues(redis), self.news)
+            self.approvals = shared.approvals.over(book, self._is_served_elsewhere)
         self.deciders: list[Decider] = [decide_by_rules, call_limits]
         self._listings = listings
         self._most_used = most_used
@@ -134,6 +137,9 @@ class Gateway:
         """Take over what other replicas have changed of keys and accepted definitions; without Redis, go on."""
         if self.documents is not None:
             await anyio.to_thread.run_sync(self.documents.pull_or_warn)
+
+    def _is_served_elsewhere(self) -> bool:
+        return self.replicas is not None and any(each.url for each in self.replicas.known[1:])
 
     def _replica_facts(self) -> tuple[str, int]:
         settings = self.state.settings
@@ -378,7 +384,7 @@ async def open_gateway(
         events.subscribe(ToolsSearched, lambda event: indexer.prefer(tool.qualified_name for tool in event.hits))
         if wanted is None:
             wanted = await anyio.to_thread.run_sync(gateway.pool.wanted, settings.servers, settings.upstreams)
-        with closing(gateway.pool):
+        with closing(gateway.pool), gateway.approvals.following():
             updates, reading = gateway.updates, gateway.reading
             updates.begin(wanted)
             for run in (

@@ -2,35 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Literal, assert_never, cast
+from weakref import WeakKeyDictionary
 
 import anyio
 from mcp.shared.dispatcher import ProgressFnT
 from mcp.shared.exceptions import MCPError
 
 from pml_gateway.catalog.model import CatalogTool
+from pml_gateway.config.servers import UpstreamDefinition
 from pml_gateway.config.settings import ApprovalSettings
-from pml_gateway.errors import GatewayError, InvalidInputError, ToolCallError, ToolForbiddenError
+from pml_gateway.errors import GatewayError, InvalidInputError, SharedStateError, ToolCallError, ToolForbiddenError
 from pml_gateway.exposure.validation import argument_problems
-from pml_gateway.gateway.approvals import (
-    ApprovalRequest,
-    Approvals,
-    ApprovalState,
-    AskedCall,
-    PendingApprovalError,
-    asked_call,
-)
+from pml_gateway.gateway.approval_requests import ApprovalRequest, ApprovalState, AskedCall, asked_call, digest_of
+from pml_gateway.gateway.approvals import Approvals, PendingApprovalError
 from pml_gateway.gateway.call import Attempt
 from pml_gateway.gateway.decisions import CallRefusal, Decision
+from pml_gateway.gateway.host import Host
+from pml_gateway.log import get_logger
 from pml_gateway.policy.call_rules import Action, CallRule, CallRules
-from pml_gateway.policy.principal import Principal
+from pml_gateway.policy.principal import Principal, PrincipalKind
 from pml_gateway.text import escaped_json
 from pml_gateway.types import JsonObject
 from pml_gateway.workflow.composite import COMPOSITES
 from pml_gateway.workflow.expressions import Expression, is_true
+
+logger = get_logger(__name__)
 
 ELICIT = "elicitation/create"
 
@@ -110,7 +110,8 @@ async def decide_by_rules(attempt: Attempt) -> Decision:
             return CallRefusal(_denied(attempt), found.because)
         case "ask":
             attempt.allowed_by = found.because
-            return await _approval(attempt, found)
+            with _explained_outage():
+                return await _approval(attempt, found)
         case _ as unreachable:
             assert_never(unreachable)
 
@@ -126,41 +127,66 @@ async def _approval(attempt: Attempt, found: CallVerdict) -> Decision:
     """Return None once the call is approved, and the refusal if it is not."""
     approvals, options = attempt.context.gateway.approvals, attempt.context.options
     call = _asked(attempt, found)
-    if (earlier := approvals.continued(call, options.request_state)) is not None:
+    if (earlier := await approvals.continued(call, options.request_state)) is not None:
         _pass(attempt, call, earlier)
         return None
     if found.answered_by == "client" and (answer := await _ask_client(attempt)) is not None:
         return None if answer else CallRefusal(_declined(attempt.target, "the user"), found.because)
-    if (request := approvals.approved(call)) is None:
+    if (request := await approvals.approved(call)) is None:
         outcome = await _wait_for(approvals, [call], options.on_progress, "", _settings(attempt))
         if isinstance(outcome, ToolCallError):
             return CallRefusal(outcome, found.because)
         # The tool may have changed meanwhile, and of several calls that wait only those pass that were asked about.
         call = _asked(attempt, found)
-        if (request := approvals.approved(call)) is None:
+        if (request := await approvals.approved(call)) is None:
             return CallRefusal(_pending(attempt.target, None), found.because)
     _pass(attempt, call, request.id)
-    attempt.held.callback(_settle, approvals, request, attempt, call)
+    attempt.held.push_async_callback(_settle, request, attempt, call)
     return None
+
+
+@contextmanager
+def _explained_outage() -> Iterator[None]:
+    """Say of a call, for which the approvals cannot be reached, that it was not made."""
+    try:
+        yield
+    except SharedStateError as error:
+        raise SharedStateError(
+            "a rule of the gateway's owner asks before this call, and approvals cannot be reached now",
+            hint="nothing was called; try again later",
+            details={"executed": "no"},
+        ) from error
 
 
 def _pass(attempt: Attempt, call: AskedCall, approval: str) -> None:
     attempt.approval = approval
-    attempt.held.callback(_continue_later, attempt, call)
+    attempt.held.push_async_callback(_continue_later, attempt, call)
 
 
-def _continue_later(attempt: Attempt, call: AskedCall) -> None:
+async def _continue_later(attempt: Attempt, call: AskedCall) -> None:
     """Have the call pass again with the answers of its user, if its server asks for some."""
     result = attempt.result or {}
     state = result.get("requestState")
     if result.get("resultType") == "input_required" and isinstance(state, str):
-        attempt.context.gateway.approvals.continue_later(call, state, attempt.approval)
+        with _settling("goes on only after another approval"):
+            await attempt.context.gateway.approvals.continue_later(call, state, attempt.approval)
 
 
-def _settle(approvals: Approvals, request: ApprovalRequest, attempt: Attempt, call: AskedCall) -> None:
+async def _settle(request: ApprovalRequest, attempt: Attempt, call: AskedCall) -> None:
     """Give back an approval of which no use was made: another limit refused the call."""
     if attempt.refusal is not None:
-        approvals.give_back(request, call)
+        with _settling("counts as made"):
+            await attempt.context.gateway.approvals.give_back(request, call)
+
+
+@contextmanager
+def _settling(otherwise: str) -> Iterator[None]:
+    """Finish after a call, also for a client that has left; if that fails, say what happens otherwise."""
+    with anyio.CancelScope(shield=True):
+        try:
+            yield
+        except SharedStateError as error:
+            logger.warning("an approved call %s: %s", otherwise, error)
 
 
 async def approve_together(attempts: Sequence[Attempt], within: str, on_progress: ProgressFnT | None) -> None:
@@ -183,11 +209,12 @@ async def approve_together(attempts: Sequence[Attempt], within: str, on_progress
     if not calls:
         return
     approvals = attempts[0].context.gateway.approvals
-    missing = approvals.missing(calls)
-    if missing and approvals.can_be_answered:
-        outcome = await _wait_for(approvals, missing, on_progress, within, _settings(attempts[0]))
-        if isinstance(outcome, ToolCallError):
-            raise outcome
+    with _explained_outage():
+        missing = await approvals.missing(calls)
+        if missing and approvals.can_be_answered:
+            outcome = await _wait_for(approvals, missing, on_progress, within, _settings(attempts[0]))
+            if isinstance(outcome, ToolCallError):
+                raise outcome
 
 
 async def _wait_for(
@@ -199,7 +226,7 @@ async def _wait_for(
 ) -> ApprovalRequest | ToolCallError:
     """Return the request that approves the calls, or the error for their client."""
     target = within or calls[0].tool
-    if any(approvals.denied(each) is not None for each in calls):
+    if await approvals.are_denied(calls):
         return _declined(target, "the owner of the gateway")
     if not approvals.can_be_answered:
         return ToolForbiddenError(
@@ -207,17 +234,17 @@ async def _wait_for(
             hint="the owner runs `pml serve`, whose gateway can be asked with pml approvals, or changes the rule",
         )
     try:
-        request = approvals.ask(calls, within=within, settings=settings)
+        request = await approvals.ask(calls, within=within, settings=settings)
     except ToolCallError as error:
         return error
-    await approvals.wait(request, settings.hold_seconds, on_progress)
-    match request.state:
+    answered = await approvals.wait(request, settings.hold_seconds, on_progress) or request
+    match answered.state:
         case ApprovalState.APPROVED:
-            return request
+            return answered
         case ApprovalState.DENIED:
             return _declined(target, "the owner of the gateway")
         case ApprovalState.PENDING:
-            return _pending(target, request)
+            return _pending(target, answered)
         case _ as unreachable:
             assert_never(unreachable)
 
@@ -252,24 +279,41 @@ def _asked(attempt: Attempt, found: CallVerdict) -> AskedCall:
     tool = state.catalog.owned(meant.upstream_id, meant.name) or meant
     server = state.settings.servers.get(tool.upstream_id)
     composite = state.composites.get(tool.name) if tool.upstream_id == COMPOSITES else None
-    definition = [
-        tool.listed or tool.definition,
-        tool.input_schema,
-        tool.effect.value,
-        None if server is None else server.model_dump(mode="json"),
-        None if composite is None else composite.written,
-    ]
     return asked_call(
-        # Commands are one client in all folders, and a server may do something else in another one.
-        (client.id, client.quota_key, gateway.folder),
+        (client.id, client.quota_key, _folder(client, gateway)),
         client.shown,
         tool.qualified_name,
         tool.source,
-        definition,
+        _definition_key(tool, server, None if composite is None else composite.written),
         attempt.sent_arguments,
         rule=found.because,
         within=attempt.within,
     )
+
+
+_DEFINITIONS: WeakKeyDictionary[CatalogTool, tuple[object, object, str]] = WeakKeyDictionary()
+"""Keys of definitions by their tools, each with the server and the workflow that it is of; nothing changes in place."""
+
+
+def _definition_key(tool: CatalogTool, server: UpstreamDefinition | None, written: object) -> str:
+    """Return the digest of everything that a tool is."""
+    known = _DEFINITIONS.get(tool)
+    if known is None or known[0] is not server or known[1] != written:
+        shown = tool.listed or tool.definition
+        described = None if server is None else server.model_dump(mode="json")
+        key = digest_of([shown, tool.input_schema, tool.effect.value, described, written])
+        known = _DEFINITIONS[tool] = (server, written, key)
+    return known[2]
+
+
+def _folder(client: Principal, gateway: Host) -> str:
+    """Return the folder that an approval is bound to.
+
+    Commands are one client in all folders, and a server may do something else in another one. Gateways that share
+    their approvals are the same for clients over HTTP, whichever folders they run in.
+    """
+    is_remote = client.kind in (PrincipalKind.CLIENT, PrincipalKind.ANONYMOUS)
+    return "" if is_remote and gateway.approvals.is_shared else gateway.folder
 
 
 async def _ask_client(attempt: Attempt) -> bool | None:

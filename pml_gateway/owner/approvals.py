@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any, Literal
 
 from pml_gateway.errors import GatewayError, UsageError
-from pml_gateway.gateway.approvals import ApprovalState
+from pml_gateway.gateway.approval_requests import ApprovalState
 from pml_gateway.owner.operations import ANSWER_APPROVAL, APPROVAL, APPROVALS
-from pml_gateway.owner.sockets import ask_gateways
+from pml_gateway.owner.sockets import NO_ANSWER, ask_gateways, ask_socket
 from pml_gateway.paths import Paths
 
 ANSWER_SECONDS = 20.0
@@ -17,13 +17,25 @@ ApprovalAnswer = Literal["approve", "deny"]
 
 
 async def asked_approvals(paths: Paths) -> tuple[list[dict[str, Any]], list[str]]:
-    """Return the calls that wait in any process, those that were answered lately, and errors of other processes."""
+    """Return the calls that wait in any process, those that were answered lately, and errors of other processes.
+
+    Raises:
+        GatewayError: no process knows them now.
+    """
     answers = await ask_gateways(paths, APPROVALS, ANSWER_SECONDS)
-    return [row for each in answers.results for row in each["approvals"]], answers.errors
+    if answers.errors and not answers.by_socket:
+        raise GatewayError(answers.errors[0])
+    # Processes that share a Redis server have the same ones.
+    rows = {row["id"]: row for each in answers.results for row in each["approvals"]}
+    return list(rows.values()), answers.errors
 
 
 async def pending_approvals(paths: Paths) -> list[dict[str, Any]]:
-    """Return the calls that wait in any process, with their arguments."""
+    """Return the calls that wait in any process, with their arguments.
+
+    Raises:
+        GatewayError: no process knows them now.
+    """
     rows, _ = await asked_approvals(paths)
     return [await found_approval(paths, row["id"]) for row in rows if row["state"] == ApprovalState.PENDING]
 
@@ -34,7 +46,8 @@ async def found_approval(paths: Paths, id_: str) -> dict[str, Any]:
     Raises:
         UsageError: no process has it.
     """
-    return await _found(paths, id_, None)
+    answers = await ask_gateways(paths, APPROVAL, ANSWER_SECONDS, {"id": id_})
+    return _known(id_, [each["approval"] for each in answers.results], answers.errors)
 
 
 async def answered_approval(
@@ -45,7 +58,15 @@ async def answered_approval(
     Raises:
         UsageError: no process has it, or the passphrase is wrong.
     """
-    return await _found(paths, id_, {"id": id_, "answer": answer, "scope": scope, "passphrase": passphrase})
+    answers = await ask_gateways(paths, APPROVALS, ANSWER_SECONDS)
+    asked = [path for path, each in answers.by_socket.items() if any(row["id"] == id_ for row in each["approvals"])]
+    given = {"id": id_, "answer": answer, "scope": scope, "passphrase": passphrase}
+    # Of several processes that share it one is told, so that a wrong passphrase counts once.
+    try:
+        found = [(await ask_socket(path, ANSWER_APPROVAL, ANSWER_SECONDS, given))["approval"] for path in asked[:1]]
+    except NO_ANSWER as error:
+        raise GatewayError(f"{asked[0].name}: no answer ({type(error).__name__})") from error
+    return _known(id_, found, answers.errors)
 
 
 def goes_on(asked: dict[str, Any], answer: ApprovalAnswer) -> str:
@@ -55,12 +76,10 @@ def goes_on(asked: dict[str, Any], answer: ApprovalAnswer) -> str:
     return " The call goes on." if asked["is_held"] else " Its client has to send the call again."
 
 
-async def _found(paths: Paths, id_: str, answer: dict[str, Any] | None) -> dict[str, Any]:
-    operation = APPROVAL if answer is None else ANSWER_APPROVAL
-    answers = await ask_gateways(paths, operation, ANSWER_SECONDS, answer or {"id": id_})
-    for each in answers.results:
-        if each["approval"] is not None:
-            return each["approval"]
-    if answers.errors:
-        raise GatewayError(answers.errors[0])
+def _known(id_: str, found: list[dict[str, Any] | None], errors: list[str]) -> dict[str, Any]:
+    for each in found:
+        if each is not None:
+            return each
+    if errors:
+        raise GatewayError(errors[0])
     raise UsageError(f"no approval {id_!r} is asked for", hint="pml approvals list")

@@ -11,7 +11,8 @@ from typing import Literal
 import anyio
 
 from pml_gateway.errors import UsageError
-from pml_gateway.gateway.approvals import Approvals, ApprovalScope
+from pml_gateway.gateway.approval_requests import ApprovalScope
+from pml_gateway.gateway.approvals import Approvals
 from pml_gateway.owner.results import AskedApprovals, FoundApproval, OpenedConsole, Reconnecting
 from pml_gateway.reports.status import ProcessStatus, read_logins
 from pml_gateway.serve.runtime import Runtime
@@ -71,7 +72,8 @@ class ServingProcess(ABC):
 
     async def approvals(self) -> AskedApprovals:
         """Return the calls that wait for an approval, and those that were answered lately."""
-        return {"pid": os.getpid(), "approvals": [row for each in self._approvals() for row in each.shown()]}
+        rows = {row["id"]: row for each in self._approvals() for row in await each.shown()}
+        return {"pid": os.getpid(), "approvals": list(rows.values())}
 
     async def approval(self, id: str) -> FoundApproval:
         """Return one of them with its arguments."""
@@ -88,11 +90,13 @@ class ServingProcess(ABC):
         Raises:
             UsageError: the passphrase is wrong.
         """
-        found = self._approvals_with(id)
-        if found is None:
-            return {"approval": None}
-        await found.answer(id, is_approved=answer == "approve", scope=ApprovalScope(scope), passphrase=passphrase)
-        return {"approval": await found.shown_whole(id)}
+        for each in self._approvals():
+            if await each.find(id) is not None:
+                await each.answer(
+                    id, is_approved=answer == "approve", scope=ApprovalScope(scope), passphrase=passphrase
+                )
+                return {"approval": await each.shown_whole(id)}
+        return {"approval": None}
 
     @asynccontextmanager
     async def answering(self) -> AsyncIterator[None]:
@@ -111,6 +115,3 @@ class ServingProcess(ABC):
     def _approvals(self) -> Sequence[Approvals]:
         """Return the approvals of its gateways, which may share them."""
         return list(dict.fromkeys(runtime.gateway.approvals for runtime in self.runtimes))
-
-    def _approvals_with(self, id: str) -> Approvals | None:
-        return next((each for each in self._approvals() if any(row["id"] == id for row in each.shown())), None)

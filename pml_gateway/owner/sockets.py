@@ -98,9 +98,14 @@ async def _is_dead(path: Path) -> bool:
 class Answers(Generic[ResultT]):
     """Results of the processes that serve, the errors of others, and the sockets of those that have ended."""
 
-    results: list[ResultT]
+    by_socket: dict[Path, ResultT]
     errors: list[str]
     dead: list[Path]
+
+    @property
+    def results(self) -> list[ResultT]:
+        """Return the results without the sockets that they came from."""
+        return list(self.by_socket.values())
 
 
 async def ask_gateways(
@@ -142,7 +147,7 @@ async def ask_gateways(
     for path in dead if removes_dead else ():
         path.unlink(missing_ok=True)
     return Answers(
-        [results[each] for each in asked if each in results], [errors[each] for each in sorted(errors)], dead
+        {each: results[each] for each in asked if each in results}, [errors[each] for each in sorted(errors)], dead
     )
 
 

@@ -108,11 +108,15 @@ if found ~= ARGV[1] then return 0 end
 if ARGV[2] == '' then
   redis.call('DEL', KEYS[1])
 else
-  redis.call('SET', KEYS[1], ARGV[2], 'PX', ARGV[3])
+  if ARGV[3] == '' then
+    redis.call('SET', KEYS[1], ARGV[2], 'KEEPTTL')
+  else
+    redis.call('SET', KEYS[1], ARGV[2], 'PX', ARGV[3])
+  end
 end
 return 1
 """
-"""Replace a value if it is the one that was read; nothing, before or after, is an empty string."""
+"""Replace a value if it is the one that was read. An empty string is no value, or an expiry that stays."""
 
 MAX_CHANGES = 50
 """Attempts at a change that others come before."""
@@ -327,6 +331,15 @@ class RedisValues:
         sealed = await self._server.run(lambda redis: redis.get(name))
         return None if sealed is None else self._server.unseal(name, sealed)
 
+    async def get_all(self, keys: Sequence[str], *, collection: str) -> list[JsonObject | None]:
+        """Return the values of several keys, in their order."""
+        if not keys:
+            return []
+        names = [_name(collection, key) for key in keys]
+        found = await self._server.run(lambda redis: redis.mget(names))
+        pairs = zip(names, found, strict=True)
+        return [None if sealed is None else self._server.unseal(name, sealed) for name, sealed in pairs]
+
     async def put(
         self, key: str, value: JsonObject, *, collection: str, ttl: float | None = None, quota_key: str = OWN
     ) -> None:
@@ -353,8 +366,11 @@ class RedisValues:
         *,
         collection: str,
         ttl: float | None = None,
+        keeps_expiry: bool = False,
     ) -> JsonObject | None:
         """Replace a value by what `update` returns for it, and return that; None deletes it.
+
+        With `keeps_expiry`, a value that is there lasts as long as before.
 
         `update` may be called several times, since another gateway may change the value meanwhile; it leaves what it is
         given as it is. If it returns an equal value, nothing is written and the expiry stays.
@@ -371,7 +387,8 @@ class RedisValues:
             if after == before:
                 return before
             written = b"" if after is None else self._server.seal(name, after)
-            numbers = [b"" if sealed is None else sealed, written, milliseconds]
+            lasts = b"" if keeps_expiry and sealed is not None else milliseconds
+            numbers = [b"" if sealed is None else sealed, written, lasts]
             if await self._server.run(lambda _, numbers=numbers: self._replace(keys=[name], args=numbers)):  # type: ignore[misc]
                 return after
         raise SharedStateError(f"a value of {collection} at storage.url is changed by others all the time")

@@ -18,7 +18,8 @@ from pml_gateway.console.app import Console
 from pml_gateway.console.changes import CHANGES
 from pml_gateway.console.forms import MAX_BODY
 from pml_gateway.console.pages import PAGES
-from pml_gateway.gateway.approvals import MAX_GUESSES, hashed_passphrase
+from pml_gateway.gateway.approval_requests import MAX_GUESSES
+from pml_gateway.gateway.approvals import hashed_passphrase
 from tests.console.pages import BASE, NothingRuns, Visitor, console, visitor
 from tests.support.scripted_server import ScriptedServer, tool
 from tests.support.waiting import until
@@ -278,13 +279,13 @@ async def test_the_passphrase_of_approvals_cannot_be_guessed_by_forms(tmp_path: 
     async with console(tmp_path, {"mail": server}, rules=rules, approvals=approvals) as browser:
         await until(lambda: browser.served.gateway.approvals.can_be_answered)
         await browser.served.call("mail__send")
-        [row] = browser.served.gateway.approvals.shown()
+        [row] = await browser.served.gateway.approvals.shown()
         for number in range(MAX_GUESSES + 1):
             form = {"id": row["id"], "scope": "tool", "passphrase": f"guess {number}"}
             fields = {"token": browser.access.form_token} | form
             path = f"{browser.access.root}/do/approve"
             answer = await browser.client.post(path, data=fields, headers={"Origin": BASE})
             assert f"guess {number}" not in answer.text
-        [after] = browser.served.gateway.approvals.shown()
+        [after] = await browser.served.gateway.approvals.shown()
         assert after["state"] == "denied"
         assert server.calls == []

@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 
 from pml_gateway.console.waiting import MAX_SHOWN
-from pml_gateway.gateway.approvals import ApprovalScope, hashed_passphrase
+from pml_gateway.gateway.approval_requests import ApprovalScope
+from pml_gateway.gateway.approvals import hashed_passphrase
 from tests.console.pages import Browser, console, forms
 from tests.gateway.test_trust import POISON
 from tests.support.approving import ASK, wiping

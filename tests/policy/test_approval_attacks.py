@@ -16,16 +16,10 @@ from tests.support.raw import decoded
 from tests.support.scripted_server import ScriptedServer, text_result, tool
 from tests.support.waiting import eventually
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("book")]
 
 BATCH = {"calls": [WIPE]}
 STEPS = {"steps": [{"tool": "up__wipe", "arguments": MINE}]}
-
-
-@pytest.fixture(autouse=True)
-def _keys(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name, key in KEYS.items():
-        monkeypatch.setenv(name, key)
 
 
 @pytest.mark.parametrize(

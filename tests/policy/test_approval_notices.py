@@ -12,13 +12,7 @@ from pml_gateway.gateway.approval_notices import notification_command
 from tests.support.approving import KEYS, asking
 from tests.support.waiting import eventually
 
-pytestmark = pytest.mark.anyio
-
-
-@pytest.fixture(autouse=True)
-def _keys(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name, key in KEYS.items():
-        monkeypatch.setenv(name, key)
+pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("keys")]
 
 
 def notifier(folder: Path, monkeypatch: pytest.MonkeyPatch, more: str = "") -> Path:

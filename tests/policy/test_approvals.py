@@ -14,16 +14,10 @@ from tests.support.approving import ASK, KEYS, Asking, asking
 from tests.support.scripted_server import ScriptedServer, tool
 from tests.support.waiting import eventually
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("book")]
 
 MINE = {"repo": "mine"}
 BATCH = {"calls": [{"name": "up__wipe", "arguments": MINE}, {"name": "up__drop", "arguments": MINE}]}
-
-
-@pytest.fixture(autouse=True)
-def _keys(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name, key in KEYS.items():
-        monkeypatch.setenv(name, key)
 
 
 async def test_a_call_waits_is_shown_to_the_owner_and_made_once_after_the_approval(tmp_path: Path) -> None:
@@ -217,6 +211,7 @@ async def test_a_passphrase_is_needed_where_one_is_set(tmp_path: Path) -> None:
         assert await asked.call("up__wipe", MINE) == "OK"
 
 
+@pytest.mark.parametrize("book", ["memory"], indirect=True)
 async def test_an_answered_approval_is_kept_sealed_and_outlives_the_process(tmp_path: Path) -> None:
     async with asking(tmp_path) as asked:
         await asked.call("up__wipe", {"repo": "very-private"})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -17,6 +18,9 @@ from tests.support.serving import Serving, serving
 from tests.support.waiting import until
 
 LIMIT = 20
+REDIS, STORAGE = "APPROVALS_REDIS", "APPROVALS_STORAGE_KEY"
+"""Variables of tests whose gateways share their approvals."""
+
 KEYS = {"ADA": "key-of-ada-0123456789", "BOB": "key-of-bob-0123456789"}
 CLIENTS = {"ada": {"key": "${env:ADA}"}, "bob": {"key": "${env:BOB}"}}
 ASK = {"match": {"effect": "destructive"}, "do": "ask"}
@@ -94,6 +98,7 @@ async def asking(
         "clients": CLIENTS,
         "workflows": WORKFLOWS,
         "gateway": {"meta_tools": META_TOOLS},
+        **_storage(),
         **sections,
         "approvals": {"hold_seconds": 0, "notify": False, **sections.get("approvals", {})},
     }
@@ -102,6 +107,11 @@ async def asking(
             await gateway.refresh(30)
         await until(lambda: all(gateway.approvals.can_be_answered for gateway in served.gateways))
         yield Asking(served, behind, paths_in(folder))
+
+
+def _storage() -> dict[str, Any]:
+    """The section of a gateway that shares its approvals, in tests with a Redis server."""
+    return {"storage": {"url": f"${{env:{REDIS}}}", "key": f"${{env:{STORAGE}}}"}} if REDIS in os.environ else {}
 
 
 def outcome(message: Mapping[str, Any]) -> str:

@@ -1,0 +1,78 @@
+"""Approvals of several gateways over one book, without the gateways: as memory has it, and as Redis does."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+
+import anyio
+import redis
+
+from pml_gateway.config.settings import ApprovalSettings
+from pml_gateway.gateway.approval_books import RedisBook
+from pml_gateway.gateway.approval_requests import ApprovalRequest, AskedCall, asked_call
+from pml_gateway.gateway.approvals import Approvals
+from pml_gateway.storage.redis import RedisServer, RedisValues, open_redis
+from pml_gateway.storage.redis_news import RedisNews
+
+STORAGE_KEY = "a random text of all gateways, long enough"
+NO_HOLD = ApprovalSettings(hold_seconds=0, notify=False)
+
+
+@dataclass
+class Sharing:
+    """One gateway's approvals, and its Redis server."""
+
+    approvals: Approvals
+    server: RedisServer
+    book: RedisBook
+    news: RedisNews
+
+
+@asynccontextmanager
+async def sharing(url: str, count: int = 2, key: str = STORAGE_KEY) -> AsyncIterator[list[Sharing]]:
+    """The approvals of several gateways that share a Redis server, each with a connection of its own."""
+    async with AsyncExitStack() as stack:
+        opened = []
+        tasks = await stack.enter_async_context(anyio.create_task_group())
+        for _ in range(count):
+            server = await stack.enter_async_context(open_redis(url, "${env:KEY}", {"KEY": key}))
+            assert server is not None
+            news = RedisNews(server)
+            book = RedisBook(RedisValues(server), news)
+            stack.enter_context(book.following())
+            tasks.start_soon(news.run)
+            opened.append(Sharing(Approvals(book=book), server, book, news))
+        yield opened
+        tasks.cancel_scope.cancel()
+
+
+@asynccontextmanager
+async def approvals_in(book: str, url: str, count: int = 2) -> AsyncIterator[Sequence[Approvals]]:
+    """The approvals of gateways of one process, or of several that share a Redis server."""
+    if book == "memory":
+        yield [Approvals()] * count
+        return
+    emptied(url)
+    async with sharing(url, count) as opened:
+        yield [each.approvals for each in opened]
+
+
+def emptied(url: str) -> None:
+    """Empty a Redis server."""
+    with redis.Redis.from_url(url) as server:
+        server.flushall()
+
+
+def a_call(number: int = 0, *, client: str = "ada", definition: str = "wipes", within: str = "") -> AskedCall:
+    """A call that needs an approval."""
+    owner, arguments = (f"client:{client}", f"client:{client}", ""), {"number": number, "secret": "of-ada"}
+    return asked_call(owner, client, "up__wipe", "up:wipe", definition, arguments, rule="rules[0]: ask", within=within)
+
+
+async def ask(
+    approvals: Approvals, *calls: AskedCall, settings: ApprovalSettings = NO_HOLD, within: str = ""
+) -> ApprovalRequest:
+    """Have the owner asked about calls."""
+    return await approvals.ask(calls or [a_call()], within=within, settings=settings)
