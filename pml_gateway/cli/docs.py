@@ -13,7 +13,7 @@ import typer
 from pml_gateway.cli.completion import topic_names
 from pml_gateway.cli.context import JsonOption
 from pml_gateway.cli.output import ExitCode, answers, note, print_json, print_table
-from pml_gateway.docs import Page, page_of, pages, search
+from pml_gateway.docs import Page, deployment_files, page_of, pages, search
 
 
 def docs(
@@ -38,6 +38,9 @@ def docs(
     if topic is None:
         _show_topics(as_json=as_json)
         return
+    if (example := deployment_files().get(topic)) is not None:
+        _show_example(topic, example, as_json=as_json)
+        return
     page = page_of(topic)
     if as_json:
         print_json({"topic": page.topic, "title": page.title, "text": page.text})
@@ -45,6 +48,13 @@ def docs(
         _show(page)
     else:
         sys.stdout.write(page.text)
+
+
+def _show_example(name: str, text: str, *, as_json: bool) -> None:
+    if as_json:
+        print_json({"topic": name, "title": name, "text": text})
+    else:
+        sys.stdout.write(text)
 
 
 def _show_topics(*, as_json: bool) -> None:

@@ -37,6 +37,7 @@ READING_ORDER = (
     "commands",
     "settings",
     "operations",
+    "replicas",
     "console",
     "activity",
     "storage",

@@ -10,14 +10,20 @@ from typing import Any, Protocol
 
 import pytest
 
+from tests.e2e.install import InstallationError, install_balancer, install_redis
+from tests.support.balancers import balanced
 from tests.support.process import listening, over_stdio, running_gateway, write_settings
 from tests.support.raw import decoded, post_modern
+from tests.support.redis_server import real_redis
+from tests.support.skipping import unavailable
 from tests.support.waiting import wait_for
 
 SERVER = [sys.executable, "-m", "tests.conformance.server"]
 EVERYTHING = [sys.executable, "-m", "tests.conformance.everything"]
 ROOT = Path(__file__).parents[2]
 EVERYTHING_FOLDER = Path(os.environ.get("PML_DATA", ROOT.parent / "shared" / "data")) / "everything-server"
+
+REPLICAS = 3
 
 
 CAN_BE_ASKED: dict[str, Any] = {"io.modelcontextprotocol/clientCapabilities": {"elicitation": {}}}
@@ -73,6 +79,24 @@ def _path(path: str, folder: Path) -> Iterator[str]:
             case "chained":
                 behind = front({"url": stack.enter_context(server([*SERVER, "--http"]))[1]}, "behind")
                 yield front({"url": behind})
+            case "replicas":
+                try:
+                    redis, haproxy = install_redis(), install_balancer("haproxy")
+                except InstallationError as exc:
+                    unavailable(exc)
+                shared = {"url": stack.enter_context(real_redis(redis)).url, "key": "${env:STORAGE_KEY}"}
+                given = {
+                    **settings({"url": stack.enter_context(server([*SERVER, "--http"]))[1]}),
+                    "storage": shared,
+                }
+                extra = {"STORAGE_KEY": "a random text of three replicas, long enough"}
+                started = [
+                    stack.enter_context(running_gateway(folder / f"replica-{number}", given, extra=extra))
+                    for number in range(REPLICAS)
+                ]
+                # A session's requests go to each replica in turn as well.
+                urls = [each.url for each in started]
+                yield stack.enter_context(balanced("haproxy", haproxy, urls, folder, is_sticky=False))
             case _:
                 raise ValueError(path)
 

@@ -28,6 +28,7 @@ _NO_STREAM = "ServerDisconnectResume"
 LEFT_OUT = {
     "http": set(),
     "chained": set(),
+    "replicas": set(),
     "stdio": {_NO_STREAM},
     "stdio gateway": {_NO_STREAM},
     "bridge": {_NO_STREAM},
@@ -41,7 +42,7 @@ LEFT_OUT = {
     [
         *(
             (path, version)
-            for path in ("http", "chained", "stdio", "stdio gateway", "bridge")
+            for path in ("http", "chained", "replicas", "stdio", "stdio gateway", "bridge")
             for version in EXPECTED_CHECKS
         ),
         # The transport is older than 2026-07-28, whose server tools cannot be called over it.

@@ -1,0 +1,187 @@
+"""Real replicas behind the shipped configurations of haproxy and nginx, as the page on replicas has them."""
+
+from __future__ import annotations
+
+import json
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.balancers import Balancer, balanced
+from tests.support.process import GatewayProcess, running_gateway
+from tests.support.raw import HandshakeSession, decoded, events_modern, post_modern, result_modern
+from tests.support.redis_server import real_redis
+from tests.support.skipping import unavailable
+from tests.support.waiting import wait_for
+
+from .install import Installation, InstallationError, install_balancer, install_redis
+
+pytestmark = [pytest.mark.e2e, pytest.mark.slow, pytest.mark.timeout(240)]
+
+KEY = "the key of ada, long enough"
+DRAIN_SECONDS = 4
+SERVER = """
+import os, time
+from fastmcp import Context, FastMCP
+server = FastMCP("work")
+@server.tool
+async def wait_for(path: str, ctx: Context) -> str:
+    "Report progress, and wait for a file."
+    import anyio
+    await ctx.report_progress(1, 2)
+    while not os.path.exists(path):
+        await anyio.sleep(0.02)
+    return "done"
+@server.tool
+def process() -> str:
+    "Return the number of this process."
+    return str(os.getpid())
+server.run(show_banner=False)
+"""
+
+
+@pytest.fixture(scope="module")
+def redis_url() -> Iterator[str]:
+    try:
+        program = install_redis()
+    except InstallationError as exc:
+        unavailable(exc)
+    with real_redis(program) as server:
+        yield server.url
+
+
+@contextmanager
+def replicas(url: str, folder: Path, count: int, servers: dict[str, Any]) -> Iterator[list[GatewayProcess]]:
+    """Some replicas that know the tools of their servers."""
+    settings = {
+        "servers": servers,
+        "clients": {"ada": {"key": "${env:ADA}"}},
+        "storage": {"url": "${env:REDIS}", "key": "${env:STORAGE_KEY}"},
+        "http": {"drain_seconds": DRAIN_SECONDS, "shutdown_seconds": 20},
+        "gateway": {"tools_exposure": "full_proxy"},
+    }
+    extra = {"REDIS": url, "STORAGE_KEY": "a random text of some replicas, long enough", "ADA": KEY}
+    with ExitStack() as stack:
+        homes = [folder / f"replica-{number}" for number in range(count)]
+        started = [stack.enter_context(running_gateway(home, settings, extra=extra)) for home in homes]
+        for each in started:
+            wait_for(partial(has_tools, each.url), "a replica has listed its servers")
+        yield started
+
+
+def has_tools(url: str) -> bool:
+    return bool(result_modern(url, "tools/list", key=KEY)["tools"])
+
+
+@pytest.fixture
+def work(tmp_path: Path) -> dict[str, Any]:
+    script = tmp_path / "work.py"
+    script.write_text(SERVER, encoding="utf-8")
+    return {"work": {"command": sys.executable, "args": [str(script)]}}
+
+
+@pytest.fixture(params=["haproxy", "nginx"])
+def balancer(request: pytest.FixtureRequest) -> tuple[Balancer, Path]:
+    try:
+        return request.param, install_balancer(request.param)
+    except InstallationError as exc:
+        unavailable(exc)
+
+
+def text_of(result: dict[str, Any]) -> str:
+    text: str = result["content"][0]["text"]
+    return text
+
+
+def test_every_replica_gets_requests_and_a_session_works_through_all(
+    balancer: tuple[Balancer, Path], redis_url: str, work: dict[str, Any], tmp_path: Path
+) -> None:
+    call = {"name": "work__process", "arguments": {}}
+    with replicas(redis_url, tmp_path, 3, work) as started, balanced(*balancer, urls(started), tmp_path) as url:
+        modern = {text_of(result_modern(url, "tools/call", call, key=KEY)) for _ in range(30)}
+        with HandshakeSession(url, key=KEY) as session:
+            of_session = {text_of(session.result("tools/call", call)) for _ in range(10)}
+    assert len(modern) == 3
+    assert len(of_session) == 1
+
+
+def test_progress_arrives_while_a_call_runs(
+    balancer: tuple[Balancer, Path], redis_url: str, work: dict[str, Any], tmp_path: Path
+) -> None:
+    file = tmp_path / "go"
+    params = {"name": "work__wait_for", "arguments": {"path": str(file)}, "_meta": {"progressToken": "p"}}
+    with replicas(redis_url, tmp_path, 2, work) as started, balanced(*balancer, urls(started), tmp_path) as url:
+        seen = []
+        for message in events_modern(url, "tools/call", params, key=KEY):
+            seen.append(message.get("method", "result"))
+            file.touch()
+    assert seen == ["notifications/progress", "result"]
+
+
+def test_no_call_is_lost_while_one_replica_after_the_other_is_restarted(
+    balancer: tuple[Balancer, Path], redis_url: str, work: dict[str, Any], tmp_path: Path
+) -> None:
+    call = {"name": "work__process", "arguments": {}}
+    failed: list[str] = []
+    processes: list[str] = []
+    stop = threading.Event()
+
+    def ask(url: str) -> None:
+        while not stop.is_set():
+            answer = post_modern(url, "tools/call", call, key=KEY)
+            try:
+                processes.append(text_of(decoded(answer)["result"]))
+            except (KeyError, ValueError):
+                failed.append(f"{answer.status_code} {answer.text[:300]}")
+
+    with replicas(redis_url, tmp_path, 3, work) as started, balanced(*balancer, urls(started), tmp_path) as url:
+        askers = [threading.Thread(target=ask, args=(url,), daemon=True) for _ in range(4)]
+        for asker in askers:
+            asker.start()
+        for each in started[:2]:
+            wait_for(lambda: len(set(processes[-30:])) > 1, "several replicas answer")
+            assert each.stop() == 0
+        stop.set()
+        for asker in askers:
+            asker.join(30)
+    assert failed == []
+    assert len(set(processes)) == 3
+
+
+def urls(started: list[GatewayProcess]) -> list[str]:
+    return [each.url for each in started]
+
+
+def test_a_server_with_memory_is_run_once_behind_a_gateway_of_its_own(
+    installation: Installation, redis_url: str, tmp_path: Path
+) -> None:
+    program = [str(installation.node), str(installation.script("@modelcontextprotocol/server-memory"))]
+    alone = {
+        "gateway": {"tools_exposure": "full_proxy"},
+        "naming": {"prefix": "never"},
+        "clients": {"replicas": {"key": "${env:MEMORY_KEY}"}},
+        "servers": {
+            "memory": {
+                "command": program[0],
+                "args": program[1:],
+                "env": {"MEMORY_FILE_PATH": str(tmp_path / "memory.json")},
+            }
+        },
+    }
+    memory_key = "the key of all replicas, long enough"
+    with running_gateway(tmp_path / "memory", alone, extra={"MEMORY_KEY": memory_key}) as memory:
+        headers = {"Authorization": f"Bearer {memory_key}"}
+        servers = {"memory": {"url": memory.url, "headers": headers}}
+        with replicas(redis_url, tmp_path, 2, servers) as (one, two):
+            entity = {"name": "Ada", "entityType": "person", "observations": ["writes programs"]}
+            arguments = {"entities": [entity]}
+            result_modern(one.url, "tools/call", {"name": "memory__create_entities", "arguments": arguments}, key=KEY)
+            with HandshakeSession(two.url, key=KEY) as session:
+                graph = session.result("tools/call", {"name": "memory__read_graph", "arguments": {}})
+    assert "writes programs" in json.dumps(graph)
