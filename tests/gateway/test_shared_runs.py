@@ -11,6 +11,7 @@ from typing import Any
 import anyio
 import pytest
 
+from tests.support.asking import asking
 from tests.support.replicas import bearer, replicas, shared_sections, written
 from tests.support.scripted_server import ScriptedServer, text_result, tool
 from tests.support.serving import Serving, serving
@@ -52,7 +53,7 @@ def steps(times: int = 1) -> dict[str, Any]:
             {"id": "rows", "tool": "up__rows"},
             {"id": "loop", "tool": "up__plain", "for_each": "$rows.rows[0:3]", "arguments": {"text": "$item.text"}},
             {"id": "ask", "tool": "up__ask", "arguments": {"times": times}, "depends_on": ["loop"]},
-            {"id": "last", "tool": "up__plain", "arguments": {"text": "$ask and $rows.rows[1999].text"}},
+            {"id": "last", "tool": "up__plain", "arguments": {"text": "$ask"}},
         ]
     }
 
@@ -196,3 +197,42 @@ async def test_nothing_of_a_run_can_be_read_in_redis_and_all_of_it_expires(
     for name, (value, milliseconds) in found.items():
         assert 800_000 < milliseconds <= 900_000
         assert not any(text in name + value for text in (b"anna", b"row 1", b"plain"))
+
+
+@pytest.mark.parametrize(
+    ("method", "params"),
+    [
+        ("tools/call", {"name": "up__ask", "arguments": {"text": "Who?"}}),
+        ("prompts/get", {"name": "ask"}),
+        ("resources/read", {"uri": "ask://who"}),
+    ],
+)
+async def test_a_question_of_a_server_of_2026_is_answered_anywhere_by_its_client_with_its_request(
+    tmp_path: Path, shared_sections: dict[str, Any], method: str, params: dict[str, Any]
+) -> None:
+    answer = {"action": "accept", "content": {"answer": "Ada"}}
+    async with replicas(tmp_path, {"up": asking(modern=True)}, **shared_sections) as (one, two):
+        first = await one.result(method, params, headers=bearer("anna"))
+        given = {**params, "inputResponses": {"k": answer}, "requestState": first["requestState"]}
+        foreign = await two.message(method, given, headers=bearer("ben"))
+        assert foreign["error"]["data"] == {"reason": "invalid_request_state"}
+        assert "Ada" in str(await two.result(method, given, headers=bearer("anna")))
+
+
+async def test_a_run_with_a_question_of_a_handshake_server_stays_in_its_process(
+    tmp_path: Path, shared_sections: dict[str, Any]
+) -> None:
+    arguments = {"calls": [{"name": "old__ask", "id": "o"}, {"name": "up__ask", "id": "n"}]}
+    meta = {"io.modelcontextprotocol/clientCapabilities": {"elicitation": {"form": {}}}}
+    servers = {"up": server(), "old": asking(modern=False)}
+    async with replicas(tmp_path, servers, **shared_sections) as (one, _):
+        asked = {"name": "call_batch", "arguments": arguments, "_meta": meta}
+        first = await one.result("tools/call", asked, headers=bearer("anna"))
+        assert sorted(first["inputRequests"]) == ["n.who", "o.q1"]
+        redis = one.gateway.redis
+        assert redis is not None
+        assert await written(redis, "runs*") == {}
+        given = {"o.q1": {"action": "accept", "content": {"answer": "Eve"}}, "n.who": ANSWER}
+        again = {**asked, "inputResponses": given, "requestState": first["requestState"]}
+        result = await one.result("tools/call", again, headers=bearer("anna"))
+    assert [slot["result"] for slot in result["structuredContent"]["slots"]] == ["Eve", "hello Ada"]

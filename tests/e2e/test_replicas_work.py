@@ -1,0 +1,211 @@
+"""Replicas as processes with a real Redis server: what one of them began goes on at another, also if it was killed."""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pml_gateway.storage.replicas import EXPIRY_SECONDS
+from tests.support import asking, scripted_server
+from tests.support.process import GatewayProcess, running_gateway
+from tests.support.raw import HandshakeSession, decoded, events_modern, post_modern, result_modern
+from tests.support.redis_server import RealRedis, real_redis
+from tests.support.skipping import unavailable
+from tests.support.waiting import LIMIT, wait_for
+
+from .install import InstallationError, install_redis
+
+pytestmark = [pytest.mark.e2e, pytest.mark.slow, pytest.mark.timeout(300)]
+
+KEYS = {"anna": "the key of anna, long enough", "ben": "the key of ben, long enough"}
+ANNA, BEN = KEYS["anna"], KEYS["ben"]
+CAPABILITIES = "io.modelcontextprotocol/clientCapabilities"
+TASKS = {CAPABILITIES: {"elicitation": {"form": {}}, "extensions": {"io.modelcontextprotocol/tasks": {}}}}
+ABLE = {CAPABILITIES: {"elicitation": {"form": {}}}}
+ANSWER = {"action": "accept", "content": {"answer": "Ada"}}
+
+
+@pytest.fixture(scope="module")
+def redis() -> Iterator[RealRedis]:
+    try:
+        program = install_redis()
+    except InstallationError as exc:
+        unavailable(exc)
+    with real_redis(program) as server:
+        yield server
+
+
+@contextmanager
+def replica(redis: RealRedis, folder: Path, name: str) -> Iterator[GatewayProcess]:
+    """One gateway of a configuration that others have as well."""
+    path = {"PYTHONPATH": os.pathsep.join(sys.path)}
+    servers = {
+        "asks": {"command": sys.executable, "args": [str(Path(asking.__file__)), "--modern"], "env": path},
+        "old": {"command": sys.executable, "args": [str(Path(asking.__file__))], "env": path},
+        "up": {"command": sys.executable, "args": [str(Path(scripted_server.__file__))], "env": path},
+    }
+    settings = {
+        "servers": servers,
+        "clients": {"anna": {"key": "${env:ANNA}"}, "ben": {"key": "${env:BEN}"}},
+        "storage": {"url": "${env:REDIS}", "key": "${env:STORAGE_KEY}"},
+    }
+    extra = {"REDIS": redis.url, "STORAGE_KEY": "a random text of all replicas, long enough", "ANNA": ANNA, "BEN": BEN}
+    with running_gateway(folder / name, settings, extra=extra) as gateway:
+        listed = {"asks__ask", "old__ask", "up__slow"}
+        wait_for(lambda: schemas(gateway, *listed) == listed, "the gateway has listed its servers")
+        yield gateway
+
+
+def schemas(gateway: GatewayProcess, *names: str) -> set[str]:
+    params = {"name": "tool_schema", "arguments": {"names": list(names)}}
+    found = result_modern(gateway.url, "tools/call", params, key=ANNA)["structuredContent"]
+    return {each["name"] for each in found.get("tools", ())}
+
+
+@contextmanager
+def two(redis: RealRedis, folder: Path) -> Iterator[tuple[GatewayProcess, GatewayProcess]]:
+    with replica(redis, folder, "one") as one, replica(redis, folder, "two") as other:
+        yield one, other
+
+
+def asked(gateway: GatewayProcess, tool: str, arguments: dict[str, Any], **given: Any) -> dict[str, Any]:
+    """The result of a call of a stateless client that can be asked."""
+    params = {"name": tool, "arguments": arguments, "_meta": ABLE, **given}
+    return result_modern(gateway.url, "tools/call", params, key=ANNA)
+
+
+def answers(question: dict[str, Any]) -> dict[str, Any]:
+    """What a client brings back with the same request."""
+    return {
+        "inputResponses": dict.fromkeys(question["inputRequests"], ANSWER),
+        "requestState": question["requestState"],
+    }
+
+
+STEPS = {
+    "steps": [
+        {"id": "first", "tool": "up__echo", "arguments": {"message": "before"}},
+        {"id": "asks", "tool": "asks__ask", "arguments": {"text": "Who?"}, "depends_on": ["first"]},
+        {"id": "last", "tool": "up__echo", "arguments": {"message": "$asks"}},
+    ]
+}
+
+
+def results(answer: dict[str, Any]) -> list[Any]:
+    return [step.get("result") for step in answer["structuredContent"]["steps"]]
+
+
+def test_questions_are_answered_at_another_replica_also_once_that_which_asked_is_dead(
+    redis: RealRedis, tmp_path: Path
+) -> None:
+    with two(redis, tmp_path) as (one, other):
+        single = asked(one, "asks__ask", {"text": "Who?"})
+        assert single["resultType"] == "input_required"
+        assert "Ada" in str(asked(other, "asks__ask", {"text": "Who?"}, **answers(single))["content"])
+        prompt = {"name": "asks__ask", "_meta": ABLE}
+        first = result_modern(one.url, "prompts/get", prompt, key=ANNA)
+        assert "Ada" in str(result_modern(other.url, "prompts/get", {**prompt, **answers(first)}, key=ANNA))
+        run = asked(one, "execute_workflow", STEPS)
+        assert run["resultType"] == "input_required"
+        one.process.kill()
+        one.process.wait(LIMIT)
+        foreign = {"name": "execute_workflow", "arguments": STEPS, "_meta": ABLE, **answers(run)}
+        refused = decoded(post_modern(other.url, "tools/call", foreign, key=BEN))
+        assert refused["error"]["data"] == {"reason": "invalid_request_state"}
+        assert results(asked(other, "execute_workflow", STEPS, **answers(run))) == ["before", "Ada", "Ada"]
+        again = asked(other, "execute_workflow", STEPS, **answers(run))
+        assert again["structuredContent"]["error"]["code"] == "NOT_FOUND"
+
+
+def test_a_workflow_waits_through_a_restart_of_its_replica(redis: RealRedis, tmp_path: Path) -> None:
+    with replica(redis, tmp_path, "one") as one:
+        run = asked(one, "execute_workflow", STEPS)
+    with replica(redis, tmp_path, "one") as again:
+        assert results(asked(again, "execute_workflow", STEPS, **answers(run))) == ["before", "Ada", "Ada"]
+
+
+def message(session: HandshakeSession, method: str, **params: Any) -> dict[str, Any]:
+    return decoded(session.send(method, params))
+
+
+def begun(session: HandshakeSession, name: str, **arguments: Any) -> str:
+    """The id of the task that a call becomes."""
+    created = message(session, "tools/call", name=name, arguments=arguments, task={})
+    return str(created["result"]["task"]["taskId"])
+
+
+def test_a_task_is_got_cancelled_answered_and_followed_at_another_replica(redis: RealRedis, tmp_path: Path) -> None:
+    able: dict[str, Any] = {"elicitation": {"form": {}}}
+    with (
+        two(redis, tmp_path) as (one, other),
+        HandshakeSession(one.url, key=ANNA, capabilities=able) as here,
+        HandshakeSession(other.url, key=ANNA, capabilities=able) as there,
+        HandshakeSession(other.url, key=BEN) as ben,
+    ):
+        slow = begun(here, "up__slow", seconds=60)
+        assert message(there, "tasks/get", taskId=slow)["result"]["status"] == "working"
+        foreign, unknown = (message(ben, "tasks/get", taskId=each)["error"] for each in (slow, "x"))
+        assert foreign == unknown
+        events: list[dict[str, Any]] = []
+        listening = threading.Event()
+
+        def listen() -> None:
+            params = {"notifications": {"taskIds": [slow]}, "_meta": TASKS}
+            for event in events_modern(other.url, "subscriptions/listen", params, ANNA):
+                events.append(event)
+                if len(events) > 1:
+                    listening.set()
+                if event.get("params", {}).get("status") == "cancelled":
+                    return
+
+        thread = threading.Thread(target=listen)
+        thread.start()
+        assert listening.wait(LIMIT)
+        assert message(there, "tasks/cancel", taskId=slow)["result"]["status"] == "cancelled"
+        thread.join(LIMIT)
+        assert [event["params"].get("status") for event in events] == [None, "working", "cancelled"]
+        assert message(here, "tasks/get", taskId=slow)["result"]["status"] == "cancelled"
+        for tool in ("asks__ask", "old__ask"):
+            task = begun(here, tool, text="Who?")
+            ended = there.asked("tasks/result", {"taskId": task}, lambda _: ANSWER)
+            assert "Ada" in str(ended["result"]["content"])
+        listed = [each["status"] for each in message(there, "tasks/list")["result"]["tasks"]]
+        assert listed == ["cancelled", "completed", "completed"]
+
+
+def test_tasks_of_a_killed_replica_are_done_or_interrupted(redis: RealRedis, tmp_path: Path) -> None:
+    with (
+        two(redis, tmp_path) as (one, other),
+        closing(HandshakeSession(one.url, key=ANNA)) as here,
+        HandshakeSession(other.url, key=ANNA) as there,
+    ):
+        done, working = begun(here, "up__echo", message="hi"), begun(here, "up__slow", seconds=60)
+        assert "hi" in str(message(here, "tasks/result", taskId=done)["result"]["content"])
+        ended: list[dict[str, Any]] = []
+        thread = threading.Thread(target=lambda: ended.append(message(there, "tasks/result", taskId=working)))
+        thread.start()
+        one.process.kill()
+        one.process.wait(LIMIT)
+
+        with HandshakeSession(other.url, key=ANNA) as third:
+            wait_for(
+                lambda: message(third, "tasks/get", taskId=working)["result"]["status"] == "failed",
+                "the task is interrupted",
+                3 * EXPIRY_SECONDS,
+            )
+            states = {each["taskId"]: each for each in message(third, "tasks/list")["result"]["tasks"]}
+            assert (states[done]["status"], states[working]["status"]) == ("completed", "failed")
+            assert "interrupted" in states[working]["statusMessage"]
+            assert "hi" in str(message(third, "tasks/result", taskId=done)["result"]["content"])
+            assert message(third, "tasks/cancel", taskId=working)["error"]["code"] == -32602
+        thread.join(3 * EXPIRY_SECONDS)
+        assert "interrupted" in ended[0]["error"]["message"]
+        modern = {"taskId": done, "_meta": TASKS}
+        assert "hi" in str(result_modern(other.url, "tasks/get", modern, key=ANNA)["result"])
