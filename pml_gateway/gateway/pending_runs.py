@@ -19,19 +19,24 @@ from pml_gateway.workflow.progress import Progress, read, written
 MAX_CHARACTERS = 32 * 1024 * 1024
 """Maximum of a run in Redis as JSON, before it is compressed; a larger one waits in this process."""
 
+MAX_BYTES = 128 * 1024 * 1024
+"""Maximum of one client's runs in Redis; those that have waited longest make room."""
+
 
 class PendingRuns:
     """Suspended runs by their states, each for one request of one client, and usable once."""
 
     def __init__(self, redis: RedisServer | None = None) -> None:
         self._held: PendingTable[Run] = PendingTable("run")
-        self._stored = None if redis is None else OwnedValues(redis, "runs", MAX_PENDING)
+        self._stored = None if redis is None else OwnedValues(redis, "runs", MAX_PENDING, MAX_BYTES)
 
     async def add(self, run: Run, *, owner: str, quota_key: str, fingerprint: str) -> str:
         """Keep a run and return its state. It waits in this process if one of its questions does."""
         if self._stored is not None and not run.is_held:
             try:
-                return await self._store(self._stored, run, owner, fingerprint)
+                state, packed = new_state(), await anyio.to_thread.run_sync(_packed, run.snapshot())
+                await self._stored.put(quota_key, _id(state, owner, fingerprint), packed, MAX_SECONDS)
+                return state
             except (SharedStateError, ValueError, TypeError, RecursionError):
                 # Redis does not answer, or the run is too large or deep for it.
                 pass
@@ -48,17 +53,15 @@ class PendingRuns:
             return self._held.take(state, owner=owner, fingerprint=fingerprint)
         # Made first: if the request no longer makes a plan, the run is still there for another attempt.
         run = begin()
-        found = await self._stored.take(owner, _id(state, owner, fingerprint))
+        found = await self._stored.take(_id(state, owner, fingerprint))
         if found is None:
             raise not_waiting("run", MAX_SECONDS)
-        run.restore(await anyio.to_thread.run_sync(_unpacked, found))
+        try:
+            run.restore(await anyio.to_thread.run_sync(_unpacked, found))
+        except ValueError:
+            # A gateway of another version wrote it.
+            raise not_waiting("run", MAX_SECONDS) from None
         return run
-
-    async def _store(self, stored: OwnedValues, run: Run, owner: str, fingerprint: str) -> str:
-        packed = await anyio.to_thread.run_sync(_packed, run.snapshot())
-        state = new_state()
-        await stored.put(owner, _id(state, owner, fingerprint), packed, MAX_SECONDS)
-        return state
 
 
 def _id(state: str, owner: str, fingerprint: str) -> str:

@@ -18,6 +18,7 @@ from pml_gateway.errors import SharedStateError
 from pml_gateway.gateway.task import GatewayTask, TaskQuestion, TaskStatus, replica_of
 from pml_gateway.gateway.task_records import TaskRecord
 from pml_gateway.json_text.pieces import exceeds
+from pml_gateway.policy.principal import PrincipalKind
 from pml_gateway.storage.pending import MAX_PENDING
 from pml_gateway.storage.redis import RedisServer, RedisValues
 from pml_gateway.storage.redis_news import RedisNews
@@ -39,6 +40,12 @@ CANCEL_SECONDS = 10.0
 
 RETRY_SECONDS = 1.0
 
+MAX_BYTES = 32 * 1024 * 1024
+"""Maximum of the records of one client, as they are written."""
+
+COALESCE_SECONDS = 0.05
+"""Time in which several changes of a task are written once: servers may tell all the time how far they have come."""
+
 MAX_QUESTIONS = 256 * 1024
 """Maximum of a task's questions as JSON that are written; larger ones are seen at the gateway of the task."""
 
@@ -47,7 +54,7 @@ class SharedTasks:
     """The tasks of one gateway as the others see them, and those of the others as it sees them."""
 
     def __init__(self, redis: RedisServer, news: RedisNews, replicas: Replicas) -> None:
-        self._records = OwnedValues(redis, "tasks", MAX_PENDING)
+        self._records = OwnedValues(redis, "tasks", MAX_PENDING, MAX_BYTES)
         self._orders = RedisValues(redis)
         self._news = news
         self._replicas = replicas
@@ -94,7 +101,7 @@ class SharedTasks:
         return None if record is None else await self._read(record, owner)
 
     async def of(self, owner: str) -> list[GatewayTask]:
-        """Return the tasks of an owner that other gateways run or have run.
+        """Return the tasks of the holder of a key that other gateways run or have run.
 
         Raises:
             SharedStateError: Redis does not answer.
@@ -151,6 +158,7 @@ class SharedTasks:
                     pause = BEAT_SECONDS
                 with anyio.move_on_after(pause):
                     await self._due.wait()
+                await anyio.sleep(COALESCE_SECONDS)
                 self._due = anyio.Event()
 
     def _note(self, task: GatewayTask) -> None:
@@ -188,7 +196,7 @@ class SharedTasks:
                 return
             try:
                 seconds = task.expires_at - time.time() + MARGIN_SECONDS
-                await self._records.put(task.owner, task.id, _to_json(task), seconds)
+                await self._records.put(self._index_of(task), task.id, _to_json(task), seconds)
                 await self._news.publish(TOPIC, digest)
             except SharedStateError:
                 self._changed.add(digest)
@@ -239,6 +247,11 @@ class SharedTasks:
             elif task.expires_at + MARGIN_SECONDS / 2 < time.time():
                 task.status, task.outcome = TaskStatus.CANCELLED, MCPError(INTERNAL_ERROR, "the task was cancelled")
                 task.news.set()
+
+    def _index_of(self, task: GatewayTask) -> str:
+        """Return the owner under whom a task is listed; clients without a key are the same ones nowhere else."""
+        is_known = task.client.kind is PrincipalKind.CLIENT
+        return task.owner if is_known else f"{self.replica} {task.owner}"
 
     def _is_elsewhere(self, task_id: str) -> bool:
         return replica_of(task_id) not in (None, self.replica)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from typing import Any, cast
@@ -236,8 +237,10 @@ class TaskMethods:
         if not has_tasks(ctx):
             raise missing_capability()
         wanted = [each for each in given if isinstance(each, str)][:MAX_FOLLOWED] if isinstance(given, list) else []
-        own = {task.id: task for task in await self._tasks.of(ctx.scope.client)}
-        tasks = [own[task_id] for task_id in dict.fromkeys(wanted) if task_id in own]
+        tasks = []
+        for task_id in dict.fromkeys(wanted):
+            with suppress(MCPError):
+                tasks.append(await self._tasks.find(ctx.scope.client, task_id))
         session = _AcknowledgingSession(ctx.session, [task.id for task in tasks])
         async with anyio.create_task_group() as following:
             for task in tasks:

@@ -20,8 +20,9 @@ MAX_SECONDS = 900.0
 MAX_PENDING = 512
 """Maximum number of entries of a table: each may hold a request of its server open, or the results of a plan."""
 
-HELD = "held:"
-"""Start of the state of what waits in the memory of one process, and can be answered nowhere else."""
+HELD = "pml-held:"
+"""Start of the state of what waits in the memory of one process, and can be answered nowhere else; servers, which make
+states of their own, are not expected to begin one with it."""
 
 Payload = TypeVar("Payload")
 
@@ -149,7 +150,7 @@ def not_waiting(name: str, seconds: float) -> PendingNotFoundError:
 
 
 def is_held(state: object) -> bool:
-    """Return True for the state of what waits in one process; such a state that a server made is found nowhere."""
+    """Return True for the state of what waits in the memory of one process, this one or another."""
     return isinstance(state, str) and state.startswith(HELD)
 
 

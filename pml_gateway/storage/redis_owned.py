@@ -1,4 +1,4 @@
-"""Values in Redis that belong to somebody: found by a secret id, listed by owner, so many of one owner at most."""
+"""Values in Redis that belong to somebody: found by a secret id, listed by owner, and bounded for each owner."""
 
 from __future__ import annotations
 
@@ -12,30 +12,34 @@ from pml_gateway.types import JsonObject
 _PUT = """
 redis.call('SET', KEYS[2], ARGV[2], 'PX', ARGV[3])
 redis.call('ZREMRANGEBYSCORE', KEYS[1], '-inf', ARGV[4])
-redis.call('ZADD', KEYS[1], ARGV[5], ARGV[1])
+local is_new = redis.call('ZADD', KEYS[1], ARGV[5], ARGV[1])
 if redis.call('PTTL', KEYS[1]) < tonumber(ARGV[3]) then redis.call('PEXPIRE', KEYS[1], ARGV[3]) end
-local excess = redis.call('ZCARD', KEYS[1]) - tonumber(ARGV[6])
-if excess > 0 then
-  for _, digest in ipairs(redis.call('ZRANGE', KEYS[1], 0, excess - 1)) do
-    redis.call('DEL', ARGV[7] .. digest)
-    redis.call('ZREM', KEYS[1], digest)
+if is_new == 0 then return end
+local count, bytes = 1, #ARGV[2]
+for _, digest in ipairs(redis.call('ZREVRANGE', KEYS[1], 0, -1)) do
+  if digest ~= ARGV[1] then
+    local size = redis.call('STRLEN', ARGV[8] .. digest)
+    if size > 0 then count, bytes = count + 1, bytes + size end
+    if size == 0 or count > tonumber(ARGV[6]) or bytes > tonumber(ARGV[7]) then
+      redis.call('DEL', ARGV[8] .. digest)
+      redis.call('ZREM', KEYS[1], digest)
+    end
   end
 end
-return 1
 """
-"""For an owner's index and a value: the digest of its id, the value, its milliseconds, now, its end, the maximum for an
-owner, and the beginning of the names of values. The values that would end first make room."""
+"""For an owner's index and a value: the digest of its id, the value, its milliseconds, now, its end, the maximum number
+and bytes of an owner, and the beginning of the names of values. For a new value, others make room that end first."""
 
 
 class OwnedValues:
     """The values of one collection. In Redis, ids and owners are digests, and values are encrypted."""
 
-    def __init__(self, server: RedisServer, collection: str, most: int) -> None:
-        """Keep `most` values of one owner."""
+    def __init__(self, server: RedisServer, collection: str, most: int, max_bytes: int) -> None:
+        """Keep `most` values of one owner, of `max_bytes` together as they are written."""
         self._server = server
         self._collection = collection
         self._start = f"{PREFIX}:{collection}:"
-        self._most = most
+        self._limits = (most, max_bytes)
         self._put = server.script(_PUT)
 
     def digest(self, id_: str) -> str:
@@ -52,15 +56,8 @@ class OwnedValues:
         name, milliseconds = self._name(digest), max(int(min(seconds, MAX_TTL) * 1000), 1)
         sealed = self._server.seal(name, value)
         keys = [self._index(owner), name]
-        arguments: list[str | bytes | int] = [
-            digest,
-            sealed,
-            milliseconds,
-            now,
-            now + milliseconds,
-            self._most,
-            self._start,
-        ]
+        times = (milliseconds, now, now + milliseconds)
+        arguments: list[str | bytes | int] = [digest, sealed, *times, *self._limits, self._start]
         await self._server.run(lambda _: self._put(keys=keys, args=arguments))
 
     async def get(self, digest: str) -> JsonObject | None:
@@ -69,16 +66,11 @@ class OwnedValues:
         sealed = await self._server.run(lambda redis: redis.get(name))
         return None if sealed is None else self._server.unseal(name, sealed)
 
-    async def take(self, owner: str, id_: str) -> JsonObject | None:
+    async def take(self, id_: str) -> JsonObject | None:
         """Remove and return a value; of several that take it at once, one gets it."""
-        digest = self.digest(id_)
-        name, index = self._name(digest), self._index(owner)
+        name = self._name(self.digest(id_))
         sealed = await self._server.run(lambda redis: redis.getdel(name))
-        if sealed is None:
-            return None
-        value = self._server.unseal(name, sealed)
-        await self._server.run(lambda redis: redis.zrem(index, digest))
-        return value
+        return None if sealed is None else self._server.unseal(name, sealed)
 
     async def of(self, owner: str) -> list[JsonObject]:
         """Return the values of an owner, those that end first at the beginning."""

@@ -27,8 +27,10 @@ pytestmark = [pytest.mark.e2e, pytest.mark.slow, pytest.mark.timeout(300)]
 KEYS = {"anna": "the key of anna, long enough", "ben": "the key of ben, long enough"}
 ANNA, BEN = KEYS["anna"], KEYS["ben"]
 CAPABILITIES = "io.modelcontextprotocol/clientCapabilities"
-TASKS = {CAPABILITIES: {"elicitation": {"form": {}}, "extensions": {"io.modelcontextprotocol/tasks": {}}}}
-ABLE = {CAPABILITIES: {"elicitation": {"form": {}}}}
+TASKS: dict[str, Any] = {
+    CAPABILITIES: {"elicitation": {"form": {}}, "extensions": {"io.modelcontextprotocol/tasks": {}}}
+}
+ABLE: dict[str, Any] = {CAPABILITIES: {"elicitation": {"form": {}}}}
 ANSWER = {"action": "accept", "content": {"answer": "Ada"}}
 
 

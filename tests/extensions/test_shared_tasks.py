@@ -263,15 +263,19 @@ async def test_what_is_written_of_a_task_names_nobody_and_expires_and_is_written
 
 async def test_an_owner_has_so_many_values_and_those_that_end_first_make_room(redis_url: str) -> None:
     async with opened(redis_url) as server:
-        values = OwnedValues(server, "few", 3)
-        for at, seconds in enumerate((60, 20, 30, 40, 50)):
+        values = OwnedValues(server, "few", 3, 10_000)
+        for at, seconds in enumerate((60, 20, 30, 40, 10)):
             await values.put("a", str(at), {"at": at}, seconds)
         await values.put("b", "other", {}, 10)
-        assert [each["at"] for each in await values.of("a")] == [3, 4, 0]
+        assert [each["at"] for each in await values.of("a")] == [4, 3, 0]
         assert await values.get(values.digest("1")) is None
-        assert await values.take("a", "4") == {"at": 4}
-        assert await values.take("a", "4") is None
+        assert await values.take("4") == {"at": 4}
+        assert await values.take("4") is None
         assert [each["at"] for each in await values.of("a")] == [3, 0]
         await values.put("a", "3", {"at": "new"}, 70)
         assert [each["at"] for each in await values.of("a")] == [0, "new"]
+        await values.put("a", "large", {"text": "x" * 6000}, 50)
+        assert [each.get("at") for each in await values.of("a")] == [None, 0, "new"]
+        await values.put("a", "larger", {"text": "x" * 6500}, 5)
+        assert [each.get("at", len(each.get("text", ""))) for each in await values.of("a")] == [6500, 0, "new"]
         assert await values.of("b") == [{}]

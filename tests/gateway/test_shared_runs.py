@@ -12,9 +12,11 @@ import anyio
 import pytest
 
 from tests.support.asking import asking
+from tests.support.memory import settings_for
 from tests.support.replicas import bearer, replicas, shared_sections, written
 from tests.support.scripted_server import ScriptedServer, text_result, tool
 from tests.support.serving import Serving, serving
+from tests.support.waiting import until
 from tests.workflow.test_questions import ANSWER, QUESTION
 
 pytestmark = pytest.mark.anyio
@@ -219,20 +221,35 @@ async def test_a_question_of_a_server_of_2026_is_answered_anywhere_by_its_client
         assert "Ada" in str(await two.result(method, given, headers=bearer("anna")))
 
 
-async def test_a_run_with_a_question_of_a_handshake_server_stays_in_its_process(
+async def test_a_run_with_a_question_of_a_handshake_server_is_answered_where_it_waits_as_long_as_that_lives(
     tmp_path: Path, shared_sections: dict[str, Any]
 ) -> None:
     arguments = {"calls": [{"name": "old__ask", "id": "o"}, {"name": "up__ask", "id": "n"}]}
-    meta = {"io.modelcontextprotocol/clientCapabilities": {"elicitation": {"form": {}}}}
+    meta: dict[str, Any] = {"io.modelcontextprotocol/clientCapabilities": {"elicitation": {"form": {}}}}
     servers = {"up": server(), "old": asking(modern=False)}
-    async with replicas(tmp_path, servers, **shared_sections) as (one, _):
-        asked = {"name": "call_batch", "arguments": arguments, "_meta": meta}
-        first = await one.result("tools/call", asked, headers=bearer("anna"))
-        assert sorted(first["inputRequests"]) == ["n.who", "o.q1"]
-        redis = one.gateway.redis
-        assert redis is not None
-        assert await written(redis, "runs*") == {}
-        given = {"o.q1": {"action": "accept", "content": {"answer": "Eve"}}, "n.who": ANSWER}
-        again = {**asked, "inputResponses": given, "requestState": first["requestState"]}
-        result = await one.result("tools/call", again, headers=bearer("anna"))
-    assert [slot["result"] for slot in result["structuredContent"]["slots"]] == ["Eve", "hello Ada"]
+    eve = {"action": "accept", "content": {"answer": "Eve"}}
+
+    async def begin(at: Serving, name: str, **given: Any) -> tuple[dict[str, Any], dict[str, Any]]:
+        asked = {"name": name, **given, "_meta": meta}
+        first = await at.result("tools/call", asked, headers=bearer("anna"))
+        keys = {key: eve if key.endswith("q1") else ANSWER for key in first["inputRequests"]}
+        return first, {**asked, "inputResponses": keys, "requestState": first["requestState"]}
+
+    settings = settings_for(servers, **shared_sections)
+    async with serving(tmp_path / "two", servers, settings) as two:
+        async with serving(tmp_path / "one", servers, settings) as one:
+            await until(lambda: two.gateway.replicas is not None and len(two.gateway.replicas.known) > 1)
+            first, given = await begin(one, "call_batch", arguments=arguments)
+            assert sorted(first["inputRequests"]) == ["n.who", "o.q1"]
+            redis = one.gateway.redis
+            assert redis is not None
+            assert await written(redis, "runs*") == {}
+            result = await two.result("tools/call", given, headers=bearer("anna"))
+            assert [slot["result"] for slot in result["structuredContent"]["slots"]] == ["Eve", "hello Ada"]
+            _, single = await begin(one, "old__ask", arguments={"text": "Who?"})
+            assert "Eve" in str(await two.result("tools/call", single, headers=bearer("anna")))
+            lost = [await begin(one, "call_batch", arguments=arguments), await begin(one, "old__ask", arguments={})]
+        assert two.gateway.replicas is not None
+        for _, given in lost:
+            answer = await two.result("tools/call", given, headers=bearer("anna"))
+            assert answer["structuredContent"]["error"]["code"] == "NOT_FOUND"

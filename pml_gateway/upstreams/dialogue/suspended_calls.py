@@ -197,10 +197,6 @@ class SuspendedCalls:
         call.attach(audience, on_progress, responses)
         return await self._follow(call, delivery)
 
-    def holds(self, state: object) -> bool:
-        """Return True if a call waits under this state, whoever it belongs to."""
-        return isinstance(state, str) and state in self._pending
-
     def end_client(self, client_id: str) -> None:
         """Give up the calls that wait for a client that does not come back."""
         self._pending.drop(lambda call: call.client_id == client_id)
