@@ -33,22 +33,23 @@ def post_modern(
     client: httpx2.Client | None = None,
 ) -> httpx2.Response:
     """One stateless 2026-07-28 request; a `client` that is kept saves the time for another one."""
-    body, sent = _modern(method, params, key, headers)
+    body, sent = modern(method, params, key, headers)
     return (client or httpx2).post(url, content=body, headers=sent, timeout=timeout)
 
 
 def events_modern(url: str, method: str, params: Mapping[str, Any], key: str | None = None) -> Iterator[dict[str, Any]]:
     """The messages on the stream of a stateless request, which is closed once no more are wanted."""
-    body, sent = _modern(method, params, key, None)
+    body, sent = modern(method, params, key, None)
     with httpx2.stream("POST", url, content=body, headers=sent, timeout=30) as response:
         for line in response.iter_lines():
             if line.startswith("data: {"):
                 yield json.loads(line[6:])
 
 
-def _modern(
-    method: str, params: Mapping[str, Any] | None, key: str | None, headers: Mapping[str, str] | None
+def modern(
+    method: str, params: Mapping[str, Any] | None, key: str | None, headers: Mapping[str, str] | None = None
 ) -> tuple[str, dict[str, str]]:
+    """The body and headers of a stateless request."""
     given = dict(params or {})
     named_by = NAMED_BY.get(method, "name")
     body = {

@@ -171,9 +171,11 @@ class HttpApp:
         trace = Trace(request_id, parent=parent)
         CURRENT_TRACE.set(trace)
         exchange = HttpExchange(trace, scope, headers, receive, _naming(send, request_id))
+        sender = scope["client"]
         forwarded = self._forwarding is not None and self._forwarding.taken(scope, headers)
         if forwarded is True:
             exchange = replace(exchange, is_forwarded=True)
+            self._limits.note_replica(sender[0] if sender else "")
         try:
             response = forwarded if isinstance(forwarded, Response) else await self._answer(exchange)
             if response is not None:

@@ -1,6 +1,6 @@
 """Requests about what lies in the memory of another replica: passed on to it, and its answer passed back.
 
-A session, a task and a call that waits for an answer stay where they run. Their ids begin with the id of the replica.
+A session and a call that waits for an answer stay where they run. Their ids begin with the id of the replica.
 """
 
 from __future__ import annotations
@@ -53,7 +53,6 @@ HOP_HEADERS = frozenset(
 )
 
 _STATE = re.compile(rb'"requestState"\s*:\s*"' + HELD.encode())
-_TASK = re.compile(rb'"taskId"\s*:\s*"task_([0-9a-f]{12})-')
 _SESSION = re.compile(rb"([0-9a-f]{12})-")
 
 
@@ -298,10 +297,8 @@ def _target(scope: Scope) -> bytes:
 
 
 def _holder_of(body: bytes) -> re.Match[bytes] | None:
-    """Return the id of the replica in a message's state or task; nearly all have neither, which costs little."""
-    if b'"requestState"' in body and (found := _STATE.search(body)) is not None:
-        return found
-    return _TASK.search(body) if b'"taskId"' in body else None
+    """Return the id of the replica in a message's state; nearly all have none, which costs little."""
+    return _STATE.search(body) if b'"requestState"' in body else None
 
 
 async def _read(receive: Receive, most: int) -> tuple[bytes | None, Receive]:

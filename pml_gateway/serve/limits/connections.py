@@ -50,6 +50,8 @@ MAX_REFUSING = 64
 
 RETRY_AFTER_SECONDS = 5
 
+MAX_REPLICA_ADDRESSES = 1000
+
 
 class Refusal(Enum):
     """Reason to refuse or end a connection, as metrics name it."""
@@ -70,6 +72,8 @@ class ConnectionLimits:
     open: Counter[str] = field(default_factory=Counter)
     waiting: Holdings[ClientConnection] = field(default_factory=Holdings)
     refusing: set[ClientConnection] = field(default_factory=set)
+    replica_addresses: set[str] = field(default_factory=set)
+    """Quota keys of the addresses of other replicas, whose connections are those of many clients."""
     refused: Counter[Refusal] = field(default_factory=Counter)
     line: dict[Refusal, ThrottledWarning] = field(
         default_factory=lambda: {each: ThrottledWarning(logger) for each in Refusal}
@@ -85,7 +89,9 @@ class ConnectionLimits:
         Several workers together may have as many as they may, while this one has not.
         """
         settings = self.settings
-        if kind is FrameKind.ADDRESS_FULL or self.open[quota_key] >= settings.max_connections_per_address:
+        is_limited = quota_key not in self.replica_addresses
+        has_most = self.open[quota_key] >= settings.max_connections_per_address
+        if is_limited and (kind is FrameKind.ADDRESS_FULL or has_most):
             oldest = next(self.waiting.of(quota_key), None)
             if oldest is None:
                 self._note(
@@ -101,6 +107,11 @@ class ConnectionLimits:
             oldest.give_way()
         self.open[quota_key] += 1
         return None
+
+    def note_replica(self, address: str) -> None:
+        """Limit the connections of an address by `max_connections` alone, as another replica is there."""
+        if len(self.replica_addresses) < MAX_REPLICA_ADDRESSES:
+            self.replica_addresses.add(quota_key_of_address(address))
 
     def left(self, quota_key: str) -> None:
         """Note that an admitted connection has ended."""

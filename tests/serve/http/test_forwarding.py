@@ -3,104 +3,180 @@
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+import socket
+from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+import anyio
 import anyio.to_thread
 import httpx2
 import pytest
 
-from tests.support.raw import HandshakeSession, decoded
-from tests.support.scripted_server import ScriptedServer, text_result, tool
-from tests.support.serving import Serving, serving
+from tests.support.asking import act, asking
+from tests.support.raw import HandshakeSession, decoded, modern
+from tests.support.replicas import KEYS, bearer, replicas, shared_sections
+from tests.support.serving import Serving
 from tests.support.waiting import until
 
 pytestmark = pytest.mark.anyio
 
-KEYS = {"anna": "the key of anna, long enough", "ben": "the key of ben, long enough"}
+__all__ = ["shared_sections"]
+
+CAN_ASK: dict[str, Any] = {"io.modelcontextprotocol/clientCapabilities": {"elicitation": {"form": {}}}}
+ASK: dict[str, Any] = {"name": "call_tool", "arguments": {"name": "up__ask", "arguments": {}}, "_meta": CAN_ASK}
 
 
-@pytest.fixture(autouse=True)
-def environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PML_STORAGE_KEY", "a random text that all gateways have")
-    for name, key in KEYS.items():
-        monkeypatch.setenv(name.upper(), key)
+async def sent(session: HandshakeSession, url: str, method: str, **params: Any) -> httpx2.Response:
+    return await anyio.to_thread.run_sync(partial(session.send, method, params, url))
 
 
-async def whose(_ctx: Any, call: dict[str, Any]) -> dict[str, Any]:
-    return text_result(f"for {call['arguments']['who']}")
+async def request(method: str, url: str, headers: Mapping[str, str], content: str = "") -> httpx2.Response:
+    return await anyio.to_thread.run_sync(
+        partial(httpx2.request, method, url, headers=headers, content=content or None, timeout=30)
+    )
 
 
-@asynccontextmanager
-async def replica(redis_url: str, folder: Path, **sections: Any) -> AsyncIterator[Serving]:
-    server = ScriptedServer(tools=[tool("whose", properties={"who": {"type": "string"}})], handler=whose)
-    given = {"clients": {name: {"key": f"${{env:{name.upper()}}}"} for name in KEYS}, **sections}
-    async with serving(folder, {"data": server}, storage={"url": redis_url}, **given) as running:
-        yield running
+async def opened(at: Serving, who: str = "anna") -> HandshakeSession:
+    return await anyio.to_thread.run_sync(partial(HandshakeSession, at.url, key=KEYS[who]))
 
 
-@asynccontextmanager
-async def two_replicas(redis_url: str, folder: Path, **sections: Any) -> AsyncIterator[tuple[Serving, Serving]]:
-    async with (
-        replica(redis_url, folder / "one", **sections) as one,
-        replica(redis_url, folder / "two", **sections) as two,
-    ):
-        for each in (one, two):
-            await until(partial(knows_the_other, each))
-        yield one, two
+def answers_to(asked: dict[str, Any]) -> dict[str, Any]:
+    answer = {"action": "accept", "content": {"answer": "green"}}
+    return {"requestState": asked["requestState"], "inputResponses": dict.fromkeys(asked["inputRequests"], answer)}
 
 
-def knows_the_other(one: Serving) -> bool:
-    replicas = one.gateway.replicas
-    assert replicas is not None
-    return any(each.url for each in replicas.known[1:])
-
-
-async def asked(session: HandshakeSession, url: str, method: str, **params: Any) -> httpx2.Response:
-    return await anyio.to_thread.run_sync(lambda: session.send(method, params, url))
-
-
-async def test_a_session_is_used_at_any_replica(redis_url: str, tmp_path: Path) -> None:
-    async with two_replicas(redis_url, tmp_path) as (one, two), one.handshake(key=KEYS["anna"]) as session:
-        listed = decoded(await asked(session, two.url, "tools/list"))["result"]["tools"]
-        called = decoded(
-            await asked(
-                session,
-                two.url,
-                "tools/call",
-                name="call_tool",
-                arguments={"name": "data__whose", "arguments": {"who": "anna"}},
-            )
-        )
-        by_ben = await anyio.to_thread.run_sync(
-            lambda: httpx2.post(
-                two.url,
-                content=json.dumps({"jsonrpc": "2.0", "id": 1, "method": "tools/list", "params": {}}),
-                headers={**session.headers, "authorization": f"Bearer {KEYS['ben']}"},
-            )
-        )
-        ended = await anyio.to_thread.run_sync(
-            lambda: httpx2.request("DELETE", two.url, headers=session.headers, timeout=30)
-        )
-        after = [await asked(session, each.url, "tools/list") for each in (one, two)]
-    assert "call_tool" in {tool["name"] for tool in listed}
-    assert called["result"]["content"][0]["text"] == "for anna"
-    assert by_ben.status_code == 404
-    assert ended.status_code == 200
-    assert [each.status_code for each in after] == [404, 404]
-
-
-async def test_the_session_of_a_replica_that_has_ended_is_not_found(redis_url: str, tmp_path: Path) -> None:
-    async with replica(redis_url, tmp_path / "two") as two:
-        async with replica(redis_url, tmp_path / "one") as one:
-            session = await anyio.to_thread.run_sync(partial(HandshakeSession, one.url, key=KEYS["anna"]))
-            used = decoded(await asked(session, two.url, "tools/list"))
-            assert "result" in used, used
-        gone = await asked(session, two.url, "tools/list")
+async def test_a_session_is_used_at_any_replica_by_its_client_alone(
+    tmp_path: Path, shared_sections: dict[str, Any]
+) -> None:
+    async with replicas(tmp_path, {"up": asking()}, 3, **shared_sections) as served:
+        one, two, three = served
+        session = await opened(one)
+        listed = decoded(await sent(session, two.url, "tools/list"))["result"]["tools"]
+        plain = {"name": "up__plain", "arguments": {"text": "words"}}
+        called = decoded(await sent(session, three.url, "tools/call", name="call_tool", arguments=plain))
+        of_ben = {**session.headers, **{name.lower(): value for name, value in bearer("ben").items()}}
+        body = json.dumps({"jsonrpc": "2.0", "id": 1, "method": "tools/list", "params": {}})
+        foreign = [(await request("POST", each.url, of_ben, body)).status_code for each in served]
+        ended = await request("DELETE", two.url, session.headers)
+        after = [(await sent(session, each.url, "tools/list")).status_code for each in served]
         session.close()
-        async with two.handshake(key=KEYS["anna"]) as anew:
-            assert "tools" in decoded(await asked(anew, two.url, "tools/list"))["result"]
+    assert "call_tool" in {each["name"] for each in listed}
+    assert called["result"]["content"][0]["text"] == "plain words"
+    assert foreign == [404, 404, 404]
+    assert ended.status_code == 200
+    assert after == [404, 404, 404]
+
+
+async def test_the_session_of_a_replica_that_has_ended_is_not_found(
+    tmp_path: Path, shared_sections: dict[str, Any]
+) -> None:
+    async with replicas(tmp_path / "two", {"up": asking()}, 1, **shared_sections) as (two,):
+        async with replicas(tmp_path / "one", {"up": asking()}, 2, **shared_sections) as (one, _):
+            session = await opened(one)
+            used = await sent(session, two.url, "tools/list")
+        gone = await sent(session, two.url, "tools/list")
+        session.close()
+        anew = await opened(two)
+        served = await sent(anew, two.url, "tools/list")
+        anew.close()
+    assert "result" in decoded(used)
     assert gone.status_code == 404
+    assert "result" in decoded(served)
+
+
+async def test_a_call_that_waits_in_one_replica_is_answered_at_another_by_its_client_alone(
+    tmp_path: Path, shared_sections: dict[str, Any]
+) -> None:
+    async with replicas(tmp_path, {"up": asking()}, 3, **shared_sections) as (one, two, three):
+        asked = await one.result("tools/call", ASK, headers=bearer("anna"))
+        again = {**ASK, **answers_to(asked)}
+        foreign = await two.message("tools/call", again, headers=bearer("ben"))
+        answered = await three.result("tools/call", again, headers=bearer("anna"))
+        once_more = await two.result("tools/call", again, headers=bearer("anna"))
+        own = one.gateway.replicas
+        assert own is not None
+        assert asked["requestState"].startswith(f"{own.own.id}~")
+    assert foreign["error"]["data"] == {"reason": "invalid_request_state"}
+    assert answered["content"][0]["text"] == "green"
+    assert once_more["structuredContent"]["error"]["code"] == "NOT_FOUND"
+
+
+async def test_nobody_but_a_replica_passes_requests_on(tmp_path: Path, shared_sections: dict[str, Any]) -> None:
+    async with replicas(tmp_path, {"up": asking()}, **shared_sections) as (one, two):
+        session = await opened(one)
+        body = json.dumps({"jsonrpc": "2.0", "id": 1, "method": "tools/list", "params": {}})
+        claimed = {**session.headers, "pml-forwarded": "W10=.AAAA"}
+        # It is as if the header were not there: the session is found at the other replica.
+        ignored = await request("POST", two.url, claimed, body)
+        by_another_name = await request("POST", two.url, {**claimed, "host": "evil.example.com"}, body)
+        session.close()
+    assert "result" in decoded(ignored)
+    assert by_another_name.status_code == 421
+
+
+async def test_a_client_that_leaves_cancels_its_call_at_the_other_replica(
+    tmp_path: Path, shared_sections: dict[str, Any]
+) -> None:
+    began, ended = anyio.Event(), anyio.Event()
+
+    async def ask_and_wait(ctx: Any, call: dict[str, Any]) -> dict[str, Any]:
+        await act(ctx, call)
+        began.set()
+        try:
+            await anyio.sleep_forever()
+        finally:
+            ended.set()
+        raise AssertionError("it sleeps")
+
+    up = asking()
+    up.handler = ask_and_wait
+    async with replicas(tmp_path, {"up": up}, **shared_sections) as (one, two):
+        asked = await one.result("tools/call", ASK, headers=bearer("anna"))
+        content, headers = modern("tools/call", {**ASK, **answers_to(asked)}, KEYS["anna"])
+        with anyio.fail_after(30):
+            async with anyio.create_task_group() as tasks, httpx2.AsyncClient(timeout=30) as client:
+                tasks.start_soon(partial(client.post, two.url, content=content, headers=headers))
+                await began.wait()
+                tasks.cancel_scope.cancel()
+            await ended.wait()
+
+
+@pytest.mark.parametrize("is_heard", [False, True])
+async def test_a_replica_that_does_not_answer_is_an_error_that_says_what_was_executed(
+    tmp_path: Path, shared_sections: dict[str, Any], is_heard: bool
+) -> None:
+    async with replicas(tmp_path, {"up": asking()}, **shared_sections) as (one, two):
+        asked = await one.result("tools/call", ASK, headers=bearer("anna"))
+        session = await opened(one)
+        registered = one.gateway.replicas
+        assert registered is not None
+        with socket.create_server(("127.0.0.1", 0)) as listener:
+            port = listener.getsockname()[1]
+            if not is_heard:
+                listener.close()
+            await registered.serve_at(f"http://127.0.0.1:{port}")
+            known = two.gateway.replicas
+            assert known is not None
+            await until(lambda: any(each.url == f"http://127.0.0.1:{port}" for each in known.known))
+            async with anyio.create_task_group() as tasks:
+                if is_heard:
+                    tasks.start_soon(partial(anyio.to_thread.run_sync, partial(hang_up, listener, 2)))
+                failed = await two.message("tools/call", {**ASK, **answers_to(asked)}, headers=bearer("anna"))
+                in_session = await sent(session, two.url, "tools/list")
+        session.close()
+    data = failed["error"]["data"]
+    assert (data["retryable"], data["details"]["executed"]) == ((False, "unknown") if is_heard else (True, "no"))
+    if is_heard:
+        assert decoded(in_session)["error"]["data"]["details"]["executed"] == "unknown"
+    else:
+        assert in_session.status_code == 404
+
+
+def hang_up(listener: socket.socket, count: int) -> None:
+    """Read a request and close its connection, so many times."""
+    for _ in range(count):
+        connection, _address = listener.accept()
+        with connection:
+            connection.recv(1)

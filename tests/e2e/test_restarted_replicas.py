@@ -1,0 +1,244 @@
+"""Three gateways as real processes that share a real Redis server: any of them serves what another one holds."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import signal
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import httpx2
+import pytest
+
+from tests.support.process import GatewayProcess, running_gateway
+from tests.support.raw import HandshakeSession, decoded, result_modern
+from tests.support.redis_server import RealRedis, real_redis
+from tests.support.skipping import unavailable
+from tests.support.waiting import wait_for
+
+from .install import InstallationError, install_redis
+
+pytestmark = [pytest.mark.e2e, pytest.mark.slow, pytest.mark.timeout(300)]
+
+KEYS = {"anna": "the key of anna, long enough", "ben": "the key of ben, long enough"}
+
+SERVER = """
+import asyncio
+from pathlib import Path
+from fastmcp import FastMCP
+server = FastMCP("data")
+@server.tool
+def rows(count: int) -> list[dict]:
+    "Return rows."
+    return [{"number": number, "text": f"row {number}"} for number in range(count)]
+@server.tool
+async def slow(seconds: float, started: str) -> str:
+    "Return after a while."
+    Path(started).touch()
+    await asyncio.sleep(seconds)
+    return "done"
+server.run(show_banner=False)
+"""
+
+
+@pytest.fixture(scope="module")
+def redis() -> Iterator[RealRedis]:
+    try:
+        program = install_redis()
+    except InstallationError as exc:
+        unavailable(exc)
+    with real_redis(program) as server:
+        yield server
+
+
+def environment(redis: RealRedis) -> dict[str, str]:
+    keys = {who.upper(): key for who, key in KEYS.items()}
+    return {"REDIS": redis.url, "PML_STORAGE_KEY": "a random text of three machines, long enough", **keys}
+
+
+def configuration(folder: Path, **http: Any) -> dict[str, Any]:
+    script = folder / "server.py"
+    script.write_text(SERVER, encoding="utf-8")
+    return {
+        "servers": {"data": {"command": sys.executable, "args": [str(script)]}},
+        "clients": {who: {"key": f"${{env:{who.upper()}}}"} for who in KEYS},
+        "storage": "${env:REDIS}",
+        "gateway": {"tools_exposure": "meta_only"},
+        "http": http,
+    }
+
+
+@contextmanager
+def replicas(redis: RealRedis, folder: Path, count: int = 3, **http: Any) -> Iterator[list[GatewayProcess]]:
+    """Gateways with one configuration, as several machines have them."""
+    settings = configuration(folder, **http)
+    with ExitStack() as stack:
+        started = [
+            stack.enter_context(running_gateway(folder / str(number), settings, extra=environment(redis)))
+            for number in range(count)
+        ]
+        for each in started:
+            wait_for(partial(knows_tools, each.url), "the gateway has listed its server")
+        yield started
+
+
+def knows_tools(url: str) -> bool:
+    answer = result_modern(
+        url, "tools/call", {"name": "tool_schema", "arguments": {"names": ["data__rows"]}}, key=KEYS["ben"]
+    )
+    return "data__rows" in json.dumps(answer["structuredContent"].get("tools"))
+
+
+def called(tool: str, **arguments: Any) -> dict[str, Any]:
+    """The parameters of a call."""
+    return {"name": "call_tool", "arguments": {"name": tool, "arguments": arguments}}
+
+
+def test_a_session_is_used_at_any_replica(redis: RealRedis, tmp_path: Path) -> None:
+    with replicas(redis, tmp_path) as (one, two, three):
+        session = HandshakeSession(one.url, key=KEYS["anna"])
+        urls = itertools.cycle([each.url for each in (two, three, one)])
+        names = [{tool["name"] for tool in session.result("tools/list", url=next(urls))["tools"]} for _ in range(3)]
+        numbers = [
+            session.result("tools/call", called("data__rows", count=count), url=next(urls)) for count in range(6)
+        ]
+        answers = stream_of(session, two.url)
+        foreign = [
+            httpx2.post(
+                each.url,
+                content=json.dumps({"jsonrpc": "2.0", "id": 7, "method": "tools/list", "params": {}}),
+                headers={**session.headers, "authorization": f"Bearer {KEYS['ben']}"},
+            ).status_code
+            for each in (one, two, three)
+        ]
+        ended = httpx2.request("DELETE", three.url, headers=session.headers, timeout=30)
+        after = [session.send("tools/list", url=each.url).status_code for each in (one, two, three)]
+        session.close()
+    assert all("call_tool" in each for each in names)
+    assert [len(each["structuredContent"]["result"]) for each in numbers] == list(range(6))
+    assert answers == 200
+    assert foreign == [404, 404, 404]
+    assert ended.status_code == 200
+    assert after == [404, 404, 404]
+
+
+def stream_of(session: HandshakeSession, url: str) -> int:
+    """The status of a stream of notices, which is left at once."""
+    with httpx2.stream("GET", url, headers=session.headers, timeout=30) as response:
+        return response.status_code
+
+
+def test_what_a_killed_replica_held_is_not_found_and_a_new_session_is_served_at_once(
+    redis: RealRedis, tmp_path: Path
+) -> None:
+    with replicas(redis, tmp_path) as (one, two, three):
+        session = HandshakeSession(one.url, key=KEYS["anna"])
+        stored = session.result("tools/call", called("data__rows", count=2000))["structuredContent"]
+        with ThreadPoolExecutor() as threads:
+            slow = called("data__slow", seconds=60, started=str(tmp_path / "started"))
+            lost = threads.submit(session.send, "tools/call", slow, two.url)
+            wait_for((tmp_path / "started").exists, "the call runs")
+            one.process.kill()
+            failed = lost.result(30)
+        one.process.wait(30)
+        gone = [session.send("tools/list", url=each.url).status_code for each in (two, three)]
+        session.close()
+        began = time.monotonic()
+        anew = HandshakeSession(two.url, key=KEYS["anna"])
+        took = time.monotonic() - began
+        read = anew.result(
+            "tools/call", {"name": "read_result", "arguments": {"ref": stored["ref"], "path": "[1999].text"}}, three.url
+        )
+        anew.close()
+    assert gone == [404, 404]
+    assert took < 1
+    assert "row 1999" in json.dumps(read)
+    error = failed_with(failed)
+    assert error["data"]["details"]["executed"] == "unknown"
+    assert not error["data"]["retryable"]
+
+
+def failed_with(response: httpx2.Response) -> dict[str, Any]:
+    message = decoded(response)
+    error: dict[str, Any] = message["error"]
+    return error
+
+
+class Balancer:
+    """A load balancer in a few lines: to those that say they are ready, in turn, and to the next if one is gone."""
+
+    def __init__(self, urls: list[str]) -> None:
+        self._urls = urls
+        self._turns = itertools.cycle(range(len(urls)))
+        self._ready = list(urls)
+        self._over = threading.Event()
+        self.answered = 0
+        self.failed: list[str] = []
+
+    def look(self) -> None:
+        """Ask who is ready, until the end."""
+        while not self._over.wait(0.1):
+            self._ready = [url for url in self._urls if self.is_ready(url)]
+
+    def is_ready(self, url: str) -> bool:
+        try:
+            return httpx2.get(url.replace("/mcp", "/readyz"), timeout=5).status_code == 200
+        except httpx2.TransportError:
+            return False
+
+    def call(self) -> None:
+        """Call one after the other, until the end."""
+        while not self._over.is_set():
+            try:
+                self._call()
+                self.answered += 1
+            except Exception as error:  # noqa: BLE001  # whatever it is, a call was lost
+                self.failed.append(repr(error))
+
+    def _call(self) -> None:
+        params = called("data__rows", count=3)
+        for _ in range(10):
+            ready = self._ready
+            try:
+                answer = result_modern(ready[next(self._turns) % len(ready)], "tools/call", params, key=KEYS["anna"])
+            except httpx2.ConnectError:
+                continue
+            assert len(answer["structuredContent"]["result"]) == 3, answer
+            return
+        raise AssertionError("nobody listens")
+
+    def end(self) -> None:
+        self._over.set()
+
+
+def test_replicas_that_are_restarted_one_after_the_other_lose_no_call(redis: RealRedis, tmp_path: Path) -> None:
+    with replicas(redis, tmp_path, drain_seconds=1.5) as served, ExitStack() as stack:
+        balancer = Balancer([each.url for each in served])
+        with ThreadPoolExecutor() as threads:
+            work = [threads.submit(balancer.look), *(threads.submit(balancer.call) for _ in range(4))]
+            try:
+                for number, each in enumerate(served):
+                    wait_for(lambda: balancer.answered > 20, "calls are answered")
+                    each.process.send_signal(signal.SIGTERM)
+                    assert each.process.wait(60) == 0
+                    port = each.url.rpartition(":")[2].partition("/")[0]
+                    settings = configuration(tmp_path, drain_seconds=1.5)
+                    home = tmp_path / str(number)
+                    again = running_gateway(home, settings, "--port", port, extra=environment(redis))
+                    url = stack.enter_context(again).url
+                    wait_for(partial(balancer.is_ready, url), "it is ready again")
+                    balancer.answered = 0
+                wait_for(lambda: balancer.answered > 20, "calls are answered")
+            finally:
+                balancer.end()
+            for ended in work:
+                ended.result(60)
+    assert balancer.failed == []
