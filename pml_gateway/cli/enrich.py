@@ -114,7 +114,8 @@ async def _enrich(command: Command, options: _Options, settings: Settings, known
     from pml_gateway.processes.children import open_children
 
     paths = command.paths
-    library, tried = ExampleLibrary(paths.example_queries_dir), EnrichmentAttempt(paths.example_queries_dir)
+    library = ExampleLibrary(paths.example_queries_dir, command.shared_documents())
+    tried = EnrichmentAttempt(paths.example_queries_dir)
     chosen = plan(
         known.definitions,
         known.examples,

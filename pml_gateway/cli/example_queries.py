@@ -11,7 +11,7 @@ import typer
 
 from pml_gateway.cli.completion import server_names, tool_names
 from pml_gateway.cli.consent import Consent, YesOption
-from pml_gateway.cli.context import Command, ConfigOption, JsonOption
+from pml_gateway.cli.context import Command, ConfigOption, JsonOption, bring_up_to_date
 from pml_gateway.cli.output import note, print_json, print_table, say
 from pml_gateway.errors import InvalidInputError, UsageError
 from pml_gateway.owner.operations import EXAMPLES, LEARN_EXAMPLES
@@ -262,7 +262,10 @@ def import_examples(
 def _library(command: Command) -> ExampleLibrary:
     from pml_gateway.example_queries.library import ExampleLibrary
 
-    return ExampleLibrary(command.paths.example_queries_dir)
+    documents = command.shared_documents()
+    library = ExampleLibrary(command.paths.example_queries_dir, documents)
+    bring_up_to_date(documents)
+    return library
 
 
 def _row(tool: ExamplesOfTool) -> JsonObject:

@@ -10,13 +10,18 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pml_gateway.catalog.hidden_characters import visible
+from pml_gateway.example_queries.sharing import SharedLibrary, shared_file, shared_library
+from pml_gateway.files import Signature
 from pml_gateway.index.text import MAX_EXAMPLES, well_formed
 from pml_gateway.log import get_logger
 from pml_gateway.storage.kinds import EXAMPLE_QUERIES
 from pml_gateway.storage.tables import Connection, Tables, TablesError, keep_newest
+
+if TYPE_CHECKING:
+    from pml_gateway.storage.shared_documents import SharedDocuments
 
 logger = get_logger(__name__)
 
@@ -136,8 +141,12 @@ class ExampleLibrary:
     could not. Every method blocks: call it in a thread.
     """
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, documents: SharedDocuments | None = None) -> None:
+        """Name the folder; `documents` is what replicas have in common, if this configuration is that of several."""
         self._tables = Tables(EXAMPLE_QUERIES, directory / "examples.sqlite3", _SCHEMA)
+        self._copy = shared_file(directory)
+        self._shared = None if documents is None else shared_library(documents, directory)
+        self._applied: Signature = None
         self._kept = _FileContent()
         self._noted = 0, frozenset[str]()
         """The day, and what was seen on it."""
@@ -147,12 +156,18 @@ class ExampleLibrary:
         """Return the path of the file."""
         return self._tables.path
 
+    @property
+    def shared_path(self) -> Path:
+        """Return the path of the copy of what replicas share."""
+        return self._copy.path
+
     def of(self, digest: str) -> tuple[ExampleQuery, ...]:
         """Return the examples of a definition, the owner's first."""
         return self.all().get(digest, ())
 
     def all(self) -> Mapping[str, tuple[ExampleQuery, ...]]:
         """All examples by definition, each list as `of` gives it; the same object until something changes."""
+        self._apply_shared()
         stamp = self._tables.signature
         if stamp != self._kept.stamp:
             self._kept = self._read(stamp)
@@ -160,6 +175,7 @@ class ExampleLibrary:
 
     def entries(self) -> list[LibraryEntry]:
         """All that is kept, by server and name."""
+        self._apply_shared()
         return [entry for columns in self._rows() or () if (entry := _entry(columns)) is not None]
 
     def put(
@@ -178,6 +194,7 @@ class ExampleLibrary:
 
         Raises:
             TablesError: the file cannot be written.
+            SharedStateError: replicas share the examples, and Redis does not answer.
         """
         offered = list(entries)
         kept = [
@@ -195,6 +212,7 @@ class ExampleLibrary:
             if entry.examples
         ]
         emptied = [(entry.digest, entry.origin.value) for entry in kept if not entry.examples]
+        self._share({(each.digest, each.origin.value): (each.name, each.server, each.examples) for each in kept})
 
         def update(connection: Connection) -> None:
             connection.executemany(f"INSERT OR REPLACE INTO examples VALUES (?, ?, ?, ?, ?, {today()})", rows)
@@ -219,11 +237,15 @@ class ExampleLibrary:
 
         Raises:
             TablesError: the file cannot be written.
+            SharedStateError: replicas share the examples, and Redis does not answer.
         """
         wanted = [(digest, *([origin.value] if origin else ())) for digest in dict.fromkeys(digests)]
         statement = "DELETE FROM examples WHERE digest = ?" + (" AND origin = ?" if origin else "")
         if not self.all():
             return 0
+        gone = {each.digest for each in self.entries()}.intersection(digest for digest, *_ in wanted)
+        origins = (origin,) if origin else tuple(ExampleOrigin)
+        self._share({(digest, each.value): ("", "", ()) for digest in gone for each in origins})
         return self._tables.change(
             lambda connection: sum(connection.execute(statement, each).rowcount > 0 for each in wanted)
         )
@@ -257,6 +279,47 @@ class ExampleLibrary:
             connection.execute("DELETE FROM examples WHERE seen < ?", (today() - KEPT_DAYS,))
 
         self._tables.change(update)
+
+    def _share(self, written: Mapping[tuple[str, str], tuple[str, str, tuple[str, ...]]]) -> None:
+        """Have replicas take over what is about to be written here, and what they do not know of the rest."""
+        if self._shared is None:
+            return
+        own = {(each.digest, each.origin.value): (each.name, each.server, each.examples) for each in self.entries()}
+
+        def update(known: SharedLibrary) -> SharedLibrary:
+            unknown = {key: entry for key, entry in own.items() if ":".join(key) not in known.entries}
+            return known.having({**unknown, **written})
+
+        try:
+            self._shared.change(update)
+        except OSError as error:
+            raise TablesError(f"{self._copy.path} cannot be written: {error}") from error
+
+    def _apply_shared(self) -> None:
+        """Take over what another replica has written."""
+        stamp = self._copy.signature
+        if stamp == self._applied:
+            return
+        self._applied = stamp
+        found = [
+            (*key.split(":", 1), each.name, each.server, json.dumps(each.texts))
+            for key, each in self._copy.read().entries.items()
+        ]
+
+        def update(connection: Connection) -> None:
+            known = {
+                tuple(row) for row in connection.execute("SELECT digest, origin, name, server, texts FROM examples")
+            }
+            for row in found:
+                if row[-1] == "[]":
+                    connection.execute("DELETE FROM examples WHERE digest = ? AND origin = ?", row[:2])
+                elif row not in known:
+                    connection.execute(f"INSERT OR REPLACE INTO examples VALUES (?, ?, ?, ?, ?, {today()})", row)
+
+        try:
+            self._tables.change(update)
+        except TablesError as error:
+            logger.warning("examples of other replicas are not taken over: %s", error)
 
     def _read(self, stamp: bytes) -> _FileContent:
         rows = self._rows()

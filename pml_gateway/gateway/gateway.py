@@ -17,6 +17,7 @@ from pml_gateway.catalog.manifest import ManifestFile
 from pml_gateway.catalog.model import Catalog, CatalogTool
 from pml_gateway.config.servers import Transport
 from pml_gateway.config.settings import Settings
+from pml_gateway.example_queries.sharing import shared_library
 from pml_gateway.exposure.meta_tool import MetaTools
 from pml_gateway.gateway.approval_books import RedisBook
 from pml_gateway.gateway.decisions import Decider
@@ -348,6 +349,8 @@ async def open_gateway(
         used = partial(most_used, paths.activity_file, identity)
         indexer = Indexer(paths.cache_dir, examples=common.examples, most_used=used, indexes=common.indexes)
         documents = await anyio.to_thread.run_sync(open_documents, settings.storage, here.environ)
+        if documents is not None:
+            shared_library(documents, paths.example_queries_dir)
         trust_gate = TrustGate(PinsFile(paths.pins_dir, identity, common.pins, documents), make_judge)
 
         manifests = partial(ManifestFile, paths.manifest_dir, identity)

@@ -27,21 +27,22 @@ async def follow_files(gateway: Gateway, loaded: LoadedSettings, load: LoadSetti
     The files of pins and of example queries are watched as well.
     """
     pins = gateway.trust_gate.file.path.absolute()
-    examples = gateway.shared.examples.library.path.absolute()
-    for folder in (pins.parent, examples.parent):
+    library = gateway.shared.examples.library
+    examples = {library.path.absolute(), library.shared_path.absolute()}
+    for folder in (pins.parent, library.path.parent):
         with suppress(OSError):
             # Made here, because a folder that comes later is not watched; a read-only home has nothing to watch.
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    files = {pins, examples, *(path.absolute() for path in (*loaded.files, *watched))}
+    files = {pins, *examples, *(path.absolute() for path in (*loaded.files, *watched))}
     async with gateway.shared.file_changes.of(files) as changes:
-        if await anyio.to_thread.run_sync(changed_since, files - {pins, examples}, loaded.read_at):
+        if await anyio.to_thread.run_sync(changed_since, files - {pins, *examples}, loaded.read_at):
             await reload(gateway, load)
         async for changed in changes:
             if pins in changed:
                 await gateway.updates.readmit()
-            if examples in changed:
+            if examples & changed:
                 gateway.indexer.renew()
-            if changed - {pins, examples}:
+            if changed - {pins, *examples}:
                 await reload(gateway, load)
 
 

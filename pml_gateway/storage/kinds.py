@@ -126,6 +126,13 @@ EXAMPLE_QUERIES = StoredKind(
     "60 days after a catalog last had the definition",
     "200,000 definitions",
 )
+SHARED_EXAMPLES = StoredKind(
+    "example queries that replicas share",
+    StorageShape.DOCUMENT,
+    "example-queries/shared.json",
+    "as the example queries",
+    "10,000 definitions",
+)
 TRIED = StoredKind(
     "definitions that `pml enrich` has tried",
     StorageShape.DOCUMENT,
@@ -194,6 +201,7 @@ KINDS = (
     KEY_USES,
     INSTALLS,
     EXAMPLE_QUERIES,
+    SHARED_EXAMPLES,
     TRIED,
     ACTIVITY,
     RESULTS,

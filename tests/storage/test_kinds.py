@@ -17,6 +17,7 @@ from pml_gateway.config.edits.edit import KEPT_BACKUPS
 from pml_gateway.example_queries.enrichment import MAX_TRIED
 from pml_gateway.example_queries.library import KEPT_DAYS, ExampleLibrary
 from pml_gateway.example_queries.library import MAX_ENTRIES as MAX_DEFINITIONS
+from pml_gateway.example_queries.sharing import MAX_SHARED
 from pml_gateway.files import locked
 from pml_gateway.index.cache import ENTRIES_PER_TOOL, MAX_ENTRIES
 from pml_gateway.paths import Paths
@@ -144,6 +145,7 @@ def test_limits_are_those_of_the_code() -> None:
         kinds.PINS: [MAX_SERVER_BYTES // 1024**2],
         kinds.EXAMPLE_QUERIES: [MAX_DEFINITIONS],
         kinds.TRIED: [MAX_TRIED],
+        kinds.SHARED_EXAMPLES: [MAX_SHARED],
         kinds.MIGRATION_STEPS: [MAX_STEPS],
     }
     for kind, figures in limits.items():

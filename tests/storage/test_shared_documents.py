@@ -125,8 +125,26 @@ def test_content_is_sealed_and_expires(redis: Redis, replica: MakeReplica, redis
     redis.pexpire(name, 1000)
     replica("one").documents.pull()
     assert redis.pttl(name) > KEPT_MILLISECONDS - 60_000
-    with pytest.raises(ConfigurationError, match=r"another storage\.key"):
-        Replica(redis_url, tmp_path / "stranger", KEY + "!").documents.pull()
+    assert Replica(redis_url, tmp_path / "stranger", KEY + "!").pulled() == ()
+
+
+def test_with_a_new_storage_key_the_copies_go_on(replica: MakeReplica, redis_url: str, tmp_path: Path) -> None:
+    one, two = replica("one"), replica("two")
+    one.add(1)
+    assert two.pulled() == (1,)
+    one.add(2)
+    after = [Replica(redis_url, tmp_path / name, KEY + "!") for name in ("two", "one")]
+    for each in after:
+        each.pulled(fills=True)
+    assert [each.pulled() for each in after] == [(1, 2), (1, 2)]
+
+
+def test_a_forged_value_is_replaced_by_those_who_know_better(redis: Redis, replica: MakeReplica) -> None:
+    one = replica("one")
+    one.add(1)
+    redis.hset(one.document.key, mapping={"stamp": "forged", "value": "nothing that was sealed"})
+    assert one.pulled() == (1,)
+    assert one.pulled(fills=True) == replica("two").pulled() == (1,)
 
 
 def test_after_a_flush_the_replicas_fill_redis_again_and_an_old_copy_brings_nothing_back(
