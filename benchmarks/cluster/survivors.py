@@ -16,10 +16,13 @@ from benchmarks.cluster.client import EndedError, visiting
 from benchmarks.cluster.owner import Owner, owning
 from benchmarks.cluster.server import JOB, NEW
 from benchmarks.cluster.stand import Replica, Stand
-from benchmarks.cluster.turns import PENDING, ROWS, Book, Taker
-from benchmarks.peers import plain_text
+from benchmarks.cluster.turns import PENDING, ROWS, Book, Taker, text_of
 
-COLLECT_SECONDS = 20.0
+COLLECT_SECONDS = 25.0
+RETRY_SECONDS = 1.0
+UNAVAILABLE = "UPSTREAM_UNAVAILABLE"
+"""The outcome of a request for what a replica holds that does not answer, until it counts as gone."""
+
 POLL_SECONDS = 0.1
 Collect = Callable[[Taker, Owner], Awaitable[None]]
 
@@ -51,12 +54,26 @@ async def collect(stand: Stand, left: list[LeftBehind], turn: str, book: Book) -
         async with _taking(stand, stand.url, f"{turn}-{each.what.replace(' ', '-')}", book) as (taker, owner):
             try:
                 with anyio.fail_after(COLLECT_SECONDS):
-                    await each.collect(taker, owner)
+                    await _collected(each, taker, owner)
             except (EndedError, AnswerError, TimeoutError, httpx2.HTTPError) as error:
                 found[each.what] = f"{type(error).__name__} {error}"[:300]
             else:
                 found[each.what] = ""
     return found
+
+
+async def _collected(left: LeftBehind, taker: Taker, owner: Owner) -> None:
+    """Collect one thing, again while that fails with an error that passes."""
+    begun = anyio.current_time()
+    while True:
+        try:
+            await left.collect(taker, owner)
+        except EndedError as error:
+            if error.outcome != UNAVAILABLE or anyio.current_time() > begun + COLLECT_SECONDS - RETRY_SECONDS:
+                raise
+            await anyio.sleep(RETRY_SECONDS)
+        else:
+            return
 
 
 @asynccontextmanager
@@ -74,7 +91,7 @@ async def _stored_result(taker: Taker) -> LeftBehind:
 
     async def collected(taker: Taker, _: Owner) -> None:
         total = taker.arguments("total", text=text, rows={"$ref": stored["ref"], "path": "rows"})
-        _expect(plain_text(await taker.call(f"{NEW}__total", total)), f"{text} {text} {sum(range(ROWS))}")
+        _expect(text_of(await taker.call(f"{NEW}__total", total)), f"{text} {text} {sum(range(ROWS))}")
 
     return LeftBehind("stored result", collected)
 
@@ -91,7 +108,7 @@ async def _finished_task(taker: Taker) -> LeftBehind:
     async def collected(taker: Taker, _: Owner) -> None:
         shown: dict[str, Any] = await taker.visitor.request("tasks/get", task)
         _expect(shown["status"], "completed")
-        _expect(plain_text(shown["result"]), f"{JOB} {text}")
+        _expect(text_of(shown["result"]), f"{JOB} {text}")
 
     return LeftBehind("finished task", collected)
 
@@ -103,7 +120,7 @@ async def _question(taker: Taker) -> LeftBehind:
     more = {"inputResponses": dict.fromkeys(asked["inputRequests"], content), "requestState": asked["requestState"]}
 
     async def collected(taker: Taker, _: Owner) -> None:
-        _expect(plain_text(await taker.call(name, given, **more)), f"ask {given['text']} {answer}")
+        _expect(text_of(await taker.call(name, given, **more)), f"ask {given['text']} {answer}")
 
     return LeftBehind("question", collected)
 
@@ -121,7 +138,7 @@ async def _approval(taker: Taker) -> LeftBehind:
     async def collected(taker: Taker, owner: Owner) -> None:
         if not await owner.answer(taker.visitor.name, "approve", taker.generator.randrange(3)):
             raise AnswerError("the owner is not asked")
-        _expect(plain_text(await taker.call(name, given)), f"wipe {given['text']}")
+        _expect(text_of(await taker.call(name, given)), f"wipe {given['text']}")
 
     return LeftBehind("pending approval", collected)
 

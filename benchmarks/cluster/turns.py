@@ -90,7 +90,7 @@ async def direct(taker: Taker) -> None:
     """A tool by its name."""
     text = taker.text()
     given = taker.arguments("echo", text=text)
-    _expect(plain_text(await taker.call(f"{taker.server()}__echo", given)), f"echo {text}")
+    _expect(text_of(await taker.call(f"{taker.server()}__echo", given)), f"echo {text}")
     taker.done(given)
 
 
@@ -99,7 +99,7 @@ async def through_call_tool(taker: Taker) -> None:
     text = taker.text()
     given = taker.arguments("look", text=text)
     result = await taker.call("call_tool", {"name": f"{taker.server()}__look", "arguments": given})
-    _expect(plain_text(result), f"look {text}")
+    _expect(text_of(result), f"look {text}")
     taker.done(given)
 
 
@@ -142,7 +142,7 @@ async def reference(taker: Taker) -> None:
     if f"{text} row {ROWS - 1}" not in json.dumps(page, ensure_ascii=False):
         raise AnswerError(f"another page: {json.dumps(page)[:300]}")
     total = taker.arguments("total", text=text, rows={"$ref": stored["ref"], "path": "rows"})
-    found = plain_text(await taker.call(f"{taker.server()}__total", total))
+    found = text_of(await taker.call(f"{taker.server()}__total", total))
     _expect(found, f"{text} {text} {sum(range(ROWS))}")
     taker.done(total)
 
@@ -152,7 +152,7 @@ async def question(taker: Taker) -> None:
     text, answer = taker.text(), taker.text()
     given = taker.arguments("ask", text=text)
     result = await _answered(taker, f"{taker.server()}__ask", given, answer)
-    _expect(plain_text(result), f"ask {text} {answer}")
+    _expect(text_of(result), f"ask {text} {answer}")
     taker.done(given)
 
 
@@ -197,7 +197,7 @@ async def task(taker: Taker) -> None:
         raise EndedError("TASK_FAILED", str(shown.get("statusMessage")))
     _expect(shown["status"], "completed")
     result = shown.get("result") or await taker.visitor.request("tasks/result", {"taskId": task_id})
-    _expect(plain_text(result), f"{tool} {text}")
+    _expect(text_of(result), f"{tool} {text}")
     taker.done(given)
 
 
@@ -212,7 +212,7 @@ async def task_notice(taker: Taker) -> None:
     with anyio.fail_after(TASK_SECONDS):
         told = await taker.visitor.request("subscriptions/listen", listening, awaited="completed")
     _expect(told["taskId"], task_id)
-    _expect(plain_text(told["result"]), f"{JOB} {text}")
+    _expect(text_of(told["result"]), f"{JOB} {text}")
     taker.done(given)
 
 
@@ -249,20 +249,26 @@ async def approved(taker: Taker) -> None:
         await _pending(taker, name, given)
         await _owner_answers(taker, "approve", first)
         result = await taker.call(name, given)
-    _expect(plain_text(result), f"wipe {given['text']}")
+    _expect(text_of(result), f"wipe {given['text']}")
     taker.done(given)
 
 
 async def _approved_while_waiting(taker: Taker, name: str, given: dict[str, Any], first: int) -> dict[str, Any]:
+    result, error = dict[str, Any](), None
     async with anyio.create_task_group() as group:
         group.start_soon(taker.owner.answer, taker.visitor.name, "approve", first)
         try:
-            return await taker.call(name, given, compared=False)
-        except EndedError as error:
-            if error.outcome != PENDING:
-                group.cancel_scope.cancel()
-                raise
-    return await taker.call(name, given, compared=False)
+            result = await taker.call(name, given, compared=False)
+        except (EndedError, AnswerError) as raised:
+            # Raised once the group has ended, which would wrap it.
+            error = raised
+        if not (isinstance(error, EndedError) and error.outcome == PENDING):
+            group.cancel_scope.cancel()
+    if error is None:
+        return result
+    if isinstance(error, EndedError) and error.outcome == PENDING:
+        return await taker.call(name, given, compared=False)
+    raise error
 
 
 async def denied(taker: Taker) -> None:
@@ -309,6 +315,17 @@ def _slots(slots: list[dict[str, Any]], expected: list[str]) -> None:
         if isinstance(error := slot.get("error"), dict):
             raise EndedError(str(error.get("code")), str(error.get("message")))
     _expect([slot.get("result") for slot in slots], expected)
+
+
+def text_of(result: dict[str, Any]) -> str:
+    """Return the text of a result that must be one text.
+
+    Raises:
+        AnswerError: it is something else.
+    """
+    if "content" not in result:
+        raise AnswerError(f"no content: {json.dumps(result)[:300]}")
+    return plain_text(result)
 
 
 def _expect(found: object, wanted: object) -> None:
