@@ -21,6 +21,9 @@ from pml_gateway.errors import ErrorCode
 RESULT = "result"
 CONNECTION = "connection error"
 SESSION_LOST = "session lost"
+RETRYABLE = "try again"
+"""The outcome of a request that Redis or its lack failed, and that says so."""
+
 UNTYPED = "no typed error"
 TYPED = frozenset(code.value for code in ErrorCode) - {ErrorCode.INTERNAL.value}
 INTERNAL_ERROR = -32603
@@ -32,6 +35,9 @@ CANCELLED_SECONDS = 10.0
 
 Answer = Callable[[dict[str, Any]], dict[str, Any]]
 """Answers the request of a server."""
+
+ACKNOWLEDGED = "notifications/subscriptions/acknowledged"
+NOT_FOLLOWED = "not followed"
 
 CAPABILITIES: dict[str, Any] = {"elicitation": {"form": {}}, "extensions": {TASKS: {}}}
 MARK = re.compile(r"mark-\d\d")
@@ -195,6 +201,8 @@ class Visitor:
                     return event, replica
                 if awaited is not None and event.get("params", {}).get("status") == awaited:
                     return {"result": event["params"]}, replica
+                if event.get("method") == ACKNOWLEDGED and not event["params"]["notifications"].get("taskIds"):
+                    raise EndedError(NOT_FOLLOWED, "the task is not among those that the stream tells of")
                 if "id" in event and answer is not None:
                     given = {"jsonrpc": "2.0", "id": event["id"], "result": answer(event)}
                     await self.side.post(self.url, json=given, headers=headers)
@@ -237,10 +245,9 @@ def judge(message: Mapping[str, Any]) -> tuple[str, str, dict[str, Any]]:
     """Return the outcome of a message, its words where it is an error, and its result."""
     if "result" not in message:
         error = message.get("error") or {}
-        code = (error.get("data") or {}).get("code") if isinstance(error.get("data"), dict) else None
-        number = error.get("code")
-        if code in TYPED:
-            return str(code), str(error.get("message")), {}
+        data, number = error.get("data"), error.get("code")
+        if isinstance(data, dict) and (code := _coded(data)) != UNTYPED:
+            return code, str(error.get("message")), {}
         if not isinstance(number, int) or number == INTERNAL_ERROR:
             return UNTYPED, json.dumps(message)[:500], {}
         return str(number), str(error.get("message")), {}
@@ -254,6 +261,8 @@ def judge(message: Mapping[str, Any]) -> tuple[str, str, dict[str, Any]]:
 
 
 def _coded(error: Mapping[str, Any]) -> str:
+    if error.get("code") == ErrorCode.INTERNAL.value and error.get("retryable"):
+        return RETRYABLE
     return str(error["code"]) if error.get("code") in TYPED else UNTYPED
 
 

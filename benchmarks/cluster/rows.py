@@ -21,7 +21,7 @@ from benchmarks.cluster.load import Load, Turn, run_load
 from benchmarks.cluster.server import BEGUN, CANCELLED
 from benchmarks.cluster.stand import Replica, Stand, client_key, open_stand
 from benchmarks.cluster.survivors import collect, leave_behind
-from benchmarks.cluster.turns import MIX, Book
+from benchmarks.cluster.turns import MIX, NOT_ASKED, Book
 from benchmarks.cluster.verdict import (
     EXPECTED,
     Finding,
@@ -187,6 +187,7 @@ async def faults(plan: Plan, folder: Path) -> RowReport:
             for what, fate in survived.items()
         ),
         Finding(row, "exit code of the redeployed", "0", str(codes.get("redeploy")), codes.get("redeploy") == 0),
+        none_of(row, "approvals that the owner is not asked for", [t for t in load.turns if t.outcome == NOT_ASKED]),
         none_of(row, "turns that failed afterwards", failed(after.turns)),
     ]
     report.keep(load)
@@ -293,7 +294,7 @@ async def redis_faults(plan: Plan, folder: Path) -> RowReport:
                 start = time.monotonic()
                 await REDIS_FAULTS[name](plan, stand)
                 ended = time.monotonic()
-                back[name] = await _back(stand, f"back-{number}", ended)
+                back[name] = await _back(stand, report, f"back-{number}", ended)
                 windows[name] = (start, time.monotonic())
                 await anyio.sleep(plan.settle_seconds)
             is_over = True
@@ -333,7 +334,7 @@ async def redis_faults(plan: Plan, folder: Path) -> RowReport:
     return report
 
 
-async def _back(stand: Stand, prefix: str, since: float) -> float:
+async def _back(stand: Stand, report: RowReport, prefix: str, since: float) -> float:
     """Return the seconds until a turn of every kind that needs Redis ends well in both eras."""
     kinds = [kind for kind, use in MIX.items() if use.shared]
     attempt = 0
@@ -343,6 +344,7 @@ async def _back(stand: Stand, prefix: str, since: float) -> float:
         tried = await run_load(stand, seed=attempt, each=kinds, clients=stand.spare_clients, prefix=turns)
         if not failed(tried.turns):
             return begun - since
+        report.keep(tried)
         attempt += 1
         await anyio.sleep(0.5)
     return time.monotonic() - since

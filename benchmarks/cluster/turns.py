@@ -28,6 +28,9 @@ POLL_SECONDS = 0.05
 TASK_SECONDS = 45.0
 IDEMPOTENT = frozenset({"look", "rows", "total"})
 PENDING = "PENDING_APPROVAL"
+NOT_ASKED = "the owner is not asked"
+"""The outcome of a call whose approval the owner does not find."""
+
 NOT_STORED = "not stored"
 """The outcome of a large result that is answered itself."""
 
@@ -299,7 +302,7 @@ async def _pending(taker: Taker, name: str, given: dict[str, Any]) -> None:
 
 async def _owner_answers(taker: Taker, answer: str, first: int) -> None:
     if not await taker.owner.answer(taker.visitor.name, answer, first):
-        raise AnswerError("the owner is not asked")
+        raise EndedError(NOT_ASKED, "")
 
 
 async def cancelled(taker: Taker) -> None:
