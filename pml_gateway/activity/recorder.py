@@ -12,6 +12,7 @@ from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, fields
 from operator import attrgetter
 from pathlib import Path
+from typing import NamedTuple, Protocol
 
 import anyio
 import anyio.to_thread
@@ -24,6 +25,7 @@ from pml_gateway.storage.background_writer import BackgroundWriter
 from pml_gateway.storage.places import ACTIVITY, warn_unwritable
 from pml_gateway.storage.tables import Connection, TablesError
 from pml_gateway.text import counted
+from pml_gateway.types import JsonObject
 
 logger = get_logger(__name__)
 
@@ -118,7 +120,26 @@ class ListRow:
         return ROW_WEIGHT
 
 
-Row = AccessRow | SearchRow | ListRow
+class OtherRows(Protocol):
+    """Rows of another gateway, which write themselves."""
+
+    @property
+    def weight(self) -> int: ...
+
+    def write(self, connection: Connection) -> None:
+        """Write them."""
+
+
+Row = AccessRow | SearchRow | ListRow | OtherRows
+
+
+class ListBody(NamedTuple):
+    """What is known of a list without its text."""
+
+    digest: str
+    tools: int
+    size: int
+
 
 _ACCESS_FIELDS = [field.name for field in fields(AccessRow)]
 _ACCESS = f"INSERT INTO accesses ({', '.join(_ACCESS_FIELDS)}) VALUES ({', '.join('?' * len(_ACCESS_FIELDS))})"
@@ -141,6 +162,7 @@ class Recorder:
     def __init__(self, path: Path, *limits: Callable[[], ActivitySettings]) -> None:
         self._limits = [*limits]
         self._last_limits: tuple[ActivitySettings, ...] = ()
+        self.path = path
         self._tables = activity_tables(path)
         self._key = os.urandom(8).hex()
         self._has_begun = False
@@ -192,14 +214,15 @@ class Recorder:
         for row in rows:
             match row:
                 case SearchRow():
-                    about = (row.at, row.config, row.key, row.client, row.mode, row.stage, row.query, row.program)
-                    connection.execute(_SEARCH, (*about, json.dumps(row.hits)))
+                    insert_search(connection, row)
                 case ListRow():
                     digests = (_keep_body(connection, row.body), _keep_body(connection, row.full()))
                     given = (row.at, row.config, row.client, row.mode, row.stage, row.program)
                     connection.execute(_LIST, (*given, *digests))
                 case AccessRow():
                     pass
+                case _:
+                    row.write(connection)
         limits = [each() for each in tuple(self._limits)] or self._last_limits
         now = time.monotonic()
         if limits and (not self._pruned or now - self._pruned > PRUNE_SECONDS):
@@ -215,17 +238,45 @@ def insert_accesses(connection: Connection, rows: Sequence[AccessRow]) -> None:
     connection.executemany(_ACCESS, map(_values, rows))
 
 
+def insert_search(connection: Connection, row: SearchRow) -> None:
+    """Insert a row into the table of searches."""
+    about = (row.at, row.config, row.key, row.client, row.mode, row.stage, row.query, row.program)
+    connection.execute(_SEARCH, (*about, json.dumps(row.hits)))
+
+
+def insert_list(connection: Connection, row: JsonObject, shown: ListBody, whole: ListBody) -> None:
+    """Insert a row of another gateway into the table of lists; its tokens are known once this one gave the same."""
+    for body in (shown, whole):
+        connection.execute(_BODY, (*body, None))
+    about = [row[name] for name in ("at", "config", "client", "mode", "stage", "program")]
+    connection.execute(_LIST, (*about, shown.digest, whole.digest))
+
+
+_BODY = "INSERT OR IGNORE INTO bodies (digest, tools, bytes, tokens, body) VALUES (?, ?, ?, NULL, ?)"
+
+
+def tools_in(body: bytes) -> int:
+    """Return the number of tools on a list."""
+    return sum(1 for _ in decoded_items(body))
+
+
+def digest_of(body: bytes) -> str:
+    """Return the name by which the text of a list is known."""
+    return hashlib.sha256(body).hexdigest()[:32]
+
+
 def _keep_body(connection: Connection, body: bytes) -> str:
     """Return the digest of a list; store a new list until its tokens are counted, unless too many are stored."""
-    digest = hashlib.sha256(body).hexdigest()[:32]
-    if connection.execute("SELECT 1 FROM bodies WHERE digest = ?", (digest,)).fetchone() is None:
+    digest = digest_of(body)
+    found = connection.execute("SELECT tokens IS NULL AND body IS NULL FROM bodies WHERE digest = ?", (digest,))
+    known = found.fetchone()
+    if known is None or known[0]:
         [(uncounted,)] = connection.execute("SELECT count(*) FROM bodies WHERE body IS NOT NULL").fetchall()
         kept = zlib.compress(body, 6) if uncounted < MAX_UNCOUNTED else None
-        tools = sum(1 for _ in decoded_items(body))
-        connection.execute(
-            "INSERT OR IGNORE INTO bodies (digest, tools, bytes, tokens, body) VALUES (?, ?, ?, NULL, ?)",
-            (digest, tools, len(body), kept),
-        )
+        if known is None:
+            connection.execute(_BODY, (digest, tools_in(body), len(body), kept))
+        elif kept is not None:
+            connection.execute("UPDATE bodies SET body = ? WHERE digest = ?", (kept, digest))
     return digest
 
 

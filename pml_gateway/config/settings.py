@@ -456,11 +456,15 @@ KeptArguments = Literal["off", "keys", "masked", "whole"]
 class ActivitySettings(Section):
     """Local records of calls, searches and lists."""
 
-    record: bool = Field(default=True, description="record calls, searches and lists on this machine, nowhere else")
+    record: bool = Field(default=True, description="record calls, searches and lists on this machine")
     arguments: KeptArguments = Field(
         default="keys",
         description="what is kept of arguments; keys: names and sizes; masked: values without what looks like a "
         "secret; whole: also large ones, without known secrets; off: nothing",
+    )
+    sink: Literal["file", "redis"] = Field(
+        default="file",
+        description="redis: also pass records on to the other gateways of `storage.url`, so that each has those of all",
     )
     max_days: int = Field(default=30, ge=1, description="older records are deleted")
     max_bytes: int = Field(

@@ -5,13 +5,16 @@ from __future__ import annotations
 import random
 import time
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import cache
 
 import anyio.to_thread
 from cachetools import FIFOCache, LRUCache
 
 from pml_gateway.activity.arguments import as_text, kept_arguments, masked, size_of
-from pml_gateway.activity.recorder import AccessRow, ListRow, Recorder, SearchRow
+from pml_gateway.activity.recorder import AccessRow, ListRow, Recorder, Row, SearchRow
+from pml_gateway.activity.sharing import ActivitySharing
 from pml_gateway.activity.stages import stage_of
 from pml_gateway.catalog.wire import decoded_items
 from pml_gateway.exposure.token_count import count_tokens
@@ -75,9 +78,11 @@ class _Recent:
 class ActivitySubscriber:
     """Records what one gateway's clients do, as far as the settings of each moment want it."""
 
-    def __init__(self, identity: str, recorder: Recorder) -> None:
+    def __init__(self, identity: str, recorder: Recorder, sharing: ActivitySharing | None = None) -> None:
+        """Record in a file, and pass records on to other gateways if `sharing` is given."""
         self._config = identity
         self._recorder = recorder
+        self._sharing = sharing
         self._recent: LRUCache[str, _Recent] = LRUCache(MAX_CLIENTS)
         self._stages: tuple[GatewayState | None, dict[tuple[str | None, ExposureMode], str]] = (None, {})
 
@@ -86,6 +91,10 @@ class ActivitySubscriber:
         events.subscribe(Access, self.accessed)
         events.subscribe(ToolsSearched, self.searched)
         events.subscribe(ToolsListed, self.listed)
+
+    def _record(self, make: Callable[[], Row]) -> None:
+        sharing = self._sharing
+        self._recorder.add(make if sharing is None else lambda: sharing.take(make()))
 
     def accessed(self, event: Access) -> None:
         """Take note of an attempt to use something."""
@@ -104,7 +113,7 @@ class ActivitySubscriber:
                     search, rank = each.key, each.ranks[key]
                     break
         stage = self._stage(state, scope.client, mode)
-        self._recorder.add(lambda: self._row(event, mode, stage, intent, search, rank))
+        self._record(lambda: self._row(event, mode, stage, intent, search, rank))
 
     def _row(
         self, event: Access, mode: ExposureMode, stage: str, intent: str | None, search: int | None, rank: int | None
@@ -162,9 +171,7 @@ class ActivitySubscriber:
         name, program = scope.client.shown, scope.program
         stage = self._stage(event.state, scope.client, mode)
         config, hits = self._config, tuple(ranks)
-        self._recorder.add(
-            lambda: SearchRow(now, config, key, name, mode.value, stage, masked(query), hits, masked(program))
-        )
+        self._record(lambda: SearchRow(now, config, key, name, mode.value, stage, masked(query), hits, masked(program)))
 
     def listed(self, event: ToolsListed) -> None:
         """Take note of a list that a client was given."""
@@ -182,8 +189,8 @@ class ActivitySubscriber:
 
         stage = self._stage(state, client, mode)
         now, body, program = time.time(), event.tools_json, event.scope.program
-        about = (now, self._config, client.shown, mode.value, stage, body, full)
-        self._recorder.add(lambda: ListRow(*about, masked(program)))
+        about = (now, self._config, client.shown, mode.value, stage, body, cache(full))
+        self._record(lambda: ListRow(*about, masked(program)))
 
     def _of(self, client: Principal) -> _Recent:
         recent = self._recent.get(client.id)

@@ -32,6 +32,7 @@ def refusals(settings: Settings, environ: Mapping[str, str], *hosts: str) -> Ite
     checks["http.metrics_key"] = partial(metrics_key, settings, environ)
     checks["storage.results"] = partial(resolve, settings.storage.results, environ)
     checks["storage.url"] = partial(check_shared_storage, settings.storage.url, settings.storage.key, environ)
+    checks["activity.sink"] = partial(_check_sink, settings)
     checks["telemetry.otlp_endpoint"] = partial(_check_telemetry, settings, environ)
     are_keys_good = True
     for key, check in checks.items():
@@ -91,6 +92,14 @@ def metrics_key(settings: Settings, environ: Mapping[str, str]) -> str | None:
             )
         return None
     return checked_key("http.metrics_key", http.metrics_key, environ)
+
+
+def _check_sink(settings: Settings) -> None:
+    if settings.activity.sink == "redis" and settings.storage.url is None:
+        raise ConfigurationError(
+            "activity.sink is redis, and no Redis server is configured",
+            hint="set storage: redis://host, or activity.sink: file",
+        )
 
 
 def _check_telemetry(settings: Settings, environ: Mapping[str, str]) -> None:

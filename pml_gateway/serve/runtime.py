@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import anyio
 
+from pml_gateway.activity.sharing import ActivitySharing
 from pml_gateway.config.load import LoadedSettings
 from pml_gateway.gateway.activity import ActivitySubscriber, ListCosts
 from pml_gateway.gateway.audit import AuditSubscriber
@@ -131,7 +132,10 @@ async def open_runtime(
         gateway.shared.activity.limited_by(lambda: gateway.state.settings.activity),
         anyio.create_task_group() as tasks,
     ):
-        ActivitySubscriber(identity, gateway.shared.activity).subscribe_to(gateway.events)
+        sharing = _open_sharing(gateway, identity)
+        if sharing is not None:
+            tasks.start_soon(sharing.run)
+        ActivitySubscriber(identity, gateway.shared.activity, sharing).subscribe_to(gateway.events)
         AuditSubscriber(identity, paths.home, gateway.shared.audit, watching.export_access).subscribe_to(gateway.events)
         calls_as_tasks = await _open_tasks(gateway, paths, identity)
         caller = Caller(gateway, calls_as_tasks, PendingRuns(gateway.redis))
@@ -158,6 +162,17 @@ async def open_runtime(
         await gateway.pull_documents()
         yield Runtime(gateway, caller, server, presence, keys, tokens, reloading, watching.prometheus)
         tasks.cancel_scope.cancel()
+
+
+def _open_sharing(gateway: Gateway, identity: str) -> ActivitySharing | None:
+    if gateway.redis is None or gateway.replicas is None or gateway.state.settings.activity.sink == "file":
+        return None
+
+    def is_recording() -> bool:
+        return gateway.state.settings.activity.record
+
+    replica = gateway.replicas.own.id
+    return ActivitySharing(gateway.redis, gateway.shared.activity, replica, identity, is_recording)
 
 
 async def _open_tasks(gateway: Gateway, paths: Paths, identity: str) -> Tasks:

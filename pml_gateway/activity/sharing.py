@@ -1,0 +1,289 @@
+"""Records passed on between gateways by a Redis stream, so that the file of each has the calls of all."""
+
+from __future__ import annotations
+
+import secrets
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from contextlib import closing, suppress
+from dataclasses import dataclass, fields, replace
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import anyio
+import anyio.to_thread
+from cachetools import FIFOCache
+
+from pml_gateway.activity.database import activity_tables, note_gap
+from pml_gateway.activity.recorder import (
+    ROW_WEIGHT,
+    AccessRow,
+    ListBody,
+    ListRow,
+    Recorder,
+    Row,
+    SearchRow,
+    digest_of,
+    insert_accesses,
+    insert_list,
+    insert_search,
+    tools_in,
+)
+from pml_gateway.errors import GatewayError, SharedStateError
+from pml_gateway.log import get_logger
+from pml_gateway.storage.redis import MAX_TTL, OPERATION_SECONDS, PREFIX, RedisServer
+from pml_gateway.storage.tables import Connection
+from pml_gateway.text import counted
+from pml_gateway.types import JsonObject
+
+if TYPE_CHECKING:
+    from redis.asyncio import Redis
+
+logger = get_logger(__name__)
+
+STREAM: Final = f"{PREFIX}:activity"
+
+BATCH_SECONDS = 1.0
+"""Time between two batches of one gateway, and between two looks at those of the others."""
+
+MAX_BATCH_WEIGHT = 1_000_000
+"""Characters of a batch, some 2,000 calls; about a tenth of that once it is compressed."""
+
+MAX_BATCHES = 1000
+"""Batches that the stream holds at most: what a gateway that was away still gets of the others."""
+
+MAX_WAITING = 20_000
+MAX_WAITING_WEIGHT = 16_000_000
+"""Records, and their characters, that wait for Redis in memory; beyond, the oldest are dropped and counted."""
+
+READ_AT_ONCE = 20
+"""Batches read before they are written: fewer characters than wait for the disk at most."""
+
+SENDERS_KEPT_SECONDS = 7 * 86_400.0
+"""Time after which the number of a sender's last batch is forgotten; the stream expires before."""
+
+MAX_BODIES = 256
+
+_ACCESS_FIELDS = [field.name for field in fields(AccessRow) if field.name not in ("config", "replica")]
+_SEARCH_FIELDS = [field.name for field in fields(SearchRow) if field.name != "config"]
+_LIST_FIELDS = ["at", "client", "mode", "stage", "program"]
+
+
+@dataclass(frozen=True, slots=True)
+class PassedBatch:
+    """Records of another gateway, from its place `entry` in the stream."""
+
+    entry: str
+    sender: str
+    number: int
+    replica: str
+    dropped: int
+    accesses: list[AccessRow]
+    searches: list[SearchRow]
+    lists: list[tuple[JsonObject, ListBody, ListBody]]
+
+    @classmethod
+    def read(cls, content: JsonObject, entry: str, config: str) -> PassedBatch:
+        """Read a batch; fields of a gateway of another version are left out."""
+        about = {"config": config, "replica": content["replica"]}
+        names = [name if name in _ACCESS_FIELDS else "" for name in content["accesses"]["fields"]]
+        return cls(
+            entry,
+            content["sender"],
+            content["number"],
+            content["replica"],
+            content["dropped"],
+            [
+                AccessRow(**{name: value for name, value in zip(names, row, strict=True) if name}, **about)
+                for row in content["accesses"]["rows"]
+            ],
+            [
+                SearchRow(config=config, **{name: row[name] for name in _SEARCH_FIELDS if name in row})
+                for row in content["searches"]
+            ],
+            [
+                ({**row, "config": config}, ListBody(*row["bodies"][0]), ListBody(*row["bodies"][1]))
+                for row in content["lists"]
+            ],
+        )
+
+    @property
+    def weight(self) -> int:
+        """The characters that it holds."""
+        calls, searches = sum(row.weight for row in self.accesses), sum(row.weight for row in self.searches)
+        return calls + searches + ROW_WEIGHT * (1 + len(self.lists))
+
+    def write(self, connection: Connection) -> None:
+        """Write the records, unless a process with the same file has done so before."""
+        row = connection.execute("SELECT number FROM batches WHERE sender = ?", (self.sender,)).fetchone()
+        last = None if row is None else int(row[0])
+        if last is not None and self.number <= last:
+            return
+        now = time.time()
+        if last is None:
+            connection.execute("DELETE FROM batches WHERE at < ?", (now - SENDERS_KEPT_SECONDS,))
+        elif missed := self.number - last - 1:
+            note_gap(connection, f"{counted(missed, 'batch', 'batches')} of gateway {self.replica} came not here")
+        if self.dropped:
+            what = f"{counted(self.dropped, 'record')} of gateway {self.replica}"
+            note_gap(connection, f"{what} dropped: Redis did not answer for too long")
+        insert_accesses(connection, self.accesses)
+        for search in self.searches:
+            insert_search(connection, search)
+        for given in self.lists:
+            insert_list(connection, *given)
+        values = (self.sender, self.number, self.entry, now)
+        connection.execute("INSERT OR REPLACE INTO batches (sender, number, entry, at) VALUES (?, ?, ?, ?)", values)
+
+
+class ActivitySharing:
+    """The records of one gateway on their way to the others, and those of the others on their way into its file."""
+
+    def __init__(
+        self, server: RedisServer, recorder: Recorder, replica: str, config: str, is_recording: Callable[[], bool]
+    ) -> None:
+        self._server = server
+        self._recorder = recorder
+        self._replica = replica
+        self._config = config
+        self._is_recording = is_recording
+        self._lock = threading.Lock()
+        self._waiting: deque[tuple[int, str, Any]] = deque()
+        self._weight = 0
+        self._dropped = 0
+        self._unsent: tuple[int, bytes] | None = None
+        self._number = 0
+        self._file = self._sender = ""
+        self._tools: FIFOCache[str, int] = FIFOCache(MAX_BODIES)
+
+    def take(self, row: Row) -> Row:
+        """Take a record to be passed on, and return it as it is written here. In the recorder's thread."""
+        match row:
+            case AccessRow():
+                row = replace(row, replica=self._replica)
+                self._wait(row.weight, "accesses", [getattr(row, name) for name in _ACCESS_FIELDS])
+            case SearchRow():
+                self._wait(row.weight, "searches", {name: getattr(row, name) for name in _SEARCH_FIELDS})
+            case ListRow():
+                told = {name: getattr(row, name) for name in _LIST_FIELDS}
+                bodies = [self._body(each) for each in (row.body, row.full())]
+                self._wait(row.weight, "lists", {**told, "bodies": bodies})
+            case _:
+                pass
+        return row
+
+    def _body(self, body: bytes) -> ListBody:
+        digest = digest_of(body)
+        if digest not in self._tools:
+            self._tools[digest] = tools_in(body)
+        return ListBody(digest, self._tools[digest], len(body))
+
+    def _wait(self, weight: int, kind: str, content: object) -> None:
+        with self._lock:
+            self._waiting.append((weight, kind, content))
+            self._weight += weight
+            while len(self._waiting) > MAX_WAITING or self._weight > MAX_WAITING_WEIGHT:
+                self._weight -= self._waiting.popleft()[0]
+                if not self._dropped:
+                    logger.warning("the oldest records of activity are not passed on: Redis does not answer")
+                self._dropped += 1
+
+    async def run(self) -> None:
+        """Pass records on and write those of others, for as long as the owner's task group lives."""
+        try:
+            last: str | None = None
+            while True:
+                await anyio.sleep(BATCH_SECONDS)
+                # An unwritable file is told by the recorder.
+                with suppress(GatewayError):
+                    if last is None:
+                        last = await anyio.to_thread.run_sync(self._begin, self._recorder.path)
+                    await self._send()
+                    last = await self._read(last)
+        finally:
+            with anyio.move_on_after(OPERATION_SECONDS, shield=True):
+                await anyio.to_thread.run_sync(self._recorder.flush)
+                with suppress(SharedStateError):
+                    while await self._send():
+                        pass
+            if self._waiting:
+                logger.warning("%s could not be passed on", counted(len(self._waiting), "record"))
+
+    def _begin(self, path: Path) -> str:
+        """Return the place of the last batch that is written; processes with one file have one name for it."""
+
+        def ask(connection: Connection) -> tuple[str, list[str]]:
+            connection.execute(
+                "INSERT INTO file SELECT ? WHERE NOT EXISTS (SELECT 1 FROM file)", (secrets.token_hex(6),)
+            )
+            [(name,)] = connection.execute("SELECT id FROM file LIMIT 1").fetchall()
+            return name, [entry for (entry,) in connection.execute("SELECT entry FROM batches")]
+
+        with closing(activity_tables(path)) as tables:
+            self._file, entries = tables.change(ask)
+        self._sender = f"{self._file}.{secrets.token_hex(4)}"
+        return max(entries, key=lambda entry: tuple(map(int, entry.split("-"))), default="0-0")
+
+    async def _send(self) -> bool:
+        """Send a batch if there is anything to send; return True if so."""
+        if self._unsent is None and (self._waiting or self._dropped) and self._sender:
+            self._unsent = await anyio.to_thread.run_sync(self._batch)
+        if self._unsent is None:
+            return False
+        number, sealed = self._unsent
+
+        async def add(redis: Redis) -> None:
+            async with redis.pipeline(transaction=False) as commands:
+                entry = {"sender": self._sender, "number": number, "batch": sealed}
+                commands.xadd(STREAM, entry, maxlen=MAX_BATCHES, approximate=True)  # type: ignore[arg-type]  # mixed
+                commands.pexpire(STREAM, int(MAX_TTL * 1000))
+                await commands.execute()
+
+        # If its answer is lost, it is sent again: the others know it by its number.
+        await self._server.run(add)
+        self._unsent = None
+        return True
+
+    def _batch(self) -> tuple[int, bytes]:
+        content: dict[str, list[Any]] = {"accesses": [], "searches": [], "lists": []}
+        weight = 0
+        with self._lock:
+            dropped, self._dropped = self._dropped, 0
+            while self._waiting and weight < MAX_BATCH_WEIGHT:
+                each, kind, row = self._waiting.popleft()
+                content[kind].append(row)
+                weight += each
+            self._weight -= weight
+        self._number += 1
+        value = {
+            **content,
+            "accesses": {"fields": _ACCESS_FIELDS, "rows": content["accesses"]},
+            "sender": self._sender,
+            "number": self._number,
+            "replica": self._replica,
+            "dropped": dropped,
+        }
+        return self._number, self._server.seal(STREAM, value, compressed=True)
+
+    async def _read(self, last: str) -> str:
+        """Have the batches of others written that follow a place; return the last place."""
+        while True:
+
+            async def look(redis: Redis, after: str = last) -> Any:
+                return await redis.xread({STREAM: after}, count=READ_AT_ONCE)
+
+            found = await self._server.run(look)
+            entries = found[0][1] if found else []
+            for entry, given in entries:
+                last = entry.decode()
+                if self._is_recording() and not given[b"sender"].decode().startswith(f"{self._file}."):
+                    self._recorder.add(partial(self._opened, last, given[b"batch"]))
+            if len(entries) < READ_AT_ONCE:
+                return last
+            await anyio.to_thread.run_sync(self._recorder.flush)
+
+    def _opened(self, entry: str, sealed: bytes) -> PassedBatch:
+        return PassedBatch.read(self._server.unseal(STREAM, sealed) or {}, entry, self._config)
