@@ -8,8 +8,9 @@ import time
 from collections import deque
 from collections.abc import Callable
 from contextlib import closing, suppress
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
 from functools import partial
+from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -19,7 +20,6 @@ from cachetools import FIFOCache
 
 from pml_gateway.activity.database import activity_tables, note_gap
 from pml_gateway.activity.recorder import (
-    ROW_WEIGHT,
     AccessRow,
     ListBody,
     ListRow,
@@ -27,7 +27,6 @@ from pml_gateway.activity.recorder import (
     Row,
     SearchRow,
     digest_of,
-    insert_accesses,
     insert_list,
     insert_search,
     tools_in,
@@ -68,6 +67,7 @@ SENDERS_KEPT_SECONDS = 7 * 86_400.0
 MAX_BODIES = 256
 
 _ACCESS_FIELDS = [field.name for field in fields(AccessRow) if field.name not in ("config", "replica")]
+_values = attrgetter(*_ACCESS_FIELDS)
 _SEARCH_FIELDS = [field.name for field in fields(SearchRow) if field.name != "config"]
 _LIST_FIELDS = ["at", "client", "mode", "stage", "program"]
 
@@ -81,25 +81,29 @@ class PassedBatch:
     number: int
     replica: str
     dropped: int
-    accesses: list[AccessRow]
+    weight: int
+    columns: tuple[str, ...]
+    accesses: list[list[object]]
+    """The values of `columns` of each access, configuration and replica first."""
     searches: list[SearchRow]
     lists: list[tuple[JsonObject, ListBody, ListBody]]
 
     @classmethod
     def read(cls, content: JsonObject, entry: str, config: str) -> PassedBatch:
         """Read a batch; fields of a gateway of another version are left out."""
-        about = {"config": config, "replica": content["replica"]}
-        names = [name if name in _ACCESS_FIELDS else "" for name in content["accesses"]["fields"]]
+        names, rows, replica = content["accesses"]["fields"], content["accesses"]["rows"], content["replica"]
+        if names != _ACCESS_FIELDS:
+            known = [at for at, name in enumerate(names) if name in _ACCESS_FIELDS]
+            names, rows = [names[at] for at in known], [[row[at] for at in known] for row in rows]
         return cls(
             entry,
             content["sender"],
             content["number"],
-            content["replica"],
+            replica,
             content["dropped"],
-            [
-                AccessRow(**{name: value for name, value in zip(names, row, strict=True) if name}, **about)
-                for row in content["accesses"]["rows"]
-            ],
+            content["weight"],
+            ("config", "replica", *names),
+            [[config, replica, *row] for row in rows],
             [
                 SearchRow(config=config, **{name: row[name] for name in _SEARCH_FIELDS if name in row})
                 for row in content["searches"]
@@ -109,12 +113,6 @@ class PassedBatch:
                 for row in content["lists"]
             ],
         )
-
-    @property
-    def weight(self) -> int:
-        """The characters that it holds."""
-        calls, searches = sum(row.weight for row in self.accesses), sum(row.weight for row in self.searches)
-        return calls + searches + ROW_WEIGHT * (1 + len(self.lists))
 
     def write(self, connection: Connection) -> None:
         """Write the records, unless a process with the same file has done so before."""
@@ -130,7 +128,8 @@ class PassedBatch:
         if self.dropped:
             what = f"{counted(self.dropped, 'record')} of gateway {self.replica}"
             note_gap(connection, f"{what} dropped: Redis did not answer for too long")
-        insert_accesses(connection, self.accesses)
+        columns = f"({', '.join(self.columns)}) VALUES ({', '.join('?' * len(self.columns))})"
+        connection.executemany(f"INSERT INTO accesses {columns}", self.accesses)
         for search in self.searches:
             insert_search(connection, search)
         for given in self.lists:
@@ -147,7 +146,7 @@ class ActivitySharing:
     ) -> None:
         self._server = server
         self._recorder = recorder
-        self._replica = replica
+        self.replica = replica
         self._config = config
         self._is_recording = is_recording
         self._lock = threading.Lock()
@@ -160,11 +159,10 @@ class ActivitySharing:
         self._tools: FIFOCache[str, int] = FIFOCache(MAX_BODIES)
 
     def take(self, row: Row) -> Row:
-        """Take a record to be passed on, and return it as it is written here. In the recorder's thread."""
+        """Take a record to be passed on, and return it. In the recorder's thread."""
         match row:
             case AccessRow():
-                row = replace(row, replica=self._replica)
-                self._wait(row.weight, "accesses", [getattr(row, name) for name in _ACCESS_FIELDS])
+                self._wait(row.weight, "accesses", _values(row))
             case SearchRow():
                 self._wait(row.weight, "searches", {name: getattr(row, name) for name in _SEARCH_FIELDS})
             case ListRow():
@@ -263,8 +261,9 @@ class ActivitySharing:
             "accesses": {"fields": _ACCESS_FIELDS, "rows": content["accesses"]},
             "sender": self._sender,
             "number": self._number,
-            "replica": self._replica,
+            "replica": self.replica,
             "dropped": dropped,
+            "weight": weight,
         }
         return self._number, self._server.seal(STREAM, value, compressed=True)
 

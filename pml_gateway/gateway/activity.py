@@ -153,6 +153,7 @@ class ActivitySubscriber:
             arguments=as_text(arguments),
             counts=counts,
             program=masked(call.context.scope.program),
+            replica="" if self._sharing is None else self._sharing.replica,
         )
 
     def searched(self, event: ToolsSearched) -> None:
