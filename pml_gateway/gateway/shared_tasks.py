@@ -15,7 +15,7 @@ from mcp.shared.exceptions import MCPError
 from mcp_types.jsonrpc import INTERNAL_ERROR
 
 from pml_gateway.errors import SharedStateError
-from pml_gateway.gateway.task import GatewayTask, TaskQuestion, TaskStatus, replica_of
+from pml_gateway.gateway.task import FINAL, INTERRUPTED, GatewayTask, TaskQuestion, TaskStatus, replica_of
 from pml_gateway.gateway.task_records import TaskRecord
 from pml_gateway.json_text.pieces import exceeds
 from pml_gateway.policy.principal import PrincipalKind
@@ -26,8 +26,9 @@ from pml_gateway.storage.redis_owned import OwnedValues
 from pml_gateway.storage.replicas import BEAT_SECONDS, Replicas
 from pml_gateway.types import JsonObject
 
-TOPIC, ORDERS = "tasks", "task-orders"
-"""The news that a task has changed, and that there are orders for it."""
+RECORDS = TOPIC = "tasks"
+ORDERS = "task-orders"
+"""The collections of records and of orders, and the news of either."""
 
 MARGIN_SECONDS = 60.0
 """Seconds that a record outlives its task: those who follow the task at other gateways see how it ended."""
@@ -54,13 +55,14 @@ class SharedTasks:
     """The tasks of one gateway as the others see them, and those of the others as it sees them."""
 
     def __init__(self, redis: RedisServer, news: RedisNews, replicas: Replicas) -> None:
-        self._records = OwnedValues(redis, "tasks", MAX_PENDING, MAX_BYTES)
-        self._orders = RedisValues(redis)
+        self._records = OwnedValues(redis, RECORDS, MAX_PENDING, MAX_BYTES)
+        self._values = RedisValues(redis)
         self._news = news
         self._replicas = replicas
         self._own: dict[str, GatewayTask] = {}
         """Those of this gateway that are kept, by the digest of their ids."""
         self._writing = anyio.Lock()
+        self._written: set[str] = set()
         self._changed: set[str] = set()
         self._ordered: set[str] = set()
         self._followed: dict[str, list[GatewayTask]] = defaultdict(list)
@@ -82,7 +84,9 @@ class SharedTasks:
 
     def forget(self, task: GatewayTask) -> None:
         """Forget an own task whose time is over."""
-        self._own.pop(self._records.digest(task.id), None)
+        digest = self._records.digest(task.id)
+        self._own.pop(digest, None)
+        self._written.discard(digest)
 
     async def write(self, task: GatewayTask) -> None:
         """Write what has changed of an own task; if Redis does not answer, later."""
@@ -97,7 +101,7 @@ class SharedTasks:
         """
         if not self._is_elsewhere(task_id):
             return None
-        record = await self._records.get(self._records.digest(task_id))
+        record = await self._values.get(self._records.digest(task_id), collection=RECORDS)
         return None if record is None else await self._read(record, owner)
 
     async def of(self, owner: str) -> list[GatewayTask]:
@@ -149,7 +153,7 @@ class SharedTasks:
                     await self._write_all()
                     await self._carry_out(cancel)
                     await self._look()
-                self._check_replicas()
+                self._check_followed()
                 pause = None
                 if self._outgoing or self._changed or self._ordered or self._look_at:
                     # Redis did not answer.
@@ -195,12 +199,28 @@ class SharedTasks:
             if task is None:
                 return
             try:
-                seconds = task.expires_at - time.time() + MARGIN_SECONDS
-                await self._records.put(self._index_of(task), task.id, _to_json(task), seconds)
+                await self._replace(digest, task)
                 await self._news.publish(TOPIC, digest)
             except SharedStateError:
                 self._changed.add(digest)
                 raise
+
+    async def _replace(self, digest: str, task: GatewayTask) -> None:
+        """Write a task, unless others have found that this gateway is gone: the task has failed for them for good."""
+        new, seconds, is_lost = _to_json(task), _seconds_left(task.record), digest not in self._written
+
+        def update(before: JsonObject | None) -> JsonObject:
+            nonlocal is_lost
+            is_lost = before is None
+            return before if before is not None and before["is_interrupted"] else new
+
+        if not is_lost:
+            after = await self._values.change(digest, update, collection=RECORDS, ttl=seconds)
+            if after is not None and after["is_interrupted"]:
+                task.fail_as_interrupted()
+        if is_lost:
+            await self._records.put(self._index_of(task), task.id, new, seconds)
+            self._written.add(digest)
 
     async def _order(self, task: GatewayTask, order: JsonObject) -> None:
         digest = self._records.digest(task.id)
@@ -208,7 +228,7 @@ class SharedTasks:
         def add(before: JsonObject | None) -> JsonObject:
             return {"orders": [*(before or {"orders": []})["orders"], order]}
 
-        await self._orders.change(digest, add, collection=ORDERS, ttl=ORDER_SECONDS)
+        await self._values.change(digest, add, collection=ORDERS, ttl=ORDER_SECONDS)
         await self._news.publish(ORDERS, digest)
 
     async def _send_all(self) -> None:
@@ -218,7 +238,7 @@ class SharedTasks:
 
     async def _carry_out(self, cancel: Callable[[GatewayTask], Awaitable[None]]) -> None:
         for digest in list(self._ordered):
-            found = await self._orders.take(digest, collection=ORDERS)
+            found = await self._values.take(digest, collection=ORDERS)
             self._ordered.discard(digest)
             task = self._own.get(digest)
             if found is None or task is None:
@@ -232,21 +252,37 @@ class SharedTasks:
 
     async def _look(self) -> None:
         for digest in list(self._look_at):
-            record = await self._records.get(digest)
+            record = await self._values.get(digest, collection=RECORDS)
+            if record is not None:
+                record = await self._settled(record)
             self._look_at.discard(digest)
             if record is not None:
                 for task in self._followed.get(digest, ()):
                     self._apply(task, record)
 
-    def _check_replicas(self) -> None:
-        """End what is followed if its gateway is gone, or its time is over."""
+    def _check_followed(self) -> None:
+        """Look at what is followed if its gateway is gone, and end it if its time is over."""
         known = {each.id for each in self._replicas.known}
-        for task in [each for followed in self._followed.values() for each in followed if not each.is_over]:
-            if replica_of(task.id) not in known:
-                task.interrupt()
-            elif task.expires_at + MARGIN_SECONDS / 2 < time.time():
-                task.status, task.outcome = TaskStatus.CANCELLED, MCPError(INTERNAL_ERROR, "the task was cancelled")
-                task.news.set()
+        for digest, followed in self._followed.items():
+            for task in followed:
+                if task.is_over:
+                    continue
+                if replica_of(task.id) not in known:
+                    self._look_at.add(digest)
+                    self._due.set()
+                elif task.expires_at + MARGIN_SECONDS / 2 < time.time():
+                    task.status, task.outcome = TaskStatus.CANCELLED, MCPError(INTERNAL_ERROR, "the task was cancelled")
+                    task.news.set()
+
+    async def _settled(self, record: JsonObject) -> JsonObject | None:
+        """Return a record as it is for all from now on: failed if its gateway is gone and it has not ended."""
+        known = TaskRecord(**record["task"])
+        if known.status in FINAL or await self._replicas.find(replica_of(known.id) or "") is not None:
+            return record
+        digest = self._records.digest(known.id)
+        settled = await self._values.change(digest, _interrupted, collection=RECORDS, ttl=_seconds_left(known))
+        await self._news.publish(TOPIC, digest)
+        return settled
 
     def _index_of(self, task: GatewayTask) -> str:
         """Return the owner under whom a task is listed; clients without a key are the same ones nowhere else."""
@@ -258,18 +294,18 @@ class SharedTasks:
 
     async def _read(self, record: JsonObject, owner: str) -> GatewayTask | None:
         """Return the task of a record; None if it is another owner's, or its time is over."""
-        task = GatewayTask.of_record(TaskRecord(**record["task"]))
-        if task.owner != owner or task.expires_at <= time.time():
+        known = TaskRecord(**record["task"])
+        if known.owner != owner or known.created_at + known.ttl <= time.time():
             return None
-        self._apply(task, record)
-        if not task.is_over and await self._replicas.find(replica_of(task.id) or "") is None:
-            task.interrupt()
+        settled = await self._settled(record)
+        if settled is None:
+            return None
+        task = GatewayTask.of_record(known)
+        self._apply(task, settled)
         return task
 
     def _apply(self, task: GatewayTask, record: JsonObject) -> None:
         """Give a task the state that its gateway has written."""
-        if task.is_over:
-            return
         task.take_over(TaskRecord(**record["task"]))
         task.name, task.message, task.poll_seconds = record["name"], record["message"], record["poll_seconds"]
         task.tools = {(server, name) for server, name in record["tools"]}
@@ -296,7 +332,21 @@ def _to_json(task: GatewayTask) -> JsonObject:
         "tools": sorted(task.tools),
         "error": _error_json(task.outcome) if isinstance(task.outcome, MCPError) else None,
         "questions": {} if exceeds(questions, MAX_QUESTIONS) else questions,
+        "is_interrupted": False,
     }
+
+
+def _interrupted(record: JsonObject | None) -> JsonObject | None:
+    """Return the record of a task whose gateway is gone."""
+    if record is None or record["task"]["status"] in FINAL:
+        return record
+    task = {**record["task"], "status": TaskStatus.FAILED.value, "updated_at": time.time()}
+    failed = {"message": INTERRUPTED, "error": _error_json(MCPError(INTERNAL_ERROR, INTERRUPTED)), "questions": {}}
+    return {**record, **failed, "task": task, "is_interrupted": True}
+
+
+def _seconds_left(record: TaskRecord) -> float:
+    return record.created_at + record.ttl - time.time() + MARGIN_SECONDS
 
 
 def _error_json(error: MCPError) -> list[Any]:

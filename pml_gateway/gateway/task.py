@@ -56,6 +56,9 @@ class TaskStatus(StrEnum):
     CANCELLED = "cancelled"
 
 
+FINAL = frozenset({TaskStatus.COMPLETED, TaskStatus.FAILED, TaskStatus.CANCELLED})
+
+
 class TaskQuestion:
     """A question of a task's server to its client."""
 
@@ -101,7 +104,8 @@ class GatewayTask:
     def restored(cls, record: TaskRecord) -> GatewayTask:
         """Return a task of an earlier process, over in any case."""
         task = cls.of_record(record)
-        task.interrupt()
+        if not task.is_over:
+            task.fail_as_interrupted()
         if task.status is not TaskStatus.COMPLETED:
             task.outcome = MCPError(INTERNAL_ERROR, task.message or f"the task is {task.status}")
         return task
@@ -139,12 +143,12 @@ class GatewayTask:
         self.created_at, self.updated_at = record.created_at, record.updated_at
         self.status, self.is_error = TaskStatus(record.status), record.is_error
 
-    def interrupt(self) -> None:
-        """Fail, unless the task has ended: the gateway that ran it is gone."""
-        if not self.is_over:
-            self.status, self.message = TaskStatus.FAILED, INTERRUPTED
-            self.outcome = MCPError(INTERNAL_ERROR, INTERRUPTED)
-            self.news.set()
+    def fail_as_interrupted(self) -> None:
+        """Fail, whatever came of it: to others, the gateway that ran it was gone."""
+        self.status, self.message = TaskStatus.FAILED, INTERRUPTED
+        self.outcome = MCPError(INTERNAL_ERROR, INTERRUPTED)
+        self.scope.cancel()
+        self.news.set()
 
     @property
     def record(self) -> TaskRecord:
@@ -160,7 +164,7 @@ class GatewayTask:
     @property
     def is_over(self) -> bool:
         """Return True in a final state."""
-        return self.status in (TaskStatus.COMPLETED, TaskStatus.FAILED, TaskStatus.CANCELLED)
+        return self.status in FINAL
 
     async def created(self, task: JsonObject) -> None:
         """Note that the server runs the call as a task."""

@@ -32,7 +32,10 @@ and bytes of an owner, and the beginning of the names of values. For a new value
 
 
 class OwnedValues:
-    """The values of one collection. In Redis, ids and owners are digests, and values are encrypted."""
+    """The values of one collection, which `RedisValues` reads and changes by their digests.
+
+    In Redis, ids and owners are digests, and values are encrypted.
+    """
 
     def __init__(self, server: RedisServer, collection: str, most: int, max_bytes: int) -> None:
         """Keep `most` values of one owner, of `max_bytes` together as they are written."""
@@ -59,12 +62,6 @@ class OwnedValues:
         times = (milliseconds, now, now + milliseconds)
         arguments: list[str | bytes | int] = [digest, sealed, *times, *self._limits, self._start]
         await self._server.run(lambda _: self._put(keys=keys, args=arguments))
-
-    async def get(self, digest: str) -> JsonObject | None:
-        """Return the value of an id, by its digest."""
-        name = self._name(digest)
-        sealed = await self._server.run(lambda redis: redis.get(name))
-        return None if sealed is None else self._server.unseal(name, sealed)
 
     async def take(self, id_: str) -> JsonObject | None:
         """Remove and return a value; of several that take it at once, one gets it."""

@@ -14,6 +14,7 @@ import pytest
 
 from pml_gateway.gateway import handles
 from pml_gateway.gateway.task import replica_of
+from pml_gateway.storage.redis import PREFIX, RedisValues
 from pml_gateway.storage.redis_owned import OwnedValues
 from tests.extensions.test_handles import let_end
 from tests.extensions.test_tasks import (
@@ -220,6 +221,29 @@ async def test_tasks_of_a_gateway_that_is_gone_are_done_or_interrupted(
     assert len(up.calls) == 3
 
 
+async def test_a_task_that_has_failed_as_its_gateway_seemed_gone_stays_failed_when_that_is_back(
+    tmp_path: Path, slow: SlowServer, shared_sections: dict[str, Any]
+) -> None:
+    up = slow.server()
+    async with two(tmp_path, up, shared_sections) as (one, other, here, there):
+        working = (await here.task("up__slow"))["taskId"]
+        await until(lambda: len(up.calls) == 1)
+        own, redis = one.gateway.replicas, other.gateway.redis
+        assert own is not None
+        assert redis is not None
+
+        async def seems_gone() -> bool:
+            await redis.run(lambda client: client.delete(f"{PREFIX}:replica:{own.own.id}"))
+            return str((await there.result("tasks/get", taskId=working))["status"]) == "failed"
+
+        await eventually(seems_gone)
+        slow.go.set()
+        await here.until("failed", working)
+        for client in (here, there):
+            assert (await client.result("tasks/get", taskId=working))["status"] == "failed"
+            assert "interrupted" in (await client.message("tasks/result", taskId=working))["error"]["message"]
+
+
 async def test_unknown_foreign_and_expired_tasks_of_another_gateway_are_the_same(
     tmp_path: Path, slow: SlowServer, shared_sections: dict[str, Any]
 ) -> None:
@@ -268,7 +292,8 @@ async def test_an_owner_has_so_many_values_and_those_that_end_first_make_room(re
             await values.put("a", str(at), {"at": at}, seconds)
         await values.put("b", "other", {}, 10)
         assert [each["at"] for each in await values.of("a")] == [4, 3, 0]
-        assert await values.get(values.digest("1")) is None
+        assert await RedisValues(server).get(values.digest("1"), collection="few") is None
+        assert await RedisValues(server).get(values.digest("3"), collection="few") == {"at": 3}
         assert await values.take("4") == {"at": 4}
         assert await values.take("4") is None
         assert [each["at"] for each in await values.of("a")] == [3, 0]
