@@ -16,7 +16,7 @@ from cachetools import TTLCache
 from pml_gateway.errors import SharedStateError
 from pml_gateway.log import get_logger
 from pml_gateway.signal import Signal
-from pml_gateway.storage.redis import OPERATION_SECONDS, PREFIX, RedisServer
+from pml_gateway.storage.redis import MAX_PAUSE_SECONDS, OPERATION_SECONDS, PREFIX, RedisServer
 from pml_gateway.storage.redis_news import RedisNews
 from pml_gateway.types import JsonObject
 
@@ -30,6 +30,9 @@ BEAT_SECONDS = 2.0
 
 EXPIRY_SECONDS = 8.0
 """Time without a sign of life after which a replica is gone: three of them may come late."""
+
+RETURN_SECONDS = MAX_PAUSE_SECONDS + OPERATION_SECONDS + BEAT_SECONDS
+"""Time after an outage in which all replicas give a sign of life again: until then, none that was known is gone."""
 
 ABSENT_SECONDS = 1.0
 MAX_ABSENT = 1000
@@ -88,6 +91,8 @@ class Replicas:
         self._due = anyio.Event()
         self._looked = Signal()
         self._beats = anyio.Lock()
+        self._was_cut_off = False
+        self._all_are_back_at = 0.0
 
     @property
     def known(self) -> tuple[Replica, ...]:
@@ -147,13 +152,15 @@ class Replicas:
                     self._due = anyio.Event()
                     configuration, stdio_servers = self._facts()
                     self.own = replace(self.own, configuration=configuration, stdio_servers=stdio_servers)
-                    with suppress(SharedStateError):
+                    try:
                         own = await self._beat()
                         if own != told:
                             await self._news.publish(TOPIC, own.id)
                             told = own
                         await self._look()
                         self._say_differences()
+                    except SharedStateError:
+                        self._was_cut_off = True
                     with anyio.move_on_after(BEAT_SECONDS):
                         await self._due.wait()
         finally:
@@ -188,9 +195,14 @@ class Replicas:
             for id_, sealed in zip(others, found, strict=True)
             if sealed is not None
         )
-        self._others = {each.id: each for each in read if each is not None}
+        if self._was_cut_off:
+            self._was_cut_off = False
+            self._all_are_back_at = time.monotonic() + RETURN_SECONDS
+        are_back = time.monotonic() >= self._all_are_back_at
+        before = {} if are_back else self._others
+        self._others = before | {each.id: each for each in read if each is not None}
         self._looked.set()
-        if gone:
+        if gone and are_back:
             await self._server.run(lambda redis: redis.srem(NAMES, *gone))
 
     def _say_differences(self) -> None:

@@ -93,6 +93,30 @@ async def test_in_an_outage_the_last_known_replicas_are_found_and_others_are_not
             await one.find("000000000000")
 
 
+async def test_after_an_outage_a_replica_that_is_slow_to_come_back_is_not_gone(
+    redis_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with opened(redis_url) as server, anyio.create_task_group() as tasks:
+        news = RedisNews(server)
+        one = Replicas(server, news, "1", lambda: ("same", 0))
+        two = Replicas(server, news, "1", lambda: ("same", 0))
+        await two.serve_at("http://10.0.0.2:8765")
+        assert await one.all() == (one.own, two.own)
+        await fail(server)
+        tasks.start_soon(one.run)
+        # Its first beat fails; Redis comes back without what it had.
+        monkeypatch.setattr("pml_gateway.storage.replicas.BEAT_SECONDS", 0.05)
+        async with opened(redis_url) as other:
+            await other.run(lambda redis: redis.delete(f"{PREFIX}:replica:{two.own.id}", NAMES))
+            await until_registered(other, one)
+        assert await one.all() == (one.own, two.own)
+        assert await one.find(two.own.id) == two.own
+        monkeypatch.setattr("pml_gateway.storage.replicas.RETURN_SECONDS", 0.1)
+        await fail(server)
+        await until(lambda: one.known == (one.own,))
+        tasks.cancel_scope.cancel()
+
+
 @pytest.mark.parametrize(
     ("other", "said"),
     [({"version": "2"}, "it has version 2, and this one 1"), ({"configuration": "x"}, "configuration is not the same")],
