@@ -137,7 +137,7 @@ def _watch(
     log: Path | None,
 ) -> None:
     """Read to the end, or a full pipe would stop the server."""
-    with lines, (log or Path(os.devnull)).open("a", encoding="utf-8") as kept:
+    with lines, (log or Path(os.devnull)).open("a", buffering=1, encoding="utf-8") as kept:
         for line in lines:
             last.append(line)
             kept.write(line)

@@ -171,9 +171,10 @@ async def _serve_by_workers(command: Command, count: int, options: Sequence[str]
         signalled = await stack.enter_async_context(first_signal())
         listener = stack.enter_context(bound(settings.http.host, settings.http.port))
         if settings.storage.url is None:
-            program = find_program(environ.get("PATH"))
             redis = await stack.enter_async_context(
-                open_local_redis(program, command.paths.run_dir, settings.references.max_bytes)
+                open_local_redis(
+                    find_program(environ.get("PATH")), command.paths.run_dir, settings.references.max_bytes
+                )
             )
             # The environment of a process is its user's alone, as its command line is not.
             environ |= {
@@ -183,12 +184,12 @@ async def _serve_by_workers(command: Command, count: int, options: Sequence[str]
             }
         if stdio := [name for name, server in settings.servers.items() if server.command]:
             log.get_logger(__name__).info(
-                "%d workers: %s over stdio run once for each of them",
-                count,
-                counted(len(stdio), "server"),
+                "%d workers, each with processes of its own for %s over stdio", count, counted(len(stdio), "server")
             )
         url = url_of(listener, ENDPOINT)
-        crew = Crew(count, [sys.executable, "-m", "pml_gateway", "serve", "--http", *options, "--worker"], environ, url)
+        # -P, or modules could be imported from the working directory.
+        program = [sys.executable, "-P", "-m", "pml_gateway", "serve", "--http", *options, "--worker"]
+        crew = Crew(count, program, environ, url)
         await serve_by_workers(crew, listener, settings.http, partial(_announce, settings.http, url), signalled)
 
 
@@ -269,7 +270,11 @@ async def _serve_once_started(
     from pml_gateway.serve.http.server import serve_http
     from pml_gateway.serve.workers.handover import Handover
 
-    handover = Handover.inherited(worker) if worker is not None else None
+    handover = None
+    if worker is not None:
+        is_local = (loaded.settings.storage.url or "").startswith("unix:")
+        # Other machines reach the sessions of this worker if they share its storage.
+        handover = Handover.inherited(worker, "127.0.0.1" if is_local else loaded.settings.http.host)
     # Whoever accepts the connections of a worker says where.
     announce = partial(_announce, loaded.settings.http) if handover is None else logger.debug
     identity = command.identity

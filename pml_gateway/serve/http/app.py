@@ -35,6 +35,7 @@ from pml_gateway.serve.limits.sessions import Sessions
 from pml_gateway.serve.messages.posted import SESSION_HEADER, VERSION_HEADER, again
 from pml_gateway.serve.messages.written import Splicing
 from pml_gateway.serve.runtime import Runtime
+from pml_gateway.serve.workers.handover import FIRST, Handover
 from pml_gateway.telemetry.trace import (
     CURRENT_TRACE,
     REQUEST_ID_HEADER,
@@ -108,6 +109,7 @@ class HttpApp:
         limits: ConnectionLimits,
         owner_apps: OwnerApps | None = None,
         forwarding: Forwarding | None = None,
+        handover: Handover | None = None,
     ) -> None:
         self._runtime = runtime
         self._forwarding = forwarding
@@ -132,23 +134,35 @@ class HttpApp:
             "/readyz": HttpRoute(Asker.ANYONE, self._is_ready),
             ENDPOINT: HttpRoute(Asker.CLIENT, self._mcp),
             **{f"{ENDPOINT}/{mode}": HttpRoute(Asker.CLIENT, partial(self._mcp, mode=mode)) for mode in ExposureMode},
-            **self._metrics_route(runtime),
+            **self._metrics_route(runtime, handover),
         }
         tokens = OwnerTokens(runtime.owner_tokens, self.keys.note_use)
         self._owner_apps = owner_apps(runtime, tokens, self._known_hosts) if owner_apps is not None else {}
+        if handover is not None and forwarding is not None and handover.number != FIRST:
+            # What the console remembers of a browser lies in one process, to which its link leads as well.
+            self._owner_apps = dict.fromkeys(
+                self._owner_apps, partial(forwarding.pass_to, partial(handover.replica_of, FIRST))
+            )
+            runtime.presence.console_link = None
         runtime.gateway.current.on_swap(self._follow_clients)
 
-    def _metrics_route(self, runtime: Runtime) -> dict[str, HttpRoute]:
+    def _metrics_route(self, runtime: Runtime, handover: Handover | None) -> dict[str, HttpRoute]:
         metrics = runtime.metrics
         if metrics is None:
             return {}
         # prometheus-client is loaded only where metrics are served.
         from pml_gateway.serve.http.metrics import GatewayGauges
+        from pml_gateway.serve.workers.metrics import OWN, WorkerMetrics
 
         metrics.add(GatewayGauges(runtime.gateway, self._sessions.__len__, self._limits))
 
         async def show(exchange: HttpExchange, _: Principal) -> Response:
-            content, content_type = metrics.exposed(exchange.header(b"accept") or "")
+            accept = exchange.header(b"accept") or ""
+            if handover is None or exchange.scope["query_string"] == OWN.encode():
+                content, content_type = metrics.exposed(accept)
+            else:
+                of_all = WorkerMetrics(handover, metrics, METRICS_PATH)
+                content, content_type = await of_all.exposed(accept, exchange.header(b"authorization") or "")
             return Response(content, headers={"Content-Type": content_type})
 
         return {METRICS_PATH: HttpRoute(Asker.SCRAPER, show, ("GET", "HEAD"))}

@@ -10,7 +10,7 @@ import hmac
 import json
 import re
 import time
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
@@ -180,6 +180,22 @@ class Forwarding:
             await response(scope, receive, send)
         else:
             await answer.break_off(outcome)
+
+    async def pass_to(self, find: Callable[[], str | None], scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass a request on to the replica with the id that `find` returns, as an ASGI application."""
+        body, receive = await _read(receive, self._max_body_bytes)
+        if body is None:
+            await PlainTextResponse("the body is too large", 413)(scope, receive, send)
+            return
+        try:
+            replica = await self._replicas.find(find() or "")
+        except SharedStateError:
+            replica = None
+        if replica is None or replica.url is None:
+            message = "the process that answers this is being started; try again"
+            await PlainTextResponse(message, 503, {"Retry-After": "1"})(scope, receive, send)
+            return
+        await self.pass_on(ForeignRequest(replica, body, is_modern=True, is_session=False), scope, receive, send)
 
     async def _exchange(self, request: ForeignRequest, scope: Scope, answer: _Answer) -> None:
         assert request.replica.url is not None

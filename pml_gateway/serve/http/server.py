@@ -30,8 +30,6 @@ that ends while a client sends on it loses that request."""
 CHILDREN_SECONDS = 5.0
 """Seconds of the shutdown time reserved for closing servers, which usually takes one."""
 
-LOOPBACK = "127.0.0.1"
-
 OnListening = Callable[[str], None]
 
 
@@ -71,7 +69,11 @@ class _Server(uvicorn.Server):
 
 @asynccontextmanager
 async def open_app(
-    runtime: Runtime, settings: HttpSettings, limits: ConnectionLimits, owner_apps: OwnerApps | None = None
+    runtime: Runtime,
+    settings: HttpSettings,
+    limits: ConnectionLimits,
+    owner_apps: OwnerApps | None = None,
+    handover: Handover | None = None,
 ) -> AsyncIterator[HttpApp]:
     """Open the application with its session manager; sessions end with this context."""
     manager = ResumableSessions(
@@ -85,7 +87,7 @@ async def open_app(
         open_forwarding(redis, replicas, settings) as forwarding,
         anyio.create_task_group() as tasks,
     ):
-        app = HttpApp(runtime, manager, settings, limits, owner_apps, forwarding)
+        app = HttpApp(runtime, manager, settings, limits, owner_apps, forwarding, handover)
         tasks.start_soon(app.keys.run, app.end_keys)
         yield app
         tasks.cancel_scope.cancel()
@@ -103,15 +105,15 @@ async def serve_http(
 
     As a worker, also serve the connections of a `handover`, and listen on a port that only other workers know.
     """
-    listener = bound(settings.host, settings.port) if handover is None else bound(LOOPBACK, 0)
+    listener = bound(settings.host, settings.port) if handover is None else bound(handover.host, 0)
     limits = ConnectionLimits(settings, connections_within(raise_limit(), settings.max_connections))
     with listener:
-        async with open_runtime() as runtime, open_app(runtime, settings, limits, owner_apps) as app:
+        async with open_runtime() as runtime, open_app(runtime, settings, limits, owner_apps, handover) as app:
             runtime.presence.transport = "http"
             runtime.presence.url = url_of(listener, ENDPOINT) if handover is None else handover.url
             if runtime.gateway.replicas is not None:
-                reached = settings.advertise if handover is None else None
-                await runtime.gateway.replicas.serve_at(reached or reached_at(listener))
+                advertised = settings.advertise if handover is None else None
+                await runtime.gateway.replicas.serve_at(advertised or reached_at(listener))
             announce = partial(on_listening, runtime.presence.url)
             await _serve(runtime, app, settings, limits, listener, announce, stop, handover)
 
@@ -161,9 +163,8 @@ async def _serve(
     async def take_handed(handover: Handover) -> None:
         await server.listening.wait()
         replicas = runtime.gateway.replicas
-        handover.begin(
-            replicas.own.id if replicas is not None else "", lambda handed: tasks.start_soon(server.take, handed)
-        )
+        replica = replicas.own.id if replicas is not None else ""
+        handover.begin(replica, listener.getsockname()[1], lambda handed: tasks.start_soon(server.take, handed))
         await runtime.gateway.updates.has_list.wait()
         handover.ready()
 

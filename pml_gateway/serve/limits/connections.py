@@ -83,13 +83,14 @@ class ConnectionLimits:
         """Create the protocol of one connection for uvicorn."""
         return cast(type[asyncio.Protocol], partial(ClientConnection, self))
 
-    def admit(self, quota_key: str, kind: FrameKind = FrameKind.CONNECTION) -> Refusal | None:
+    def admit(self, quota_key: str, kind: FrameKind | None = None) -> Refusal | None:
         """Admit one more connection of an address, closing an idle one if needed, or return why not.
 
-        Several workers together may have as many as they may, while this one has not.
+        Of a connection that was handed over, `kind` says whether all workers together have as many as they may. It is
+        a client's, even if other workers are at the same address.
         """
         settings = self.settings
-        is_limited = quota_key not in self.replica_addresses
+        is_limited = kind is not None or quota_key not in self.replica_addresses
         has_most = self.open[quota_key] >= settings.max_connections_per_address
         if is_limited and (kind is FrameKind.ADDRESS_FULL or has_most):
             oldest = next(self.waiting.of(quota_key), None)
@@ -213,7 +214,7 @@ class ClientConnection(HttpToolsProtocol):
         """Admit it, or wait for what it wants in order to tell it that it cannot be served."""
         peer = transport.get_extra_info("peername")
         self._quota_key = quota_key_of_address(str(peer[0]) if isinstance(peer, tuple) else "")
-        kind = FrameKind.CONNECTION if self._handed is None else self._handed.kind
+        kind = None if self._handed is None else self._handed.kind
         self._refusal = self._limits.admit(self._quota_key, kind)
         if self._refusal is None:
             self._is_admitted = self._is_counted = True

@@ -75,6 +75,7 @@ class Worker:
     link: WorkerLink
     on_open: Callable[[], None]
     replica: bytes = b""
+    port: int = 0
     phase: Phase = Phase.STARTING
     connections: dict[int, str] = field(default_factory=dict)
     """Quota keys of the addresses of its connections, by their numbers."""
@@ -139,7 +140,8 @@ class Accepting:
             for kind, replica, number in worker.link.frames():
                 match kind:
                     case FrameKind.OPEN:
-                        worker.phase, worker.replica = Phase.OPEN, replica
+                        worker.phase, worker.replica, worker.port = Phase.OPEN, replica, number
+                        self._introduce()
                         self._listen()
                         worker.on_open()
                         self._place_held()
@@ -163,7 +165,22 @@ class Accepting:
         """Give a worker no more connections; the last one to stop ends the listener."""
         if worker in self.workers:
             self.workers.remove(worker)
+            self._introduce(worker.number)
         self._close_if_done()
+
+    def _introduce(self, *ended: int) -> None:
+        """Tell workers of each other."""
+        told = [
+            worker.link.introduce(*other)
+            for worker in self.workers
+            if worker.phase
+            for other in (
+                *((number, b"", 0) for number in ended),
+                *((each.number, each.replica, each.port) for each in self.workers if each.phase and each is not worker),
+            )
+        ]
+        if not all(told):
+            self._loop.call_later(REST_SECONDS, self._introduce, *ended)
 
     def _bury(self, worker: Worker) -> None:
         """Give what a worker has left unread to another one."""

@@ -43,7 +43,7 @@ class FrameKind(IntEnum):
     ADDRESS_FULL = 3
     """One that is served only in the place of an idle one of its address."""
     OPEN = 4
-    """The worker takes connections; its replica id."""
+    """The worker takes connections; its replica id, and the port of its own that other workers reach it at."""
     READY = 5
     """It has a list of tools."""
     TAKEN = 6
@@ -52,6 +52,14 @@ class FrameKind(IntEnum):
     """A connection has ended, or was refused."""
     ENDING = 8
     """The worker wants no more connections."""
+    OTHER = 9
+    """Another worker: its replica id, and its number and port; without a port it has ended."""
+
+
+PORT_BITS = 16
+
+FIRST = 1
+"""Number of the worker that serves the owner's paths for all."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +106,17 @@ class WorkerLink:
             return False
         return True
 
+    def introduce(self, number: int, replica: bytes, port: int) -> bool:
+        """Tell the worker of another one; return False if it cannot be told now."""
+        try:
+            self._end.send(FRAME.pack(FrameKind.OTHER, replica, number << PORT_BITS | port))
+        except BlockingIOError:
+            return False
+        except OSError:
+            # It has ended.
+            return True
+        return True
+
     def frames(self) -> Iterator[tuple[FrameKind, bytes, int]]:
         """Yield what the worker has said.
 
@@ -127,11 +146,20 @@ class WorkerLink:
 class Handover:
     """A worker's end of the stream."""
 
-    def __init__(self, number: int, end: socket.socket, url: str) -> None:
-        """Serve as the worker of this number what is handed over; clients know the gateway by `url`."""
+    def __init__(self, number: int, end: socket.socket, url: str, host: str) -> None:
+        """Serve as the worker of this number what is handed over.
+
+        Args:
+            number: its number, from 1.
+            end: its end of the stream.
+            url: URL by which clients know the gateway.
+            host: address at which other workers and replicas reach this one.
+        """
         end.setblocking(False)
         self.number = number
         self.url = url
+        self.host = host
+        self._others: dict[int, tuple[str, int]] = {}
         self._end = end
         self._unsent = b""
         self._content = b""
@@ -140,23 +168,30 @@ class Handover:
         self._ended = anyio.Event()
 
     @classmethod
-    def inherited(cls, text: str) -> Handover:
-        """Return what `argument` describes.
-
-        Raises:
-            ValueError: it describes nothing.
-        """
+    def inherited(cls, text: str, host: str) -> Handover:
+        """Return what `argument` describes."""
         number, descriptor, url = text.split(":", 2)
-        return cls(int(number), socket.socket(fileno=int(descriptor)), url)
+        return cls(int(number), socket.socket(fileno=int(descriptor)), url, host)
 
     @staticmethod
     def argument(number: int, end: socket.socket, url: str) -> str:
         """Return the text by which a worker finds its end."""
         return f"{number}:{end.fileno()}:{url}"
 
-    def begin(self, replica: str, serve: Callable[[Handed], object]) -> None:
+    def others(self) -> Iterator[tuple[int, str]]:
+        """Yield the numbers of the other workers and their own URLs, without a path."""
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        for number, (_, port) in self._others.items():
+            yield number, f"http://{host}:{port}"
+
+    def replica_of(self, number: int) -> str | None:
+        """Return the replica id of another worker; None while it does not run."""
+        found = self._others.get(number)
+        return None if found is None else found[0]
+
+    def begin(self, replica: str, port: int, serve: Callable[[Handed], object]) -> None:
         """Take connections from now on."""
-        self._tell(FrameKind.OPEN, replica=replica.encode())
+        self._tell(FrameKind.OPEN, replica=replica.encode(), number=port)
         asyncio.get_running_loop().add_reader(self._end, self._take, serve)
 
     def ready(self) -> None:
@@ -186,9 +221,19 @@ class Handover:
             self._content += content
             self._descriptors += [each for _, _, data in ancillary for each in array("i", data)]
             if len(self._content) == FRAME.size:
-                kind, _, number = FRAME.unpack(self._content)
+                kind, replica, number = FRAME.unpack(self._content)
                 self._content = b""
-                self._serve(serve, FrameKind(kind), number)
+                if kind == FrameKind.OTHER:
+                    self._meet(replica.decode(), number)
+                else:
+                    self._serve(serve, FrameKind(kind), number)
+
+    def _meet(self, replica: str, number: int) -> None:
+        number, port = number >> PORT_BITS, number & (1 << PORT_BITS) - 1
+        if port:
+            self._others[number] = (replica, port)
+        else:
+            self._others.pop(number, None)
 
     def _serve(self, serve: Callable[[Handed], object], kind: FrameKind, number: int) -> None:
         self._tell(FrameKind.TAKEN, number=number)

@@ -60,7 +60,7 @@ async def serve_by_workers(
             tasks.start_soon(workers.start_others, tasks, on_listening)
             await stop.wait()
             accepting.begin_stop()
-            await workers.end(settings.shutdown_seconds + KILL_SECONDS)
+            await workers.end(settings.drain_seconds + settings.shutdown_seconds + KILL_SECONDS)
             tasks.cancel_scope.cancel()
     finally:
         accepting.close()

@@ -17,7 +17,7 @@ import pytest
 from pml_gateway.config.settings import HttpSettings
 from pml_gateway.serve.workers import accepting
 from pml_gateway.serve.workers.accepting import Accepting
-from pml_gateway.serve.workers.handover import FRAME, FrameKind
+from pml_gateway.serve.workers.handover import FRAME, PORT_BITS, FrameKind
 from tests.support.listening import bound
 from tests.support.waiting import until
 
@@ -33,6 +33,7 @@ class FakeWorker:
     def __init__(self, end: socket.socket, replica: bytes) -> None:
         self.end = end
         self.replica = replica
+        self.others: dict[int, int] = {}
         self.taken: list[tuple[FrameKind, int, socket.socket]] = []
 
     def say(self, kind: FrameKind, number: int = 0) -> None:
@@ -48,6 +49,9 @@ class FakeWorker:
             if not content:
                 return
             kind, _, number = FRAME.unpack(content)
+            if kind == FrameKind.OTHER:
+                self.others[number >> PORT_BITS] = number & (1 << PORT_BITS) - 1
+                continue
             self.taken.append((FrameKind(kind), number, socket.socket(fileno=descriptors[0])))
             self.say(FrameKind.TAKEN, number)
 
@@ -229,6 +233,16 @@ async def test_the_limits_hold_for_all_workers_together(limits: dict[str, int], 
         await until(lambda: sum(served.taken()) == 4)
         kinds = sorted(each for worker in served.workers for each, _, _ in worker.taken)
         assert kinds == [FrameKind.CONNECTION] * 2 + [kind] * 2
+
+
+async def test_workers_know_the_ports_of_the_others_that_run() -> None:
+    async with accepted() as served:
+        for replica, port in ((b"a" * 12, 1111), (b"b" * 12, 2222), (b"c" * 12, 3333)):
+            served.worker(replica).say(FrameKind.OPEN, port)
+        await until(lambda: len(served.taken()) == 3 and served.workers[0].others == {2: 2222, 3: 3333})
+        assert served.workers[2].others == {1: 1111, 2: 2222}
+        served.workers[1].say(FrameKind.ENDING)
+        await until(lambda: (took(served.workers[0]), served.workers[0].others) == (0, {2: 0, 3: 3333}))
 
 
 async def test_a_worker_that_is_ready_is_preferred_to_one_that_is_not() -> None:
