@@ -88,8 +88,30 @@ def show_gateway(report: ProcessStatus, identity: str) -> None:
 
 
 def _show_storage(report: ProcessStatus) -> None:
-    if "storage" in report:
-        say_wrapped(storage_in_words(report["storage"]))
+    if "storage" not in report:
+        return
+    say_wrapped(storage_in_words(report["storage"]))
+    replicas = report["storage"]["replicas"]
+    if len(replicas) == 1:
+        return
+    say()
+    columns = ("replica", "address", "for", "state")
+    print_table(columns, [_replica_row(each) for each in replicas])
+    if own := next(each["stdio_servers"] for each in replicas if each["is_this"]):
+        servers = counted(own, "server")
+        say_wrapped(f"{servers} over stdio {'runs' if own == 1 else 'run'} in each of {len(replicas)} replicas")
+
+
+def _replica_row(replica: JsonObject) -> Sequence[object]:
+    states = [
+        "this one" if replica["is_this"] else "",
+        "is ending" if replica["is_draining"] else "",
+        "" if replica["version"] == __version__ else f"version {replica['version']}",
+        "" if replica["is_configured_alike"] else "another configuration",
+    ]
+    address = replica["url"] or "serves no HTTP"
+    shown = ", ".join(filter(None, states))
+    return (replica["id"], address, span(replica["age_seconds"]), shown)
 
 
 def show_servers(reports: list[ProcessStatus]) -> None:

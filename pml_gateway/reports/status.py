@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from pml_gateway.catalog.model import CatalogTool
     from pml_gateway.gateway.gateway import Gateway
     from pml_gateway.serve.runtime import Runtime
+    from pml_gateway.storage.replicas import Replica
     from pml_gateway.upstreams.upstream import Upstream
 
 NOT_RUNNING = "not_running"
@@ -58,7 +59,7 @@ class ProcessStatus(TypedDict, total=False):
     """The state of a process that serves; times in seconds, and in `upstreams` a row for each server.
 
     Without a process (`pid` is None), it is the last known state of the servers, and only `mode` and `tools` besides.
-    `storage` is that of gateways which share a Redis server: why it fails and for how long, and how many they are.
+    `storage` is that of gateways which share a Redis server: why it fails and for how long, and a row for each of them.
     What follows `upstreams` only the gateway that clients share has: a row for each client, and the processes of each
     server.
     """
@@ -164,15 +165,28 @@ def _storage(gateway: Gateway) -> ProcessStatus:
         "storage": {
             "failure": redis.failure or None,
             "failing_seconds": redis.failing_seconds,
-            "replicas": len(replicas.known),
+            "replicas": [_replica(each, replicas.own) for each in replicas.known],
         }
+    }
+
+
+def _replica(replica: Replica, own: Replica) -> JsonObject:
+    return {
+        "id": replica.id,
+        "is_this": replica.id == own.id,
+        "url": replica.url,
+        "age_seconds": round(time.time() - replica.started_at, 3),
+        "version": replica.version,
+        "is_configured_alike": replica.configuration == own.configuration,
+        "is_draining": replica.is_draining,
+        "stdio_servers": replica.stdio_servers,
     }
 
 
 def storage_in_words(storage: JsonObject) -> str:
     """Return whether the Redis server of gateways answers, and how many share it."""
     if storage["failure"] is None:
-        return f"storage: Redis answers, shared by {counted(storage['replicas'], 'gateway')}"
+        return f"storage: Redis answers, shared by {counted(len(storage['replicas']), 'gateway')}"
     since = span(storage["failing_seconds"])
     return f"storage: Redis has failed for {since} ({storage['failure']}); calls go on without it: pml doctor"
 

@@ -1,4 +1,4 @@
-"""Three gateways as real processes that share a real Redis server: any of them serves what another one holds."""
+"""Three gateways as real processes that share a real Redis server, and those that are killed or restarted."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from typing import Any
 import httpx2
 import pytest
 
-from tests.support.process import GatewayProcess, running_gateway
+from tests.support.process import GatewayProcess, run_pml, running_gateway
 from tests.support.raw import HandshakeSession, decoded, result_modern
 from tests.support.redis_server import RealRedis, real_redis
 from tests.support.skipping import unavailable
@@ -134,6 +134,25 @@ def stream_of(session: HandshakeSession, url: str) -> int:
     """The status of a stream of notices, which is left at once."""
     with httpx2.stream("GET", url, headers=session.headers, timeout=30) as response:
         return response.status_code
+
+
+def test_status_shows_all_replicas(redis: RealRedis, tmp_path: Path) -> None:
+    with replicas(redis, tmp_path, count=2) as (one, two):
+        differing = configuration(tmp_path)
+        differing["limits"] = {"calls_per_day": 1000}
+        with running_gateway(tmp_path / "differing", differing, extra=environment(redis)) as other:
+            shown = run_pml(one.home, "status", extra=environment(redis)).stdout
+            rows = json.loads(run_pml(one.home, "status", "--json", extra=environment(redis)).stdout)
+            wait_for(lambda: any("differs" in line for line in other.log), "the log says it")
+        said = [line for line in other.log if "differs" in line]
+    for each in (one, two, other):
+        assert each.url.removesuffix("/mcp") in shown
+    assert "another configuration" in shown
+    assert "1 server over stdio runs in each of 3 replicas" in shown
+    (gateway,) = rows["gateways"]
+    found = {each["url"]: each["is_configured_alike"] for each in gateway["storage"]["replicas"]}
+    assert found == {each.url.removesuffix("/mcp"): each is not other for each in (one, two, other)}
+    assert len(said) == 2
 
 
 def test_what_a_killed_replica_held_is_not_found_and_a_new_session_is_served_at_once(
