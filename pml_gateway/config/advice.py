@@ -225,7 +225,8 @@ def literal_secrets(case: SettingsCase) -> Iterator[Finding]:
         for key in keys_of_secrets(definition.model_dump(mode="json", exclude_defaults=True))
     ]
     url = case.settings.storage.url or ""
-    if "@" in url and "${" not in url:
+    user = url.rpartition("@")[0]
+    if user and "${" not in user:
         keys.append("storage.url")
     for key in keys:
         fix = "move it out of the file and write ${env:NAME} or ${file:PATH}"

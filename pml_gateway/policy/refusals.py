@@ -13,7 +13,7 @@ from pml_gateway.errors import ConfigurationError
 from pml_gateway.installation import EXTRAS, adding
 from pml_gateway.policy.authentication import Authenticator, checked_key
 from pml_gateway.secrets.references import resolve
-from pml_gateway.storage.redis import check_shared_storage
+from pml_gateway.storage.redis_url import check_shared_storage
 
 
 def refusals(settings: Settings, environ: Mapping[str, str], *hosts: str) -> Iterator[tuple[str, ConfigurationError]]:

@@ -8,25 +8,21 @@ import random
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
-from importlib.util import find_spec
 from typing import TYPE_CHECKING, Literal, TypeVar
-from urllib.parse import quote, urlsplit
 
 import anyio
 import anyio.to_thread
 
-from pml_gateway.errors import ConfigurationError, SecretError, SharedStateError
-from pml_gateway.installation import EXTRAS, adding
+from pml_gateway.errors import ConfigurationError, SharedStateError
 from pml_gateway.log import get_logger
 from pml_gateway.quotas import OWN
-from pml_gateway.secrets.known import KNOWN_SECRETS
-from pml_gateway.secrets.references import resolve
 from pml_gateway.storage.counters import SLOTS, Allowance, MemoryCounters, UsedUp
+from pml_gateway.storage.redis_url import check_shared_storage, connection_pool, resolved_key, resolved_url
 from pml_gateway.storage.sealing import Sealing
 from pml_gateway.types import JsonObject
 
 if TYPE_CHECKING:
-    from redis.asyncio import BlockingConnectionPool, Redis
+    from redis.asyncio import Redis
     from redis.commands.core import AsyncScript
 
 logger = get_logger(__name__)
@@ -44,21 +40,8 @@ PAUSE_SECONDS = 0.5
 MAX_PAUSE_SECONDS = 8.0
 """Shortest and longest pause after a failure, in which no command is tried. It doubles with each further failure."""
 
-MAX_CONNECTIONS = 32
-"""Connections of one gateway; further commands wait for a free one."""
-
 MAX_TTL = 24 * 3600.0
 """Longest time in seconds that a value is kept; a value that is given none is kept as long."""
-
-MIN_KEY_CHARACTERS = 32
-
-FIXED_OPTIONS = frozenset({"decode_responses", "protocol", "legacy_responses"})
-"""Parameters of a URL that change what Redis answers, on which this module relies."""
-
-_KEY_REMEDY = (
-    "make one with `openssl rand -hex 32`, and give all gateways the same: pml secrets set PML_STORAGE_KEY, or "
-    "storage.key: ${env:NAME} or ${file:PATH}"
-)
 
 ResultT = TypeVar("ResultT")
 
@@ -120,97 +103,6 @@ return 1
 
 MAX_CHANGES = 50
 """Attempts at a change that others come before."""
-
-
-def check_shared_storage(url: str | None, key: str | None, environ: Mapping[str, str]) -> None:
-    """Refuse a `storage.url` and `storage.key` by which no state can be shared.
-
-    Raises:
-        ConfigurationError: a secret is missing, `url` names no Redis server, `key` is too short, or a package is not
-            installed.
-    """
-    if url is None:
-        return
-    if find_spec("redis") is None:
-        raise ConfigurationError(
-            "storage.url names a Redis server, and the redis package is not installed",
-            hint=f"install it with: {adding(*EXTRAS['redis'])}",
-        )
-    _pool(resolved_url(url, environ))
-    resolved_key(key, environ)
-
-
-def resolved_url(url: str, environ: Mapping[str, str]) -> str:
-    """Return a URL with its references resolved, those of user and password quoted, as they may have any characters."""
-    start, _, place = url.rpartition("@")
-    scheme, has_user, user = start.partition("://")
-    if not has_user or url.startswith("${"):
-        resolved = resolve(url, environ)
-    else:
-        user = resolve(user, environ, lambda value: quote(value, safe=":"))
-        resolved = f"{scheme}://{user}@{resolve(place, environ)}"
-    # The protocol of Valkey is that of Redis, and so are its schemes: valkey, valkeys.
-    return f"redis{resolved.removeprefix('valkey')}" if resolved.startswith("valkey") else resolved
-
-
-def resolved_key(key: str | None, environ: Mapping[str, str]) -> str:
-    """Return a key with its references resolved.
-
-    Raises:
-        ConfigurationError: there is none, or it is too short.
-    """
-    try:
-        resolved = resolve(key or "", environ)
-    except SecretError as error:
-        raise ConfigurationError(f"storage.url needs a storage.key: {error.message}", hint=_KEY_REMEDY) from error
-    if len(resolved) < MIN_KEY_CHARACTERS:
-        raise ConfigurationError(
-            f"storage.url needs a storage.key of {MIN_KEY_CHARACTERS} characters or more, to encrypt what lies there",
-            hint=_KEY_REMEDY,
-        )
-    return resolved
-
-
-def _pool(url: str) -> BlockingConnectionPool:
-    """Return a pool for a resolved URL, without a connection yet.
-
-    Raises:
-        ConfigurationError: it names no server, or has a parameter that cannot be used.
-    """
-    # Importing it takes a tenth of a second.
-    from redis.asyncio import BlockingConnectionPool
-    from redis.asyncio.connection import parse_url
-    from redis.asyncio.retry import Retry
-    from redis.backoff import NoBackoff
-    from redis.exceptions import RedisError
-
-    try:
-        options = parse_url(url)
-        KNOWN_SECRETS.remember(str(options.get("password", "")))
-        # Without these, redis-py takes database 0, and fails at the first command.
-        number, is_socket = urlsplit(url).path.strip("/"), url.startswith("unix:")
-        if is_socket != ("path" in options) or (number and not is_socket and not number.isdecimal()):
-            raise ValueError
-        if fixed := FIXED_OPTIONS & options.keys():
-            raise ConfigurationError(f"storage.url sets {min(fixed)}, which cannot be changed", hint="take it out")
-        pool = BlockingConnectionPool.from_url(
-            url,
-            max_connections=MAX_CONNECTIONS,
-            timeout=OPERATION_SECONDS,
-            socket_timeout=OPERATION_SECONDS,
-            socket_connect_timeout=OPERATION_SECONDS,
-            # Once more at once: a connection that was idle may have been closed.
-            retry=Retry(NoBackoff(), 1),
-        )
-        # Parameters that there are not, and unreadable certificates, are found when a connection is made.
-        pool.make_connection()  # type: ignore[no-untyped-call]  # not annotated there
-    except (ValueError, TypeError, AttributeError, OSError, RedisError):
-        # Without the cause, as its text may quote the password.
-        raise ConfigurationError(
-            "storage.url names no Redis server, or has a parameter that redis-py does not know",
-            hint="write redis://[user:password@]host[:port][/number], rediss:// with TLS, or unix://path",
-        ) from None
-    return pool
 
 
 StorageOutcome = Literal["ok", "failed", "not_sent"]
@@ -472,5 +364,5 @@ async def open_redis(url: str | None, key: str | None, environ: Mapping[str, str
 def _connected(url: str, key: str) -> tuple[Redis, RedisServer]:
     from redis.asyncio import Redis
 
-    client = Redis.from_pool(_pool(url))
+    client = Redis.from_pool(connection_pool(url, OPERATION_SECONDS))
     return client, RedisServer(client, key)

@@ -28,10 +28,9 @@ from pml_gateway.storage.redis import (
     OPERATION_SECONDS,
     PAUSE_SECONDS,
     PREFIX,
-    resolved_key,
-    resolved_url,
 )
 from pml_gateway.storage.redis_news import MAX_NEWS, STREAM, RedisNews
+from pml_gateway.storage.redis_url import resolved_key, resolved_url
 from pml_gateway.storage.sealing import Sealing
 from pml_gateway.types import JsonObject
 from pml_gateway.working_directory import WorkingDirectory

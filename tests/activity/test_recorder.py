@@ -23,6 +23,7 @@ from pml_gateway.activity.history import History, RecordFilter, read_history
 from pml_gateway.activity.recorder import AccessRow, Recorder
 from pml_gateway.config.settings import ActivitySettings
 from pml_gateway.gateway.request import MAX_NAME_LENGTH
+from tests.support.machine import open_machine
 from tests.support.memory import paths_in
 from tests.support.scripted_server import ScriptedServer, text_result, tool
 from tests.support.serving import serving
@@ -117,6 +118,17 @@ async def test_programs_are_told_apart_by_the_name_that_each_gives_itself(tmp_pa
     assert len(recorded(tmp_path, program="claude").calls) == 1
     assert recorded(tmp_path, program=history.calls[2].program).lists.count == 1
     assert [search.query for search in recorded(tmp_path, program="raw").searches] == ["send an e-mail"]
+
+
+async def test_programs_over_stdio_are_told_apart_though_all_are_the_same_client(tmp_path: Path) -> None:
+    async with open_machine(tmp_path, upstreams()) as machine:
+        for program in ("claude", "cursor"):
+            async with machine.attached(program) as client:
+                await client.call("git__send_mail")
+    accesses = read_accesses(
+        paths_in(tmp_path).activity_file, AccessFilter(str(tmp_path / "config.yaml"), server="git"), 10
+    )
+    assert [(each.client, each.program) for each in accesses] == [("local", "claude"), ("local", "cursor")]
 
 
 def test_a_file_of_before_is_read_and_written_with_the_columns_that_it_had_not(tmp_path: Path) -> None:

@@ -117,6 +117,10 @@ def test_literal_credentials_are_pointed_out_without_being_repeated() -> None:
     assert "hunter2" not in repr(warnings)
 
 
+def test_a_password_before_a_host_by_reference_is_a_literal_credential() -> None:
+    assert len(found(literal_secrets, {"storage": {"url": "redis://me:hunter2@${env:HOST}"}})) == 1
+
+
 @pytest.mark.parametrize("url", ["redis://host/0", "redis://me:${env:K}@host", "${env:URL}"])
 def test_a_url_without_a_password_of_its_own_is_no_literal_credential(url: str) -> None:
     assert found(literal_secrets, {"storage": {"url": url}}) == []

@@ -14,7 +14,8 @@ import anyio
 
 from pml_gateway.config.findings import Area, Finding, SettingsCase, Severity
 from pml_gateway.errors import ConfigurationError, SharedStateError
-from pml_gateway.storage.redis import RedisServer, check_shared_storage, open_redis
+from pml_gateway.storage.redis import RedisServer, open_redis
+from pml_gateway.storage.redis_url import check_shared_storage
 from pml_gateway.text import span
 
 OLDEST = (6, 2)

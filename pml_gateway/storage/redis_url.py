@@ -1,0 +1,120 @@
+"""The settings of a Redis server that gateways share, checked, resolved and made into connections."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from importlib.util import find_spec
+from typing import TYPE_CHECKING
+from urllib.parse import quote, urlsplit
+
+from pml_gateway.errors import ConfigurationError, SecretError
+from pml_gateway.installation import EXTRAS, adding
+from pml_gateway.secrets.known import KNOWN_SECRETS
+from pml_gateway.secrets.references import resolve
+
+if TYPE_CHECKING:
+    from redis.asyncio import BlockingConnectionPool
+
+MAX_CONNECTIONS = 32
+"""Connections of one gateway; further commands wait for a free one."""
+
+MIN_KEY_CHARACTERS = 32
+
+FIXED_OPTIONS = frozenset({"decode_responses", "protocol", "legacy_responses"})
+"""Parameters of a URL that change what Redis answers, on which this module relies."""
+
+_KEY_REMEDY = (
+    "make one with `openssl rand -hex 32`, and give all gateways the same: pml secrets set PML_STORAGE_KEY, or "
+    "storage.key: ${env:NAME} or ${file:PATH}"
+)
+
+
+def check_shared_storage(url: str | None, key: str | None, environ: Mapping[str, str]) -> None:
+    """Refuse a `storage.url` and `storage.key` by which no state can be shared.
+
+    Raises:
+        ConfigurationError: a secret is missing, `url` names no Redis server, `key` is too short, or a package is not
+            installed.
+    """
+    if url is None:
+        return
+    if find_spec("redis") is None:
+        raise ConfigurationError(
+            "storage.url names a Redis server, and the redis package is not installed",
+            hint=f"install it with: {adding(*EXTRAS['redis'])}",
+        )
+    connection_pool(resolved_url(url, environ))
+    resolved_key(key, environ)
+
+
+def resolved_url(url: str, environ: Mapping[str, str]) -> str:
+    """Return a URL with its references resolved, those of user and password quoted, as they may have any characters."""
+    start, _, place = url.rpartition("@")
+    scheme, has_user, user = start.partition("://")
+    if not has_user or url.startswith("${"):
+        resolved = resolve(url, environ)
+    else:
+        user = resolve(user, environ, lambda value: quote(value, safe=":"))
+        resolved = f"{scheme}://{user}@{resolve(place, environ)}"
+    # The protocol of Valkey is that of Redis, and so are its schemes: valkey, valkeys.
+    return f"redis{resolved.removeprefix('valkey')}" if resolved.startswith("valkey") else resolved
+
+
+def resolved_key(key: str | None, environ: Mapping[str, str]) -> str:
+    """Return a key with its references resolved.
+
+    Raises:
+        ConfigurationError: there is none, or it is too short.
+    """
+    try:
+        resolved = resolve(key or "", environ)
+    except SecretError as error:
+        raise ConfigurationError(f"storage.url needs a storage.key: {error.message}", hint=_KEY_REMEDY) from error
+    if len(resolved) < MIN_KEY_CHARACTERS:
+        raise ConfigurationError(
+            f"storage.url needs a storage.key of {MIN_KEY_CHARACTERS} characters or more, to encrypt what lies there",
+            hint=_KEY_REMEDY,
+        )
+    return resolved
+
+
+def connection_pool(url: str, seconds: float = 3.0) -> BlockingConnectionPool:
+    """Return a pool for a resolved URL, without a connection yet; none of its commands takes longer than `seconds`.
+
+    Raises:
+        ConfigurationError: it names no server, or has a parameter that cannot be used.
+    """
+    # Importing it takes a tenth of a second.
+    from redis.asyncio import BlockingConnectionPool
+    from redis.asyncio.connection import parse_url
+    from redis.asyncio.retry import Retry
+    from redis.backoff import NoBackoff
+    from redis.exceptions import RedisError
+
+    try:
+        options = parse_url(url)
+        KNOWN_SECRETS.remember(str(options.get("password", "")))
+        # Without these, redis-py takes database 0, and fails at the first command.
+        number, is_socket = urlsplit(url).path.strip("/"), url.startswith("unix:")
+        if is_socket != ("path" in options) or (number and not is_socket and not number.isdecimal()):
+            raise ValueError
+        if fixed := FIXED_OPTIONS & options.keys():
+            raise ConfigurationError(f"storage.url sets {min(fixed)}, which cannot be changed", hint="take it out")
+        pool = BlockingConnectionPool.from_url(
+            url,
+            max_connections=MAX_CONNECTIONS,
+            timeout=seconds,
+            socket_timeout=seconds,
+            socket_connect_timeout=seconds,
+            # Once more at once: a connection that was idle may have been closed.
+            retry=Retry(NoBackoff(), 1),
+        )
+        # Parameters that there are not, and unreadable certificates, are found when a connection is made.
+        pool.make_connection()  # type: ignore[no-untyped-call]  # not annotated there
+    except (ValueError, TypeError, AttributeError, OSError, RedisError):
+        # Without the cause, as its text may quote the password.
+        raise ConfigurationError(
+            "storage.url names no Redis server, or has a parameter that redis-py does not know",
+            hint="write redis://[user:password@]host[:port][/number], rediss:// with TLS, or unix://path",
+        ) from None
+    return pool
