@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from pml_gateway.catalog.manifest import Manifest
 from pml_gateway.catalog.prompts_and_resources import OfferKind
 from pml_gateway.errors import GatewayError
+from pml_gateway.files import Signature
 from pml_gateway.log import get_logger
 from pml_gateway.storage.documents import Document
 
@@ -35,6 +36,7 @@ class SharedNames:
         """Name the document; `local` is the file of its copy, a manifest without listings."""
         self._document = documents.shared(name, local, merged)
         self._agreed = Manifest()
+        self._stamp: Signature = None
 
     def agreed(self, mine: Manifest, servers: Collection[str], refused: Manifest = NO_NAMES) -> Manifest:
         """Return the names that all replicas have; a tool that has none yet gets the given one.
@@ -46,6 +48,8 @@ class SharedNames:
             servers: the servers that are configured; others give their names away.
             refused: names of all that cannot be used here, as names are made otherwise now.
         """
+        if (stamp := self._document.signature) != self._stamp:
+            self._stamp, self._agreed = stamp, self._document.read()
         if _has(self._agreed, mine):
             return mine
         try:

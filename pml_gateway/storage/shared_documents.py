@@ -23,12 +23,7 @@ from pml_gateway.errors import ConfigurationError, GatewayError, SharedStateErro
 from pml_gateway.files import write_atomically
 from pml_gateway.log import get_logger
 from pml_gateway.storage.documents import DAMAGE, ContentT, Document, ResultT, compact
-from pml_gateway.storage.redis import (
-    MAX_PAUSE_SECONDS,
-    OPERATION_SECONDS,
-    PAUSE_SECONDS,
-    PREFIX,
-)
+from pml_gateway.storage.redis import MAX_PAUSE_SECONDS, OPERATION_SECONDS, PREFIX
 from pml_gateway.storage.redis_news import MAX_NEWS, STREAM, RedisNews
 from pml_gateway.storage.redis_url import resolved_key, resolved_url
 from pml_gateway.storage.sealing import Sealing
@@ -47,6 +42,9 @@ KEPT_MILLISECONDS = 30 * 24 * 3600 * 1000
 
 LOOK_SECONDS = 2.0
 """Time between two looks without news."""
+
+PAUSE_SECONDS = 2.0
+"""First pause after a failure: a start asks several times, and waits once for a server that does not answer."""
 
 FILL_SECONDS = 5.0
 """Time after the start in which a replica fills no gaps in Redis: those that ran before know more."""

@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from pml_gateway.example_queries.library import definition_digest
 from tests.support.process import GatewayProcess, run_pml, running_gateway
 from tests.support.raw import HandshakeSession, post_modern, result_modern
 from tests.support.redis_server import RealRedis, real_redis
@@ -46,7 +47,7 @@ server.run(show_banner=False)
 """
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def redis() -> Iterator[RealRedis]:
     try:
         program = install_redis()
@@ -71,7 +72,7 @@ class Machine:
     def status(self, key: str) -> int:
         return post_modern(self.gateway.url, "tools/list", key=key).status_code
 
-    def tools(self, key: str) -> dict[str, str]:
+    def tools(self, key: str | None) -> dict[str, str]:
         listed = result_modern(self.gateway.url, "tools/list", key=key)["tools"]
         return {tool["name"]: tool.get("description", "") for tool in listed}
 
@@ -90,11 +91,14 @@ def two_machines(redis: RealRedis, folder: Path, **more: Any) -> Iterator[tuple[
         **more,
     }
     extra = {"REDIS": redis.url, "PML_STORAGE_KEY": "a random text of two machines, long enough"}
-    with (
-        running_gateway(folder / "one", settings, extra=extra) as one,
-        running_gateway(folder / "two", settings, extra=extra) as two,
-    ):
-        yield Machine(one, extra), Machine(two, extra)
+    with machine(folder / "one", settings, extra) as one, machine(folder / "two", settings, extra) as two:
+        yield one, two
+
+
+@contextmanager
+def machine(home: Path, settings: dict[str, Any], extra: dict[str, str]) -> Iterator[Machine]:
+    with running_gateway(home, settings, extra=extra) as gateway:
+        yield Machine(gateway, extra)
 
 
 def seconds_until(condition: Any, what: str) -> float:
@@ -160,3 +164,84 @@ def test_a_change_accepted_at_one_machine_is_served_by_the_other(redis: RealRedi
             two.pml("trust", "list", "--all", "--json")
         )
     assert took < SOON
+
+
+def test_a_machine_that_was_away_while_redis_lost_everything_knows_no_revoked_key(
+    redis: RealRedis, tmp_path: Path
+) -> None:
+    with two_machines(redis, tmp_path) as (one, two):
+        made = json.loads(one.pml("keys", "add", "ci", "--json"))
+        revoked, kept = made["key"], one.pml("keys", "add", "ci").strip()
+        wait_for(lambda: two.status(revoked) == two.status(kept) == 200, "both know both keys")
+        settings = json.loads(two.gateway.config.read_text(encoding="utf-8"))
+        two.gateway.stop()
+        one.pml("keys", "revoke", made["id"], "--yes")
+        redis.stop()
+        redis.start()
+        with machine(two.gateway.home, settings, two.extra) as back:
+            wait_for(lambda: back.status(revoked) == 401, "it is told")
+            assert back.status(kept) == one.status(kept) == 200
+            # When all of them have filled what was lost.
+            added = back.pml("keys", "add", "ci").strip()
+            wait_for(lambda: one.status(added) == 200, "and both follow each other")
+            assert [each.status(revoked) for each in (one, back)] == [401, 401]
+
+
+TWIN = """
+import sys, time
+from fastmcp import FastMCP
+time.sleep(float(sys.argv[2]))
+server = FastMCP(sys.argv[1])
+@server.tool
+def note() -> str:
+    "Say who this is."
+    return sys.argv[1]
+server.run(show_banner=False)
+"""
+
+
+def test_machines_with_empty_folders_give_the_same_names_whichever_server_is_slow(
+    redis: RealRedis, tmp_path: Path
+) -> None:
+    (script := tmp_path / "twin.py").write_text(TWIN, encoding="utf-8")
+    extra = {"REDIS": redis.url, "PML_STORAGE_KEY": "a random text of two other machines, long enough"}
+
+    def settings(**seconds: float) -> dict[str, Any]:
+        servers = {
+            name: {"command": sys.executable, "args": [str(script), name, str(delay)]}
+            for name, delay in seconds.items()
+        }
+        return {
+            "servers": servers,
+            "storage": "${env:REDIS}",
+            "gateway": {"tools_exposure": "full_proxy"},
+            "naming": {"prefix": "on_collision"},
+        }
+
+    with (
+        machine(tmp_path / "one", settings(ada=0, ben=6), extra) as one,
+        machine(tmp_path / "two", settings(ada=6, ben=0), extra) as two,
+    ):
+        said = []
+        for each in (one, two):
+            wait_for(partial(lambda each: len(each.tools(None)) == 2, each), "both servers are listed")
+            names = sorted(each.tools(None))
+            called = [result_modern(each.gateway.url, "tools/call", {"name": name, "arguments": {}}) for name in names]
+            said.append({name: answer["content"][0]["text"] for name, answer in zip(names, called, strict=True)})
+    assert said[0] == said[1]
+    assert set(said[0].values()) == {"ada", "ben"}
+    assert "note" in said[0]
+
+
+def test_example_queries_imported_at_one_machine_are_searched_by_at_the_other(redis: RealRedis, tmp_path: Path) -> None:
+    with two_machines(redis, tmp_path, clients={}) as (one, two):
+        for each in (one, two):
+            wait_for(partial(lambda each: "notes__note" in each.tools(None), each), "the tool is served")
+        digest = definition_digest("note", "Takes a note.", ["text"])
+        entry = {"digest": digest, "name": "note", "server": "notes", "origin": "owner"}
+        lines = tmp_path / "examples.jsonl"
+        lines.write_text(json.dumps({**entry, "examples": ["jot down what the plumber said"]}), encoding="utf-8")
+        one.pml("example-queries", "import", str(lines))
+        file = two.gateway.home / "example-queries" / "shared.json"
+        wait_for(lambda: file.exists() and "plumber" in file.read_text(encoding="utf-8"), "it is at the other")
+        assert "plumber" in two.pml("example-queries", "show", "notes__note")
