@@ -40,6 +40,9 @@ PAUSE_SECONDS = 0.5
 MAX_PAUSE_SECONDS = 8.0
 """Shortest and longest pause after a failure, in which no command is tried. It doubles with each further failure."""
 
+REFUSAL_SECONDS = 60.0
+"""Time for which a server that refused a command is said to do so; it may do the commands in between."""
+
 MAX_TTL = 24 * 3600.0
 """Longest time in seconds that a value is kept; a value that is given none is kept as long."""
 
@@ -132,7 +135,10 @@ def _unobserved(outcome: StorageOutcome, seconds: float) -> None:
 
 
 class RedisServer(Sealing):
-    """One Redis server, which is left alone for a while after it failed."""
+    """One Redis server, which is left alone for a while after it failed.
+
+    One that refuses a command, as without memory, is not: it answers at once, and may do all others.
+    """
 
     def __init__(self, client: Redis, key: str) -> None:
         super().__init__(key)
@@ -140,15 +146,26 @@ class RedisServer(Sealing):
         self._failures = 0
         self._resumes_at = 0.0
         self._failing_since: float | None = None
-        self.failure = ""
-        """Why it fails now, in words; empty while it answers."""
+        self._failure = ""
+        self._refused_at = -REFUSAL_SECONDS
         self.observe: Callable[[StorageOutcome, float], None] = _unobserved
         """Told the outcome of each command, and its seconds."""
 
     @property
+    def failure(self) -> str:
+        """Return why it fails, or what it refused in the last minute, in words; empty while it does all."""
+        return self._failure if self._failures or self._refused_lately else ""
+
+    @property
     def failing_seconds(self) -> float | None:
-        """Return for how long it has failed; None while it answers."""
-        return None if self._failing_since is None else time.monotonic() - self._failing_since
+        """Return for how long it has failed or refused; None while it does all."""
+        if not self.failure:
+            return None
+        return time.monotonic() - (self._refused_at if self._failing_since is None else self._failing_since)
+
+    @property
+    def _refused_lately(self) -> bool:
+        return time.monotonic() - self._refused_at < REFUSAL_SECONDS
 
     async def run(self, command: Callable[[Redis], Awaitable[ResultT]], *, waits: bool = False) -> ResultT:
         """Run a command; one that `waits` for something to happen is not observed.
@@ -156,7 +173,7 @@ class RedisServer(Sealing):
         Raises:
             SharedStateError: the server does not answer, or refuses the command.
         """
-        from redis.exceptions import RedisError
+        from redis.exceptions import RedisError, ResponseError
 
         began = time.monotonic()
         if began < self._resumes_at:
@@ -167,20 +184,30 @@ class RedisServer(Sealing):
                 result = await command(self._client)
         except (RedisError, OSError, TimeoutError) as error:
             self.observe("failed", time.monotonic() - began)
-            self._note_failure(error)
-            raise SharedStateError(f"the Redis server of storage.url failed: {self.failure}") from error
+            words = failure_in_words(error)
+            if isinstance(error, ResponseError):
+                self._note_refusal(words)
+            else:
+                self._note_failure(words)
+            raise SharedStateError(f"the Redis server of storage.url failed: {words}") from error
         if not waits:
             self.observe("ok", time.monotonic() - began)
         if self._failures:
-            self._failures, self._failing_since, self.failure = 0, None, ""
+            self._failures, self._failing_since = 0, None
             logger.warning("the Redis server of storage.url answers again")
         return result
 
-    def _note_failure(self, error: Exception) -> None:
-        self.failure = failure_in_words(error)
+    def _note_refusal(self, words: str) -> None:
+        if not self._refused_lately:
+            self._failing_since = time.monotonic()
+            logger.warning("the Redis server of storage.url refuses commands: %s", words)
+        self._failure, self._refused_at = words, time.monotonic()
+
+    def _note_failure(self, words: str) -> None:
+        self._failure = words
         if not self._failures:
             self._failing_since = time.monotonic()
-            logger.warning("the Redis server of storage.url failed: %s", self.failure)
+            logger.warning("the Redis server of storage.url failed: %s", words)
         pause = min(PAUSE_SECONDS * 2**self._failures, MAX_PAUSE_SECONDS)
         # Not all gateways at the same moment.
         self._resumes_at = time.monotonic() + pause * random.uniform(0.5, 1)

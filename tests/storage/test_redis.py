@@ -13,6 +13,7 @@ from typing import Any
 import anyio
 import pytest
 from anyio.abc import ByteStream, SocketAttribute
+from redis.exceptions import OutOfMemoryError
 
 from pml_gateway.errors import ConfigurationError, SharedStateError
 from pml_gateway.storage.counters import Allowance
@@ -129,6 +130,24 @@ async def test_a_server_that_failed_is_left_alone_for_a_while(redis_url: str) ->
             with pytest.raises(SharedStateError):
                 await server.run(fail)
     assert attempts == 1
+
+
+async def test_a_server_that_refuses_a_command_does_all_others(
+    redis_url: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def fail(_: Any) -> None:
+        raise OutOfMemoryError("OOM command not allowed when used memory > 'maxmemory'")
+
+    async with opened(redis_url) as server:
+        assert (server.failure, server.failing_seconds) == ("", None)
+        for _ in range(3):
+            with pytest.raises(SharedStateError, match="it has no memory left"):
+                await server.run(fail)
+            assert await RedisValues(server).get("none", collection="refused") is None
+        assert server.failure == "it has no memory left"
+        assert server.failing_seconds is not None
+    assert caplog.text.count("refuses commands") == 1
+    assert "answers again" not in caplog.text
 
 
 async def test_state_of_another_version_is_refused(redis_url: str) -> None:
