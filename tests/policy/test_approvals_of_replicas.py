@@ -10,10 +10,16 @@ from typing import Any
 import anyio
 import pytest
 
+from pml_gateway.errors import GatewayError, UsageError
+from pml_gateway.gateway.approval_requests import MAX_GUESSES
+from pml_gateway.gateway.approvals import hashed_passphrase
+from pml_gateway.gateway.gateway import open_gateway
+from pml_gateway.owner.approvals import answered_approval, asked_approvals
 from tests.policy.test_approval_changes import ACCEPTED, questioning
 from tests.storage.test_redis_news import fail
-from tests.support.approving import KEYS, MINE, WIPE, Asking, approved, asking
-from tests.support.waiting import eventually
+from tests.support.approving import KEYS, MINE, REDIS, STORAGE, WIPE, Asking, approved, asking
+from tests.support.memory import MemoryStreams, paths_in, settings_for
+from tests.support.waiting import eventually, until
 
 pytestmark = [
     pytest.mark.anyio,
@@ -129,7 +135,11 @@ async def test_a_call_that_is_not_sent_after_all_gives_its_approval_back(tmp_pat
     assert [name for name, _ in sent(opened)] == ["look"]
 
 
-async def test_without_redis_calls_that_ask_can_be_sent_again_and_others_are_made(tmp_path: Path) -> None:
+async def test_without_redis_calls_that_ask_can_be_sent_again_and_others_are_made(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Longer than a call takes.
+    monkeypatch.setattr("pml_gateway.storage.redis.PAUSE_SECONDS", 4.0)
     async with replicas(tmp_path) as opened:
         one, two = opened
         await approved(one)
@@ -170,3 +180,40 @@ async def test_a_call_that_a_server_asked_about_goes_on_at_another_gateway(tmp_p
         [row] = [row for row in await two.rows() if row["id"] == id_]
         assert row["uses"] == 1
     assert len(sent(opened)) == 2
+
+
+async def test_processes_of_one_home_show_an_approval_once_and_one_of_them_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pml_gateway.storage.redis.PAUSE_SECONDS", 4.0)
+    secret = hashed_passphrase("correct horse battery")
+    async with AsyncExitStack() as stack:
+        opened = [asking(tmp_path, approvals={"secret": secret}) for _ in range(2)]
+        one, two = [await stack.enter_async_context(each) for each in opened]
+        assert await one.call("up__wipe", MINE) == "PENDING_APPROVAL"
+        [row], errors = await asked_approvals(two.paths)
+        assert (row["state"], errors) == ("pending", [])
+        for _ in range(MAX_GUESSES):
+            with pytest.raises(GatewayError, match="not the passphrase"):
+                await answered_approval(two.paths, row["id"], "approve", passphrase="guess")
+        with pytest.raises(GatewayError, match="too many"):
+            await answered_approval(two.paths, row["id"], "approve", passphrase="correct horse battery")
+        with pytest.raises(UsageError, match="no approval"):
+            await answered_approval(two.paths, "ffffffff", "approve")
+        assert [await each.call("up__wipe", MINE) for each in (one, two)] == ["FORBIDDEN"] * 2
+        for each in (one, two):
+            assert each.served.gateway.redis is not None
+            await fail(each.served.gateway.redis)
+        with pytest.raises(GatewayError, match=r"storage\.url"):
+            await asked_approvals(two.paths)
+
+
+async def test_a_gateway_that_nobody_can_ask_has_calls_answered_at_one_that_serves(tmp_path: Path) -> None:
+    storage = {"url": f"${{env:{REDIS}}}", "key": f"${{env:{STORAGE}}}"}
+    settings = settings_for({}, storage=storage)
+    # As a command with a gateway of its own has it.
+    async with open_gateway(settings, paths_in(tmp_path), identity="test", open_streams=MemoryStreams({})) as alone:
+        assert not alone.approvals.can_be_answered
+        async with replicas(tmp_path, 1):
+            await until(lambda: alone.approvals.can_be_answered)
+        await until(lambda: not alone.approvals.can_be_answered)

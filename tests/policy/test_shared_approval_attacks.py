@@ -210,6 +210,13 @@ async def test_an_index_of_before_shows_only_what_still_lasts(redis_url: str, ra
         assert (await ask(opened[1].approvals, a_call(2))).id != later
 
 
+@pytest.fixture
+def long_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Leave Redis alone after a failure for longer than a test needs."""
+    monkeypatch.setattr("pml_gateway.storage.redis.PAUSE_SECONDS", 4.0)
+
+
+@pytest.mark.usefixtures("long_pauses")
 async def test_in_an_outage_nothing_passes_and_what_was_approved_passes_once_afterwards(
     redis_url: str, raw: Any
 ) -> None:
@@ -224,7 +231,7 @@ async def test_in_an_outage_nothing_passes_and_what_was_approved_passes_once_aft
 
         async def is_back() -> bool:
             try:
-                return len(await two.shown()) == 1
+                return len(await one.shown()) == len(await two.shown()) == 1
             except SharedStateError:
                 return False
 
@@ -250,6 +257,7 @@ async def test_a_call_that_is_held_in_an_outage_goes_on_after_it(
         assert [each.state for each in found] == [ApprovalState.APPROVED]
 
 
+@pytest.mark.usefixtures("long_pauses")
 async def test_a_call_that_is_held_until_the_end_of_its_time_in_an_outage_says_so(redis_url: str, raw: Any) -> None:
     async with sharing(redis_url, 1) as [one]:
         request = await ask(one.approvals, settings=HELD)

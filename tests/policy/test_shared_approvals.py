@@ -205,6 +205,7 @@ async def test_a_denial_and_the_end_of_an_approval_hold_at_both(both: Sequence[A
     assert not await two.are_denied([a_call(9)])
 
 
+@pytest.mark.slow
 async def test_wrong_passphrases_count_for_both_together(both: Sequence[Approvals]) -> None:
     settings = NO_HOLD.model_copy(update={"secret": hashed_passphrase("correct horse battery")})
     request = await ask(both[0], settings=settings)
@@ -217,6 +218,7 @@ async def test_wrong_passphrases_count_for_both_together(both: Sequence[Approval
         assert await approvals.are_denied([a_call()])
 
 
+@pytest.mark.slow
 async def test_a_right_passphrase_forgets_wrong_ones_and_a_denial_does_not(both: Sequence[Approvals]) -> None:
     settings = NO_HOLD.model_copy(update={"secret": hashed_passphrase("correct horse battery")})
     request = await ask(both[0], settings=settings)

@@ -1,0 +1,222 @@
+"""Two gateways on a real Redis server: a call asks at one and is answered at the other; Redis may go meanwhile."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import httpx2
+import pytest
+
+from pml_gateway.storage.redis import MAX_PAUSE_SECONDS
+from tests.support.process import GatewayProcess, run_pml, running_gateway
+from tests.support.raw import result_modern
+from tests.support.redis_server import RealRedis, real_redis
+from tests.support.skipping import unavailable
+from tests.support.waiting import wait_for
+
+from .install import InstallationError, install_redis
+
+pytestmark = [pytest.mark.e2e, pytest.mark.slow, pytest.mark.timeout(240)]
+
+KEYS = {"anna": "the key of anna, long enough", "ben": "the key of ben, long enough"}
+BACK_SECONDS = 3 * MAX_PAUSE_SECONDS
+
+SERVER = """
+import sys
+from fastmcp import FastMCP
+server = FastMCP("disk")
+@server.tool(annotations={"destructiveHint": True})
+def wipe(name: str) -> str:
+    "Wipe a disk."
+    with open(sys.argv[1], "a") as wiped:
+        print(name, file=wiped, flush=True)
+    return f"wiped {name}"
+@server.tool(annotations={"readOnlyHint": True})
+def look(name: str) -> str:
+    "Look at a disk."
+    return f"{name} is there"
+server.run(show_banner=False)
+"""
+
+
+@dataclass
+class Stand:
+    """Two gateways, their Redis server, and what their servers have wiped."""
+
+    gateways: tuple[GatewayProcess, GatewayProcess]
+    redis: RealRedis
+    extra: dict[str, str]
+    wiped_file: Path
+    threads: ThreadPoolExecutor
+
+    @property
+    def wiped(self) -> list[str]:
+        return self.wiped_file.read_text(encoding="utf-8").split() if self.wiped_file.exists() else []
+
+    def call(self, at: int, name: str, tool: str = "wipe", who: str = "anna") -> str:
+        """The outcome of a call at one gateway: its text, or the code of the error."""
+        given = {"name": "call_tool", "arguments": {"name": f"disk__{tool}", "arguments": {"name": name}}}
+        result = result_modern(self.gateways[at].url, "tools/call", given, key=KEYS[who], timeout=100)
+        found: dict[str, Any] = result.get("structuredContent") or {}
+        error = found.get("error")
+        if error is None:
+            return str(result["content"][0]["text"])
+        return f"{error['code']}{' retryable' if error['retryable'] else ''}"
+
+    def calling(self, at: int, name: str) -> Future[str]:
+        """The same, while it is under way."""
+        return self.threads.submit(self.call, at, name)
+
+    def pml(self, at: int, *words: str) -> Any:
+        """What a command prints on the machine of one gateway."""
+        done = run_pml(self.gateways[at].home, *words, "--json", extra=self.extra)
+        assert done.returncode == 0, done.stderr
+        return json.loads(done.stdout)
+
+    def waiting(self, at: int, *, is_held: bool = True) -> list[str]:
+        """The ids of what waits as one gateway shows it, once it answers."""
+        done = run_pml(self.gateways[at].home, "approvals", "list", "--json", extra=self.extra)
+        rows = json.loads(done.stdout) if done.returncode == 0 else []
+        return [row["id"] for row in rows if row["state"] == "pending" and row["is_held"] >= is_held]
+
+    def held(self, at: int) -> str:
+        """The id of the call that is held, as soon as one gateway shows it."""
+        wait_for(lambda: bool(self.waiting(at)), "a call is held", BACK_SECONDS)
+        [id_] = self.waiting(at)
+        return id_
+
+
+@pytest.fixture(scope="module")
+def redis(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RealRedis]:
+    try:
+        program = install_redis()
+    except InstallationError as exc:
+        unavailable(exc)
+    with real_redis(program, tmp_path_factory.mktemp("redis")) as server:
+        yield server
+
+
+@contextmanager
+def stand(redis: RealRedis, folder: Path, hold_seconds: float = 45) -> Iterator[Stand]:
+    script, wiped = folder / "server.py", folder / "wiped.txt"
+    script.write_text(SERVER, encoding="utf-8")
+    settings = {
+        "servers": {"disk": {"command": sys.executable, "args": [str(script), str(wiped)]}},
+        "clients": {"anna": {"key": "${env:ANNA}"}, "ben": {"key": "${env:BEN}"}},
+        "storage": {"url": "${env:REDIS}", "key": "${env:STORAGE_KEY}"},
+        "rules": [{"match": {"effect": "destructive"}, "do": "ask"}],
+        "approvals": {"hold_seconds": hold_seconds, "notify": False},
+    }
+    extra = {
+        "REDIS": redis.url,
+        "STORAGE_KEY": "a random text of two machines, long enough",
+        **{who.upper(): key for who, key in KEYS.items()},
+    }
+    with (
+        running_gateway(folder / "one", settings, extra=extra) as one,
+        running_gateway(folder / "two", settings, extra=extra) as two,
+        ThreadPoolExecutor(16) as threads,
+    ):
+        opened = Stand((one, two), redis, extra, wiped, threads)
+        for at in range(2):
+            wait_for(partial(_looks, opened, at), "the gateway has listed its server")
+        yield opened
+
+
+def _looks(opened: Stand, at: int) -> bool:
+    return "is there" in opened.call(at, "disk", "look")
+
+
+def test_a_held_call_goes_on_when_its_owner_answers_at_the_other_machine(redis: RealRedis, tmp_path: Path) -> None:
+    with stand(redis, tmp_path) as both:
+        call = both.calling(0, "mine")
+        id_ = both.held(1)
+        assert both.pml(1, "approvals", "show", id_)["calls"][0]["arguments"] == {"name": "mine"}
+        assert both.wiped == []
+        both.pml(1, "approvals", "approve", id_)
+        assert call.result(30) == "wiped mine"
+        denied = both.calling(1, "yours")
+        both.pml(0, "approvals", "deny", both.held(0))
+        assert denied.result(30) == "FORBIDDEN"
+        assert both.call(0, "yours") == "FORBIDDEN"
+    assert both.wiped == ["mine"]
+
+
+def test_the_owners_token_lists_and_answers_the_calls_of_all_machines(redis: RealRedis, tmp_path: Path) -> None:
+    with stand(redis, tmp_path) as both:
+        token = both.pml(1, "keys", "add", "--owner")["key"]
+        call = both.calling(0, "mine")
+        id_ = both.held(0)
+        approvals = both.gateways[1].url.removesuffix("/mcp") + "/owner/approvals"
+        with httpx2.Client(headers={"Authorization": f"Bearer {token}"}) as owner:
+            assert id_ in [row["id"] for row in owner.get(approvals).json()]
+            answered = owner.post(f"{approvals}/{id_}", json={"answer": "approve", "for": "call"})
+            assert answered.json()["state"] == "approved"
+        assert call.result(30) == "wiped mine"
+    assert both.wiped == ["mine"]
+
+
+def test_calls_of_both_machines_at_once_are_made_as_often_as_was_approved(redis: RealRedis, tmp_path: Path) -> None:
+    with stand(redis, tmp_path, hold_seconds=0) as both:
+        assert both.call(0, "mine") == "PENDING_APPROVAL retryable"
+        both.pml(1, "approvals", "approve", *both.waiting(1, is_held=False))
+        outcomes = [each.result(60) for each in [both.calling(number % 2, "mine") for number in range(12)]]
+        assert sorted(set(outcomes)) == ["PENDING_APPROVAL retryable", "wiped mine"]
+        assert outcomes.count("wiped mine") == 1
+    assert both.wiped == ["mine"]
+
+
+def test_a_call_is_held_over_a_restart_of_redis_and_made_once(redis: RealRedis, tmp_path: Path) -> None:
+    with stand(redis, tmp_path) as both:
+        call = both.calling(0, "mine")
+        id_ = both.held(1)
+        redis.stop()
+        try:
+            assert both.call(1, "mine") == "INTERNAL retryable"
+            assert both.call(1, "mine", "look") == "mine is there"
+            assert run_pml(both.gateways[1].home, "approvals", "list", extra=both.extra).returncode != 0
+        finally:
+            redis.start()
+        wait_for(lambda: id_ in both.waiting(1), "the approval is known again", BACK_SECONDS)
+        both.pml(1, "approvals", "approve", id_)
+        assert call.result(60) == "wiped mine"
+        again = both.calling(1, "mine")
+        assert both.held(0) != id_
+        both.pml(0, "approvals", "deny", both.held(0))
+        assert again.result(30) == "FORBIDDEN"
+    assert both.wiped == ["mine"]
+
+
+def test_what_redis_has_forgotten_is_asked_about_anew(redis: RealRedis, tmp_path: Path) -> None:
+    with stand(redis, tmp_path) as both:
+        call = both.calling(0, "mine")
+        id_ = both.held(1)
+        redis.stop()
+        redis.forget()
+        redis.start()
+        assert call.result(60) == "PENDING_APPROVAL retryable"
+        again = both.calling(1, "mine")
+        anew = both.held(0)
+        assert anew != id_
+        both.pml(0, "approvals", "approve", anew)
+        assert again.result(60) == "wiped mine"
+    assert both.wiped == ["mine"]
+
+
+def test_a_gateway_that_is_killed_while_it_holds_a_call_loses_no_approval(redis: RealRedis, tmp_path: Path) -> None:
+    with stand(redis, tmp_path) as both:
+        call = both.calling(0, "mine")
+        id_ = both.held(1)
+        both.gateways[0].process.kill()
+        assert call.exception(30) is not None
+        both.pml(1, "approvals", "approve", id_)
+        assert both.call(1, "mine") == "wiped mine"
+    assert both.wiped == ["mine"]
