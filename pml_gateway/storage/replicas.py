@@ -91,6 +91,7 @@ class Replicas:
         self._due = anyio.Event()
         self._looked = Signal()
         self._beats = anyio.Lock()
+        self._has_entry = False
         self._was_cut_off = False
         self._all_are_back_at = 0.0
 
@@ -119,11 +120,18 @@ class Replicas:
         name = _name(id_)
         sealed = await self._server.run(lambda redis: redis.get(name))
         found = None if sealed is None else _read(self._server.unseal(name, sealed))
+        if found is None and not self._are_all_back:
+            raise SharedStateError("Redis was away a moment ago, and not all replicas may have come back")
         if found is None:
             self._absent[id_] = None
         else:
             self._others[id_] = found
         return found
+
+    @property
+    def _are_all_back(self) -> bool:
+        """Return False while a replica without an entry may yet give a sign of life."""
+        return not self._was_cut_off and time.monotonic() >= self._all_are_back_at
 
     async def until_gone(self, id_: str) -> None:
         """Wait until a replica that was found lives no more."""
@@ -174,15 +182,20 @@ class Replicas:
             own = self.own
             name = _name(own.id)
             sealed = self._server.seal(name, asdict(own))
+            is_new = 0
 
             async def beat(redis: Redis) -> None:
                 async with redis.pipeline(transaction=False) as commands:
                     commands.set(name, sealed, px=int(EXPIRY_SECONDS * 1000))
                     commands.sadd(NAMES, own.id)
                     commands.pexpire(NAMES, int(NAMES_SECONDS * 1000))
-                    await commands.execute()
+                    nonlocal is_new
+                    _, is_new, _ = await commands.execute()
 
             await self._server.run(beat)
+            # Redis has lost what it had, perhaps without an outage that was noticed here.
+            self._was_cut_off = self._was_cut_off or bool(is_new and self._has_entry)
+            self._has_entry = True
             return own
 
     async def _look(self) -> None:
@@ -195,10 +208,10 @@ class Replicas:
             for id_, sealed in zip(others, found, strict=True)
             if sealed is not None
         )
-        if self._was_cut_off:
+        if self._was_cut_off or (self._has_entry and self.own.id.encode() not in ids):
             self._was_cut_off = False
             self._all_are_back_at = time.monotonic() + RETURN_SECONDS
-        are_back = time.monotonic() >= self._all_are_back_at
+        are_back = self._are_all_back
         before = {} if are_back else self._others
         self._others = before | {each.id: each for each in read if each is not None}
         self._looked.set()

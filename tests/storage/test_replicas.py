@@ -117,6 +117,18 @@ async def test_after_an_outage_a_replica_that_is_slow_to_come_back_is_not_gone(
         tasks.cancel_scope.cancel()
 
 
+async def test_replicas_that_have_no_entry_after_redis_lost_everything_are_not_said_to_be_gone(redis_url: str) -> None:
+    async with running(redis_url) as one, opened(redis_url) as server:
+        two = Replicas(server, RedisNews(server), "1", lambda: ("same", 0))
+        await two.serve_at("http://10.0.0.2:8765")
+        await until(lambda: two.own in one.known)
+        await server.run(lambda redis: redis.flushall())
+        assert two.own in await one.all()
+        assert await one.find(two.own.id) == two.own
+        with pytest.raises(SharedStateError):
+            await one.find("000000000000")
+
+
 @pytest.mark.parametrize(
     ("other", "said"),
     [({"version": "2"}, "it has version 2, and this one 1"), ({"configuration": "x"}, "configuration is not the same")],

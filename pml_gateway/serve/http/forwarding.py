@@ -98,7 +98,7 @@ class Forwarding:
         meant, sender, address, at = json.loads(base64.urlsafe_b64decode(text))
         if abs(time.time() - at) > FORWARDED_SECONDS:
             logger.warning("a request that replica %s passed on is refused: the clocks differ", sender)
-            return False
+            return PlainTextResponse("the clocks of this replica and the one that passed this on differ", 503)
         if meant != self._replicas.own.id:
             return PlainTextResponse("another replica is meant", MISDIRECTED, {NOT_MEANT_HEADER.decode(): meant})
         scope["client"] = (address, 0)
