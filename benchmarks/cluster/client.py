@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 import time
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Collection, Mapping
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any
@@ -122,7 +122,7 @@ class Visitor:
         params: Mapping[str, Any],
         answer: Answer | None = None,
         *,
-        awaited: str | None = None,
+        awaited: Collection[str] = (),
         compared: bool = True,
     ) -> dict[str, Any]:
         """Return the result of a request; what it ends in is kept.
@@ -131,7 +131,7 @@ class Visitor:
             method: the method.
             params: its parameters.
             answer: answers a question that the server asks meanwhile.
-            awaited: the status of a task; the notification with it ends the request, and is its result.
+            awaited: statuses of a task; the notification with one of them ends the request, and is its result.
             compared: False for an answer that depends on when the request was made.
 
         Raises:
@@ -158,7 +158,7 @@ class Visitor:
         return result
 
     async def _sent_again(
-        self, method: str, params: Mapping[str, Any], answer: Answer | None, awaited: str | None
+        self, method: str, params: Mapping[str, Any], answer: Answer | None, awaited: Collection[str]
     ) -> tuple[dict[str, Any], str]:
         """Send a request, once more in a new session if there is no session any more."""
         try:
@@ -171,7 +171,7 @@ class Visitor:
         return await self._sent(method, params, answer, awaited)
 
     async def _sent(
-        self, method: str, params: Mapping[str, Any], answer: Answer | None, awaited: str | None
+        self, method: str, params: Mapping[str, Any], answer: Answer | None, awaited: Collection[str]
     ) -> tuple[dict[str, Any], str]:
         client = await self.open()
         return await self._answer_to(client, *client.prepared(method, params), answer, awaited)
@@ -182,7 +182,7 @@ class Visitor:
         message: dict[str, Any],
         headers: dict[str, str],
         answer: Answer | None = None,
-        awaited: str | None = None,
+        awaited: Collection[str] = (),
     ) -> tuple[dict[str, Any], str]:
         """Return the message that answers a request, and the replica that it came from."""
         async with client.http.stream("POST", self.url, json=message, headers=headers) as response:
@@ -199,7 +199,7 @@ class Visitor:
                 event = json.loads(line[6:]) if line.startswith("data: {") else {}
                 if "id" in event and "method" not in event:
                     return event, replica
-                if awaited is not None and event.get("params", {}).get("status") == awaited:
+                if event.get("params", {}).get("status") in awaited:
                     return {"result": event["params"]}, replica
                 if event.get("method") == ACKNOWLEDGED and not event["params"]["notifications"].get("taskIds"):
                     raise EndedError(NOT_FOLLOWED, "the task is not among those that the stream tells of")

@@ -26,6 +26,8 @@ LONG_SECONDS = 30.0
 GIVEN_UP_SECONDS = 0.5
 POLL_SECONDS = 0.05
 TASK_SECONDS = 45.0
+TASK_FAILED = "task failed"
+OVER = ("completed", "failed", "cancelled")
 IDEMPOTENT = frozenset({"look", "rows", "total"})
 PENDING = "PENDING_APPROVAL"
 NOT_ASKED = "the owner is not asked"
@@ -196,12 +198,16 @@ async def task(taker: Taker) -> None:
         while shown["status"] == "working":
             await anyio.sleep(POLL_SECONDS)
             shown = await taker.visitor.request("tasks/get", {"taskId": task_id}, compared=False)
-    if shown["status"] == "failed":
-        raise EndedError("TASK_FAILED", str(shown.get("statusMessage")))
-    _expect(shown["status"], "completed")
+    _check_completed(shown)
     result = shown.get("result") or await taker.visitor.request("tasks/result", {"taskId": task_id})
     _expect(text_of(result), f"{tool} {text}")
     taker.done(given)
+
+
+def _check_completed(shown: dict[str, Any]) -> None:
+    if shown["status"] == "failed":
+        raise EndedError(TASK_FAILED, f"{shown.get('statusMessage')} {shown.get('error')}")
+    _expect(shown["status"], "completed")
 
 
 async def task_notice(taker: Taker) -> None:
@@ -213,8 +219,9 @@ async def task_notice(taker: Taker) -> None:
     given, task_id = await _task(taker, text, seconds=0.3)
     listening = {"notifications": {"taskIds": [task_id]}}
     with anyio.fail_after(TASK_SECONDS):
-        told = await taker.visitor.request("subscriptions/listen", listening, awaited="completed")
+        told = await taker.visitor.request("subscriptions/listen", listening, awaited=OVER)
     _expect(told["taskId"], task_id)
+    _check_completed(told)
     _expect(text_of(told["result"]), f"{JOB} {text}")
     taker.done(given)
 
