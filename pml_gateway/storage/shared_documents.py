@@ -235,6 +235,9 @@ class SharedDocument(Document[ContentT]):
         self._own = own
         self._joined = joined
         self._stamp: bytes | None = None
+        """That of the content in the copy."""
+        self._found = b""
+        """That of the content in Redis, as it was found last."""
         self._changes: Mapping[str, int] = {}
         self._is_due = False
         """True while Redis lacks something that the copy has."""
@@ -285,25 +288,24 @@ class SharedDocument(Document[ContentT]):
     def _put(self, content: ContentT, writer: str = "") -> None:
         """Write a content that has the changes counted now."""
         value = {"changes": dict(self._changes), "content": self.encode(self._own(content))}
-        self._stamp = self._documents.replace(self.key, self._name, self._stamp or b"", value)
-        self._is_due = False
+        self._found = self._documents.replace(self.key, self._name, self._found, value)
         self._write_copy(writer or self._writer(), content)
+        self._stamp, self._is_due = self._found, False
 
     def _take_over(self) -> None:
         """Bring the copy and what is known of Redis up to date; the copy is locked."""
-        self._stamp, value = self._documents.fetch(self.key)
+        self._found, value = self._documents.fetch(self.key)
         copy, has_copy = self._read_copy()
         mine = _Copy(self._own(copy.content), copy.changes)
         self._changes = mine.changes
         if value is None:
-            self._is_due = has_copy
+            self._stamp, self._is_due = self._found, has_copy
             return
         theirs = self._decoded(value)
         is_newest = not has_copy or (bool(mine.changes) and theirs.covers(mine))
         if not is_newest and mine.changes and mine.covers(theirs):
-            self._is_due = True
+            self._stamp, self._is_due = self._found, True
             return
-        self._is_due = False
         merged = theirs.content if is_newest else self._merge(mine.content, theirs.content)
         content = self._joined(copy.content, merged)
         if merged != theirs.content:
@@ -314,6 +316,7 @@ class SharedDocument(Document[ContentT]):
         self._changes = theirs.changes
         if not has_copy or content != copy.content or theirs.changes != copy.changes:
             self._write_copy(self._writer(), content)
+        self._stamp, self._is_due = self._found, False
 
     def _decoded(self, value: JsonObject) -> _Copy[ContentT]:
         try:

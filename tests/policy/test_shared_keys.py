@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Iterator
+from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -11,6 +13,7 @@ from redis import Redis
 
 from pml_gateway.errors import SharedStateError, UsageError
 from pml_gateway.policy.keys import KeyStore
+from pml_gateway.storage.redis import PREFIX
 from pml_gateway.storage.sealing import Sealing
 from pml_gateway.storage.shared_documents import SharedDocuments
 from tests.storage.test_redis import KEY
@@ -26,6 +29,7 @@ class Machine:
         self.keys = KeyStore(self.paths, self.identity, documents=self.documents)
         self.tokens = KeyStore(self.paths, self.identity, of_owner=True, documents=self.documents)
         self.alone = KeyStore(self.paths, self.identity)
+        self.keys_in_redis = f"{PREFIX}:documents:{self.documents.space}:keys"
 
     def known(self, *, fills: bool = False) -> set[str]:
         self.documents.pull(fills=fills)
@@ -103,3 +107,40 @@ def test_in_an_outage_keys_stay_in_force_and_are_not_changed(machines: list[Mach
         with pytest.raises(SharedStateError):
             change()
     assert set(alone.keys.in_force(datetime.now(UTC))) == {key_id}
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_whatever_happens_every_key_that_was_not_revoked_is_known_in_the_end_and_no_other(
+    redis: Redis, machines: list[Machine], seed: int
+) -> None:
+    chance, live, revoked = random.Random(seed), set[str](), set[str]()
+    backup = b""
+
+    def look(machine: Machine) -> None:
+        # What a machine has not heard of is unknown to it, so that it can be neither revoked nor told.
+        assert machine.known(fills=chance.random() < 0.5) <= live | revoked
+
+    for _ in range(40):
+        machine = chance.choice(machines)
+        match chance.choice(("add", "add", "revoke", "look", "look", "flush", "backup", "restore")):
+            case "add":
+                live.add(machine.keys.add("ci").key_id)
+            case "revoke":
+                if known := sorted(set(machine.keys.in_force(datetime.now(UTC))) & live):
+                    with suppress(UsageError):
+                        machine.keys.revoke([known[0]])
+                    live.discard(known[0])
+                    revoked.add(known[0])
+            case "look":
+                look(machine)
+            case "flush":
+                redis.flushall()
+            case "backup":
+                backup = redis.dump(machine.keys_in_redis) or b""
+            case "restore":
+                if backup:
+                    redis.restore(machine.keys_in_redis, 0, backup, replace=True)
+    for _ in range(3):
+        for machine in machines:
+            machine.known(fills=True)
+    assert [machine.known() for machine in machines] == [live] * 3
