@@ -16,11 +16,11 @@ from pml_gateway.types import JsonObject
 from pml_gateway.workflow.execute import Run
 from pml_gateway.workflow.progress import Progress, read, written
 
-MAX_CHARACTERS = 32 * 1024 * 1024
+MAX_CHARACTERS = 16 * 1024 * 1024
 """Maximum of a run in Redis as JSON, before it is compressed; a larger one waits in this process."""
 
-MAX_BYTES = 128 * 1024 * 1024
-"""Maximum of one client's runs in Redis; those that have waited longest make room."""
+MAX_BYTES = 32 * 1024 * 1024
+"""Maximum of one client's runs in Redis; the oldest make room."""
 
 
 class PendingRuns:

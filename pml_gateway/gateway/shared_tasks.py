@@ -41,7 +41,7 @@ CANCEL_SECONDS = 10.0
 
 RETRY_SECONDS = 1.0
 
-MAX_BYTES = 32 * 1024 * 1024
+MAX_BYTES = 16 * 1024 * 1024
 """Maximum of the records of one client, as they are written."""
 
 COALESCE_SECONDS = 0.05

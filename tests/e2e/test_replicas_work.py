@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 import threading
@@ -12,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from pml_gateway.storage.redis import MAX_PAUSE_SECONDS
 from pml_gateway.storage.replicas import EXPIRY_SECONDS
 from tests.support import asking, scripted_server
 from tests.support.process import GatewayProcess, running_gateway
@@ -124,6 +126,63 @@ def test_questions_are_answered_at_another_replica_also_once_that_which_asked_is
         assert results(asked(other, "execute_workflow", STEPS, **answers(run))) == ["before", "Ada", "Ada"]
         again = asked(other, "execute_workflow", STEPS, **answers(run))
         assert again["structuredContent"]["error"]["code"] == "NOT_FOUND"
+
+
+def test_what_waits_in_one_replica_is_answered_there_and_ends_with_it(redis: RealRedis, tmp_path: Path) -> None:
+    both = {"steps": [{"tool": "old__ask", "arguments": {"text": "a"}}, {"tool": "asks__ask", "arguments": {}}]}
+    with two(redis, tmp_path) as (one, other):
+        calls = (("old__ask", {"text": "Who?"}), ("execute_workflow", both))
+        for name, arguments in calls:
+            question = asked(one, name, arguments)
+            assert "Ada" in str(asked(other, name, arguments, **answers(question))["content"])
+        lost = [(name, arguments, asked(one, name, arguments)) for name, arguments in calls]
+        one.process.kill()
+        one.process.wait(LIMIT)
+        for name, arguments, question in lost:
+            params = {"name": name, "arguments": arguments, "_meta": ABLE, **answers(question)}
+            said = json.dumps(decoded(post_modern(other.url, "tools/call", params, key=ANNA)))
+            assert "NOT_FOUND" in said or "UPSTREAM_UNAVAILABLE" in said
+
+
+def test_without_redis_work_goes_on_where_it_is_and_is_found_everywhere_once_it_is_back(
+    redis: RealRedis, tmp_path: Path
+) -> None:
+    with (
+        two(redis, tmp_path) as (one, other),
+        HandshakeSession(one.url, key=ANNA) as here,
+        HandshakeSession(other.url, key=ANNA) as there,
+    ):
+        stored, before = asked(one, "execute_workflow", STEPS), begun(here, "up__slow", seconds=120)
+        redis.stop()
+        try:
+            lost = asked(other, "execute_workflow", STEPS, **answers(stored))["structuredContent"]["error"]
+            assert lost["retryable"]
+            meanwhile = asked(one, "execute_workflow", STEPS)
+            assert results(asked(one, "execute_workflow", STEPS, **answers(meanwhile))) == ["before", "Ada", "Ada"]
+            held, working = asked(one, "execute_workflow", STEPS), begun(here, "up__slow", seconds=120)
+            assert message(here, "tasks/get", taskId=working)["result"]["status"] == "working"
+            assert message(there, "tasks/get", taskId=before)["error"]["data"]["retryable"]
+            assert "error" in message(there, "tasks/list")
+        finally:
+            redis.start()
+
+        def states() -> list[str] | None:
+            found = message(there, "tasks/list").get("result")
+            return None if found is None else [each["status"] for each in found["tasks"]]
+
+        seen = []
+
+        def is_back() -> bool:
+            seen.append(states())
+            return seen[-1] == ["working", "working"]
+
+        wait_for(is_back, "the tasks are found again", 4 * MAX_PAUSE_SECONDS)
+        assert not any("failed" in each for each in seen if each)
+        assert message(there, "tasks/cancel", taskId=working)["result"]["status"] == "cancelled"
+        assert results(asked(other, "execute_workflow", STEPS, **answers(held))) == ["before", "Ada", "Ada"]
+        # Redis was restarted without what it had.
+        gone = asked(other, "execute_workflow", STEPS, **answers(stored))
+        assert gone["structuredContent"]["error"]["code"] == "NOT_FOUND"
 
 
 def test_a_workflow_waits_through_a_restart_of_its_replica(redis: RealRedis, tmp_path: Path) -> None:
