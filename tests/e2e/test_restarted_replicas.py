@@ -18,6 +18,7 @@ from typing import Any
 import httpx2
 import pytest
 
+from pml_gateway.storage.replicas import BEAT_SECONDS, EXPIRY_SECONDS
 from tests.support.process import GatewayProcess, run_pml, running_gateway
 from tests.support.raw import HandshakeSession, decoded, result_modern
 from tests.support.redis_server import RealRedis, real_redis
@@ -183,6 +184,34 @@ def test_what_a_killed_replica_held_is_not_found_and_a_new_session_is_served_at_
     error = failed_with(failed)
     assert error["data"]["details"]["executed"] == "unknown"
     assert not error["data"]["retryable"]
+
+
+def test_a_replica_that_stands_still_keeps_nobody_waiting_and_has_its_sessions_afterwards(
+    redis: RealRedis, tmp_path: Path
+) -> None:
+    with replicas(redis, tmp_path, count=2) as (one, two):
+        session = HandshakeSession(one.url, key=KEYS["anna"])
+        one.process.send_signal(signal.SIGSTOP)
+        try:
+            began = time.monotonic()
+            error = failed_with(session.send("tools/list", url=two.url))
+            took = time.monotonic() - began
+            gone = session.send("tools/list", url=two.url)
+            own = call(two, count=3)
+        finally:
+            one.process.send_signal(signal.SIGCONT)
+        wait_for(lambda: session.send("tools/list", url=two.url).status_code == 200, "the session is served again")
+        again = session.result("tools/call", called("data__rows", count=2), url=two.url)
+        session.close()
+    assert error["data"]["details"]["executed"] == "unknown"
+    assert took < EXPIRY_SECONDS + 2 * BEAT_SECONDS + 3
+    assert gone.status_code == 404
+    assert len(own["structuredContent"]["result"]) == 3
+    assert len(again["structuredContent"]["result"]) == 2
+
+
+def call(gateway: GatewayProcess, count: int) -> dict[str, Any]:
+    return result_modern(gateway.url, "tools/call", called("data__rows", count=count), key=KEYS["anna"])
 
 
 def failed_with(response: httpx2.Response) -> dict[str, Any]:
