@@ -86,8 +86,8 @@ class Replicas:
         )
         self._others: dict[str, Replica] = {}
         self._absent: TTLCache[str, None] = TTLCache(MAX_ABSENT, ABSENT_SECONDS)
-        self._differing: set[tuple[Replica, str]] = set()
-        self._told: set[tuple[Replica, str]] = set()
+        self._differing: set[tuple[str, str]] = set()
+        self._told: set[tuple[str, str]] = set()
         self._due = anyio.Event()
         self._looked = Signal()
         self._beats = anyio.Lock()
@@ -221,13 +221,14 @@ class Replicas:
     def _say_differences(self) -> None:
         """Warn once of each replica that is set otherwise at two looks: while all change, they differ for a moment."""
         differing = set()
-        for each in self._others.values():
+        # What serves no HTTP may be a command, or a client's own gateway.
+        for each in (each for each in self._others.values() if each.url is not None):
             if each.version != self.own.version:
-                differing.add((each, f"it has version {each.version}, and this one {self.own.version}"))
+                differing.add((each.id, f"it has version {each.version}, and this one {self.own.version}"))
             elif each.configuration != self.own.configuration:
-                differing.add((each, "its configuration is not the same"))
-        for each, difference in differing & self._differing - self._told:
-            logger.warning("replica %s at %s differs: %s", each.id, each.url or "no address", difference)
+                differing.add((each.id, "its configuration is not the same"))
+        for id_, difference in differing & self._differing - self._told:
+            logger.warning("replica %s at %s differs: %s", id_, self._others[id_].url, difference)
         self._told = differing & (self._told | self._differing)
         self._differing = differing
 

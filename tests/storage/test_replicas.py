@@ -137,6 +137,7 @@ async def test_a_replica_that_is_set_otherwise_is_said_once(
     redis_url: str, other: dict[str, str], said: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with running(redis_url) as one, running(redis_url, **other) as two:
+        await two.serve_at("http://10.0.0.2:1")
         await until(lambda: two.own in one.known)
         for address in ("http://10.0.0.1:1", "http://10.0.0.1:2"):
             await one.serve_at(address)

@@ -15,6 +15,7 @@ import httpx2
 import pytest
 
 from tests.support.asking import act, asking
+from tests.support.attacks import half_sent, is_served
 from tests.support.raw import HandshakeSession, decoded, modern
 from tests.support.replicas import KEYS, bearer, replicas, shared_sections
 from tests.support.serving import Serving
@@ -141,6 +142,35 @@ async def test_a_client_that_leaves_cancels_its_call_at_the_other_replica(
                 await began.wait()
                 tasks.cancel_scope.cancel()
             await ended.wait()
+
+
+async def test_connections_from_where_a_replica_is_are_not_limited_by_their_address(
+    tmp_path: Path, shared_sections: dict[str, Any]
+) -> None:
+    sections = {"storage": shared_sections["storage"], "http": {"max_connections_per_address": 4}}
+    async with replicas(tmp_path, {"up": asking()}, **sections) as (one, two):
+        async with half_sent(two.url, 4):
+            assert (await is_served(two.url)).startswith(b"HTTP/1.1 429")
+        session = await anyio.to_thread.run_sync(HandshakeSession, one.url)
+        assert "result" in decoded(await sent(session, two.url, "tools/list"))
+        session.close()
+        async with half_sent(one.url, 8):
+            assert await is_served(one.url) == b"HTTP/1.1 200 OK"
+
+
+async def test_a_session_is_not_found_if_another_process_has_the_address_of_its_replica(
+    tmp_path: Path, shared_sections: dict[str, Any]
+) -> None:
+    async with replicas(tmp_path, {"up": asking()}, 3, **shared_sections) as (one, two, three):
+        session = await opened(one)
+        moved, known = one.gateway.replicas, two.gateway.replicas
+        assert moved is not None
+        assert known is not None
+        await moved.serve_at(three.url.removesuffix("/mcp"))
+        await until(lambda: sum(each.url == moved.own.url for each in known.known) == 2)
+        elsewhere = await sent(session, two.url, "tools/list")
+        session.close()
+    assert elsewhere.status_code == 404
 
 
 @pytest.mark.parametrize("is_heard", [False, True])
