@@ -244,7 +244,9 @@ class Visitor:
 def judge(message: Mapping[str, Any]) -> tuple[str, str, dict[str, Any]]:
     """Return the outcome of a message, its words where it is an error, and its result."""
     if "result" not in message:
-        error = message.get("error") or {}
+        error = message.get("error")
+        if not isinstance(error, dict):
+            return UNTYPED, json.dumps(message)[:500], {}
         data, number = error.get("data"), error.get("code")
         if isinstance(data, dict) and (code := _coded(data)) != UNTYPED:
             return code, str(error.get("message")), {}

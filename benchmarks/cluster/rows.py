@@ -40,6 +40,9 @@ ATTEMPT_SECONDS = 0.3
 NOTICE_SECONDS = 1.0
 """Seconds in which the load balancer notices that a replica is gone, with room for a busy machine."""
 
+DOWN_SECONDS = 5.0
+"""Seconds in which the load balancer notices that a replica stands still: two checks of a second that time out."""
+
 ROOM = 1.05
 """Calls planned for each that is to be made: turns differ in how many they make."""
 
@@ -139,6 +142,9 @@ async def faults(plan: Plan, folder: Path) -> RowReport:
             opened[name] = await seconds_to_open(stand)
             if name == "kill":
                 windows[name] = (start, time.monotonic() + NOTICE_SECONDS)
+            if name == "pause":
+                # Until the load balancer notices, it sends requests to the replica that stands still.
+                await anyio.sleep(DOWN_SECONDS)
             for what, fate in (await collect(stand, left, name, book)).items():
                 survived[f"{what}, {name}"] = fate
             report.figures[f"collected after {name} s"] = round(time.monotonic() - start, 1)
