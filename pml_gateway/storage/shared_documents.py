@@ -96,8 +96,14 @@ class SharedDocuments:
         self._documents: dict[str, SharedDocument[Any]] = {}
         self.space = sealing.key_for("documents").hex()[:8]
         """Keeps documents of another storage.key apart, so that a new key begins with the copies of all replicas."""
+        self._has_pulled = False
         self._failures = 0
         self._resumes_at = 0.0
+
+    @property
+    def are_known(self) -> bool:
+        """Return True if Redis has answered once, or there are copies of before."""
+        return self._has_pulled or any(document.path.exists() for document in self._documents.values())
 
     def shared(
         self,
@@ -138,6 +144,7 @@ class SharedDocuments:
 
         for document, stamp in zip(documents, self._run(look), strict=True):
             document.pull(stamp or b"", fills=fills)
+        self._has_pulled = True
 
     def pull_or_warn(self) -> None:
         """Take over what other replicas have changed; if that is impossible, say so and go by the copies."""

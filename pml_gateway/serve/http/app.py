@@ -230,7 +230,10 @@ class HttpApp:
         return JSONResponse({"status": "ok"})
 
     async def _is_ready(self, _exchange: HttpExchange, _principal: Principal) -> Response:
-        ready = self._runtime.gateway.updates.has_list.is_set() and not self._is_draining
+        gateway = self._runtime.gateway
+        # Without the keys and accepted definitions of all, revoked and rejected ones are not known.
+        knows_shared = gateway.documents is None or gateway.documents.are_known
+        ready = gateway.updates.has_list.is_set() and knows_shared and not self._is_draining
         return JSONResponse({"ready": ready}, 200 if ready else 503)
 
     async def _mcp(
