@@ -286,6 +286,19 @@ def test_a_stop_ends_the_streams_that_clients_listen_on_in_order(tmp_path: Path)
     assert [line for line in gateway.log if "in flight" in line or "ERROR" in line] == []
 
 
+def test_requests_are_served_for_a_while_after_sigterm_each_on_a_connection_that_ends(tmp_path: Path) -> None:
+    settings = {"servers": {"up": entry()}, "http": {"drain_seconds": 20}}
+    with running_gateway(tmp_path / "home", settings) as gateway, httpx2.Client() as client:
+        readiness = gateway.url.replace("/mcp", "/readyz")
+        wait_for(lambda: client.get(readiness).status_code == 200, "it is ready")
+        gateway.process.send_signal(signal.SIGTERM)
+        wait_for(lambda: client.get(readiness).status_code == 503, "it says that it ends")
+        answer = post_modern(gateway.url, "tools/list", client=client)
+        gateway.process.send_signal(signal.SIGTERM)
+    assert "result" in answer.json()
+    assert answer.headers["connection"] == "close"
+
+
 @pytest.mark.parametrize("arguments", [(), ("--stubborn",)])
 def test_children_do_not_outlive_a_gateway_that_is_killed(
     tmp_path: Path, traces: Traces, arguments: tuple[str, ...]

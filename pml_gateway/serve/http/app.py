@@ -184,7 +184,7 @@ class HttpApp:
         request_id, parent = _identified(headers)
         trace = Trace(request_id, parent=parent)
         CURRENT_TRACE.set(trace)
-        exchange = HttpExchange(trace, scope, headers, receive, _naming(send, request_id))
+        exchange = HttpExchange(trace, scope, headers, receive, self._naming(send, request_id))
         sender = scope["client"]
         forwarded = self._forwarding is not None and self._forwarding.taken(scope, headers)
         if forwarded is True:
@@ -196,6 +196,19 @@ class HttpApp:
                 await response(scope, receive, exchange.send)
         except* ClientDisconnect:
             logger.debug("an upload broke off")
+
+    def _naming(self, send: Send, request_id: str) -> Send:
+        """Send answers with their request's id, and while this process ends, without another request after them."""
+        header = (REQUEST_ID_HEADER.encode(), request_id.encode())
+
+        async def named(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                # A load balancer that keeps the connection would lose the request which it sends as that is closed.
+                closing = [(b"connection", b"close")] if self._is_draining else []
+                message = {**message, "headers": [*message["headers"], header, *closing]}
+            await send(message)
+
+        return named
 
     async def _answer(self, exchange: HttpExchange) -> Response | None:
         path = exchange.scope["path"].rstrip("/") or "/"
@@ -435,17 +448,6 @@ def _whole(receive: Receive) -> Receive:
         return message
 
     return received
-
-
-def _naming(send: Send, request_id: str) -> Send:
-    header = (REQUEST_ID_HEADER.encode(), request_id.encode())
-
-    async def named(message: Message) -> None:
-        if message["type"] == "http.response.start":
-            message = {**message, "headers": [*message["headers"], header]}
-        await send(message)
-
-    return named
 
 
 def _not_found(path: str) -> Response:
