@@ -33,6 +33,9 @@ ORDERS = "task-orders"
 MARGIN_SECONDS = 60.0
 """Seconds that a record outlives its task: those who follow the task at other gateways see how it ended."""
 
+CANCEL = "cancel"
+"""The order to cancel a task; others are answers, by the keys of their questions."""
+
 ORDER_SECONDS = 900.0
 """Seconds after which an order that nobody has taken is void."""
 
@@ -67,7 +70,7 @@ class SharedTasks:
         self._ordered: set[str] = set()
         self._followed: dict[str, list[GatewayTask]] = defaultdict(list)
         self._look_at: set[str] = set()
-        self._outgoing: list[tuple[GatewayTask, JsonObject]] = []
+        self._outgoing: list[tuple[str, str, JsonObject]] = []
         self._due = anyio.Event()
 
     @property
@@ -138,7 +141,7 @@ class SharedTasks:
             SharedStateError: Redis or that gateway does not answer.
         """
         with self.following(task):
-            await self._order(task, {"cancel": True})
+            await self._order(self._records.digest(task.id), CANCEL, {})
             with anyio.move_on_after(CANCEL_SECONDS):
                 await task.news.until(lambda: task.is_over)
         if not task.is_over:
@@ -222,11 +225,11 @@ class SharedTasks:
             await self._records.put(self._index_of(task), task.id, new, seconds)
             self._written.add(digest)
 
-    async def _order(self, task: GatewayTask, order: JsonObject) -> None:
-        digest = self._records.digest(task.id)
+    async def _order(self, digest: str, about: str, order: JsonObject) -> None:
+        """Leave an order for the gateway of a task, about a question or `CANCEL`."""
 
         def add(before: JsonObject | None) -> JsonObject:
-            return {"orders": [*(before or {"orders": []})["orders"], order]}
+            return {**(before or {}), about: order}
 
         await self._values.change(digest, add, collection=ORDERS, ttl=ORDER_SECONDS)
         await self._news.publish(ORDERS, digest)
@@ -243,12 +246,12 @@ class SharedTasks:
             task = self._own.get(digest)
             if found is None or task is None:
                 continue
-            for order in found["orders"]:
-                if order.get("cancel") and not task.is_over:
-                    await cancel(task)
-                question = task.questions.get(order.get("question"))
+            if CANCEL in found and not task.is_over:
+                await cancel(task)
+            for key, answer in found.items():
+                question = task.questions.get(key)
                 if question is not None and not question.is_over.is_set():
-                    question.settle(_answer_from_json(order["answer"]))
+                    question.settle(_answer_from_json(answer))
 
     async def _look(self) -> None:
         for digest in list(self._look_at):
@@ -282,6 +285,8 @@ class SharedTasks:
         digest = self._records.digest(known.id)
         settled = await self._values.change(digest, _interrupted, collection=RECORDS, ttl=_seconds_left(known))
         await self._news.publish(TOPIC, digest)
+        # If it comes back, its call is no longer wanted.
+        await self._order(digest, CANCEL, {})
         return settled
 
     def _index_of(self, task: GatewayTask) -> str:
@@ -318,7 +323,7 @@ class SharedTasks:
         task.news.set()
 
     def _pass_on(self, task: GatewayTask, key: str, answer: JsonObject | MCPError) -> None:
-        self._outgoing.append((task, {"question": key, "answer": _answer_to_json(answer)}))
+        self._outgoing.append((self._records.digest(task.id), key, _answer_to_json(answer)))
         self._due.set()
 
 

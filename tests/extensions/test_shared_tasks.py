@@ -30,7 +30,7 @@ from tests.extensions.test_tasks import (
 )
 from tests.storage.test_redis import opened
 from tests.support.asking import act, asking
-from tests.support.raw import events_modern
+from tests.support.raw import events_modern, post_modern
 from tests.support.replicas import KEYS, bearer, replicas, shared_sections, written
 from tests.support.scripted_server import ScriptedServer
 from tests.support.serving import Serving, serving
@@ -237,11 +237,35 @@ async def test_a_task_that_has_failed_as_its_gateway_seemed_gone_stays_failed_wh
             return str((await there.result("tasks/get", taskId=working))["status"]) == "failed"
 
         await eventually(seems_gone)
-        slow.go.set()
+        await until(lambda: slow.cancelled == 1)
         await here.until("failed", working)
         for client in (here, there):
             assert (await client.result("tasks/get", taskId=working))["status"] == "failed"
             assert "interrupted" in (await client.message("tasks/result", taskId=working))["error"]["message"]
+
+
+async def test_a_key_that_is_revoked_at_one_gateway_ends_its_tasks_at_another(
+    tmp_path: Path, slow: SlowServer, shared_sections: dict[str, Any]
+) -> None:
+    up = slow.server()
+    async with replicas(tmp_path, {"up": up}, **shared_sections) as (one, other), core(one, ANNA) as here:
+        made = await anyio.to_thread.run_sync(one.runtime.keys.add, "anna")
+
+        async def is_let_in() -> bool:
+            message = partial(post_modern, other.url, "tools/list", key=made.text)
+            return (await anyio.to_thread.run_sync(message)).status_code == 200
+
+        await eventually(is_let_in)
+        async with core(other, made.text) as there:
+            task_id = (await there.task("up__slow"))["taskId"]
+            kept = (await here.task("up__slow"))["taskId"]
+            await until(lambda: len(up.calls) == 2)
+            assert (await here.result("tasks/get", taskId=task_id))["status"] == "working"
+            await anyio.to_thread.run_sync(one.runtime.keys.revoke, [made.key_id])
+            await here.until("cancelled", task_id)
+        assert "no longer in force" in (await here.result("tasks/get", taskId=task_id))["statusMessage"]
+        assert (await here.result("tasks/get", taskId=kept))["status"] == "working"
+    assert slow.cancelled >= 1
 
 
 async def test_unknown_foreign_and_expired_tasks_of_another_gateway_are_the_same(
