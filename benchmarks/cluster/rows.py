@@ -40,6 +40,9 @@ ATTEMPT_SECONDS = 0.3
 NOTICE_SECONDS = 1.0
 """Seconds in which the load balancer notices that a replica is gone, with room for a busy machine."""
 
+NO_TASK = "-32602"
+"""The code with which a task is said not to exist."""
+
 DOWN_SECONDS = 5.0
 """Seconds in which the load balancer notices that a replica stands still: two checks of a second that time out."""
 
@@ -331,6 +334,13 @@ async def redis_faults(plan: Plan, folder: Path) -> RowReport:
                 row, f"everything works again, {name}", f"<= {BACK_SECONDS:g} s", f"{took:.1f} s", took <= BACK_SECONDS
             )
             for name, took in back.items()
+        ),
+        *(
+            none_of(
+                row, f"tasks that run and are not found, {name}", [turn for turn in turns if turn.outcome == NO_TASK]
+            )
+            for name, turns in during.items()
+            if name != "restarted empty"
         ),
         none_of(row, "turns that failed while Redis was well", failed(quiet)),
     ]
