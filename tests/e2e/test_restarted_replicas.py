@@ -210,6 +210,30 @@ def test_a_replica_that_stands_still_keeps_nobody_waiting_and_has_its_sessions_a
     assert len(again["structuredContent"]["result"]) == 2
 
 
+def test_sessions_are_used_at_any_replica_while_redis_is_gone_and_once_it_is_back_empty(
+    redis: RealRedis, tmp_path: Path
+) -> None:
+    with replicas(redis, tmp_path, count=2) as (one, two):
+        session = HandshakeSession(one.url, key=KEYS["anna"])
+        rows = called("data__rows", count=3)
+        assert session.result("tools/call", rows, url=two.url)
+        redis.stop()
+        try:
+            until = time.monotonic() + EXPIRY_SECONDS + 2 * BEAT_SECONDS
+            without = [
+                session.result("tools/call", rows, url=two.url) for _ in iter(lambda: time.monotonic() < until, False)
+            ]
+            session_of_two = HandshakeSession(two.url, key=KEYS["anna"])
+            crossed = session_of_two.result("tools/call", rows, url=one.url)
+        finally:
+            redis.start()
+        until = time.monotonic() + EXPIRY_SECONDS + 2 * BEAT_SECONDS
+        back = [session.result("tools/call", rows, url=two.url) for _ in iter(lambda: time.monotonic() < until, False)]
+        for each in (session, session_of_two):
+            each.close()
+    assert all(len(each["structuredContent"]["result"]) == 3 for each in (*without, crossed, *back))
+
+
 def call(gateway: GatewayProcess, count: int) -> dict[str, Any]:
     return result_modern(gateway.url, "tools/call", called("data__rows", count=count), key=KEYS["anna"])
 
