@@ -195,7 +195,7 @@ class SharedDocuments:
         # Importing it takes a tenth of a second.
         from redis import BlockingConnectionPool, Redis
         from redis.backoff import NoBackoff
-        from redis.exceptions import RedisError
+        from redis.exceptions import RedisError, ResponseError
         from redis.retry import Retry
 
         if time.monotonic() < self._resumes_at:
@@ -206,8 +206,10 @@ class SharedDocuments:
             with Redis.from_pool(pool) as redis:
                 result = command(redis)
         except (RedisError, OSError) as error:
-            self._resumes_at = time.monotonic() + min(PAUSE_SECONDS * 2**self._failures, MAX_PAUSE_SECONDS)
-            self._failures += 1
+            # One that refuses a command, as it has no memory for more, still answers others.
+            if not isinstance(error, ResponseError):
+                self._resumes_at = time.monotonic() + min(PAUSE_SECONDS * 2**self._failures, MAX_PAUSE_SECONDS)
+                self._failures += 1
             raise SharedStateError(
                 f"the Redis server of storage.url failed: {type(error).__name__}", hint=OUTAGE_HINT
             ) from error

@@ -219,6 +219,16 @@ def test_in_an_outage_the_copy_serves_on_and_changes_say_what_to_do(replica: Mak
     assert replica("two").pulled() == (1,)
 
 
+def test_a_server_that_refuses_a_command_is_asked_again_at_once(redis: Redis, replica: MakeReplica) -> None:
+    one = replica("one")
+    redis.set(one.document.key, "a value of another type")
+    with pytest.raises(SharedStateError):
+        one.add(1)
+    redis.delete(one.document.key)
+    one.add(2)
+    assert one.pulled() == (2,)
+
+
 def test_content_of_another_version_is_refused(redis: Redis, replica: MakeReplica, redis_url: str) -> None:
     one = replica("one")
     one.add(1)
