@@ -155,7 +155,6 @@ def _log_options(level: str | None, format_: str | None) -> dict[str, Any]:
 async def _serve_by_workers(command: Command, count: int, options: Sequence[str]) -> None:
     """Accept connections for workers, each a `pml serve` with these options."""
     from pml_gateway.serve.http.binding import bound, check_http, url_of
-    from pml_gateway.serve.limits.descriptors import raise_limit
     from pml_gateway.serve.signals import first_signal
     from pml_gateway.serve.workers.handover import check_workers
     from pml_gateway.serve.workers.local_redis import find_program, open_local_redis
@@ -166,7 +165,6 @@ async def _serve_by_workers(command: Command, count: int, options: Sequence[str]
     settings = command.load().settings
     check_http(settings, environ)
     logs.configure(settings.log)
-    raise_limit()
     async with AsyncExitStack() as stack:
         signalled = await stack.enter_async_context(first_signal())
         listener = stack.enter_context(bound(settings.http.host, settings.http.port))

@@ -41,12 +41,16 @@ LOOK_SECONDS = 1.0
 FIRST_PAUSE_SECONDS = 0.005
 """Pause before a look at a head of which a part has arrived; it doubles with each."""
 
-MAX_LOOKED_AT = 1024
-"""Connections whose heads are waited for; with one more, the oldest goes to any worker."""
+STUCK_SECONDS = 1.0
+"""Seconds without reading what it was given after which a worker gets no more: it is stopped, or computes."""
 
 HELD_SECONDS = 10.0
-MAX_HELD = 1024
-"""Seconds and connections that wait for a worker to take them: more than a worker needs to start."""
+"""Seconds in which a worker must take a connection: more than one needs to start."""
+
+MAX_WAITING = 1024
+WAITING_PART = 4
+"""Connections whose heads are waited for, and that wait for a worker, each at most: so many, and a quarter of the files
+that may be open. With one more, the oldest goes to any worker, or no more are accepted."""
 
 UNAVAILABLE = (
     b"HTTP/1.1 503 Service Unavailable\r\ncontent-type: application/json\r\ncontent-length: 35\r\n"
@@ -83,6 +87,11 @@ class Worker:
     """Those that it has not read yet."""
     by_address: Counter[str] = field(default_factory=Counter)
 
+    def is_stuck(self, now: float) -> bool:
+        """Return True if a connection waits for this worker for too long."""
+        oldest = next(iter(self.untaken.values()), None)
+        return oldest is not None and now - oldest.handed_at > STUCK_SECONDS
+
     def left(self, number: int) -> None:
         """Count a connection no more."""
         quota_key = self.connections.pop(number, None)
@@ -100,6 +109,7 @@ class Arriving:
     quota_key: str
     since: float
     replica: bytes = b""
+    handed_at: float = 0.0
     looks: int = 0
     timer: asyncio.TimerHandle | None = None
 
@@ -107,7 +117,9 @@ class Arriving:
 class Accepting:
     """The listener and its workers."""
 
-    def __init__(self, listener: socket.socket, settings: HttpSettings) -> None:
+    def __init__(self, listener: socket.socket, settings: HttpSettings, descriptors: int) -> None:
+        """Accept connections from a bound listener, in a process that may open so many files."""
+        self._max_waiting = max(min(MAX_WAITING, descriptors // WAITING_PART), 1)
         self._listener = listener
         self._settings = settings
         self._loop = asyncio.get_running_loop()
@@ -227,7 +239,7 @@ class Accepting:
 
     def _accept(self) -> None:
         for _ in range(ACCEPTED_AT_ONCE):
-            if len(self._held) >= MAX_HELD:
+            if len(self._held) >= self._max_waiting:
                 self._rest()
                 return
             try:
@@ -295,7 +307,7 @@ class Accepting:
             pause = left
             self._loop.add_reader(arriving.connection, self._look, arriving)
         arriving.timer = self._loop.call_later(pause, self._look, arriving)
-        if len(self._looked_at) > MAX_LOOKED_AT:
+        if len(self._looked_at) > self._max_waiting:
             oldest = next(iter(self._looked_at))
             self._stop_looking(oldest)
             self._place(oldest)
@@ -313,7 +325,7 @@ class Accepting:
         """Hand a connection to a worker, or hold it until there is one."""
         if self._handed(arriving):
             return
-        if self._is_closed or len(self._held) >= MAX_HELD:
+        if self._is_closed or len(self._held) >= self._max_waiting:
             self._refuse(arriving)
         else:
             self._held[arriving] = None
@@ -348,6 +360,7 @@ class Accepting:
         for worker in workers:
             self._last_number += 1
             if worker.link.hand(arriving.connection, kind, self._last_number):
+                arriving.handed_at = self._loop.time()
                 worker.untaken[self._last_number] = arriving
                 worker.connections[self._last_number] = arriving.quota_key
                 worker.by_address[arriving.quota_key] += 1
@@ -365,6 +378,8 @@ class Accepting:
         """
         phase = max((worker.phase for worker in self.workers), default=Phase.STARTING)
         able = [worker for worker in self.workers if worker.phase is phase] if phase else []
+        now = self._loop.time()
+        able = [worker for worker in able if not worker.is_stuck(now)] or able
         of_address = partial(_of_address, arriving.quota_key)
         if sum(map(of_address, self.workers)) >= self._settings.max_connections_per_address:
             return FrameKind.ADDRESS_FULL, sorted(able, key=of_address, reverse=True)

@@ -14,6 +14,7 @@ import anyio.abc
 
 from pml_gateway.config.settings import HttpSettings
 from pml_gateway.log import get_logger
+from pml_gateway.serve.limits.descriptors import raise_limit
 from pml_gateway.serve.workers.accepting import Accepting, Phase
 from pml_gateway.serve.workers.handover import Handover
 
@@ -51,7 +52,7 @@ async def serve_by_workers(
     Raises:
         SystemExit: the first worker ended before it took connections, with its exit code.
     """
-    accepting = Accepting(listener, settings)
+    accepting = Accepting(listener, settings, raise_limit())
     workers = _Workers(crew, accepting)
     try:
         async with anyio.create_task_group() as tasks:

@@ -9,6 +9,7 @@ import struct
 import termios
 from collections.abc import AsyncIterator
 from contextlib import ExitStack, asynccontextmanager, suppress
+from functools import partial
 
 import anyio
 import anyio.lowlevel
@@ -108,7 +109,7 @@ class Served:
 @asynccontextmanager
 async def accepted(**settings: int) -> AsyncIterator[Served]:
     with bound() as listener, ExitStack() as stack:
-        accepting = Accepting(listener, HttpSettings.model_validate(settings))
+        accepting = Accepting(listener, HttpSettings.model_validate(settings), 1000)
         stack.callback(accepting.close)
         yield Served(accepting, listener.getsockname(), stack)
 
@@ -206,7 +207,7 @@ async def test_clients_that_say_nothing_hold_nobody_up_and_go_to_a_worker_in_the
 
 
 async def test_of_many_that_say_nothing_the_first_go_to_a_worker_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(accepting, "MAX_LOOKED_AT", 3)
+    monkeypatch.setattr(accepting, "MAX_WAITING", 3)
     monkeypatch.setattr(accepting, "LOOK_SECONDS", 60)
     async with two() as served:
         for _ in range(8):
@@ -294,12 +295,30 @@ async def test_connections_that_no_worker_takes_in_time_are_told_so(monkeypatch:
         assert f"content-length: {len(body)}".encode() in head
 
 
+async def test_a_worker_that_reads_nothing_gets_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(accepting, "STUCK_SECONDS", 0)
+    async with two() as served:
+        await served.connect(OF_TWO)
+        await until(lambda: served.accepting.workers[-1].untaken)
+        for count in range(4):
+            await served.connect(PLAIN)
+            await until(partial(has_taken, served.workers[0], count + 1))
+            await heard(served)
+        # What only that worker has waits for it.
+        await served.connect(OF_TWO)
+        await until(lambda: took(served.workers[1]) == 2)
+
+
 async def test_a_worker_that_is_busy_loses_its_turn_and_no_connection() -> None:
     async with two() as served:
         fill(served)
         await served.connect(PLAIN)
         await served.connect(PLAIN)
         await until(lambda: took(served.workers[1]) == 2)
+
+
+def has_taken(worker: FakeWorker, count: int) -> bool:
+    return took(worker) == count
 
 
 def took(worker: FakeWorker) -> int:
