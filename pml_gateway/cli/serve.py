@@ -155,7 +155,9 @@ def _log_options(level: str | None, format_: str | None) -> dict[str, Any]:
 async def _serve_by_workers(command: Command, count: int, options: Sequence[str]) -> None:
     """Accept connections for workers, each a `pml serve` with these options."""
     from pml_gateway.serve.http.binding import bound, check_http, url_of
+    from pml_gateway.serve.limits.descriptors import raise_limit
     from pml_gateway.serve.signals import first_signal
+    from pml_gateway.serve.workers.accepting import Accepting
     from pml_gateway.serve.workers.handover import check_workers
     from pml_gateway.serve.workers.local_redis import find_program, open_local_redis
     from pml_gateway.serve.workers.supervising import Crew, serve_by_workers
@@ -188,7 +190,8 @@ async def _serve_by_workers(command: Command, count: int, options: Sequence[str]
         # -P, or modules could be imported from the working directory.
         program = [sys.executable, "-P", "-m", "pml_gateway", "serve", "--http", *options, "--worker"]
         crew = Crew(count, program, environ, url)
-        await serve_by_workers(crew, listener, settings.http, partial(_announce, settings.http, url), signalled)
+        accepting = Accepting(listener, settings.http, raise_limit())
+        await serve_by_workers(crew, accepting, settings.http, partial(_announce, settings.http, url), signalled)
 
 
 def _announce(settings: HttpSettings, url: str) -> None:

@@ -14,7 +14,6 @@ import anyio.abc
 
 from pml_gateway.config.settings import HttpSettings
 from pml_gateway.log import get_logger
-from pml_gateway.serve.limits.descriptors import raise_limit
 from pml_gateway.serve.workers.accepting import Accepting, Phase
 from pml_gateway.serve.workers.handover import Handover
 
@@ -45,14 +44,13 @@ class Crew:
 
 
 async def serve_by_workers(
-    crew: Crew, listener: socket.socket, settings: HttpSettings, on_listening: Callable[[], None], stop: anyio.Event
+    crew: Crew, accepting: Accepting, settings: HttpSettings, on_listening: Callable[[], None], stop: anyio.Event
 ) -> None:
     """Serve by worker processes until `stop`; `on_listening` is called once one takes connections.
 
     Raises:
         SystemExit: the first worker ended before it took connections, with its exit code.
     """
-    accepting = Accepting(listener, settings, raise_limit())
     workers = _Workers(crew, accepting)
     try:
         async with anyio.create_task_group() as tasks:
