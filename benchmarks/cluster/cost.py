@@ -10,6 +10,9 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
+import anyio
+import redis as redis_client
+
 from benchmarks.client import AnswerError, Client, Era, open_client
 from benchmarks.cluster.owner import Owner, owning
 from benchmarks.cluster.rows import Plan, RowReport
@@ -108,13 +111,21 @@ async def cost(plan: Plan, folder: Path) -> RowReport:
         for what, (prepare, limited, limit) in CASES.items():
             for at, era in enumerate(Era):
                 sides = {name: stands[name, limited] for name in ("memory", "redis")}
+                before = await _commands(sides["redis"])
                 series, spent = await _in_turns(sides, era, at, prepare, plan)
+                commands = (await _commands(sides["redis"]) - before) / (plan.pairs * plan.turn_calls + WARM_UP)
                 ratios = [new / old for new, old in zip(series["redis"], series["memory"], strict=True)]
                 ratio = median(ratios)
                 told = f"{ratio:.3f} ({median(series['memory']):.2f} ms became {median(series['redis']):.2f})"
                 told += f"; CPU {spent['memory']:.2f} ms a call became {spent['redis']:.2f}"
+                told += f"; {commands:.1f} commands of Redis"
                 report.findings.append(Finding(row, f"{what}, {era.value}", f"<= {limit:.2f}", told, ratio <= limit))
-                report.figures[f"{what}, {era.value}"] = {"ratio": ratio, **series, "cpu_ms": spent}
+                report.figures[f"{what}, {era.value}"] = {
+                    "ratio": ratio,
+                    **series,
+                    "cpu_ms": spent,
+                    "commands": commands,
+                }
     return report
 
 
@@ -150,6 +161,18 @@ async def _in_turns(
         count = plan.pairs * plan.turn_calls
         spent = {name: (_cpu_seconds(stand) - before[name]) * 1000 / count for name, stand in sides.items()}
     return series, spent
+
+
+async def _commands(stand: Stand) -> int:
+    """Return the number of commands that the Redis server has carried out, those of heartbeats included."""
+    assert stand.redis is not None
+    url = stand.redis.url
+
+    def ask() -> int:
+        with redis_client.Redis.from_url(url) as client:
+            return int(client.info("stats")["total_commands_processed"])
+
+    return await anyio.to_thread.run_sync(ask)
 
 
 def _cpu_seconds(stand: Stand) -> float:
