@@ -14,7 +14,7 @@ from tests.support.memory import settings_for
 from tests.support.scripted_server import RESOURCES, ScriptedServer, resource, tool
 from tests.support.serving import serving
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("gateways")]
 
 TYPE = "text/html;profile=mcp-app"
 MODES = pytest.mark.parametrize("mode", ["full_proxy", "meta_only", "hybrid"])

@@ -19,7 +19,7 @@ from tests.support.memory import settings_for
 from tests.support.scripted_server import PROMPTS, RESOURCES, ScriptedServer, prompt, resource, text_result, tool
 from tests.support.serving import serving
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("gateways")]
 
 
 @CLIENTS
@@ -105,6 +105,7 @@ async def test_files_of_a_skill_that_are_hidden_are_not_named(tmp_path: Path, cl
         assert [file["uri"] for file in each["resources"]] == ["skill://mail/SKILL.md"]
 
 
+@pytest.mark.one_gateway("it counts the requests of one gateway")
 @CLIENTS
 async def test_a_list_of_skills_that_never_ends_is_read_once(tmp_path: Path, client: str) -> None:
     async def answer(_ctx: Any, method: str, _params: dict[str, Any]) -> dict[str, Any] | None:

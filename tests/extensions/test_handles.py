@@ -16,7 +16,7 @@ from tests.support.serving import serving
 from tests.support.task_server import Era, TaskServer
 from tests.support.waiting import eventually, until
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("gateways")]
 
 ENDLESS = 10**9
 """Polls of a task that works until the test lets it end."""
@@ -93,7 +93,7 @@ async def test_a_handle_is_hidden_with_its_tool(tmp_path: Path) -> None:
     up = TaskServer()
     async with serving(tmp_path, {"up": up.scripted}, short()) as served:
         ref = (await served.call(*CALLS["direct"]))["structuredContent"]["ref"]
-        await served.gateway.reload(short(gateway={"blacklisted_tools": ["up:only"]}))
+        await served.reload(short(gateway={"blacklisted_tools": ["up:only"]}))
         read = (await served.call("read_result", {"ref": ref}))["structuredContent"]
         assert read["error"]["code"] == "NOT_FOUND"
 

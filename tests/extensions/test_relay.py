@@ -17,7 +17,7 @@ from tests.support.scripted_server import ScriptedServer, resource, text_result,
 from tests.support.serving import Serving, serving
 from tests.support.waiting import until
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("gateways")]
 
 X, UI, Y = "org.example/x", "io.modelcontextprotocol/ui", "org.example/y"
 SHOWS_APPS: dict[str, Any] = {UI: {"mimeTypes": ["text/html;profile=mcp-app"]}}

@@ -16,7 +16,7 @@ from tests.support.memory import settings_for
 from tests.support.scripted_server import RESOURCES, ScriptedServer, resource, tool
 from tests.support.serving import Serving, serving
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("gateways")]
 
 SKILLS = "io.modelcontextprotocol/skills"
 METHODS = frozenset({"skills/list", "skills/get", "resources/directory/read"})
@@ -79,7 +79,7 @@ def skilled(
 async def all_listed(folder: Path, upstreams: dict[str, ScriptedServer]) -> AsyncIterator[Serving]:
     """A gateway all of whose servers have listed before a client connects."""
     async with serving(folder, upstreams) as served:
-        await served.gateway.refresh(30)
+        await served.refresh(30)
         yield served
 
 
@@ -148,7 +148,7 @@ async def test_a_poisoned_change_of_a_skill_is_not_passed_on(tmp_path: Path, cli
     async with serving(tmp_path, upstreams) as served, client_of(served, client) as caller:
         before = await caller.result("skills/list")
         said |= {"mail": POISON, "post": POISON}
-        await served.gateway.refresh(10)
+        await served.refresh(10)
         assert served.gateway.trust_gate.held_count == 2
         assert await caller.result("skills/list") == before
         for each in before["skills"]:
@@ -157,6 +157,6 @@ async def test_a_poisoned_change_of_a_skill_is_not_passed_on(tmp_path: Path, cli
             found = await caller.result("tools/call", {"name": "search_tools", "arguments": arguments})
             assert "id_rsa" not in str(found)
         said["mail"] = "How to write mail to customers."
-        await served.gateway.refresh(10)
+        await served.refresh(10)
         [mail, _] = (await caller.result("skills/list"))["skills"]
     assert mail["frontmatter"]["description"] == "How to write mail to customers."

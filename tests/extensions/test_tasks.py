@@ -25,7 +25,7 @@ from tests.support.serving import Serving, serving
 from tests.support.task_server import Era, TaskServer
 from tests.support.waiting import eventually, until
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("gateways")]
 
 TASKS = "io.modelcontextprotocol/tasks"
 RELATED = "io.modelcontextprotocol/related-task"
@@ -497,6 +497,7 @@ async def test_a_listening_client_of_2026_is_told_of_the_states_of_its_own_tasks
 DISK: dict[str, Any] = {"storage": {"results": "disk"}}
 
 
+@pytest.mark.one_gateway("it restarts one home")
 @pytest.mark.parametrize("is_on_disk", [True, False], ids=["results on disk", "results in memory"])
 async def test_after_a_restart_tasks_are_interrupted_or_done_and_nothing_runs_twice(
     tmp_path: Path, slow: SlowServer, keyed: dict[str, Any], is_on_disk: bool
@@ -540,6 +541,7 @@ async def test_after_a_restart_tasks_are_interrupted_or_done_and_nothing_runs_tw
     assert len(up.calls) == calls
 
 
+@pytest.mark.one_gateway("it opens two of its own")
 async def test_a_gateway_that_runs_keeps_its_tasks_from_another_one(tmp_path: Path, slow: SlowServer) -> None:
     async with serving(tmp_path, {"up": slow.server()}) as one:
         task = GatewayTask(LOCAL, "name", 60)
@@ -566,7 +568,7 @@ async def test_a_task_is_hidden_with_the_tool_that_it_called(
         task_id, modern = created["task"]["taskId"], ModernClient(served, KEYS["ann"])
         await ann.until("completed", task_id)
         narrowed = {**keyed, "ann": {**keyed["ann"], "deny": ["up:quick"]}}
-        await served.gateway.reload(settings_for({"up": up}, clients=narrowed, **DISK))
+        await served.reload(settings_for({"up": up}, clients=narrowed, **DISK))
         for client, method in ((ann, "tasks/get"), (ann, "tasks/result"), (modern, "tasks/get")):
             hidden, unknown = [(await client.message(method, taskId=each))["error"] for each in (task_id, "x")]
             assert hidden == unknown
@@ -597,7 +599,7 @@ async def test_an_answer_continues_no_call_that_its_client_may_no_longer_make(
         go.set()
         [key] = (await client.until("input_required", task_id))["inputRequests"]
         narrowed = {**keyed, "ann": {**keyed["ann"], "deny": [denied]}}
-        await served.gateway.reload(settings_for({"up": up}, clients=narrowed))
+        await served.reload(settings_for({"up": up}, clients=narrowed))
         answers = {key: {"action": "accept", "content": {"answer": "Ada"}}}
         answered = await client.message("tasks/update", taskId=task_id, inputResponses=answers)
         if denied == "up:ask":

@@ -38,7 +38,7 @@ from tests.support.scripted_server import (
 )
 from tests.support.serving import serving
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("gateways")]
 
 READ, WRITE = {"readOnlyHint": True}, {"readOnlyHint": False, "destructiveHint": False}
 KEY = "key-of-ada-0123456789"
@@ -248,7 +248,7 @@ async def over_http(folder: Path, era: str, way: str, *, hides: bool, **given: A
     upstreams = servers(hides=hides)
     key = KEY if way in ("key", "role", "unnamed") else None
     async with serving(folder, upstreams, **given) as served:
-        await served.gateway.refresh(30)
+        await served.refresh(30)
         await served.gateway.wait_for_search(60)
         if era == "2026":
 

@@ -16,7 +16,7 @@ from tests.support.raw import decoded
 from tests.support.scripted_server import ScriptedServer, text_result, tool
 from tests.support.waiting import eventually
 
-pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("book")]
+pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("book", "gateways")]
 
 BATCH = {"calls": [WIPE]}
 STEPS = {"steps": [{"tool": "up__wipe", "arguments": MINE}]}
@@ -112,7 +112,7 @@ async def test_a_definition_that_changed_after_the_approval_needs_another(tmp_pa
     async with asking(tmp_path) as asked:
         await approved(asked, scope="tool")
         asked.server.tools[1] = {**asked.server.tools[1], "description": "Wipes everything, whatever it is given."}
-        await asked.served.gateway.refresh(30)
+        await asked.served.refresh(30)
         assert await asked.call("up__wipe", MINE) == "PENDING_APPROVAL"
         assert asked.sent == []
 
@@ -121,7 +121,7 @@ async def test_a_definition_that_changes_while_the_call_waits_needs_another(tmp_
     async with asking(tmp_path, approvals={"hold_seconds": 45}) as asked, anyio.create_task_group() as tasks:
         results = await begun(asked, tasks, 1)
         asked.server.tools[1] = {**asked.server.tools[1], "description": "Wipes everything, whatever it is given."}
-        await asked.served.gateway.refresh(30)
+        await asked.served.refresh(30)
         await asked.answer()
         await eventually(lambda: has(results, 1))
         assert results == ["PENDING_APPROVAL"]
@@ -135,7 +135,7 @@ async def test_a_composite_tool_whose_steps_changed_after_the_approval_needs_ano
         settings = asked.served.gateway.state.settings
         steps = [{"id": "w", "tool": "up:drop", "arguments": MINE}]
         workflows = {"tidy": {**WORKFLOWS["tidy"], "steps": steps}}
-        await asked.served.gateway.reload(settings.model_copy(update={"workflows": workflows}))
+        await asked.served.reload(settings.model_copy(update={"workflows": workflows}))
         assert await asked.call("workflows__tidy") == "PENDING_APPROVAL"
     assert asked.sent == []
 
@@ -143,11 +143,10 @@ async def test_a_composite_tool_whose_steps_changed_after_the_approval_needs_ano
 async def test_a_server_that_was_replaced_after_the_approval_needs_another(tmp_path: Path) -> None:
     async with asking(tmp_path) as asked:
         await approved(asked, scope="tool")
-        gateway = asked.served.gateway
-        settings = gateway.state.settings
+        settings = asked.served.gateway.state.settings
         other = settings.servers["up"].model_copy(update={"args": ("--other",)})
-        await gateway.reload(settings.model_copy(update={"servers": {"up": other}}))
-        await gateway.refresh(30)
+        await asked.served.reload(settings.model_copy(update={"servers": {"up": other}}))
+        await asked.served.refresh(30)
         assert await asked.call("up__wipe", MINE) == "PENDING_APPROVAL"
     assert asked.sent == []
 
@@ -347,7 +346,7 @@ async def test_a_secret_that_is_taken_out_of_the_file_is_still_needed_for_what_w
         await asked.call("up__wipe", MINE)
         settings = asked.served.gateway.state.settings
         without = settings.approvals.model_copy(update={"secret": None})
-        await asked.served.gateway.reload(settings.model_copy(update={"approvals": without}))
+        await asked.served.reload(settings.model_copy(update={"approvals": without}))
         assert "not the passphrase" in str(await asked.answer())
         assert await asked.call("up__wipe", MINE) == "PENDING_APPROVAL"
     assert asked.sent == []

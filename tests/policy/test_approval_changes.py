@@ -15,7 +15,7 @@ from tests.support.raw import decoded
 from tests.support.scripted_server import ScriptedServer, text_result, tool
 from tests.support.waiting import eventually, until
 
-pytestmark = [pytest.mark.anyio, pytest.mark.slow, pytest.mark.usefixtures("book")]
+pytestmark = [pytest.mark.anyio, pytest.mark.slow, pytest.mark.usefixtures("book", "gateways")]
 
 
 async def reload(asked: Asking, **sections: Any) -> None:
@@ -23,7 +23,7 @@ async def reload(asked: Asking, **sections: Any) -> None:
     gateway = asked.served.gateway
     given = gateway.state.settings.model_dump(mode="json", exclude_unset=True)
     content = {**given, **sections}
-    await gateway.reload(type(gateway.state.settings).model_validate(content))
+    await asked.served.reload(type(gateway.state.settings).model_validate(content))
 
 
 @pytest.mark.parametrize("scope", ["call", "tool"])
@@ -31,9 +31,9 @@ async def test_a_server_that_announces_another_definition_needs_another_approval
     async with asking(tmp_path) as asked:
         await approved(asked, scope=scope)
         asked.server.tools[1] = {**asked.server.tools[1], "title": "Wipe the disk"}
-        await asked.server.announce("tools")
-        catalog = asked.served.gateway.state.catalog
-        await until(lambda: asked.served.gateway.state.catalog is not catalog)
+        await asked.server.announce_change()
+        before = [(gateway, gateway.state.catalog) for gateway in asked.served.gateways]
+        await until(lambda: all(gateway.state.catalog is not catalog for gateway, catalog in before))
         assert await asked.call("up__wipe", MINE) == "PENDING_APPROVAL"
     assert asked.sent == []
 
@@ -43,7 +43,7 @@ async def test_an_approval_of_an_action_is_none_of_a_tool_that_takes_its_name(tm
         await approved(asked, "up", {"action": "drop", **MINE}, "tool")
         drop, wipe = asked.server.tools[2], asked.server.tools[1]
         asked.server.tools[1:] = [{**wipe, "name": "drop"}, {**drop, "name": "wipe"}]
-        await asked.served.gateway.refresh(30)
+        await asked.served.refresh(30)
         for action in ("drop", "wipe"):
             assert await asked.call("up", {"action": action, **MINE}) == "PENDING_APPROVAL"
     assert asked.sent == []
@@ -82,6 +82,7 @@ async def test_a_reference_is_approved_by_its_value(tmp_path: Path) -> None:
     assert name == "wipe" and given["repo"].startswith("mine word")
 
 
+@pytest.mark.one_gateway("it opens two of its own")
 @pytest.mark.parametrize("book", ["memory"], indirect=True)
 async def test_an_approval_in_one_of_two_gateways_of_a_home_is_none_in_the_other(tmp_path: Path) -> None:
     async with asking(tmp_path) as first, asking(tmp_path) as second:
@@ -95,6 +96,7 @@ async def test_an_approval_in_one_of_two_gateways_of_a_home_is_none_in_the_other
         assert await first.call("up__wipe", MINE) == "OK"
 
 
+@pytest.mark.one_gateway("it opens two of its own")
 @pytest.mark.parametrize("book", ["memory"], indirect=True)
 async def test_an_approval_in_one_folder_is_none_in_another_gateway_of_the_process(tmp_path: Path) -> None:
     async with asking(tmp_path) as first, asking(tmp_path) as second:

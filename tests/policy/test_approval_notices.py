@@ -12,7 +12,7 @@ from pml_gateway.gateway.approval_notices import notification_command
 from tests.support.approving import KEYS, asking
 from tests.support.waiting import eventually
 
-pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("keys")]
+pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("keys", "gateways")]
 
 
 def notifier(folder: Path, monkeypatch: pytest.MonkeyPatch, more: str = "") -> Path:
@@ -73,7 +73,7 @@ async def test_only_what_asks_while_the_setting_is_on_is_shown(tmp_path: Path, m
         await asked.call("up__wipe")
         settings = asked.served.gateway.state.settings
         on = settings.approvals.model_copy(update={"notify": True})
-        await asked.served.gateway.reload(settings.model_copy(update={"approvals": on}))
+        await asked.served.reload(settings.model_copy(update={"approvals": on}))
         await asked.call("up__drop")
 
         async def is_shown() -> bool:

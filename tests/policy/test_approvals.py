@@ -14,7 +14,7 @@ from tests.support.approving import ASK, KEYS, Asking, asking
 from tests.support.scripted_server import ScriptedServer, tool
 from tests.support.waiting import eventually
 
-pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("book")]
+pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("book", "gateways")]
 
 MINE = {"repo": "mine"}
 BATCH = {"calls": [{"name": "up__wipe", "arguments": MINE}, {"name": "up__drop", "arguments": MINE}]}
@@ -23,7 +23,7 @@ BATCH = {"calls": [{"name": "up__wipe", "arguments": MINE}, {"name": "up__drop",
 async def test_a_call_waits_is_shown_to_the_owner_and_made_once_after_the_approval(tmp_path: Path) -> None:
     async with asking(tmp_path) as asked:
         events: list[Access] = []
-        asked.served.gateway.events.subscribe(Access, events.append)
+        asked.served.subscribe(Access, events.append)
         result = await asked.served.call("up__wipe", MINE, key=KEYS["ADA"])
         error = result["structuredContent"]["error"]
         [row] = await asked.rows()
@@ -211,6 +211,7 @@ async def test_a_passphrase_is_needed_where_one_is_set(tmp_path: Path) -> None:
         assert await asked.call("up__wipe", MINE) == "OK"
 
 
+@pytest.mark.one_gateway("it reads the file of one home")
 @pytest.mark.parametrize("book", ["memory"], indirect=True)
 async def test_an_answered_approval_is_kept_sealed_and_outlives_the_process(tmp_path: Path) -> None:
     async with asking(tmp_path) as asked:

@@ -11,7 +11,7 @@ import pytest
 from tests.support.approving import ASK, Asking, asking
 from tests.support.asking import Person
 
-pytestmark = [pytest.mark.anyio, pytest.mark.slow]
+pytestmark = [pytest.mark.anyio, pytest.mark.slow, pytest.mark.usefixtures("gateways")]
 
 BY_CLIENT = {**ASK, "answered_by": "client"}
 LONG, SHORT = {"hold_seconds": 30}, {"hold_seconds": 1}

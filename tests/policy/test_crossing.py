@@ -99,6 +99,7 @@ def call_step(call: dict[str, Any]) -> dict[str, Any]:
 @pytest.mark.heavy
 @pytest.mark.timeout(1800)  # For ten thousand requests, on a machine that does other things too.
 @pytest.mark.anyio
+@pytest.mark.usefixtures("gateways")
 async def test_nothing_crosses_between_twenty_principals_of_five_roles(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -114,7 +115,7 @@ async def test_nothing_crosses_between_twenty_principals_of_five_roles(
     upstreams = {server: upstream(server) for server in SERVERS}
     given: dict[str, Any] = {"sets": sets, "roles": roles, "clients": clients, "references": {"mode": "off"}}
     async with serving(tmp_path, upstreams, **given) as served:
-        await served.gateway.refresh(30)
+        await served.refresh(30)
         await served.gateway.wait_for_search(60)
         asking = []
         for name in PRINCIPALS:

@@ -18,7 +18,7 @@ from tests.support.memory import settings_for
 from tests.support.scripted_server import PROMPTS, RESOURCES, ScriptedServer, prompt, resource, tool
 from tests.support.serving import serving
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("gateways")]
 
 Ask = Callable[[str, dict[str, Any]], Awaitable[dict[str, Any]]]
 

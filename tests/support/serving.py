@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import anyio
 import anyio.to_thread
@@ -26,6 +26,7 @@ from tests.support.replica_stand import current_stand
 from tests.support.scripted_server import ScriptedServer
 
 LIMIT = 60
+_Event = TypeVar("_Event")
 
 
 @dataclass
@@ -46,6 +47,22 @@ class Serving:
     @property
     def gateways(self) -> list[Gateway]:
         return [each.gateway for each in self.runtimes]
+
+    async def refresh(self, timeout: float) -> None:
+        """List all servers anew, in each replica."""
+        for gateway in self.gateways:
+            await gateway.refresh(timeout)
+
+    async def reload(self, settings: Settings) -> None:
+        """Serve by other settings, in each replica."""
+        stand = current_stand()
+        for gateway in self.gateways:
+            await gateway.reload(settings if stand is None else stand.settings(settings))
+
+    def subscribe(self, kind: type[_Event], take: Callable[[_Event], None]) -> None:
+        """Hear of the events of each replica."""
+        for gateway in self.gateways:
+            gateway.events.subscribe(kind, take)
 
     async def result(
         self, method: str, params: Mapping[str, Any] | None = None, path: str = "", **options: Any
