@@ -40,6 +40,13 @@ PAUSE_SECONDS = 0.5
 MAX_PAUSE_SECONDS = 8.0
 """Shortest and longest pause after a failure, in which no command is tried. It doubles with each further failure."""
 
+
+def pause_seconds(failures: int, shortest: float = PAUSE_SECONDS) -> float:
+    """Return the pause after a failure that follows so many others."""
+    # A power of an outage of hours is too large for a float.
+    return min(shortest * 2.0 ** min(failures, 16), MAX_PAUSE_SECONDS)
+
+
 REFUSAL_SECONDS = 60.0
 """Time for which a server that refused a command is said to do so; it may do the commands in between."""
 
@@ -205,12 +212,14 @@ class RedisServer(Sealing):
 
     def _note_failure(self, words: str) -> None:
         self._failure = words
+        if time.monotonic() < self._resumes_at:
+            # Of commands that were under way at once, the first failure counts.
+            return
         if not self._failures:
             self._failing_since = time.monotonic()
             logger.warning("the Redis server of storage.url failed: %s", words)
-        pause = min(PAUSE_SECONDS * 2**self._failures, MAX_PAUSE_SECONDS)
-        # Not all gateways at the same moment.
-        self._resumes_at = time.monotonic() + pause * random.uniform(0.5, 1)
+        # Not all replicas at the same moment.
+        self._resumes_at = time.monotonic() + pause_seconds(self._failures) * random.uniform(0.5, 1)
         self._failures += 1
 
     def script(self, text: str) -> AsyncScript:

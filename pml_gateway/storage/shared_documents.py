@@ -23,7 +23,7 @@ from pml_gateway.errors import ConfigurationError, GatewayError, SharedStateErro
 from pml_gateway.files import write_atomically
 from pml_gateway.log import get_logger
 from pml_gateway.storage.documents import DAMAGE, ContentT, Document, ResultT, compact
-from pml_gateway.storage.redis import MAX_PAUSE_SECONDS, OPERATION_SECONDS, PREFIX
+from pml_gateway.storage.redis import OPERATION_SECONDS, PREFIX, pause_seconds
 from pml_gateway.storage.redis_news import MAX_NEWS, STREAM, RedisNews
 from pml_gateway.storage.redis_url import resolved_key, resolved_url
 from pml_gateway.storage.sealing import Sealing
@@ -208,7 +208,7 @@ class SharedDocuments:
         except (RedisError, OSError) as error:
             # One that refuses a command, as it has no memory for more, still answers others.
             if not isinstance(error, ResponseError):
-                self._resumes_at = time.monotonic() + min(PAUSE_SECONDS * 2**self._failures, MAX_PAUSE_SECONDS)
+                self._resumes_at = time.monotonic() + pause_seconds(self._failures, PAUSE_SECONDS)
                 self._failures += 1
             raise SharedStateError(
                 f"the Redis server of storage.url failed: {type(error).__name__}", hint=OUTAGE_HINT

@@ -17,7 +17,15 @@ from redis.exceptions import OutOfMemoryError
 
 from pml_gateway.errors import ConfigurationError, SharedStateError
 from pml_gateway.storage.counters import Allowance
-from pml_gateway.storage.redis import PREFIX, RedisCounters, RedisServer, RedisValues, open_redis
+from pml_gateway.storage.redis import (
+    MAX_PAUSE_SECONDS,
+    PREFIX,
+    RedisCounters,
+    RedisServer,
+    RedisValues,
+    open_redis,
+    pause_seconds,
+)
 
 pytestmark = pytest.mark.anyio
 
@@ -130,6 +138,36 @@ async def test_a_server_that_failed_is_left_alone_for_a_while(redis_url: str) ->
             with pytest.raises(SharedStateError):
                 await server.run(fail)
     assert attempts == 1
+
+
+async def test_commands_that_fail_at_once_count_as_one_failure(redis_url: str) -> None:
+    begun = anyio.Event()
+
+    async def fail(_: Any) -> None:
+        await begun.wait()
+        raise ConnectionError
+
+    async def attempt() -> None:
+        with pytest.raises(SharedStateError):
+            await server.run(fail)
+
+    async with opened(redis_url) as server:
+        async with anyio.create_task_group() as tasks:
+            for _ in range(20):
+                tasks.start_soon(attempt)
+            await anyio.wait_all_tasks_blocked()
+            begun.set()
+        with anyio.fail_after(3):
+            while True:
+                try:
+                    await server.run(lambda redis: redis.ping())
+                    break
+                except SharedStateError:
+                    await anyio.lowlevel.checkpoint()
+
+
+def test_a_pause_after_an_outage_of_hours_is_the_longest() -> None:
+    assert [pause_seconds(each) for each in (0, 1, 4, 5, 5000)] == [0.5, 1, 8, MAX_PAUSE_SECONDS, MAX_PAUSE_SECONDS]
 
 
 async def test_a_server_that_refuses_a_command_does_all_others(
