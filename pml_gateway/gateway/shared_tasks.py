@@ -151,12 +151,12 @@ class SharedTasks:
         """Write what changes, follow tasks and carry out orders, for as long as the owner's task group lives."""
         with self._news.following(TOPIC, self._told_of), self._news.following(ORDERS, self._told_of_orders):
             while True:
+                self._check_followed()
                 with suppress(SharedStateError):
                     await self._send_all()
                     await self._write_all()
                     await self._carry_out(cancel)
                     await self._look()
-                self._check_followed()
                 pause = None
                 if self._outgoing or self._changed or self._ordered or self._look_at:
                     # Redis did not answer.
@@ -195,18 +195,11 @@ class SharedTasks:
 
     async def _write(self, digest: str) -> None:
         async with self._writing:
-            task = self._own.get(digest)
-            if digest not in self._changed:
-                return
-            self._changed.discard(digest)
-            if task is None:
-                return
-            try:
-                await self._replace(digest, task)
-                await self._news.publish(TOPIC, digest)
-            except SharedStateError:
-                self._changed.add(digest)
-                raise
+            task, is_changed = self._own.get(digest), digest in self._changed
+            with _taken(digest, self._changed):
+                if is_changed and task is not None:
+                    await self._replace(digest, task)
+                    await self._news.publish(TOPIC, digest)
 
     async def _replace(self, digest: str, task: GatewayTask) -> None:
         """Write a task, unless others have found that this gateway is gone: the task has failed for them for good."""
@@ -223,7 +216,8 @@ class SharedTasks:
                 task.fail_as_interrupted()
         if is_lost:
             await self._records.put(self._index_of(task), task.id, new, seconds)
-            self._written.add(digest)
+            if digest in self._own:
+                self._written.add(digest)
 
     async def _order(self, digest: str, about: str, order: JsonObject) -> None:
         """Leave an order for the gateway of a task, about a question or `CANCEL`."""
@@ -241,8 +235,8 @@ class SharedTasks:
 
     async def _carry_out(self, cancel: Callable[[GatewayTask], Awaitable[None]]) -> None:
         for digest in list(self._ordered):
-            found = await self._values.take(digest, collection=ORDERS)
-            self._ordered.discard(digest)
+            with _taken(digest, self._ordered):
+                found = await self._values.take(digest, collection=ORDERS)
             task = self._own.get(digest)
             if found is None or task is None:
                 continue
@@ -255,24 +249,24 @@ class SharedTasks:
 
     async def _look(self) -> None:
         for digest in list(self._look_at):
-            record = await self._values.get(digest, collection=RECORDS)
-            if record is not None:
-                record = await self._settled(record)
-            self._look_at.discard(digest)
-            if record is not None:
-                for task in self._followed.get(digest, ()):
+            with _taken(digest, self._look_at):
+                record = await self._values.get(digest, collection=RECORDS)
+                if record is not None:
+                    record = await self._settled(record)
+            for task in self._followed.get(digest, ()):
+                if record is not None:
                     self._apply(task, record)
+                elif self._is_abandoned(task):
+                    task.fail_as_interrupted()
 
     def _check_followed(self) -> None:
         """Look at what is followed if its gateway is gone, and end it if its time is over."""
-        known = {each.id for each in self._replicas.known}
         for digest, followed in self._followed.items():
             for task in followed:
                 if task.is_over:
                     continue
-                if replica_of(task.id) not in known:
+                if self._is_abandoned(task):
                     self._look_at.add(digest)
-                    self._due.set()
                 elif task.expires_at + MARGIN_SECONDS / 2 < time.time():
                     task.status, task.outcome = TaskStatus.CANCELLED, MCPError(INTERNAL_ERROR, "the task was cancelled")
                     task.news.set()
@@ -293,6 +287,10 @@ class SharedTasks:
         """Return the owner under whom a task is listed; clients without a key are the same ones nowhere else."""
         is_known = task.client.kind is PrincipalKind.CLIENT
         return task.owner if is_known else f"{self.replica} {task.owner}"
+
+    def _is_abandoned(self, task: GatewayTask) -> bool:
+        """Return True if the gateway of a task was gone at the last look."""
+        return replica_of(task.id) not in {each.id for each in self._replicas.known}
 
     def _is_elsewhere(self, task_id: str) -> bool:
         return replica_of(task_id) not in (None, self.replica)
@@ -325,6 +323,17 @@ class SharedTasks:
     def _pass_on(self, task: GatewayTask, key: str, answer: JsonObject | MCPError) -> None:
         self._outgoing.append((self._records.digest(task.id), key, _answer_to_json(answer)))
         self._due.set()
+
+
+@contextmanager
+def _taken(digest: str, noted: set[str]) -> Iterator[None]:
+    """Take a digest out before the work on it, as it may be noted anew meanwhile; put it back if Redis fails."""
+    noted.discard(digest)
+    try:
+        yield
+    except SharedStateError:
+        noted.add(digest)
+        raise
 
 
 def _to_json(task: GatewayTask) -> JsonObject:

@@ -221,6 +221,33 @@ async def test_tasks_of_a_gateway_that_is_gone_are_done_or_interrupted(
     assert len(up.calls) == 3
 
 
+async def test_a_stream_tells_that_a_task_is_lost_with_its_gateway_and_its_record(
+    tmp_path: Path, slow: SlowServer, shared_sections: dict[str, Any]
+) -> None:
+    up, events = slow.server(), list[dict[str, Any]]()
+    async with serving(tmp_path / "other", {"up": up}, **shared_sections) as other:
+
+        def listen(task_id: str) -> None:
+            params = {"notifications": {"taskIds": [task_id]}, "_meta": {CAPABILITIES: DECLARED}}
+            for message in events_modern(other.url, "subscriptions/listen", params, ANNA):
+                events.append(message)
+                if message.get("params", {}).get("status") == "failed":
+                    return
+
+        async with (
+            anyio.create_task_group() as group,
+            serving(tmp_path / "one", {"up": up}, **shared_sections) as one,
+        ):
+            task_id = (await ModernClient(one, ANNA).result("tools/call", name="up__slow", arguments={}))["taskId"]
+            group.start_soon(anyio.to_thread.run_sync, listen, task_id)
+            await until(lambda: len(events) > 1)
+            redis = other.gateway.redis
+            assert redis is not None
+            names = list(await written(redis, "tasks*"))
+            await redis.run(lambda client: client.delete(*names))
+    assert "interrupted" in events[-1]["params"]["error"]["message"]
+
+
 async def test_a_task_that_has_failed_as_its_gateway_seemed_gone_stays_failed_when_that_is_back(
     tmp_path: Path, slow: SlowServer, shared_sections: dict[str, Any]
 ) -> None:
@@ -301,7 +328,7 @@ async def test_what_is_written_of_a_task_names_nobody_and_expires_and_is_written
         assert len(found) == 2
         for name, (value, milliseconds) in found.items():
             assert 3_500_000 < milliseconds < 3_700_000
-            assert not any(text.encode() in name + value for text in (task_id.rpartition("-")[2], "anna", "slow"))
+            assert not any(text.encode() in name + value for text in (task_id.partition("-")[2], "anna", "slow"))
         await redis.run(lambda client: client.flushall())
         assert (await there.message("tasks/get", taskId=task_id))["error"]["code"] == INVALID_PARAMS
         slow.go.set()
