@@ -125,7 +125,7 @@ class Approvals:
 
     async def approved(self, call: BoundCall) -> ApprovalRequest | None:
         """Return what approves a call and count its use; None if nothing does."""
-        for known in await self._book.about([call.tool_key]):
+        for known in await self._book.answered([call.tool_key]):
             if not known.admits(call):
                 continue
             is_used = False
@@ -142,7 +142,7 @@ class Approvals:
 
     async def missing(self, calls: Sequence[CallT]) -> list[CallT]:
         """Return those of some calls that nothing approves yet."""
-        current = await self._book.about({each.tool_key for each in calls})
+        current = await self._book.answered({each.tool_key for each in calls})
         taken: Counter[str] = Counter()
         missing = []
         for call in calls:
@@ -159,7 +159,7 @@ class Approvals:
 
     async def are_denied(self, calls: Sequence[BoundCall]) -> bool:
         """Return True if exactly one of these calls was denied lately."""
-        current = await self._book.about({each.tool_key for each in calls})
+        current = await self._book.answered({each.tool_key for each in calls})
         denied = [each for each in current if each.state is ApprovalState.DENIED]
         return any(each.is_about(call) for each in denied for call in calls)
 
@@ -186,7 +186,7 @@ class Approvals:
                 hint="send fewer or smaller ones",
             )
         while True:
-            current = await self._book.about({each.tool_key for each in calls})
+            current = await self._book.asked(wanted)
             for known in current:
                 if known.state is ApprovalState.PENDING and known.left == wanted:
                     return known
