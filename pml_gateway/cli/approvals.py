@@ -105,12 +105,16 @@ def watch(
 
         end = None if seconds is None else time.monotonic() + seconds
         known: set[str] = set()
+        told = ""
         while True:
-            rows = list[dict[str, Any]]()
+            rows, problem = list[dict[str, Any]](), ""
             try:
                 rows = await asked(command)
             except GatewayError as error:
-                warn(str(error))
+                problem = str(error)
+            if problem and problem != told:
+                warn(problem)
+            told = problem
             for row in rows:
                 if row["state"] == "pending" and row["id"] not in known:
                     known.add(row["id"])

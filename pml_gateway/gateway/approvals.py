@@ -239,11 +239,15 @@ class Approvals:
 
     async def _hold(self, id_: str, seconds: float | None) -> ApprovalRequest | None:
         """Return a request, after noting in one that waits for how long calls are held here; None: no longer."""
+        now = self._book.now()
         # Longer than until the next look, and not for long after an end without a word.
-        until = None if seconds is None else self._book.now() + min(seconds, 2 * PROGRESS_SECONDS)
+        until = None if seconds is None else now + min(seconds, 2 * PROGRESS_SECONDS)
 
         def held(request: ApprovalRequest) -> ApprovalRequest:
-            return request.held_until(self._holder, until) if request.state is ApprovalState.PENDING else request
+            is_noted = until is not None and request.held.get(self._holder, 0) >= min(until, now + PROGRESS_SECONDS)
+            if request.state is not ApprovalState.PENDING or is_noted:
+                return request
+            return request.held_until(self._holder, until)
 
         return await self._book.change(id_, held)
 

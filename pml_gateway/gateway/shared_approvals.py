@@ -6,9 +6,11 @@ import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractContextManager, suppress
 from dataclasses import replace
+from weakref import WeakValueDictionary
 
+import anyio
 from cachetools import LRUCache
-from pydantic import TypeAdapter
+from pydantic import TypeAdapter, ValidationError
 
 from pml_gateway.errors import SharedStateError
 from pml_gateway.gateway.approval_books import MAX_REQUESTS, Update, concerns_calls
@@ -55,6 +57,8 @@ class RedisBook:
         self._values = values
         self._news = news
         self._revisions: LRUCache[str, int] = LRUCache(MAX_KNOWN)
+        self._changing: WeakValueDictionary[str, anyio.Lock] = WeakValueDictionary()
+        """Changes of this gateway to a request come one after the other, so that few compete with other gateways."""
 
     def now(self) -> float:
         """Return the moment on the clock that all gateways have."""
@@ -138,7 +142,8 @@ class RedisBook:
         if seconds is not None:
             # First, so that an answer is found as soon as it is there.
             await self._prolong(id_, seconds)
-        await self._values.change(id_, changed, collection=REQUESTS, ttl=seconds, keeps_expiry=seconds is None)
+        async with self._changing.setdefault(id_, anyio.Lock()):
+            await self._values.change(id_, changed, collection=REQUESTS, ttl=seconds, keeps_expiry=seconds is None)
         if before is None or after is None or after is before:
             return after
         self._note_revision(id_, after.revision)
@@ -202,7 +207,11 @@ class RedisBook:
         """Return the request of a value; None if it is over, or older than the revision known before it was read."""
         if value is None:
             return None
-        request = _REQUEST.validate_python(value)
+        try:
+            request = _REQUEST.validate_python(value)
+        except ValidationError:
+            # Another version wrote it.
+            return None
         if request.expires_at <= self.now() or request.revision < known:
             return None
         self._note_revision(request.id, request.revision)

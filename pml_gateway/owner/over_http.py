@@ -91,7 +91,7 @@ class OwnerEndpoint:
     async def _list(self, _: Request) -> JSONResponse:
         answer = await self._asked(APPROVALS.name, {})
         if "error" in answer:
-            return _error(answer["error"], 500)
+            return _error(answer["error"], 503 if answer["error"]["retryable"] else 500)
         return JSONResponse(answer["result"]["approvals"], headers=_PRIVATE)
 
     async def _show(self, request: Request) -> JSONResponse:
@@ -158,7 +158,7 @@ async def _body(request: Request) -> bytes:
 def _found(answer: Mapping[str, Any]) -> JSONResponse:
     """Return an approval, or the reason why there is none."""
     if "error" in answer:
-        return _error(answer["error"], 403)
+        return _error(answer["error"], 503 if answer["error"]["retryable"] else 403)
     found = answer["result"]["approval"]
     if found is None:
         hint = f"GET {OWNER_PATH}/approvals has the ids"

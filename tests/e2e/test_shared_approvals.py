@@ -176,11 +176,16 @@ def test_calls_of_both_machines_at_once_are_made_as_often_as_was_approved(redis:
 
 def test_a_call_is_held_over_a_restart_of_redis_and_made_once(redis: RealRedis, tmp_path: Path) -> None:
     with stand(redis, tmp_path) as both:
+        token = both.pml(1, "keys", "add", "--owner")["key"]
         call = both.calling(0, "mine")
         id_ = both.held(1)
         redis.stop()
         try:
             assert both.call(1, "mine") == "INTERNAL retryable"
+            approvals = both.gateways[1].url.removesuffix("/mcp") + "/owner/approvals"
+            for path in ("", f"/{id_}"):
+                answer = httpx2.get(approvals + path, headers={"Authorization": f"Bearer {token}"})
+                assert (answer.status_code, answer.json()["error"]["retryable"]) == (503, True)
             assert both.call(1, "mine", "look") == "mine is there"
             assert run_pml(both.gateways[1].home, "approvals", "list", extra=both.extra).returncode != 0
         finally:
