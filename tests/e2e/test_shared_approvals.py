@@ -12,9 +12,13 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import anyio
 import httpx2
 import pytest
 
+from pml_gateway.errors import GatewayError
+from pml_gateway.owner.approvals import ApprovalAnswer, answered_approval, asked_approvals
+from pml_gateway.paths import Paths
 from pml_gateway.storage.redis import MAX_PAUSE_SECONDS
 from tests.support.process import GatewayProcess, run_pml, running_gateway
 from tests.support.raw import result_modern
@@ -83,9 +87,21 @@ class Stand:
 
     def waiting(self, at: int, *, is_held: bool = True) -> list[str]:
         """The ids of what waits as one gateway shows it, once it answers."""
-        done = run_pml(self.gateways[at].home, "approvals", "list", "--json", extra=self.extra)
-        rows = json.loads(done.stdout) if done.returncode == 0 else []
+        try:
+            # As `pml approvals list` does, without the time for its start: a call is held for 45 seconds at most.
+            rows, _ = anyio.run(asked_approvals, self.paths(at))
+        except GatewayError:
+            return []
         return [row["id"] for row in rows if row["state"] == "pending" and row["is_held"] >= is_held]
+
+    def answer(self, at: int, id_: str, answer: ApprovalAnswer = "approve") -> None:
+        """Answer an approval as a command does on the machine of one gateway."""
+        anyio.run(answered_approval, self.paths(at), id_, answer)
+
+    def paths(self, at: int) -> Paths:
+        """The files of one gateway."""
+        home = str(self.gateways[at].home)
+        return Paths.from_environ({"PML_HOME": home, "HOME": home})
 
     def held(self, at: int) -> str:
         """The id of the call that is held, as soon as one gateway shows it."""
@@ -144,7 +160,7 @@ def test_a_held_call_goes_on_when_its_owner_answers_at_the_other_machine(redis: 
         both.pml(1, "approvals", "approve", id_)
         assert call.result(30) == "wiped mine"
         denied = both.calling(1, "yours")
-        both.pml(0, "approvals", "deny", both.held(0))
+        both.answer(0, both.held(0), "deny")
         assert denied.result(30) == "FORBIDDEN"
         assert both.call(0, "yours") == "FORBIDDEN"
     assert both.wiped == ["mine"]
@@ -167,7 +183,8 @@ def test_the_owners_token_lists_and_answers_the_calls_of_all_machines(redis: Rea
 def test_calls_of_both_machines_at_once_are_made_as_often_as_was_approved(redis: RealRedis, tmp_path: Path) -> None:
     with stand(redis, tmp_path, hold_seconds=0) as both:
         assert both.call(0, "mine") == "PENDING_APPROVAL retryable"
-        both.pml(1, "approvals", "approve", *both.waiting(1, is_held=False))
+        [id_] = both.waiting(1, is_held=False)
+        both.answer(1, id_)
         outcomes = [each.result(60) for each in [both.calling(number % 2, "mine") for number in range(12)]]
         assert sorted(set(outcomes)) == ["PENDING_APPROVAL retryable", "wiped mine"]
         assert outcomes.count("wiped mine") == 1
@@ -187,15 +204,17 @@ def test_a_call_is_held_over_a_restart_of_redis_and_made_once(redis: RealRedis, 
                 answer = httpx2.get(approvals + path, headers={"Authorization": f"Bearer {token}"})
                 assert (answer.status_code, answer.json()["error"]["retryable"]) == (503, True)
             assert both.call(1, "mine", "look") == "mine is there"
-            assert run_pml(both.gateways[1].home, "approvals", "list", extra=both.extra).returncode != 0
+            with pytest.raises(GatewayError, match=r"storage\.url"):
+                anyio.run(asked_approvals, both.paths(1))
         finally:
             redis.start()
         wait_for(lambda: id_ in both.waiting(1), "the approval is known again", BACK_SECONDS)
-        both.pml(1, "approvals", "approve", id_)
+        both.answer(1, id_)
         assert call.result(60) == "wiped mine"
         again = both.calling(1, "mine")
-        assert both.held(0) != id_
-        both.pml(0, "approvals", "deny", both.held(0))
+        anew = both.held(0)
+        assert anew != id_
+        both.answer(0, anew, "deny")
         assert again.result(30) == "FORBIDDEN"
     assert both.wiped == ["mine"]
 
@@ -211,7 +230,7 @@ def test_what_redis_has_forgotten_is_asked_about_anew(redis: RealRedis, tmp_path
         again = both.calling(1, "mine")
         anew = both.held(0)
         assert anew != id_
-        both.pml(0, "approvals", "approve", anew)
+        both.answer(0, anew)
         assert again.result(60) == "wiped mine"
     assert both.wiped == ["mine"]
 
@@ -222,6 +241,6 @@ def test_a_gateway_that_is_killed_while_it_holds_a_call_loses_no_approval(redis:
         id_ = both.held(1)
         both.gateways[0].process.kill()
         assert call.exception(30) is not None
-        both.pml(1, "approvals", "approve", id_)
+        both.answer(1, id_)
         assert both.call(1, "mine") == "wiped mine"
     assert both.wiped == ["mine"]
