@@ -6,7 +6,7 @@ import gc
 import os
 import sys
 from collections.abc import Sequence
-from contextlib import AbstractAsyncContextManager, AsyncExitStack, ExitStack, suppress
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, ExitStack, closing, nullcontext, suppress
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any
@@ -282,7 +282,8 @@ async def _serve_once_started(
     apps = owner_apps(lambda runtime: AloneProcess(runtime, identity), command.paths, identity, load)
     # Entered before all that takes time to end.
     async with first_signal() as signalled:
-        await serve_http(opener, loaded.settings.http, announce, signalled, apps, handover)
+        with nullcontext() if handover is None else closing(handover):
+            await serve_http(opener, loaded.settings.http, announce, signalled, apps, handover)
 
 
 async def _settle(starting: ExitStack, gateway: Gateway) -> None:

@@ -205,6 +205,13 @@ class Handover:
         with anyio.move_on_after(ENDING_SECONDS):
             await self._ended.wait()
 
+    def close(self) -> None:
+        """Leave the stream."""
+        loop = asyncio.get_running_loop()
+        loop.remove_reader(self._end)
+        loop.remove_writer(self._end)
+        self._end.close()
+
     def _take(self, serve: Callable[[Handed], object]) -> None:
         for _ in range(TAKEN_AT_ONCE):
             try:
@@ -262,6 +269,9 @@ class Handover:
             signal.raise_signal(signal.SIGTERM)
 
     def _tell(self, kind: FrameKind, replica: bytes = b"", number: int = 0) -> None:
+        if self._end.fileno() < 0:
+            # It was closed: only connections that end with the process are left.
+            return
         was_waiting = bool(self._unsent)
         self._unsent += FRAME.pack(kind, replica, number)
         if not was_waiting:
