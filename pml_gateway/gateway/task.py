@@ -178,13 +178,13 @@ class GatewayTask:
         seconds = next((task[key] / 1000 for key in ("pollInterval", "pollIntervalMs") if _is_number(task.get(key))), 0)
         if seconds:
             self.poll_seconds = min(max(seconds, PAUSE_SECONDS), MAX_POLL_SECONDS)
+            self._tell_of_change()
 
     def note(self, message: object) -> None:
         """Note how far the call has come, in the server's words."""
         if isinstance(message, str) and message and not self.is_over:
             self.message, self.updated_at = shortened(message, MAX_MESSAGE), time.time()
-            if self.on_change is not None:
-                self.on_change(self)
+            self._tell_of_change()
 
     async def ask(self, method: str, params: JsonObject) -> JsonObject:
         """Ask the client a question when it comes for it, and return the answer.
@@ -201,8 +201,8 @@ class GatewayTask:
         finally:
             question.is_over.set()
             del self.questions[key]
-            if not (self.questions or self.is_over):
-                self._take(TaskStatus.WORKING)
+            if not self.is_over:
+                self._take(TaskStatus.INPUT_REQUIRED if self.questions else TaskStatus.WORKING)
         if isinstance(question.answer, MCPError):
             raise question.answer
         assert question.answer is not None
@@ -237,6 +237,9 @@ class GatewayTask:
     def _take(self, status: TaskStatus) -> None:
         self.status, self.updated_at = status, time.time()
         self.news.set()
+        self._tell_of_change()
+
+    def _tell_of_change(self) -> None:
         if self.on_change is not None:
             self.on_change(self)
 

@@ -31,7 +31,7 @@ from mcp_types.jsonrpc import (
 from pydantic import Field
 
 from pml_gateway.delivery import DELIVERY
-from pml_gateway.errors import GatewayError
+from pml_gateway.errors import GatewayError, SharedStateError
 from pml_gateway.gateway.calling import Caller
 from pml_gateway.gateway.request import (
     Context,
@@ -76,6 +76,9 @@ NOTIFY_SECONDS = 5.0
 
 RETRY_SECONDS = 1.0
 """Seconds until the result of a task is read again for a stream after that failed."""
+
+TAKEN_SECONDS = 10.0
+"""Maximum wait for another gateway to take answers to the questions of a task."""
 
 MAX_FOLLOWED = 100
 """Tasks of which one stream tells."""
@@ -216,14 +219,24 @@ class TaskMethods:
         return {} if modern else _core_form(task)
 
     async def update(self, ctx: Context, params: UpdateTaskParams) -> JsonObject:
-        """Take the client's answers to the questions of a task; those to others are ignored."""
+        """Take the client's answers to the questions of a task; those to others are ignored.
+
+        Raises:
+            SharedStateError: another gateway runs the task, and does not take them.
+        """
         self._only(ctx, modern=True)
         task = await self._found(ctx, params.task_id)
+        answered: set[str] = set()
         for key, answer in params.input_responses.items():
             question = task.questions.get(key)
             if question is not None and not question.is_over.is_set() and isinstance(answer, dict):
                 question.settle(answer)
-        return {}
+                answered.add(key)
+        # The client may look next at any gateway, which must not show what was answered.
+        with self._tasks.following(task), anyio.move_on_after(TAKEN_SECONDS):
+            await task.news.until(lambda: task.is_over or not answered & task.questions.keys())
+            return {}
+        raise SharedStateError(f"the gateway that runs the task did not take the answers in {TAKEN_SECONDS:g} s")
 
     async def listen(self, ctx: Context, params: mcp_types.SubscriptionsListenRequestParams, listen: Listen) -> Any:
         """Serve a `subscriptions/listen` stream, with the states of those of the given tasks that are the client's.

@@ -29,10 +29,10 @@ from tests.extensions.test_tasks import (
     soon,
 )
 from tests.storage.test_redis import opened
-from tests.support.asking import act, asking
+from tests.support.asking import act, asking, question_of
 from tests.support.raw import events_modern, post_modern
 from tests.support.replicas import KEYS, bearer, replicas, shared_sections, written
-from tests.support.scripted_server import ScriptedServer
+from tests.support.scripted_server import ScriptedServer, text_result
 from tests.support.serving import Serving, serving
 from tests.support.task_server import TaskServer
 from tests.support.waiting import eventually, until
@@ -129,6 +129,33 @@ async def test_questions_of_a_task_are_answered_at_another_gateway(
         result = (await anyio.to_thread.run_sync(collect))["result"]
     assert "Ada" in str(result["content"])
     assert [each["params"]["message"] for each in asked] == ["Who?"]
+
+
+async def test_a_question_that_was_answered_is_shown_nowhere_any_longer(
+    tmp_path: Path, shared_sections: dict[str, Any], soon: None
+) -> None:
+    go = anyio.Event()
+
+    async def two_questions(ctx: Any, call: dict[str, Any]) -> dict[str, Any]:
+        if (ctx.params or {}).get("inputResponses"):
+            return text_result("both")
+        await go.wait()
+        requests = {text: question_of("ask", text) for text in ("Who?", "Why?")}
+        return {"resultType": "input_required", "inputRequests": requests, "requestState": "s"}
+
+    up = asking(modern=True)
+    up.handler = two_questions
+    async with two(tmp_path, up, shared_sections) as (one, other, _, _):
+        able: dict[str, Any] = {"elicitation": {"form": {}}}
+        at_one, at_other = ModernClient(one, ANNA, **able), ModernClient(other, ANNA, **able)
+        task_id = (await at_one.result("tools/call", name="up__ask", arguments={"text": "?"}))["taskId"]
+        go.set()
+        first, second = (await at_other.until("input_required", task_id))["inputRequests"]
+        await at_other.result("tasks/update", taskId=task_id, inputResponses={first: ANSWER})
+        for client in (at_other, at_one):
+            assert [*(await client.result("tasks/get", taskId=task_id))["inputRequests"]] == [second]
+        await at_other.result("tasks/update", taskId=task_id, inputResponses={second: ANSWER})
+        assert "both" in str((await at_other.until("completed", task_id))["result"]["content"])
 
 
 async def test_a_stream_at_another_gateway_tells_of_each_state(
