@@ -1,4 +1,4 @@
-"""Records passed on between gateways by a Redis stream, so that the file of each has the calls of all."""
+"""Records passed on between replicas by a Redis stream, so that the file of each has the calls of all."""
 
 from __future__ import annotations
 
@@ -46,13 +46,13 @@ logger = get_logger(__name__)
 STREAM: Final = f"{PREFIX}:activity"
 
 BATCH_SECONDS = 1.0
-"""Time between two batches of one gateway, and between two looks at those of the others."""
+"""Time between two batches of one replica, and between two looks at those of the others."""
 
 MAX_BATCH_WEIGHT = 1_000_000
 """Characters of a batch, some 2,000 calls; about a tenth of that once it is compressed."""
 
 MAX_BATCHES = 1000
-"""Batches that the stream holds at most: what a gateway that was away still gets of the others."""
+"""Batches that the stream holds at most: what a replica that was away still gets of the others."""
 
 MAX_WAITING = 20_000
 MAX_WAITING_WEIGHT = 16_000_000
@@ -74,7 +74,7 @@ _LIST_FIELDS = ["at", "client", "mode", "stage", "program"]
 
 @dataclass(frozen=True, slots=True)
 class PassedBatch:
-    """Records of another gateway, from its place `entry` in the stream."""
+    """Records of another replica, from its place `entry` in the stream."""
 
     entry: str
     sender: str
@@ -90,7 +90,7 @@ class PassedBatch:
 
     @classmethod
     def read(cls, content: JsonObject, entry: str, config: str) -> PassedBatch:
-        """Read a batch; fields of a gateway of another version are left out."""
+        """Read a batch; fields of a replica of another version are left out."""
         names, rows, replica = content["accesses"]["fields"], content["accesses"]["rows"], content["replica"]
         if names != _ACCESS_FIELDS:
             known = [at for at, name in enumerate(names) if name in _ACCESS_FIELDS]
@@ -124,7 +124,7 @@ class PassedBatch:
         if last is None:
             connection.execute("DELETE FROM batches WHERE at < ?", (now - SENDERS_KEPT_SECONDS,))
         elif missed := self.number - last - 1:
-            note_gap(connection, f"{counted(missed, 'batch', 'batches')} of gateway {self.replica} came not here")
+            note_gap(connection, f"{counted(missed, 'batch', 'batches')} of gateway {self.replica} did not arrive")
         if self.dropped:
             what = f"{counted(self.dropped, 'record')} of gateway {self.replica}"
             note_gap(connection, f"{what} dropped: Redis did not answer for too long")
@@ -139,7 +139,7 @@ class PassedBatch:
 
 
 class ActivitySharing:
-    """The records of one gateway on their way to the others, and those of the others on their way into its file."""
+    """The records of this replica on their way to the others, and those of the others on their way into its file."""
 
     def __init__(
         self, server: RedisServer, recorder: Recorder, replica: str, config: str, is_recording: Callable[[], bool]

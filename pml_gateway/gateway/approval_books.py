@@ -35,7 +35,7 @@ class ApprovalBook(Protocol):
 
     @property
     def is_shared(self) -> bool:
-        """Return True if all gateways of a Redis server have it."""
+        """Return True if all replicas have it."""
 
     def now(self) -> float:
         """Return the moment on the clock of `expires_at`."""
@@ -73,7 +73,7 @@ class ApprovalBook(Protocol):
         """Return the approval of a call that comes again, once."""
 
     def following(self) -> AbstractContextManager[None]:
-        """Hear of changes that other gateways make, in this context."""
+        """Hear of changes by other replicas, in this context."""
 
 
 class MemoryBook:
@@ -155,7 +155,7 @@ class MemoryBook:
         return self._continued.pop(key, None)
 
     def following(self) -> AbstractContextManager[None]:
-        """Do nothing: no other gateway changes it."""
+        """Do nothing: no other replica changes it."""
         return nullcontext()
 
     def _lasting(self, ids: Iterable[str]) -> list[ApprovalRequest]:

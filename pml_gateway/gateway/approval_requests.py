@@ -117,7 +117,7 @@ class ApprovalRequest:
     uses: int = 0
     guesses: int = 0
     held: Mapping[str, float] = field(default_factory=dict)
-    """Gateways that hold calls until it is answered, each until when; further calls have to be sent again."""
+    """Replicas that hold calls until it is answered, each until when; further calls have to be sent again."""
     revision: int = 0
     """Number of changes before, for stores that could go back to an older one."""
 
@@ -169,7 +169,7 @@ class ApprovalRequest:
         return replace(self, guesses=guesses, state=ApprovalState.DENIED, left={})
 
     def held_until(self, holder: str, until: float | None) -> ApprovalRequest:
-        """Return it as one for which a gateway holds calls until a moment, or no longer."""
+        """Return it as one for which a replica holds calls until a moment, or no longer."""
         others = {each: end for each, end in self.held.items() if each != holder}
         return replace(self, held=others if until is None else {**others, holder: until})
 

@@ -102,11 +102,11 @@ class Approvals:
 
     @property
     def is_shared(self) -> bool:
-        """Return True if they are those of all gateways of a Redis server."""
+        """Return True if all replicas have them."""
         return self._book.is_shared
 
     def following(self) -> AbstractContextManager[None]:
-        """Hear of answers that other gateways are given, in this context."""
+        """Hear of answers at other replicas, in this context."""
         return self._book.following()
 
     @asynccontextmanager

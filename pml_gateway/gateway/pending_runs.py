@@ -57,7 +57,7 @@ class PendingRuns:
         try:
             run.restore(await anyio.to_thread.run_sync(read, found["run"]))
         except ValueError:
-            # A gateway of another version wrote it.
+            # A replica of another version wrote it.
             raise not_waiting("run", MAX_SECONDS) from None
         return run
 

@@ -1,4 +1,4 @@
-"""The book of requests for approval in Redis, which all gateways with the server have."""
+"""The book of requests for approval in Redis, which all replicas have."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ TOOL_CHARACTERS = 16
 """Start of a `tool_key` in the index; whether a request is about a call is read in the request."""
 
 MAX_KNOWN = 1024
-"""Requests of which a gateway knows the last revision."""
+"""Requests of which a replica knows the last revision."""
 
 _REQUEST = TypeAdapter(ApprovalRequest)
 
@@ -44,8 +44,8 @@ _REQUEST = TypeAdapter(ApprovalRequest)
 class RedisBook:
     """A book in Redis, in encrypted values that cannot be exchanged with each other.
 
-    Redis may come back with older values after a crash. A gateway that knew a later revision of a request treats it as
-    gone, so that what was used is not used again. Expiry is counted by Redis and by the clock of the gateway: the
+    Redis may come back with older values after a crash. A replica that knew a later revision of a request treats it as
+    gone, so that what was used is not used again. Expiry is counted by Redis and by the clock of the replica: the
     earlier end counts.
     """
 
@@ -61,7 +61,7 @@ class RedisBook:
         """Changes of this gateway to a request come one after the other, so that few compete with other gateways."""
 
     def now(self) -> float:
-        """Return the moment on the clock that all gateways have."""
+        """Return the Unix time, which all replicas have in common."""
         return self._clock()
 
     async def answered(self, tool_keys: Collection[str]) -> list[ApprovalRequest]:
@@ -174,7 +174,7 @@ class RedisBook:
         return found["approval"] if found is not None and found["expires_at"] > self.now() else None
 
     def following(self) -> AbstractContextManager[None]:
-        """Hear of changes that other gateways make, in this context."""
+        """Hear of changes that other replicas make, in this context."""
         return self._news.following(TOPIC, self._hear)
 
     def _hear(self, news: str | None) -> None:

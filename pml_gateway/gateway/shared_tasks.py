@@ -1,4 +1,4 @@
-"""Tasks of all gateways that share a Redis server: each runs its own, the others read of them and pass on orders."""
+"""Tasks of all replicas: each runs its own, reads those of the others in Redis, and leaves orders for them there."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ ORDERS = "task-orders"
 """The collections of records and of orders, and the news of either."""
 
 MARGIN_SECONDS = 60.0
-"""Seconds that a record outlives its task: those who follow the task at other gateways see how it ended."""
+"""Seconds that a record outlives its task: those who follow the task at other replicas see how it ended."""
 
 CANCEL = "cancel"
 """The order to cancel a task; others are answers, by the keys of their questions."""
@@ -40,7 +40,7 @@ ORDER_SECONDS = 900.0
 """Seconds after which an order that nobody has taken is void."""
 
 CANCEL_SECONDS = 10.0
-"""Maximum wait for another gateway to cancel a task."""
+"""Maximum wait for another replica to cancel a task."""
 
 RETRY_SECONDS = 1.0
 
@@ -51,11 +51,11 @@ COALESCE_SECONDS = 0.05
 """Time in which several changes of a task are written once: servers may tell all the time how far they have come."""
 
 MAX_QUESTIONS = 256 * 1024
-"""Maximum of a task's questions as JSON that are written; larger ones are seen at the gateway of the task."""
+"""Maximum of a task's questions as JSON that are written; larger ones are seen at the replica of the task."""
 
 
 class SharedTasks:
-    """The tasks of one gateway as the others see them, and those of the others as it sees them."""
+    """The tasks of this replica as the others see them, and those of the others as this one sees them."""
 
     def __init__(self, redis: RedisServer, news: RedisNews, replicas: Replicas) -> None:
         self._records = OwnedValues(redis, RECORDS, MAX_PENDING, MAX_BYTES)
@@ -63,7 +63,7 @@ class SharedTasks:
         self._news = news
         self._replicas = replicas
         self._own: dict[str, GatewayTask] = {}
-        """Those of this gateway that are kept, by the digest of their ids."""
+        """Tasks of this replica that are kept, by the digest of their ids."""
         self._writing = anyio.Lock()
         self._written: set[str] = set()
         self._changed: set[str] = set()
@@ -75,11 +75,11 @@ class SharedTasks:
 
     @property
     def replica(self) -> str:
-        """Return the id of this gateway among the others."""
+        """Return the id of this replica."""
         return self._replicas.own.id
 
     async def keep(self, task: GatewayTask) -> None:
-        """Let the other gateways find an own task; if Redis does not answer, later."""
+        """Let the other replicas find a task of this one; if Redis does not answer, later."""
         self._own[self._records.digest(task.id)] = task
         task.on_change = self._note
         self._note(task)
@@ -97,7 +97,7 @@ class SharedTasks:
             await self._write(self._records.digest(task.id))
 
     async def find(self, owner: str, task_id: str) -> GatewayTask | None:
-        """Return the task of an owner that another gateway runs or has run, as it stands; None if there is none.
+        """Return the current state of an owner's task at another replica; None if there is none.
 
         Raises:
             SharedStateError: Redis does not answer.
@@ -108,7 +108,7 @@ class SharedTasks:
         return None if record is None else await self._read(record, owner)
 
     async def of(self, owner: str) -> list[GatewayTask]:
-        """Return the tasks of the holder of a key that other gateways run or have run.
+        """Return the tasks of the holder of a key at other replicas.
 
         Raises:
             SharedStateError: Redis does not answer.
@@ -118,7 +118,7 @@ class SharedTasks:
 
     @contextmanager
     def following(self, task: GatewayTask) -> Iterator[None]:
-        """Keep a task of another gateway as that one writes it; nothing is done for an own one."""
+        """Keep a task of another replica up to date in this context; do nothing for one of this replica."""
         if not self._is_elsewhere(task.id) or task.is_over:
             yield
             return
@@ -135,17 +135,17 @@ class SharedTasks:
                 del self._followed[digest]
 
     async def cancel(self, task: GatewayTask) -> None:
-        """Have the gateway of a task cancel it, and wait until it has.
+        """Have the replica of a task cancel it, and wait until it has.
 
         Raises:
-            SharedStateError: Redis or that gateway does not answer.
+            SharedStateError: Redis or that replica does not answer.
         """
         with self.following(task):
             await self._order(self._records.digest(task.id), CANCEL, {})
             with anyio.move_on_after(CANCEL_SECONDS):
                 await task.news.until(lambda: task.is_over)
         if not task.is_over:
-            raise SharedStateError(f"the gateway that runs the task did not cancel it in {CANCEL_SECONDS:g} s")
+            raise SharedStateError(f"the replica that runs the task did not cancel it in {CANCEL_SECONDS:g} s")
 
     async def run(self, cancel: Callable[[GatewayTask], Awaitable[None]]) -> None:
         """Write what changes, follow tasks and carry out orders, for as long as the owner's task group lives."""
@@ -202,7 +202,7 @@ class SharedTasks:
                     await self._news.publish(TOPIC, digest)
 
     async def _replace(self, digest: str, task: GatewayTask) -> None:
-        """Write a task, unless others have found that this gateway is gone: the task has failed for them for good."""
+        """Write a task; if others took this replica for gone, let it fail here as it has failed for them."""
         new, seconds, is_lost = _to_json(task), _seconds_left(task.record), digest not in self._written
 
         def update(before: JsonObject | None) -> JsonObject:
@@ -220,7 +220,7 @@ class SharedTasks:
                 self._written.add(digest)
 
     async def _order(self, digest: str, about: str, order: JsonObject) -> None:
-        """Leave an order for the gateway of a task, about a question or `CANCEL`."""
+        """Leave an order for the replica of a task, about a question or `CANCEL`."""
 
         def add(before: JsonObject | None) -> JsonObject:
             return {**(before or {}), about: order}
@@ -260,7 +260,7 @@ class SharedTasks:
                     task.fail_as_interrupted()
 
     def _check_followed(self) -> None:
-        """Look at what is followed if its gateway is gone, and end it if its time is over."""
+        """Have followed tasks looked at if their replica is gone, and end those whose time is over."""
         for digest, followed in self._followed.items():
             for task in followed:
                 if task.is_over:
@@ -272,7 +272,7 @@ class SharedTasks:
                     task.news.set()
 
     async def _settled(self, record: JsonObject) -> JsonObject | None:
-        """Return a record as it is for all from now on: failed if its gateway is gone and it has not ended."""
+        """Return a record, after marking an unfinished task of a replica that is gone as failed."""
         known = TaskRecord(**record["task"])
         if known.status in FINAL or await self._replicas.find(replica_of(known.id) or "") is not None:
             return record
@@ -289,7 +289,7 @@ class SharedTasks:
         return task.owner if is_known else f"{self.replica} {task.owner}"
 
     def _is_abandoned(self, task: GatewayTask) -> bool:
-        """Return True if the gateway of a task was gone at the last look."""
+        """Return True if the replica of a task was gone at the last look."""
         return replica_of(task.id) not in {each.id for each in self._replicas.known}
 
     def _is_elsewhere(self, task_id: str) -> bool:
@@ -308,7 +308,7 @@ class SharedTasks:
         return task
 
     def _apply(self, task: GatewayTask, record: JsonObject) -> None:
-        """Give a task the state that its gateway has written."""
+        """Copy the state in a record into a task."""
         task.take_over(TaskRecord(**record["task"]))
         task.name, task.message, task.poll_seconds = record["name"], record["message"], record["poll_seconds"]
         task.tools = {(server, name) for server, name in record["tools"]}
@@ -351,7 +351,7 @@ def _to_json(task: GatewayTask) -> JsonObject:
 
 
 def _interrupted(record: JsonObject | None) -> JsonObject | None:
-    """Return the record of a task whose gateway is gone."""
+    """Return a record with the task failed as interrupted, unless it has ended."""
     if record is None or record["task"]["status"] in FINAL:
         return record
     task = {**record["task"], "status": TaskStatus.FAILED.value, "updated_at": time.time()}

@@ -65,7 +65,7 @@ class TaskQuestion:
     __slots__ = ("_pass_on", "answer", "is_asked", "is_over", "request")
 
     def __init__(self, request: JsonObject, pass_on: Callable[[JsonObject | MCPError], None] = lambda _: None) -> None:
-        """Make a question; `pass_on` takes the answer if the task runs in another gateway."""
+        """Make a question; `pass_on` takes the answer if the task runs in another replica."""
         self.request = request
         self.is_asked = False
         self.is_over = anyio.Event()
@@ -86,7 +86,7 @@ class GatewayTask:
     """
 
     def __init__(self, client: Principal, name: str, ttl: float, replica: str = "") -> None:
-        """Begin a task of a client; its ids tell by which of the gateways that share a Redis server it is run."""
+        """Begin a task of a client; its ids begin with the id of its replica, if there are several."""
         token = secrets.token_urlsafe(HANDLE_BYTES)
         self._begin(f"{replica}-{token}" if replica else token, owner_of(client), name, ttl)
         self.client = client
@@ -144,7 +144,7 @@ class GatewayTask:
         self.status, self.is_error = TaskStatus(record.status), record.is_error
 
     def fail_as_interrupted(self) -> None:
-        """Fail, whatever came of it: to others, the gateway that ran it was gone."""
+        """Fail the task, also one that has ended here: the other replicas have seen it fail."""
         self.status, self.message = TaskStatus.FAILED, INTERRUPTED
         self.outcome = MCPError(INTERNAL_ERROR, INTERRUPTED)
         self.scope.cancel()
@@ -250,7 +250,7 @@ def task_id_of(ref: str) -> str:
 
 
 def replica_of(handle: str) -> str | None:
-    """Return the id of the gateway that runs or has run a task, by its id or reference; None if there was only one."""
+    """Return the id of the replica in the id or reference of a task; None if it has none."""
     match = _OF_REPLICA.match(handle)
     return None if match is None else match[1]
 

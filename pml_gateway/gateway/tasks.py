@@ -1,6 +1,6 @@
 """Tasks: calls that run on after their request is answered, kept with their results for the client that made them.
 
-Those of gateways that share a Redis server are found at each of them (`shared_tasks.py`).
+Each replica finds those of the others as well (`shared_tasks.py`).
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class Tasks:
     """The tasks of one gateway, each found by its client alone: unknown, foreign and expired ids look the same."""
 
     def __init__(self, gateway: Host, records: TaskRecords | None = None, shared: SharedTasks | None = None) -> None:
-        """Keep tasks; with `records`, they are known after a restart, with `shared`, at other gateways."""
+        """Keep tasks; with `records`, they are known after a restart, with `shared`, at other replicas."""
         self._gateway = gateway
         self._records = records
         self._shared = shared
@@ -131,11 +131,11 @@ class Tasks:
             await self._save(task)
 
     async def find(self, client: Principal, task_id: str) -> GatewayTask:
-        """Return a task of this client, whose tools it may use now; one of another gateway as it stands.
+        """Return a task of this client, whose tools it may use now; one of another replica in its current state.
 
         Raises:
             MCPError: there is none of this id.
-            SharedStateError: it is of another gateway, and Redis does not answer.
+            SharedStateError: it is of another replica, and Redis does not answer.
         """
         task = await self._known(client, task_id)
         if task is None:
@@ -146,7 +146,7 @@ class Tasks:
         """Return the task of this client whose result is stored under a reference; None if there is none.
 
         Raises:
-            SharedStateError: it is of another gateway, and Redis does not answer.
+            SharedStateError: it is of another replica, and Redis does not answer.
         """
         return await self._known(client, task_id_of(ref))
 
@@ -163,7 +163,7 @@ class Tasks:
         return [task for task in found if visible(_source(task))]
 
     def following(self, task: GatewayTask) -> AbstractContextManager[None]:
-        """Have a task of another gateway change as it does there, as an own one does anyway."""
+        """Keep a task of another replica up to date in this context."""
         return nullcontext() if self._shared is None else self._shared.following(task)
 
     async def _known(self, client: Principal, task_id: str) -> GatewayTask | None:
@@ -219,7 +219,7 @@ class Tasks:
         """End a task that is not over; its call is cancelled.
 
         Raises:
-            SharedStateError: it is of another gateway, which does not answer.
+            SharedStateError: it is of another replica, which does not answer.
         """
         if task.id not in self._table and self._shared is not None:
             await self._shared.cancel(task)

@@ -1,4 +1,4 @@
-"""State in a Redis server that several gateways share: encrypted values, and counts of calls."""
+"""State in a Redis server that replicas share: encrypted values, and counts of calls."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ PREFIX = "{pml}"
 """Start of every key; the braces keep all keys on one node of a Redis cluster, as scripts need it."""
 
 FORMAT = "1"
-"""Version of all keys and values: a gateway that writes another one does not share them."""
+"""Version of all keys and values: a replica that writes another one does not start."""
 
 OPERATION_SECONDS = 3.0
 """Time limit in seconds for one command, its connection included: the first call after a failure waits for it."""
@@ -300,7 +300,7 @@ class RedisValues:
 
         With `keeps_expiry`, a value that is there lasts as long as before.
 
-        `update` may be called several times, since another gateway may change the value meanwhile; it leaves what it is
+        `update` may be called several times, since another replica may change the value meanwhile; it leaves what it is
         given as it is. If it returns an equal value, nothing is written and the expiry stays.
 
         Raises:
@@ -327,7 +327,7 @@ def _name(collection: str, key: str) -> str:
 
 
 class RedisCounters:
-    """`Counters` of several gateways together; without Redis, each counts for itself, or no call is counted."""
+    """`Counters` of all replicas together; without Redis, each counts for itself, or no call is counted."""
 
     def __init__(self, server: RedisServer, is_open: Callable[[], bool]) -> None:
         """Count in a server; `is_open` says whether calls go on while it does not answer."""

@@ -1,4 +1,4 @@
-"""News between gateways that share a Redis server: what has changed there, so that others look at it anew.
+"""News between replicas: what has changed in Redis, so that others look at it anew.
 
 News say that something changed and not what it is now. Values are sealed, and are read from where they are kept.
 """
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 STREAM = f"{PREFIX}:news"
 
 MAX_NEWS = 10_000
-"""News that the stream holds at least: those of a minute, as a gateway that lost its connection reads them later."""
+"""News that the stream holds at least: those of a minute, as a replica that lost its connection reads them later."""
 
 BLOCK_SECONDS = 1.0
 """Time that one read waits for news, less than a command may take."""
@@ -36,14 +36,14 @@ Tell = Callable[[str | None], None]
 
 
 class RedisNews:
-    """The stream of news, as one gateway writes and reads it."""
+    """The stream of news, as one replica writes and reads it."""
 
     def __init__(self, server: RedisServer) -> None:
         self._server = server
         self._listeners: dict[str, list[Tell]] = defaultdict(list)
 
     async def publish(self, topic: str, id_: str) -> None:
-        """Tell all gateways, this one included, that something changed. An id must not be a secret.
+        """Tell all replicas, this one included, that something changed. An id must not be a secret.
 
         Raises:
             SharedStateError: Redis does not answer.

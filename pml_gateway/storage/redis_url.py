@@ -1,4 +1,4 @@
-"""The settings of a Redis server that gateways share, checked, resolved and made into connections."""
+"""The settings of a Redis server that replicas share, checked, resolved and made into connections."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from redis.asyncio import BlockingConnectionPool
 
 MAX_CONNECTIONS = 32
-"""Connections of one gateway; further commands wait for a free one."""
+"""Connections of one replica; further commands wait for a free one."""
 
 MIN_KEY_CHARACTERS = 32
 

@@ -1,4 +1,7 @@
-"""The gateways that share a Redis server, as each tells the others: its address, version and configuration."""
+"""Replicas: the serving processes that share a Redis server. Each tells the others its URL, version and configuration.
+
+A worker of `pml serve --workers` is a replica, too.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +32,7 @@ BEAT_SECONDS = 2.0
 """Time between two signs of life, each with a look at the others."""
 
 EXPIRY_SECONDS = 8.0
-"""Time without a sign of life after which a replica is gone: three of them may come late."""
+"""Time without a sign of life after which a replica is gone: three in a row may be missed."""
 
 RETURN_SECONDS = MAX_PAUSE_SECONDS + OPERATION_SECONDS + BEAT_SECONDS
 """Time after an outage in which all replicas give a sign of life again: until then, none that was known is gone."""

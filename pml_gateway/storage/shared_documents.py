@@ -1,4 +1,4 @@
-"""Documents that replicas have in common: in Redis, with a copy in each gateway's folder.
+"""Documents that replicas have in common: in Redis, with a copy in each replica's folder.
 
 Reading means reading the copy, which follows Redis within a second and serves on during an outage. A change begins with
 what lies in Redis, and is written there first. Each content counts the changes of every folder that ever made one. By

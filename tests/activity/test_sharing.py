@@ -201,7 +201,7 @@ async def test_a_batch_that_came_twice_is_written_once_and_a_missing_one_is_note
         tasks.cancel_scope.cancel()
     assert [each.tool for each in accesses(tmp_path / "two")] == ["push0", "push2"]
     [(_, reason)] = read_gaps(paths_in(tmp_path / "two").activity_file)
-    assert reason == "1 batch of gateway first came not here"
+    assert reason == "1 batch of gateway first did not arrive"
 
 
 def test_fields_of_another_version_are_left_out() -> None:
