@@ -80,25 +80,25 @@ def _path(path: str, folder: Path) -> Iterator[str]:
                 behind = front({"url": stack.enter_context(server([*SERVER, "--http"]))[1]}, "behind")
                 yield front({"url": behind})
             case "replicas":
-                try:
-                    redis, haproxy = install_redis(), install_balancer("haproxy")
-                except InstallationError as exc:
-                    unavailable(exc)
-                shared = {"url": stack.enter_context(real_redis(redis)).url, "key": "${env:STORAGE_KEY}"}
-                given = {
-                    **settings({"url": stack.enter_context(server([*SERVER, "--http"]))[1]}),
-                    "storage": shared,
-                }
-                extra = {"STORAGE_KEY": "a random text of three replicas, long enough"}
-                started = [
-                    stack.enter_context(running_gateway(folder / f"replica-{number}", given, extra=extra))
-                    for number in range(REPLICAS)
-                ]
-                # A session's requests go to each replica in turn as well.
-                urls = [each.url for each in started]
-                yield stack.enter_context(balanced("haproxy", haproxy, urls, folder, is_sticky=False))
+                entry = {"url": stack.enter_context(server([*SERVER, "--http"]))[1]}
+                yield stack.enter_context(replicas(entry, folder))
             case _:
                 raise ValueError(path)
+
+
+@contextmanager
+def replicas(entry: dict[str, Any], folder: Path) -> Iterator[str]:
+    """Three replicas behind haproxy, which sends each request to the next one, those of a session as well."""
+    try:
+        redis, haproxy = install_redis(), install_balancer("haproxy")
+    except InstallationError as exc:
+        unavailable(exc)
+    extra = {"PML_STORAGE_KEY": "a random text of three replicas, long enough"}
+    with ExitStack() as stack:
+        given = {**settings(entry), "storage": stack.enter_context(real_redis(redis)).url}
+        homes = [folder / f"replica-{number}" for number in range(REPLICAS)]
+        urls = [stack.enter_context(running_gateway(home, given, extra=extra)).url for home in homes]
+        yield stack.enter_context(balanced("haproxy", haproxy, urls, folder, is_sticky=False))
 
 
 def speaking_2026(url: str) -> str:
