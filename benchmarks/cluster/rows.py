@@ -72,12 +72,12 @@ class Plan:
 
 
 QUICK = Plan(
-    calls=240,
+    calls=160,
     paused_seconds=3.0,
     gone_seconds=3.0,
     full_seconds=2.0,
     settle_seconds=1.0,
-    redis_faults=("restarted empty", "out of memory", "gone"),
+    redis_faults=("out of memory", "gone"),
     pairs=2,
     turn_calls=3,
 )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-from dataclasses import replace
 from pathlib import Path
 
 import anyio
@@ -16,7 +15,8 @@ from benchmarks.cluster.turns import Book
 from benchmarks.cluster.verdict import Finding, answers, connection_errors, equal_answers, executions
 from tests.support.skipping import unavailable
 
-LIMIT_SECONDS = 170
+LIMIT_SECONDS = 400
+"""Of a run that takes some two minutes on a machine with nothing else to do."""
 
 
 def turn(outcome: str = RESULT, text: str = "") -> Turn:
@@ -88,10 +88,9 @@ def test_connections_may_break_only_while_a_replica_is_killed() -> None:
 async def test_replicas_answer_as_one_gateway_also_while_one_of_them_or_redis_fails(tmp_path: Path) -> None:
     if not all(map(shutil.which, ("haproxy", "redis-server"))):
         unavailable(FileNotFoundError("haproxy or redis-server is not installed"))
-    plan = replace(QUICK, calls=160)
     reports: list[RowReport] = []
     with anyio.fail_after(LIMIT_SECONDS):
         for row in (mixed, faults, redis_faults):
-            reports.append(await row(plan, tmp_path))
+            reports.append(await row(QUICK, tmp_path))
     against = [finding for report in reports for finding in report.findings if not finding.holds]
     assert not against
