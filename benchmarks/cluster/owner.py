@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -25,14 +26,14 @@ class Owner:
     origins: Sequence[str]
     errors: int = 0
 
-    async def answer(self, client: str, answer: str, first: int, scope: str = "call") -> bool:
-        """Answer what a client's call waits for, found at one replica and answered at the next.
+    async def answer(self, client: str, answer: str, first: int, *, call: str = "", scope: str = "call") -> bool:
+        """Answer what a client's call of this id waits for, found at one replica and answered at the next.
 
         Returns False if nothing waits within the time for it.
         """
         with anyio.move_on_after(WAIT_SECONDS):
             while True:
-                row = await self._pending(client, first)
+                row = await self._pending(client, call, first)
                 if row is not None:
                     body = {"answer": answer, "for": scope}
                     if await self._asked("POST", f"/{row['id']}", first + 1, body) is not None:
@@ -40,9 +41,14 @@ class Owner:
                 await anyio.sleep(POLL_SECONDS)
         return False
 
-    async def _pending(self, client: str, first: int) -> dict[str, Any] | None:
-        rows = await self._asked("GET", "", first)
-        return next((row for row in rows or () if row["state"] == "pending" and row["client"] == client), None)
+    async def _pending(self, client: str, call: str, first: int) -> dict[str, Any] | None:
+        for row in await self._asked("GET", "", first) or ():
+            if row["state"] == "pending" and row["client"] == client:
+                # Earlier calls of the client may wait as well, whose turns failed.
+                shown = await self._asked("GET", f"/{row['id']}", first)
+                if shown is not None and call in json.dumps(shown):
+                    return dict(row)
+        return None
 
     async def _asked(self, method: str, path: str, first: int, body: Any = None) -> Any:
         """Return the answer of the first replica that gives one."""

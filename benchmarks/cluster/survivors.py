@@ -136,7 +136,7 @@ async def _approval(taker: Taker) -> LeftBehind:
         raise AnswerError("a call was made without an approval")
 
     async def collected(taker: Taker, owner: Owner) -> None:
-        if not await owner.answer(taker.visitor.name, "approve", taker.generator.randrange(3)):
+        if not await owner.answer(taker.visitor.name, "approve", taker.generator.randrange(3), call=given["call"]):
             raise AnswerError("the owner is not asked")
         _expect(text_of(await taker.call(name, given)), f"wipe {given['text']}")
 

@@ -6,6 +6,7 @@ import json
 import random
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
+from functools import partial
 from types import MappingProxyType
 from typing import Any
 
@@ -259,7 +260,7 @@ async def approved(taker: Taker) -> None:
         result = await _approved_while_waiting(taker, name, given, first)
     else:
         await _pending(taker, name, given)
-        await _owner_answers(taker, "approve", first)
+        await _owner_answers(taker, given, "approve", first)
         result = await taker.call(name, given)
     _expect(text_of(result), f"wipe {given['text']}")
     taker.done(given)
@@ -268,7 +269,7 @@ async def approved(taker: Taker) -> None:
 async def _approved_while_waiting(taker: Taker, name: str, given: dict[str, Any], first: int) -> dict[str, Any]:
     result, error = dict[str, Any](), None
     async with anyio.create_task_group() as group:
-        group.start_soon(taker.owner.answer, taker.visitor.name, "approve", first)
+        group.start_soon(partial(taker.owner.answer, taker.visitor.name, "approve", first, call=given["call"]))
         try:
             result = await taker.call(name, given, compared=False)
         except (EndedError, AnswerError) as raised:
@@ -288,7 +289,7 @@ async def denied(taker: Taker) -> None:
     given, name = taker.arguments("wipe", text=taker.text()), f"{taker.server()}__wipe"
     taker.book.never.add(given["call"])
     await _pending(taker, name, given)
-    await _owner_answers(taker, "deny", taker.generator.randrange(3))
+    await _owner_answers(taker, given, "deny", taker.generator.randrange(3))
     try:
         await taker.call(name, given)
     except EndedError as error:
@@ -309,8 +310,8 @@ async def _pending(taker: Taker, name: str, given: dict[str, Any]) -> None:
         raise AnswerError("a call was made without an approval")
 
 
-async def _owner_answers(taker: Taker, answer: str, first: int) -> None:
-    if not await taker.owner.answer(taker.visitor.name, answer, first):
+async def _owner_answers(taker: Taker, given: dict[str, Any], answer: str, first: int) -> None:
+    if not await taker.owner.answer(taker.visitor.name, answer, first, call=given["call"]):
         raise EndedError(NOT_ASKED, "")
 
 
