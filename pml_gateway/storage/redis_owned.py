@@ -89,8 +89,13 @@ class OwnedValues:
             return []
         names = [self._name(digest.decode()) for digest in digests]
         sealed = await self._server.run(lambda redis: redis.mget(names))
-        values = (self._server.unseal(name, each) for name, each in zip(names, sealed, strict=True) if each is not None)
-        return [value for value in values if value is not None]
+        written = [(name, each) for name, each in zip(names, sealed, strict=True) if each is not None]
+
+        def read() -> list[JsonObject]:
+            return [value for each in written if (value := self._server.unseal(*each)) is not None]
+
+        is_large = sum(len(each) for _, each in written) > SEALED_AT_ONCE
+        return await anyio.to_thread.run_sync(read) if is_large else read()
 
     def _name(self, digest: str) -> str:
         return f"{self._start}{digest}"
