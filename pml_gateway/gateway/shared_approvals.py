@@ -58,7 +58,7 @@ class RedisBook:
         self._news = news
         self._revisions: LRUCache[str, int] = LRUCache(MAX_KNOWN)
         self._changing: WeakValueDictionary[str, anyio.Lock] = WeakValueDictionary()
-        """Changes of this gateway to a request come one after the other, so that few compete with other gateways."""
+        """Locks by request id: changes by this replica take turns, so that few compete with those of others."""
 
     def now(self) -> float:
         """Return the Unix time, which all replicas have in common."""

@@ -45,6 +45,7 @@ NAMES = f"{PREFIX}:replicas"
 """The ids of all replicas, those that have ended lately included."""
 
 NAMES_SECONDS = 60.0
+"""Time after the last sign of life of any replica in which the ids expire."""
 
 TOPIC = "replicas"
 

@@ -1,4 +1,4 @@
-"""Encryption of values that several gateways share, by one key that all of them have."""
+"""Encryption of values that replicas share, by one key that all of them have."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Sealing:
         self._fernet = _fernet(key)
 
     def key_for(self, purpose: str) -> bytes:
-        """Return 32 bytes for a purpose, the same in all gateways of this storage."""
+        """Return 32 bytes for a purpose, the same in all replicas."""
         return hmac.digest(self._key.encode(), f"pml-gateway {purpose}".encode(), "sha256")
 
     def seal(self, name: str, value: JsonObject, *, compressed: bool = False) -> bytes:

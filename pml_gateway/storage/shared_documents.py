@@ -38,7 +38,7 @@ logger = get_logger(__name__)
 TOPIC = "documents"
 
 KEPT_MILLISECONDS = 30 * 24 * 3600 * 1000
-"""Time after which a document goes that no replica has looked at."""
+"""Time after which a document is deleted if no replica looks at it."""
 
 LOOK_SECONDS = 2.0
 """Time between two looks without news."""
@@ -244,9 +244,9 @@ class SharedDocument(Document[ContentT]):
         self._own = own
         self._joined = joined
         self._stamp: bytes | None = None
-        """That of the content in the copy."""
+        """Stamp of the content in the copy."""
         self._found = b""
-        """That of the content in Redis, as it was found last."""
+        """Stamp of the content last found in Redis."""
         self._changes: Mapping[str, int] = {}
         self._is_due = False
         """True while Redis lacks something that the copy has."""

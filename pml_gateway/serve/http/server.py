@@ -21,7 +21,7 @@ from pml_gateway.serve.http.resumption import ResumableSessions
 from pml_gateway.serve.limits.connections import ConnectionLimits
 from pml_gateway.serve.limits.descriptors import connections_within, raise_limit
 from pml_gateway.serve.runtime import OpenRuntime, Runtime
-from pml_gateway.serve.workers.handover import Handed, Handover
+from pml_gateway.serve.workers.handover import HandedConnection, Handover
 
 KEEP_ALIVE_SECONDS = 75
 """Seconds that a connection without a request stays open, longer than the 4 or 5 seconds of most client libraries. One
@@ -40,7 +40,7 @@ class _Server(uvicorn.Server):
         super().__init__(config)
         self.listening = anyio.Event()
 
-    async def take(self, handed: Handed) -> None:
+    async def take(self, handed: HandedConnection) -> None:
         """Serve a connection that another process has accepted."""
         loop = asyncio.get_running_loop()
         protocol = partial(

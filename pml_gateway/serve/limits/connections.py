@@ -25,7 +25,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from pml_gateway.config.settings import HttpSettings
 from pml_gateway.log import ThrottledWarning, get_logger
 from pml_gateway.quotas import Holdings, quota_key_of_address
-from pml_gateway.serve.workers.handover import FrameKind, Handed
+from pml_gateway.serve.workers.handover import FrameKind, HandedConnection
 
 logger = get_logger(__name__)
 
@@ -184,7 +184,7 @@ class ClientConnection(HttpToolsProtocol):
 
     transport: asyncio.Transport
 
-    def __init__(self, limits: ConnectionLimits, *, handed: Handed | None = None, **uvicorn: Any) -> None:
+    def __init__(self, limits: ConnectionLimits, *, handed: HandedConnection | None = None, **uvicorn: Any) -> None:
         super().__init__(**uvicorn)
         self._limits = limits
         self._handed = handed

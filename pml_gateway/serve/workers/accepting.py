@@ -1,9 +1,9 @@
 """The process that accepts connections: it looks at the beginning of each, chooses a worker and hands it over.
 
 A connection whose first request names a session goes to the worker that has it, every other to the worker with the
-fewest. It looks without taking anything, for a moment and never waiting: who sends nothing goes to a worker, which
-limits how long a request may take to arrive. Nothing but time depends on what is seen here, since a worker forwards
-what is another's.
+fewest. It looks without taking anything, and not for long: a connection that sends nothing goes to any worker, which
+limits how long a request may take to arrive. A wrong choice costs a detour alone, since a worker forwards requests for
+another's session.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ class Worker:
     phase: Phase = Phase.STARTING
     connections: dict[int, str] = field(default_factory=dict)
     """Quota keys of the addresses of its connections, by their numbers."""
-    untaken: dict[int, Arriving] = field(default_factory=dict)
+    untaken: dict[int, ArrivingConnection] = field(default_factory=dict)
     """Those that it has not read yet."""
     by_address: Counter[str] = field(default_factory=Counter)
 
@@ -102,7 +102,7 @@ class Worker:
 
 
 @dataclass(eq=False, slots=True)
-class Arriving:
+class ArrivingConnection:
     """A connection that no worker has yet."""
 
     connection: socket.socket
@@ -124,8 +124,8 @@ class Accepting:
         self._settings = settings
         self._loop = asyncio.get_running_loop()
         self.workers: list[Worker] = []
-        self._looked_at: OrderedDict[Arriving, None] = OrderedDict()
-        self._held: OrderedDict[Arriving, None] = OrderedDict()
+        self._looked_at: OrderedDict[ArrivingConnection, None] = OrderedDict()
+        self._held: OrderedDict[ArrivingConnection, None] = OrderedDict()
         self._last_number = 0
         self._is_listening = self._is_stopping = self._is_closed = False
         self._resume: asyncio.TimerHandle | None = None
@@ -145,7 +145,7 @@ class Accepting:
             yield worker
         finally:
             self._loop.remove_reader(end)
-            self._bury(worker)
+            self._remove(worker)
 
     def _hear(self, worker: Worker) -> None:
         try:
@@ -171,7 +171,7 @@ class Accepting:
                         raise AssertionError(kind)
         except EOFError:
             self._loop.remove_reader(worker.link.fileno())
-            self._bury(worker)
+            self._remove(worker)
 
     def _dismiss(self, worker: Worker) -> None:
         """Give a worker no more connections; the last one to stop ends the listener."""
@@ -194,8 +194,8 @@ class Accepting:
         if not all(told):
             self._loop.call_later(REST_SECONDS, self._introduce, *ended)
 
-    def _bury(self, worker: Worker) -> None:
-        """Give what a worker has left unread to another one."""
+    def _remove(self, worker: Worker) -> None:
+        """Forget a worker that has ended, and give the connections that it has not read to others."""
         self._dismiss(worker)
         untaken, worker.untaken = worker.untaken, {}
         for arriving in untaken.values():
@@ -256,7 +256,7 @@ class Accepting:
             with suppress(OSError):
                 connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             address = str(peer[0]) if isinstance(peer, tuple) else ""
-            self._look(Arriving(connection, quota_key_of_address(address), self._loop.time()))
+            self._look(ArrivingConnection(connection, quota_key_of_address(address), self._loop.time()))
 
     def _rest(self) -> None:
         self._loop.remove_reader(self._listener)
@@ -264,7 +264,7 @@ class Accepting:
 
     # Looking
 
-    def _look(self, arriving: Arriving) -> None:
+    def _look(self, arriving: ArrivingConnection) -> None:
         """Look at what has arrived of the first request, and place the connection once that is enough."""
         try:
             size = arriving.connection.recv_into(self._seen, SEEN_BYTES, socket.MSG_PEEK)
@@ -286,7 +286,7 @@ class Accepting:
         self._stop_looking(arriving)
         self._place(arriving)
 
-    def _await(self, arriving: Arriving, *, has_begun: bool) -> None:
+    def _await(self, arriving: ArrivingConnection, *, has_begun: bool) -> None:
         """Look again at the first byte, or in a moment; or give the connection to any worker.
 
         The selector would report a head of which a part has arrived again and again, since nothing is taken.
@@ -312,7 +312,7 @@ class Accepting:
             self._stop_looking(oldest)
             self._place(oldest)
 
-    def _stop_looking(self, arriving: Arriving) -> None:
+    def _stop_looking(self, arriving: ArrivingConnection) -> None:
         if arriving.timer is not None:
             arriving.timer.cancel()
             arriving.timer = None
@@ -321,7 +321,7 @@ class Accepting:
 
     # Placing
 
-    def _place(self, arriving: Arriving) -> None:
+    def _place(self, arriving: ArrivingConnection) -> None:
         """Hand a connection to a worker, or hold it until there is one."""
         if self._handed(arriving):
             return
@@ -346,7 +346,7 @@ class Accepting:
         if self._held:
             self._retry = self._loop.call_later(REST_SECONDS, self._place_held)
 
-    def _refuse(self, arriving: Arriving) -> None:
+    def _refuse(self, arriving: ArrivingConnection) -> None:
         self._held.pop(arriving, None)
         self._line.warning("a connection was refused: no worker takes it")
         with suppress(OSError):
@@ -355,7 +355,7 @@ class Accepting:
             arriving.connection.send(UNAVAILABLE)
         arriving.connection.close()
 
-    def _handed(self, arriving: Arriving) -> bool:
+    def _handed(self, arriving: ArrivingConnection) -> bool:
         kind, workers = self._chosen(arriving)
         for worker in workers:
             self._last_number += 1
@@ -370,7 +370,7 @@ class Accepting:
                 return True
         return False
 
-    def _chosen(self, arriving: Arriving) -> tuple[FrameKind, list[Worker]]:
+    def _chosen(self, arriving: ArrivingConnection) -> tuple[FrameKind, list[Worker]]:
         """Return the workers for a connection, the best first, and whether it needs the place of another one.
 
         Where there is no place, the worker with most connections of the address, or most of all, is the one that

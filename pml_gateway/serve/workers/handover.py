@@ -63,7 +63,7 @@ FIRST = 1
 
 
 @dataclass(frozen=True, slots=True)
-class Handed:
+class HandedConnection:
     """A connection that a worker was given."""
 
     connection: socket.socket
@@ -189,7 +189,7 @@ class Handover:
         found = self._others.get(number)
         return None if found is None else found[0]
 
-    def begin(self, replica: str, port: int, serve: Callable[[Handed], object]) -> None:
+    def begin(self, replica: str, port: int, serve: Callable[[HandedConnection], object]) -> None:
         """Take connections from now on."""
         self._tell(FrameKind.OPEN, replica=replica.encode(), number=port)
         asyncio.get_running_loop().add_reader(self._end, self._take, serve)
@@ -212,7 +212,7 @@ class Handover:
         loop.remove_writer(self._end)
         self._end.close()
 
-    def _take(self, serve: Callable[[Handed], object]) -> None:
+    def _take(self, serve: Callable[[HandedConnection], object]) -> None:
         for _ in range(TAKEN_AT_ONCE):
             try:
                 content, ancillary, _, _ = self._end.recvmsg(
@@ -223,7 +223,7 @@ class Handover:
             except OSError:
                 content, ancillary = b"", []
             if not content:
-                self._lose()
+                self._note_end()
                 return
             self._content += content
             self._descriptors += [each for _, _, data in ancillary for each in array("i", data)]
@@ -231,18 +231,18 @@ class Handover:
                 kind, replica, number = FRAME.unpack(self._content)
                 self._content = b""
                 if kind == FrameKind.OTHER:
-                    self._meet(replica.decode(), number)
+                    self._note_other(replica.decode(), number)
                 else:
                     self._serve(serve, FrameKind(kind), number)
 
-    def _meet(self, replica: str, number: int) -> None:
+    def _note_other(self, replica: str, number: int) -> None:
         number, port = number >> PORT_BITS, number & (1 << PORT_BITS) - 1
         if port:
             self._others[number] = (replica, port)
         else:
             self._others.pop(number, None)
 
-    def _serve(self, serve: Callable[[Handed], object], kind: FrameKind, number: int) -> None:
+    def _serve(self, serve: Callable[[HandedConnection], object], kind: FrameKind, number: int) -> None:
         self._tell(FrameKind.TAKEN, number=number)
         has_left = False
 
@@ -258,9 +258,9 @@ class Handover:
             return
         descriptor = self._descriptors.pop()
         os.set_inheritable(descriptor, False)
-        serve(Handed(socket.socket(fileno=descriptor), kind, left))
+        serve(HandedConnection(socket.socket(fileno=descriptor), kind, left))
 
-    def _lose(self) -> None:
+    def _note_end(self) -> None:
         """Notice that nothing more comes: as asked for, or because the accepting process has ended."""
         asyncio.get_running_loop().remove_reader(self._end)
         self._ended.set()

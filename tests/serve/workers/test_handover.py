@@ -10,7 +10,7 @@ from contextlib import suppress
 import pytest
 
 from pml_gateway.errors import ConfigurationError
-from pml_gateway.serve.workers.handover import FrameKind, Handed, Handover, WorkerLink, check_workers
+from pml_gateway.serve.workers.handover import FrameKind, HandedConnection, Handover, WorkerLink, check_workers
 from tests.support.waiting import until
 
 pytestmark = pytest.mark.anyio
@@ -34,7 +34,7 @@ def said(link: WorkerLink) -> list[tuple[FrameKind, bytes, int]]:
 async def test_a_worker_takes_what_it_is_handed_and_says_once_that_it_has_left(
     ends: tuple[socket.socket, socket.socket],
 ) -> None:
-    link, handover, taken = WorkerLink(ends[0]), Handover(2, ends[1], "http://x", "127.0.0.1"), list[Handed]()
+    link, handover, taken = WorkerLink(ends[0]), Handover(2, ends[1], "http://x", "127.0.0.1"), list[HandedConnection]()
     handover.begin(REPLICA, 4711, taken.append)
     client, served = socket.socketpair()
     with client, served:
