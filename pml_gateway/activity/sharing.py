@@ -124,9 +124,9 @@ class PassedBatch:
         if last is None:
             connection.execute("DELETE FROM batches WHERE at < ?", (now - SENDERS_KEPT_SECONDS,))
         elif missed := self.number - last - 1:
-            note_gap(connection, f"{counted(missed, 'batch', 'batches')} of gateway {self.replica} did not arrive")
+            note_gap(connection, f"{counted(missed, 'batch', 'batches')} of replica {self.replica} did not arrive")
         if self.dropped:
-            what = f"{counted(self.dropped, 'record')} of gateway {self.replica}"
+            what = f"{counted(self.dropped, 'record')} of replica {self.replica}"
             note_gap(connection, f"{what} dropped: Redis did not answer for too long")
         columns = f"({', '.join(self.columns)}) VALUES ({', '.join('?' * len(self.columns))})"
         connection.executemany(f"INSERT INTO accesses {columns}", self.accesses)

@@ -253,7 +253,7 @@ class StorageSettings(Section):
     )
     key: KeyReference = Field(
         default="${env:PML_STORAGE_KEY}",
-        description="with `url`: ${env:NAME} or ${file:PATH} of a random text, the same for all gateways, by which "
+        description="with `url`: ${env:NAME} or ${file:PATH} of a random text, the same for all replicas, by which "
         "what lies in Redis is encrypted",
     )
     results: str = Field(default="memory", description="stored results without `url`: memory, disk or disk:<folder>")
@@ -464,7 +464,7 @@ class ActivitySettings(Section):
     )
     sink: Literal["file", "redis"] = Field(
         default="file",
-        description="redis: also pass records on to the other gateways of `storage.url`, so that each has those of all",
+        description="redis: also pass records on to the other replicas, so that each has those of all",
     )
     max_days: int = Field(default=30, ge=1, description="older records are deleted")
     max_bytes: int = Field(

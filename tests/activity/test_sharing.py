@@ -173,7 +173,7 @@ async def test_what_waits_too_long_for_redis_goes_the_oldest_first_and_is_counte
             tasks.cancel_scope.cancel()
     assert [each.tool for each in accesses(tmp_path / "two")] == [f"push{number}" for number in range(3, 8)]
     [(_, reason)] = read_gaps(paths_in(tmp_path / "two").activity_file)
-    assert reason == "3 records of gateway first dropped: Redis did not answer for too long"
+    assert reason == "3 records of replica first dropped: Redis did not answer for too long"
     assert caplog.text.count("the oldest records of activity are not passed on") == 1
 
 
@@ -201,7 +201,7 @@ async def test_a_batch_that_came_twice_is_written_once_and_a_missing_one_is_note
         tasks.cancel_scope.cancel()
     assert [each.tool for each in accesses(tmp_path / "two")] == ["push0", "push2"]
     [(_, reason)] = read_gaps(paths_in(tmp_path / "two").activity_file)
-    assert reason == "1 batch of gateway first did not arrive"
+    assert reason == "1 batch of replica first did not arrive"
 
 
 def test_fields_of_another_version_are_left_out() -> None:
