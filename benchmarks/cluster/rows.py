@@ -77,7 +77,7 @@ QUICK = Plan(
     gone_seconds=3.0,
     full_seconds=2.0,
     settle_seconds=1.0,
-    redis_faults=("restarted empty", "gone"),
+    redis_faults=("restarted empty", "out of memory", "gone"),
     pairs=2,
     turn_calls=3,
 )

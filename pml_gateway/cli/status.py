@@ -79,7 +79,7 @@ def status(
 
     async def look_at_all() -> tuple[ServingProcesses, JsonObject]:
         found = await look(command)
-        approvals = list[JsonObject]()
+        approvals: list[JsonObject] = []
         # Where they are not known now, everything else is still shown.
         with suppress(GatewayError):
             approvals, _ = await asked_approvals(command.paths)

@@ -42,6 +42,9 @@ ORDER_SECONDS = 900.0
 CANCEL_SECONDS = 10.0
 """Maximum wait for another replica to cancel a task."""
 
+UNSURE_SECONDS = 30.0
+"""Time after a failure of Redis in which a missing record says nothing: its replica may have yet to write it."""
+
 RETRY_SECONDS = 1.0
 
 MAX_BYTES = 16 * 1024 * 1024
@@ -58,6 +61,7 @@ class SharedTasks:
     """The tasks of this replica as the others see them, and those of the others as this one sees them."""
 
     def __init__(self, redis: RedisServer, news: RedisNews, replicas: Replicas) -> None:
+        self._redis = redis
         self._records = OwnedValues(redis, RECORDS, MAX_PENDING, MAX_BYTES)
         self._values = RedisValues(redis)
         self._news = news
@@ -85,6 +89,10 @@ class SharedTasks:
         self._note(task)
         await self.write(task)
 
+    def is_written(self, task: GatewayTask) -> bool:
+        """Return True once the other replicas can find an own task."""
+        return self._records.digest(task.id) in self._written
+
     def forget(self, task: GatewayTask) -> None:
         """Forget an own task whose time is over."""
         digest = self._records.digest(task.id)
@@ -105,7 +113,11 @@ class SharedTasks:
         if not self._is_elsewhere(task_id):
             return None
         record = await self._values.get(self._records.digest(task_id), collection=RECORDS)
-        return None if record is None else await self._read(record, owner)
+        if record is not None:
+            return await self._read(record, owner)
+        if self._redis.has_failed_within(UNSURE_SECONDS):
+            raise SharedStateError("the Redis server of storage.url failed a moment ago, and may not know the task yet")
+        return None
 
     async def of(self, owner: str) -> list[GatewayTask]:
         """Return the tasks of the holder of a key at other replicas.

@@ -130,6 +130,10 @@ class Tasks:
         else:
             await self._save(task)
 
+    def is_found_everywhere(self, task: GatewayTask) -> bool:
+        """Return True if a kept task is found at all replicas; not yet while Redis does not take it."""
+        return self._shared is None or self._shared.is_written(task)
+
     async def find(self, client: Principal, task_id: str) -> GatewayTask:
         """Return a task of this client, whose tools it may use now; one of another replica in its current state.
 

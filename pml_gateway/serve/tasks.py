@@ -316,10 +316,13 @@ class TaskMethods:
         except anyio.get_cancelled_exc_class():
             task.scope.cancel()
             raise
-        if task.is_over or task.outcome is not None:
-            return await self._tasks.result_of(ctx.scope.client, task)
-        await self._tasks.keep(task)
-        return {"resultType": "task", **_extension_form(task)}
+        if not (task.is_over or task.outcome is not None):
+            await self._tasks.keep(task)
+            # Its client may look for it at any replica.
+            await task.news.until(lambda: task.is_over or self._tasks.is_found_everywhere(task))
+            if not task.is_over:
+                return {"resultType": "task", **_extension_form(task)}
+        return await self._tasks.result_of(ctx.scope.client, task)
 
     def _start(self, ctx: Context, task: GatewayTask, name: str, arguments: JsonObject) -> None:
         """Make the call apart from its request."""

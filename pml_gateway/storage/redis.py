@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import random
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
@@ -155,6 +156,7 @@ class RedisServer(Sealing):
         self._failing_since: float | None = None
         self._failure = ""
         self._refused_at = -REFUSAL_SECONDS
+        self._failed_at = -math.inf
         self.observe: Callable[[StorageOutcome, float], None] = _unobserved
         """Told the outcome of each command, and its seconds."""
 
@@ -169,6 +171,10 @@ class RedisServer(Sealing):
         if not self.failure:
             return None
         return time.monotonic() - (self._refused_at if self._failing_since is None else self._failing_since)
+
+    def has_failed_within(self, seconds: float) -> bool:
+        """Return True if it failed or refused a command lately: what is missing there may be known elsewhere."""
+        return time.monotonic() - self._failed_at < seconds
 
     @property
     def _refused_lately(self) -> bool:
@@ -190,7 +196,8 @@ class RedisServer(Sealing):
             with anyio.fail_after(OPERATION_SECONDS):
                 result = await command(self._client)
         except (RedisError, OSError, TimeoutError) as error:
-            self.observe("failed", time.monotonic() - began)
+            self._failed_at = time.monotonic()
+            self.observe("failed", self._failed_at - began)
             words = failure_in_words(error)
             if isinstance(error, ResponseError):
                 self._note_refusal(words)

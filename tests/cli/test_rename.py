@@ -82,11 +82,11 @@ def fill(paths: Paths) -> None:
         for number, (of, upstream) in enumerate(((config, "notes"), (config, "calc"), ("another", "notes"))):
             database.execute(
                 "INSERT INTO accesses VALUES (?, ?, ?, 'c', 'tools/call', ?, 'read', 'x', 'read', 'OK', 0, '', '', '',"
-                " 'direct', 'hybrid', 's', NULL, NULL, NULL, 0.1, 0.1, 1, 0, 0, 'off', NULL, 1)",
+                " 'direct', 'hybrid', 's', NULL, NULL, NULL, 0.1, 0.1, 1, 0, 0, 'off', NULL, 1, '', '')",
                 (number, time.time(), of, upstream),
             )
         database.execute(
-            "INSERT INTO searches VALUES (1, ?, ?, 1, 'c', 'hybrid', 's', 'q', ?)", (time.time(), config, hits)
+            "INSERT INTO searches VALUES (1, ?, ?, 1, 'c', 'hybrid', 's', 'q', ?, '')", (time.time(), config, hits)
         )
 
     with closing(activity_tables(paths.activity_file)) as tables:

@@ -30,9 +30,6 @@ WAITED_FOR = {
 """A client without tasks is refused a tool that only runs as one. The gateway waits for the task instead."""
 
 
-A_MOMENT_LATER = "TasksMRTRPartialFulfillment"
-"""With replicas, an answer reaches the task's replica through Redis, and the scenario looks at another one at once."""
-
 Front = Callable[[dict[str, Any], Path], AbstractContextManager[str]]
 """Starts what is in front of a server, and gives its URL."""
 
@@ -65,11 +62,10 @@ def test_the_gateway_passes_what_a_server_with_tasks_passes(
         through = run_tasks(installation, gateway_url, tmp_path / "through")
     assert len(passed(direct)) == EXPECTED_CHECKS, "\n".join(direct.complaints)
     missed = passed(direct) - passed(through)
-    late = {A_MOMENT_LATER} if front is replicas else set()
-    assert {name for _, name in missed} - late == WAITED_FOR, "\n".join(through.complaints)
+    assert {name for _, name in missed} == WAITED_FOR, "\n".join(through.complaints)
     assert not passed(through) - passed(direct)
     assert {each.name for each in failed(direct)} == {NOT_DIRECTLY}
-    assert {each.name for each in failed(through)} <= {NOT_DIRECTLY, *WAITED_FOR, *late}
+    assert {each.name for each in failed(through)} <= {NOT_DIRECTLY, *WAITED_FOR}
 
 
 def passed(outcome: Outcome) -> set[tuple[str, str]]:

@@ -11,7 +11,9 @@ from typing import Any
 import anyio
 import anyio.to_thread
 import pytest
+from redis.exceptions import ResponseError
 
+from pml_gateway.errors import SharedStateError
 from pml_gateway.gateway import handles
 from pml_gateway.gateway.task import replica_of
 from pml_gateway.storage.redis import PREFIX, RedisValues
@@ -156,6 +158,25 @@ async def test_a_question_that_was_answered_is_shown_nowhere_any_longer(
             assert [*(await client.result("tasks/get", taskId=task_id))["inputRequests"]] == [second]
         await at_other.result("tasks/update", taskId=task_id, inputResponses={second: ANSWER})
         assert "both" in str((await at_other.until("completed", task_id))["result"]["content"])
+
+
+async def test_after_a_failure_of_redis_a_task_without_a_record_may_exist(
+    tmp_path: Path, slow: SlowServer, shared_sections: dict[str, Any]
+) -> None:
+    async def refuse(_: object) -> None:
+        raise ResponseError("OOM command not allowed when used memory > 'maxmemory'")
+
+    async with two(tmp_path, slow.server(), shared_sections) as (one, other, _, _):
+        assert one.gateway.replicas is not None
+        assert other.gateway.redis is not None
+        params = {"taskId": f"task_{one.gateway.replicas.own.id}-unknown"}
+        unknown = await ModernClient(other, ANNA).message("tasks/get", **params)
+        with pytest.raises(SharedStateError):
+            await other.gateway.redis.run(refuse)
+        unsure = await ModernClient(other, ANNA).message("tasks/get", **params)
+    assert unknown["error"]["code"] == INVALID_PARAMS
+    assert unsure["error"]["code"] != INVALID_PARAMS
+    assert unsure["error"]["data"]["retryable"] is True
 
 
 async def test_a_stream_at_another_gateway_tells_of_each_state(
