@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import socket
 import subprocess
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from signal import Signals
@@ -89,7 +89,14 @@ class _Workers:
         pause = PAUSE_SECONDS
         while not self._is_ending:
             began = anyio.current_time()
-            code, was_open = await self._run(number)
+            try:
+                code, was_open = await self._run(number)
+                how = f"signal {-code}" if code < 0 else f"exit code {code}"
+            except OSError as error:
+                # The system has no room for another process, say; the other workers go on.
+                if not self._first_is_open.is_set():
+                    raise
+                code, was_open, how = 1, False, f"not started: {error.strerror}"
             if self._is_ending:
                 return
             if code and not was_open and not self._first_is_open.is_set():
@@ -97,7 +104,6 @@ class _Workers:
                 raise SystemExit(code)
             if anyio.current_time() - began > STEADY_SECONDS:
                 pause = PAUSE_SECONDS
-            how = f"signal {-code}" if code < 0 else f"exit code {code}"
             logger.error("worker %d ended (%s); its sessions are gone; started again in %g s", number, how, pause)
             await anyio.sleep(pause)
             pause = min(pause * 2, MAX_PAUSE_SECONDS)
@@ -126,10 +132,10 @@ class _Workers:
                 return code, worker.phase is not Phase.STARTING
 
     async def pass_on_hangups(self) -> None:
-        """Pass on each SIGHUP, at which a worker lists every server anew."""
+        """Pass on each SIGHUP, at which a worker lists every server anew; one that starts would end by it."""
         with anyio.open_signal_receiver(Signals.SIGHUP) as signals:
             async for _ in signals:
-                self._signal(Signals.SIGHUP)
+                self._signal(Signals.SIGHUP, {each.number for each in self._accepting.workers if each.phase})
 
     async def end(self, seconds: float) -> None:
         """End all workers in order, and kill those that run after this time."""
@@ -146,7 +152,8 @@ class _Workers:
         for process in [*self._running.values()]:
             await process.wait()
 
-    def _signal(self, sent: Signals) -> None:
-        for process in self._running.values():
-            with suppress(ProcessLookupError):
-                process.send_signal(sent)
+    def _signal(self, sent: Signals, numbers: Collection[int] | None = None) -> None:
+        for number, process in self._running.items():
+            if numbers is None or number in numbers:
+                with suppress(ProcessLookupError):
+                    process.send_signal(sent)
