@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from functools import partial
 from itertools import count
@@ -18,6 +18,7 @@ from redis.exceptions import OutOfMemoryError
 from pml_gateway.errors import ConfigurationError, SharedStateError
 from pml_gateway.storage.counters import Allowance
 from pml_gateway.storage.redis import (
+from pml_gateway.storage.sealing import NONCE_BYTES, SALT_BYTES, Sealing
     MAX_PAUSE_SECONDS,
     PREFIX,
     RedisCounters,
@@ -278,3 +279,16 @@ async def test_changes_of_several_gateways_are_all_kept(redis_url: str) -> None:
         assert await RedisValues(two).get("k", collection="changed") == {"n": 30}
         assert await RedisValues(one).change("k", lambda _: None, collection="changed") is None
         assert await raw(two, f"{PREFIX}:changed:k") is None
+
+
+def test_no_two_values_are_encrypted_with_one_nonce_and_key() -> None:
+    sealings = [Sealing(KEY), Sealing(KEY)]
+    starts = {each.seal("name", {"a": 1})[:SALT_BYTES + NONCE_BYTES] for each in sealings * 100}
+    assert len(starts) == 200
+    assert all(each.unseal("name", sealings[0].seal("name", {"a": 1})) == {"a": 1} for each in sealings)
+
+
+@pytest.mark.parametrize("damage", [lambda _: b"", lambda it: it[:20], lambda it: it[:-1], lambda it: it + b"x"])
+def test_what_was_cut_or_changed_is_not_accepted(damage: Callable[[bytes], bytes]) -> None:
+    sealing = Sealing(KEY)
+    assert sealing.unseal("name", damage(sealing.seal("name", {"a": 1}))) is None
