@@ -18,7 +18,6 @@ from redis.exceptions import OutOfMemoryError
 from pml_gateway.errors import ConfigurationError, SharedStateError
 from pml_gateway.storage.counters import Allowance
 from pml_gateway.storage.redis import (
-from pml_gateway.storage.sealing import NONCE_BYTES, SALT_BYTES, Sealing
     MAX_PAUSE_SECONDS,
     PREFIX,
     RedisCounters,
@@ -27,6 +26,7 @@ from pml_gateway.storage.sealing import NONCE_BYTES, SALT_BYTES, Sealing
     open_redis,
     pause_seconds,
 )
+from pml_gateway.storage.sealing import NONCE_BYTES, SALT_BYTES, Sealing
 
 pytestmark = pytest.mark.anyio
 
@@ -283,7 +283,7 @@ async def test_changes_of_several_gateways_are_all_kept(redis_url: str) -> None:
 
 def test_no_two_values_are_encrypted_with_one_nonce_and_key() -> None:
     sealings = [Sealing(KEY), Sealing(KEY)]
-    starts = {each.seal("name", {"a": 1})[:SALT_BYTES + NONCE_BYTES] for each in sealings * 100}
+    starts = {each.seal("name", {"a": 1})[: SALT_BYTES + NONCE_BYTES] for each in sealings * 100}
     assert len(starts) == 200
     assert all(each.unseal("name", sealings[0].seal("name", {"a": 1})) == {"a": 1} for each in sealings)
 
