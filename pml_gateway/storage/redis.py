@@ -195,7 +195,8 @@ class RedisServer(Sealing):
         try:
             with anyio.fail_after(OPERATION_SECONDS):
                 result = await command(self._client)
-        except (RedisError, OSError, TimeoutError) as error:
+        # uvloop raises RuntimeError for a write to a connection that the server has just closed.
+        except (RedisError, OSError, TimeoutError, RuntimeError) as error:
             self._failed_at = time.monotonic()
             self.observe("failed", self._failed_at - began)
             words = failure_in_words(error)

@@ -189,6 +189,15 @@ async def test_a_server_that_refuses_a_command_does_all_others(
     assert "answers again" not in caplog.text
 
 
+async def test_a_connection_that_closes_while_it_is_written_to_is_a_failure_of_the_server(redis_url: str) -> None:
+    async def write(_: Any) -> None:
+        raise RuntimeError("unable to perform operation on <TCPTransport closed=True>; the handler is closed")
+
+    async with opened(redis_url) as server:
+        with pytest.raises(SharedStateError):
+            await server.run(write)
+
+
 async def test_state_of_another_version_is_refused(redis_url: str) -> None:
     async with opened(redis_url) as server:
         await server.run(lambda redis: redis.set(f"{PREFIX}:format", "2"))
