@@ -129,6 +129,7 @@ _FAILURES = {
     "BusyLoadingError": "it is loading its data",
     "TimeoutError": f"no answer in {OPERATION_SECONDS:g} s",
     "ConnectionError": "no connection",
+    "RuntimeError": "no connection",
 }
 
 
