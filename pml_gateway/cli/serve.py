@@ -132,7 +132,7 @@ def serve(
 
 
 def _wants_to_attach(command: Command) -> bool:
-    """Return the settings; a configuration that cannot be read is reported by the gateway itself."""
+    """Return True if clients share one process; of a configuration that cannot be read, the gateway tells."""
     try:
         return command.load().settings.local.attach
     except GatewayError:

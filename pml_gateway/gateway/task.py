@@ -112,7 +112,7 @@ class GatewayTask:
 
     def _begin(self, token: str, owner: str, name: str, ttl: float) -> None:
         self.id, self.ref = f"{_ID}{token}", f"{_REF}{token}"
-        """The id for its client, and the reference under which its result is stored."""
+        """Its id for the client, and the reference under which its result is stored."""
         self.owner = owner
         self.name = name
         self.ttl = min(max(ttl, MIN_TTL), MAX_TTL)

@@ -59,7 +59,7 @@ class ProcessStatus(TypedDict, total=False):
     """The state of a process that serves; times in seconds, and in `upstreams` a row for each server.
 
     Without a process (`pid` is None), it is the last known state of the servers, and only `mode` and `tools` besides.
-    `storage` is that of gateways which share a Redis server: why it fails and for how long, and a row for each of them.
+    `storage` is the Redis server of replicas: why it fails and for how long, and a row for each replica.
     What follows `upstreams` only the gateway that clients share has: a row for each client, and the processes of each
     server.
     """
@@ -184,7 +184,7 @@ def _replica(replica: Replica, own: Replica) -> JsonObject:
 
 
 def storage_in_words(storage: JsonObject) -> str:
-    """Return whether the Redis server of gateways answers, and how many share it."""
+    """Say if the Redis server of replicas answers, and how many share it."""
     if storage["failure"] is None:
         return f"storage: Redis answers, shared by {counted(len(storage['replicas']), 'gateway')}"
     since = span(storage["failing_seconds"])
