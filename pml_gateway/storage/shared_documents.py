@@ -362,8 +362,8 @@ class SharedDocument(Document[ContentT]):
         write_atomically(self.path, f"{_HEADER}{header},{self.encode(content)[1:]}")
 
 
-_HEADER_BYTES = 4096
-"""Maximum length of a header: each writer takes some 25 bytes."""
+_HEADER_BYTES = 64 * 1024
+"""Maximum length of a header: each writer takes some 25 bytes, and merges may know many more than one writes."""
 
 
 def _header(content: bytes) -> JsonObject:
