@@ -212,8 +212,11 @@ class Forwarding:
         headers = [*kept, (FORWARDED_HEADER, text + b"." + signature)]
         if request.body:
             headers.append((b"content-length", b"%d" % len(request.body)))
-        url = request.replica.url.rstrip("/") + target.decode("latin-1")
-        sent = httpx2.Request(scope["method"], url, headers=headers, content=request.body)
+        # As part of the URL, it could be written otherwise than it was signed.
+        as_received = {"target": target}
+        sent = httpx2.Request(
+            scope["method"], request.replica.url, headers=headers, content=request.body, extensions=as_received
+        )
         response = await self._client.send(sent, stream=True)
         try:
             if response.status_code == MISDIRECTED and NOT_MEANT_HEADER.decode() in response.headers:

@@ -33,10 +33,16 @@ async def sent(session: HandshakeSession, url: str, method: str, **params: Any) 
     return await anyio.to_thread.run_sync(partial(session.send, method, params, url))
 
 
-async def request(method: str, url: str, headers: Mapping[str, str], content: str = "") -> httpx2.Response:
-    return await anyio.to_thread.run_sync(
-        partial(httpx2.request, method, url, headers=headers, content=content or None, timeout=30)
-    )
+async def request(
+    method: str, url: str, headers: Mapping[str, str], content: str = "", target: bytes = b"/mcp"
+) -> httpx2.Response:
+    def send() -> httpx2.Response:
+        with httpx2.Client(timeout=30) as client:
+            # As it is: in a URL, some characters would be written otherwise.
+            extensions = {"target": target}
+            return client.request(method, url, headers=headers, content=content or None, extensions=extensions)
+
+    return await anyio.to_thread.run_sync(send)
 
 
 async def opened(at: Serving, who: str = "anna") -> HandshakeSession:
@@ -158,8 +164,9 @@ async def test_connections_from_where_a_replica_is_are_not_limited_by_their_addr
             assert await is_served(one.url) == b"HTTP/1.1 200 OK"
 
 
+@pytest.mark.parametrize("query", [b"", b'?query="a%20word"'])
 async def test_a_session_is_not_found_if_another_process_has_the_address_of_its_replica(
-    tmp_path: Path, shared_sections: dict[str, Any]
+    tmp_path: Path, shared_sections: dict[str, Any], query: bytes
 ) -> None:
     async with replicas(tmp_path, {"up": asking()}, 3, **shared_sections) as (one, two, three):
         session = await opened(one)
@@ -168,7 +175,8 @@ async def test_a_session_is_not_found_if_another_process_has_the_address_of_its_
         assert known is not None
         await moved.serve_at(three.url.removesuffix("/mcp"))
         await until(lambda: sum(each.url == moved.own.url for each in known.known) == 2)
-        elsewhere = await sent(session, two.url, "tools/list")
+        body = json.dumps({"jsonrpc": "2.0", "id": 1, "method": "tools/list", "params": {}})
+        elsewhere = await request("POST", two.url, session.headers, body, b"/mcp" + query)
         session.close()
     assert elsewhere.status_code == 404
 
