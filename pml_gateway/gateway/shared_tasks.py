@@ -230,6 +230,8 @@ class SharedTasks:
             await self._records.put(self._index_of(task), task.id, new, seconds)
             if digest in self._own:
                 self._written.add(digest)
+                # Its client may wait for that.
+                task.news.set()
 
     async def _order(self, digest: str, about: str, order: JsonObject) -> None:
         """Leave an order for the replica of a task, about a question or `CANCEL`."""

@@ -313,15 +313,16 @@ class TaskMethods:
         try:
             with anyio.move_on_after(None if waits else PROMOTE_SECONDS):
                 await task.news.until(lambda: task.is_over or task.is_of_server)
+            if not (task.is_over or task.outcome is not None):
+                await self._tasks.keep(task)
+                # Its client may look for it at any replica.
+                await task.news.until(lambda: task.is_over or self._tasks.is_found_everywhere(task))
+                if not task.is_over:
+                    return {"resultType": "task", **_extension_form(task)}
         except anyio.get_cancelled_exc_class():
+            # Its client does not know of it.
             task.scope.cancel()
             raise
-        if not (task.is_over or task.outcome is not None):
-            await self._tasks.keep(task)
-            # Its client may look for it at any replica.
-            await task.news.until(lambda: task.is_over or self._tasks.is_found_everywhere(task))
-            if not task.is_over:
-                return {"resultType": "task", **_extension_form(task)}
         return await self._tasks.result_of(ctx.scope.client, task)
 
     def _start(self, ctx: Context, task: GatewayTask, name: str, arguments: JsonObject) -> None:

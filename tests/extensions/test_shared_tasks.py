@@ -10,6 +10,7 @@ from typing import Any
 
 import anyio
 import anyio.to_thread
+import httpx2
 import pytest
 from redis.exceptions import ResponseError
 
@@ -32,7 +33,7 @@ from tests.extensions.test_tasks import (
 )
 from tests.storage.test_redis import opened
 from tests.support.asking import act, asking, question_of
-from tests.support.raw import events_modern, post_modern
+from tests.support.raw import events_modern, modern, post_modern
 from tests.support.replicas import KEYS, bearer, replicas, shared_sections, written
 from tests.support.scripted_server import ScriptedServer, text_result
 from tests.support.serving import Serving, serving
@@ -177,6 +178,48 @@ async def test_after_a_failure_of_redis_a_task_without_a_record_may_exist(
     assert unknown["error"]["code"] == INVALID_PARAMS
     assert unsure["error"]["code"] != INVALID_PARAMS
     assert unsure["error"]["data"]["retryable"] is True
+
+
+async def test_a_call_that_takes_long_becomes_a_task_once_redis_is_back(
+    tmp_path: Path, slow: SlowServer, shared_sections: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def fail(_: object) -> None:
+        raise ConnectionError
+
+    # Before the pause is over that the gateway makes after a failure.
+    monkeypatch.setattr("pml_gateway.serve.tasks.PROMOTE_SECONDS", 0.02)
+    async with replicas(tmp_path, {"up": slow.server()}, **shared_sections) as (one, other):
+        assert one.gateway.redis is not None
+        with pytest.raises(SharedStateError):
+            await one.gateway.redis.run(fail)
+        with anyio.fail_after(15):
+            task_id = (await ModernClient(one, ANNA).result("tools/call", name="up__slow", arguments={}))["taskId"]
+        assert (await ModernClient(other, ANNA).result("tasks/get", taskId=task_id))["status"] == "working"
+        slow.go.set()
+
+
+async def test_a_call_ends_with_a_request_that_was_not_told_its_task(
+    tmp_path: Path, slow: SlowServer, shared_sections: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    refused = 0
+
+    async def refuse(*_: object) -> None:
+        nonlocal refused
+        refused += 1
+        raise SharedStateError("the Redis server of storage.url failed: no connection")
+
+    monkeypatch.setattr("pml_gateway.serve.tasks.PROMOTE_SECONDS", 0.02)
+    up = slow.server()
+    async with replicas(tmp_path, {"up": up}, 1, **shared_sections) as (one,):
+        monkeypatch.setattr(OwnedValues, "put", refuse)
+        body, headers = modern(
+            "tools/call", {"name": "up__slow", "arguments": {}, "_meta": {CAPABILITIES: DECLARED}}, ANNA
+        )
+        async with anyio.create_task_group() as group, httpx2.AsyncClient(timeout=30) as client:
+            group.start_soon(partial(client.post, one.url, content=body, headers=headers))
+            await until(lambda: refused > 0)
+            group.cancel_scope.cancel()
+        await until(lambda: slow.cancelled == 1)
 
 
 async def test_a_stream_at_another_gateway_tells_of_each_state(
