@@ -278,8 +278,10 @@ class ActivitySharing:
             entries = found[0][1] if found else []
             for entry, given in entries:
                 last = entry.decode()
-                if self._is_recording() and not given[b"sender"].decode().startswith(f"{self._file}."):
-                    self._recorder.add(partial(self._opened, last, given[b"batch"]))
+                # Anybody who may write to Redis can write something else.
+                sender, batch = given.get(b"sender", b""), given.get(b"batch", b"")
+                if self._is_recording() and not sender.startswith(f"{self._file}.".encode()):
+                    self._recorder.add(partial(self._opened, last, batch))
             if len(entries) < READ_AT_ONCE:
                 return last
             await anyio.to_thread.run_sync(self._recorder.flush)

@@ -88,8 +88,10 @@ class RedisNews:
         for _, entries in found or ():
             for entry, fields in entries:
                 last = entry.decode()
-                for tell in list(self._listeners[fields[b"topic"].decode()]):
-                    tell(fields[b"id"].decode())
+                # Anybody who may write to Redis can write something else.
+                topic, id_ = (fields.get(name, b"").decode(errors="replace") for name in (b"topic", b"id"))
+                for tell in list(self._listeners.get(topic, ())):
+                    tell(id_)
         return last
 
     def _tell_all(self) -> None:

@@ -204,7 +204,7 @@ class Replicas:
 
     async def _look(self) -> None:
         ids: Any = await self._server.run(lambda redis: redis.smembers(NAMES))
-        others = sorted(id_ for each in ids if (id_ := each.decode()) != self.own.id)
+        others = sorted(id_ for each in ids if (id_ := each.decode(errors="replace")) != self.own.id)
         found = await self._server.run(lambda redis: redis.mget([_name(id_) for id_ in others])) if others else []
         gone = [id_ for id_, sealed in zip(others, found, strict=True) if sealed is None]
         read = (

@@ -104,6 +104,17 @@ async def test_each_file_has_the_activity_of_all_gateways_once(
         assert read_gaps(paths_in(folder).activity_file) == []
 
 
+async def test_what_others_write_into_the_stream_is_passed_over(
+    tmp_path: Path, redis_url: str, redis: RedisServer
+) -> None:
+    folders = [tmp_path / name for name in ("one", "two")]
+    async with gateway(folders[0], redis_url) as one, gateway(folders[1], redis_url):
+        for fields in ({b"of": b"others"}, {b"sender": b"\xff", b"batch": b"forged"}):
+            await redis.run(lambda client, fields=fields: client.xadd(STREAM, fields))  # type: ignore[misc]
+        await one.call("git__push", {"branch": "main"})
+        await has(folders[1], 1)
+
+
 async def test_gateways_with_one_file_write_each_record_once(
     tmp_path: Path, redis_url: str, redis: RedisServer
 ) -> None:

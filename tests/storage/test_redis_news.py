@@ -7,7 +7,7 @@ import pytest
 
 from pml_gateway.errors import SharedStateError
 from pml_gateway.storage.redis import RedisServer
-from pml_gateway.storage.redis_news import RedisNews
+from pml_gateway.storage.redis_news import STREAM, RedisNews
 from tests.storage.test_redis import opened
 
 pytestmark = pytest.mark.anyio
@@ -53,6 +53,20 @@ async def test_every_gateway_hears_of_its_topics_in_order(redis_url: str) -> Non
         tasks.cancel_scope.cancel()
     assert here.ids == there.ids == [None, "0", "1", "2"]
     assert other.ids == [None, "k"]
+
+
+async def test_what_is_no_news_is_passed_over(redis_url: str) -> None:
+    async with opened(redis_url) as server, anyio.create_task_group() as tasks:
+        news, heard = RedisNews(server), Heard()
+        with news.following("keys", heard):
+            tasks.start_soon(news.run)
+            await heard.until(1)
+            for fields in ({"of": "others"}, {b"topic": b"\xff", b"id": b"1"}, {b"topic": b"keys", b"id": b"\xff"}):
+                await server.run(lambda redis, fields=fields: redis.xadd(STREAM, fields))  # type: ignore[misc]
+            await news.publish("keys", "k")
+            await heard.until(3)
+        tasks.cancel_scope.cancel()
+    assert heard.ids == [None, "\ufffd", "k"]
 
 
 async def test_after_an_outage_everything_is_to_be_looked_at(redis_url: str) -> None:

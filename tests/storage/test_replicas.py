@@ -61,6 +61,15 @@ async def test_replicas_of_another_key_are_none(redis_url: str) -> None:
         assert await one.all() == (one.own,)
 
 
+async def test_what_others_write_among_the_names_is_passed_over(redis_url: str) -> None:
+    async with opened(redis_url) as server, running(redis_url) as one:
+        await server.run(lambda redis: redis.sadd(NAMES, b"\xff\xfe", "0123456789ab"))
+        await server.run(lambda redis: redis.set(f"{PREFIX}:replica:0123456789ab", b"forged"))
+        async with running(redis_url) as two:
+            await until(lambda: two.own.id in {each.id for each in one.known})
+            assert await one.all() == (one.own, two.own)
+
+
 async def until_registered(server: RedisServer, replicas: Replicas) -> None:
     async def is_registered() -> bool:
         return bool(await server.run(lambda redis: redis.sismember(NAMES, replicas.own.id)))
