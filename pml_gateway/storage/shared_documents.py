@@ -142,8 +142,15 @@ class SharedDocuments:
                     commands.pexpire(document.key, KEPT_MILLISECONDS)
                 return commands.execute()[::2]
 
+        problems = list[GatewayError | OSError]()
         for document, stamp in zip(documents, self._run(look), strict=True):
-            document.pull(stamp or b"", fills=fills)
+            # One that cannot be read must not keep revoked keys in force.
+            try:
+                document.pull(stamp or b"", fills=fills)
+            except (GatewayError, OSError) as error:
+                problems.append(error)
+        if problems:
+            raise problems[0]
         self._has_pulled = True
 
     def pull_or_warn(self) -> None:

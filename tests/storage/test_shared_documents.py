@@ -18,6 +18,7 @@ from redis import Redis
 from pml_gateway.errors import ConfigurationError, SharedStateError
 from pml_gateway.storage import kinds
 from pml_gateway.storage.documents import Document, model_document
+from pml_gateway.storage.redis import PREFIX
 from pml_gateway.storage.redis_news import RedisNews
 from pml_gateway.storage.sealing import Sealing
 from pml_gateway.storage.shared_documents import KEPT_MILLISECONDS, SharedDocuments
@@ -205,6 +206,21 @@ def test_a_damaged_copy_is_set_aside_and_read_from_redis_again(replica: MakeRepl
     again = replica("one")
     assert again.pulled() == (1,)
     assert again.document.path.with_suffix(".damaged").exists()
+
+
+def test_a_document_that_cannot_be_read_keeps_no_other_one_back(redis_url: str, replica: MakeReplica) -> None:
+    one, two = replica("one"), replica("two")
+    value = {"changes": {"a": 1}, "content": "of another version"}
+    key = f"{PREFIX}:documents:{one.documents.space}:others"
+    one.documents.replace(key, "others", b"", value)
+    for each in (one, two):
+        each.documents = SharedDocuments(redis_url, Sealing(KEY))
+        each.documents.shared("others", local(each.document.path.parent / "others"), merged)
+        each.document = each.documents.shared("numbers", local(each.document.path.parent), merged)
+    one.add(1)
+    with pytest.raises(ConfigurationError, match="use the same version|cannot be read"):
+        two.documents.pull()
+    assert two.document.load().numbers == (1,)
 
 
 def test_in_an_outage_the_copy_serves_on_and_changes_say_what_to_do(replica: MakeReplica, tmp_path: Path) -> None:
