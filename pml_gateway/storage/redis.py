@@ -228,7 +228,7 @@ class RedisServer(Sealing):
             self._failing_since = time.monotonic()
             logger.warning("the Redis server of storage.url failed: %s", words)
         # Not all replicas at the same moment.
-        self._resumes_at = time.monotonic() + pause_seconds(self._failures) * random.uniform(0.5, 1)
+        self._resumes_at = time.monotonic() + pause_seconds(self._failures, PAUSE_SECONDS) * random.uniform(0.5, 1)
         self._failures += 1
 
     def script(self, text: str) -> AsyncScript:
