@@ -65,7 +65,7 @@ class _Keys(BaseModel):
     version: int = 1
     keys: dict[str, ClientKey] = Field(default_factory=dict)
     revoked: tuple[str, ...] = ()
-    """Ids of revoked keys, the last at the end; noted where replicas share the keys."""
+    """Ids of revoked keys, the last at the end."""
 
 
 class _KeyUses(BaseModel):
@@ -103,7 +103,6 @@ class KeyStore:
         """
         self._identity = identity
         self._of_owner = of_owner
-        self._is_shared = documents is not None
         self._document: Document[_Keys] = model_document(kinds.CLIENT_KEYS, paths.keys_file, _Keys)
         self._uses: Document[_KeyUses] = model_document(kinds.KEY_USES, paths.key_uses_file, _KeyUses)
         if documents is not None:
@@ -179,7 +178,8 @@ class KeyStore:
             if unknown := [key_id for key_id in key_ids if key_id not in own]:
                 raise UsageError(f"there is no key {unknown[0][:40]!r}", hint="pml keys list has the ids")
             kept = {key_id: key for key_id, key in content.keys.items() if key_id not in key_ids}
-            revoked = (*content.revoked, *key_ids)[-MAX_REVOKED:] if self._is_shared else content.revoked
+            # Also without a storage: this may be a command beside workers that share a Redis server of their own.
+            revoked = (*content.revoked, *key_ids)[-MAX_REVOKED:]
             self._document.write(content.model_copy(update={"keys": kept, "revoked": revoked}))
             return {key_id: own[key_id] for key_id in key_ids}
 

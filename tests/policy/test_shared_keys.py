@@ -89,6 +89,20 @@ def test_keys_of_before_are_known_everywhere_and_those_of_other_configurations_s
     assert set(one.alone.all()) == {there}, "also without the storage again"
 
 
+def test_a_key_that_is_revoked_by_a_process_without_the_storage_stays_revoked(
+    redis_url: str, machines: list[Machine], tmp_path: Path
+) -> None:
+    # Such as a command beside workers, which share a Redis server of their own.
+    one = machines[0]
+    revoked, kept = (one.keys.add("ci").key_id for _ in range(2))
+    one.alone.revoke([revoked])
+    added = one.alone.add("ci").key_id
+    assert set(one.keys.in_force(datetime.now(UTC))) == {kept, added}
+    restarted = Machine(redis_url, tmp_path / "one")
+    assert restarted.known(fills=True) == {kept, added}
+    assert machines[1].known() == one.known() == {kept, added}
+
+
 def test_the_last_use_is_that_at_any_machine(machines: list[Machine]) -> None:
     one, two, _ = machines
     key_id = one.keys.add("ci").key_id
