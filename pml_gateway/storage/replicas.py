@@ -204,7 +204,8 @@ class Replicas:
 
     async def _look(self) -> None:
         ids: Any = await self._server.run(lambda redis: redis.smembers(NAMES))
-        others = sorted(id_ for each in ids if (id_ := each.decode(errors="replace")) != self.own.id)
+        # Also those that were found before: a name may be missing until the next sign of life.
+        others = sorted({each.decode(errors="replace") for each in ids}.union(self._others) - {self.own.id})
         found = await self._server.run(lambda redis: redis.mget([_name(id_) for id_ in others])) if others else []
         gone = [id_ for id_, sealed in zip(others, found, strict=True) if sealed is None]
         read = (
@@ -216,7 +217,8 @@ class Replicas:
             self._was_cut_off = False
             self._all_are_back_at = time.monotonic() + RETURN_SECONDS
         are_back = self._are_all_back
-        before = {} if are_back else self._others
+        found_meanwhile = {id_: each for id_, each in self._others.items() if id_ not in others}
+        before = found_meanwhile if are_back else self._others
         self._others = before | {each.id: each for each in read if each is not None}
         self._looked.set()
         if gone and are_back:

@@ -61,6 +61,18 @@ async def test_replicas_of_another_key_are_none(redis_url: str) -> None:
         assert await one.all() == (one.own,)
 
 
+async def test_a_replica_that_was_found_is_not_gone_while_it_gives_signs_of_life(redis_url: str) -> None:
+    async with opened(redis_url) as server:
+        one = Replicas(server, RedisNews(server), "1", lambda: ("same", 0))
+        async with running(redis_url) as two:
+            await until_registered(server, two)
+            assert await one.find(two.own.id) == two.own
+            # As of one that was silent for too long a moment ago: another replica has taken it out.
+            await server.run(lambda redis: redis.srem(NAMES, two.own.id))
+            assert await one.all() == (one.own, two.own)
+        assert await one.all() == (one.own,)
+
+
 async def test_what_others_write_among_the_names_is_passed_over(redis_url: str) -> None:
     async with opened(redis_url) as server, running(redis_url) as one:
         await server.run(lambda redis: redis.sadd(NAMES, b"\xff\xfe", "0123456789ab"))
