@@ -90,7 +90,11 @@ class PassedBatch:
 
     @classmethod
     def read(cls, content: JsonObject, entry: str, config: str) -> PassedBatch:
-        """Read a batch; fields of a replica of another version are left out."""
+        """Read a batch; fields of a replica of another version are left out.
+
+        Raises:
+            LookupError: it lacks a field that this version writes.
+        """
         names, rows, replica = content["accesses"]["fields"], content["accesses"]["rows"], content["replica"]
         if names != _ACCESS_FIELDS:
             known = [at for at, name in enumerate(names) if name in _ACCESS_FIELDS]
@@ -109,7 +113,11 @@ class PassedBatch:
                 for row in content["searches"]
             ],
             [
-                ({**row, "config": config}, ListBody(*row["bodies"][0]), ListBody(*row["bodies"][1]))
+                (
+                    {"config": config, **{name: row[name] for name in _LIST_FIELDS}},
+                    ListBody(*row["bodies"][0]),
+                    ListBody(*row["bodies"][1]),
+                )
                 for row in content["lists"]
             ],
         )

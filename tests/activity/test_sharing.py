@@ -224,6 +224,13 @@ def test_fields_of_another_version_are_left_out() -> None:
     assert batch.accesses == [["here", "first", *(value for value in values if value != "new")]]
 
 
+def test_what_lacks_a_field_is_refused_before_it_reaches_the_file() -> None:
+    about = {"sender": "a.b", "number": 1, "replica": "first", "dropped": 0, "weight": 9, "searches": []}
+    row = {"at": 1.5, "client": "local", "mode": "hybrid", "stage": "", "bodies": [["a", 1, 2], ["b", 1, 2]]}
+    with pytest.raises(KeyError):
+        PassedBatch.read({**about, "accesses": {"fields": [], "rows": []}, "lists": [row]}, "1-0", "here")
+
+
 def test_a_sink_needs_a_storage() -> None:
     found = dict(refusals(Settings.model_validate({"activity": {"sink": "redis"}}), {}))
     assert "no Redis server is configured" in str(found["activity.sink"])
