@@ -57,6 +57,8 @@ class RedisBook:
         self._values = values
         self._news = news
         self._revisions: LRUCache[str, int] = LRUCache(MAX_KNOWN)
+        self._heard: LRUCache[str, int] = LRUCache(MAX_KNOWN)
+        """Revisions in news alone, which anybody can forge who may write to Redis: they do not push out others."""
         self._changing: WeakValueDictionary[str, anyio.Lock] = WeakValueDictionary()
         """Locks by request id: changes by this replica take turns, so that few compete with those of others."""
 
@@ -128,7 +130,7 @@ class RedisBook:
 
     async def change(self, id_: str, update: Update, *, seconds: float | None = None) -> ApprovalRequest | None:
         """Change a request and return it, None if there is none; with `seconds`, it lasts so long from now on."""
-        known = self._revisions.get(id_, 0)
+        known = self._known_revision(id_)
         before = after = None
 
         def changed(value: JsonObject | None) -> JsonObject | None:
@@ -181,7 +183,7 @@ class RedisBook:
         """Note the revision of a request that was changed, and have those who wait for it look."""
         id_, _, revision = (news or "").partition(":")
         if revision.isdecimal():
-            self._note_revision(id_, int(revision[:9]))
+            self._heard[id_] = max(self._heard.get(id_, 0), int(revision[:9]))
         for tell in self.on_change:
             tell(id_ or None)
 
@@ -198,7 +200,7 @@ class RedisBook:
         return entries
 
     async def _lasting(self, ids: Sequence[str]) -> list[ApprovalRequest]:
-        known = {id_: self._revisions.get(id_, 0) for id_ in ids}
+        known = {id_: self._known_revision(id_) for id_ in ids}
         values = await self._values.get_all(ids, collection=REQUESTS)
         found = (self._read(value, known[id_]) for id_, value in zip(ids, values, strict=True))
         return [each for each in found if each is not None]
@@ -216,6 +218,9 @@ class RedisBook:
             return None
         self._note_revision(request.id, request.revision)
         return request
+
+    def _known_revision(self, id_: str) -> int:
+        return max(self._revisions.get(id_, 0), self._heard.get(id_, 0))
 
     def _note_revision(self, id_: str, revision: int) -> None:
         self._revisions[id_] = max(self._revisions.get(id_, 0), revision)

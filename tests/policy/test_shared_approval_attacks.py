@@ -15,7 +15,16 @@ from pml_gateway.config.settings import ApprovalSettings
 from pml_gateway.errors import SharedStateError, UsageError
 from pml_gateway.gateway.approval_requests import ApprovalScope, ApprovalState
 from pml_gateway.gateway.approvals import Approvals
-from pml_gateway.gateway.shared_approvals import ALL, ARGUMENTS, CONTINUED, INDEX, REQUESTS, TOPIC, RedisBook
+from pml_gateway.gateway.shared_approvals import (
+    ALL,
+    ARGUMENTS,
+    CONTINUED,
+    INDEX,
+    MAX_KNOWN,
+    REQUESTS,
+    TOPIC,
+    RedisBook,
+)
 from pml_gateway.storage.redis import PREFIX, RedisValues
 from pml_gateway.storage.redis_news import STREAM
 from tests.storage.test_redis_news import fail
@@ -194,6 +203,25 @@ async def test_replayed_news_bring_no_use_back(redis_url: str, raw: Any) -> None
                 return "x" in heard
 
             await eventually(has_heard)
+        assert await passes(opened) == 0
+
+
+async def test_forged_news_have_no_replica_forget_what_it_has_seen(redis_url: str, raw: Any) -> None:
+    async with sharing(redis_url, 1) as opened:
+        restore = older(raw, await approved(opened[0].approvals))
+        assert await passes(opened) == 1
+        heard: list[Any] = []
+        with opened[0].news.following("end", heard.append), raw.pipeline() as commands:
+            for number in range(MAX_KNOWN):
+                commands.xadd(STREAM, {"topic": TOPIC, "id": f"{number:08x}:1"})
+            commands.xadd(STREAM, {"topic": "end", "id": "x"})
+            commands.execute()
+
+            async def has_heard() -> bool:
+                return "x" in heard
+
+            await eventually(has_heard)
+        restore()
         assert await passes(opened) == 0
 
 
