@@ -130,6 +130,11 @@ class Tasks:
         else:
             await self._save(task)
 
+    async def share(self, task: GatewayTask) -> None:
+        """Have other replicas see an own task as it is now, before its client does and asks one of them."""
+        if self._shared is not None and task.id in self._table:
+            await self._shared.write(task)
+
     def is_found_everywhere(self, task: GatewayTask) -> bool:
         """Return True if a kept task is found at all replicas; not yet while Redis does not take it."""
         return self._shared is None or self._shared.is_written(task)
@@ -175,6 +180,8 @@ class Tasks:
         task = self._table.find(task_id, owner=owner)
         if task is None and self._shared is not None:
             task = await self._shared.find(owner, task_id)
+        elif task is not None:
+            await self.share(task)
         return task if task is not None and self._visible(client)(_source(task)) else None
 
     def current(self, client: Principal) -> Principal:

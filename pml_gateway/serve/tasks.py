@@ -268,6 +268,7 @@ class TaskMethods:
         meta = {SUBSCRIPTION_ID_META_KEY: ctx.request_id}
         with self._tasks.following(task):
             while True:
+                await self._tasks.share(task)
                 shown, is_last = task.status, task.is_over
                 try:
                     form = await self._detailed(ctx, task)

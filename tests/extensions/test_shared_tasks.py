@@ -15,7 +15,7 @@ import pytest
 from redis.exceptions import ResponseError
 
 from pml_gateway.errors import SharedStateError
-from pml_gateway.gateway import handles
+from pml_gateway.gateway import handles, shared_tasks
 from pml_gateway.gateway.task import replica_of
 from pml_gateway.storage.redis import PREFIX, RedisValues
 from pml_gateway.storage.redis_owned import OwnedValues
@@ -159,6 +159,28 @@ async def test_a_question_that_was_answered_is_shown_nowhere_any_longer(
             assert [*(await client.result("tasks/get", taskId=task_id))["inputRequests"]] == [second]
         await at_other.result("tasks/update", taskId=task_id, inputResponses={second: ANSWER})
         assert "both" in str((await at_other.until("completed", task_id))["result"]["content"])
+
+
+async def test_what_a_client_has_seen_at_one_gateway_the_other_knows(
+    tmp_path: Path, shared_sections: dict[str, Any], soon: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Nothing is written in the background.
+    monkeypatch.setattr(shared_tasks, "COALESCE_SECONDS", 3600.0)
+    go = anyio.Event()
+
+    async def late(ctx: Any, call: dict[str, Any]) -> dict[str, Any]:
+        await go.wait()
+        return await act(ctx, call)
+
+    up = asking(modern=False)
+    up.handler = late
+    async with two(tmp_path, up, shared_sections) as (one, other, _, _):
+        able: dict[str, Any] = {"elicitation": {"form": {}}}
+        at_one, at_other = ModernClient(one, ANNA, **able), ModernClient(other, ANNA, **able)
+        task_id = (await at_one.result("tools/call", name="up__ask", arguments={"text": "Who?"}))["taskId"]
+        go.set()
+        seen = await at_one.until("input_required", task_id)
+        assert (await at_other.result("tasks/get", taskId=task_id))["inputRequests"] == seen["inputRequests"]
 
 
 async def test_after_a_failure_of_redis_a_task_without_a_record_may_exist(
