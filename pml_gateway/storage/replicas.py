@@ -37,6 +37,9 @@ EXPIRY_SECONDS = 8.0
 RETURN_SECONDS = MAX_PAUSE_SECONDS + OPERATION_SECONDS + BEAT_SECONDS
 """Time after an outage in which all replicas give a sign of life again: until then, none that was known is gone."""
 
+MAX_AGE_SECONDS = EXPIRY_SECONDS + 60.0
+"""Age of an entry by whose address a replica is still reached, with clocks that differ."""
+
 ABSENT_SECONDS = 1.0
 MAX_ABSENT = 1000
 """Time for which an id that was not found is not looked for again, and how many such ids are remembered."""
@@ -185,7 +188,7 @@ class Replicas:
         async with self._beats:
             own = self.own
             name = _name(own.id)
-            sealed = self._server.seal(name, asdict(own))
+            sealed = self._server.seal(name, {"replica": asdict(own), "at": time.time()})
             is_new = 0
 
             async def beat(redis: Redis) -> None:
@@ -260,8 +263,14 @@ def _name(id_: str) -> str:
 
 
 def _read(value: JsonObject | None) -> Replica | None:
-    """Return a replica as another one wrote it; None for a value of another shape."""
+    """Return a replica as another one wrote it; None for a value of another shape.
+
+    An old entry may have been put back by somebody else, and another process may be at its address now.
+    """
     try:
-        return None if value is None else Replica(**value)
-    except TypeError:
+        if value is None:
+            return None
+        found = Replica(**value["replica"])
+        return found if abs(time.time() - value["at"]) < MAX_AGE_SECONDS else replace(found, url=None)
+    except (KeyError, TypeError):
         return None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
@@ -11,7 +12,7 @@ import pytest
 from pml_gateway.errors import SharedStateError
 from pml_gateway.storage.redis import PREFIX, RedisServer
 from pml_gateway.storage.redis_news import RedisNews
-from pml_gateway.storage.replicas import NAMES, Replicas
+from pml_gateway.storage.replicas import MAX_AGE_SECONDS, NAMES, Replicas
 from tests.storage.test_redis import KEY, opened, raw
 from tests.storage.test_redis_news import fail
 from tests.support.waiting import eventually, until
@@ -165,3 +166,19 @@ async def test_a_replica_that_is_set_otherwise_is_said_once(
             await until(lambda: any(each.url == one.own.url for each in two.known))
     lines = [line for line in caplog.messages if said in line and f"replica {two.own.id}" in line]
     assert len(lines) == 1
+
+
+async def test_an_old_entry_that_was_put_back_gives_no_address(redis_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with opened(redis_url) as server:
+        async with running(redis_url) as gone:
+            await gone.serve_at("http://10.0.0.2:8765")
+            name = f"{PREFIX}:replica:{gone.own.id}"
+            old = await raw(server, name)
+        await server.run(lambda redis: redis.set(name, old, px=3_600_000))
+        now = time.time()
+        for seconds, url in ((0.0, "http://10.0.0.2:8765"), (MAX_AGE_SECONDS + 1, None)):
+            one = Replicas(server, RedisNews(server), "1", lambda: ("same", 0))
+            monkeypatch.setattr(time, "time", lambda seconds=seconds: now + seconds)
+            found = await one.find(gone.own.id)
+            assert found is not None
+            assert found.url == url
