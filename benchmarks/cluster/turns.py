@@ -37,6 +37,9 @@ NOT_ASKED = "the owner is not asked"
 NOT_STORED = "not stored"
 """The outcome of a large result that is answered itself."""
 
+NO_TASK = "no task"
+"""The outcome of a call that becomes no task, as the other replicas could not know it, and is answered itself."""
+
 
 @dataclass
 class Book:
@@ -243,6 +246,8 @@ async def _task(taker: Taker, text: str, *, seconds: float) -> tuple[dict[str, A
         given = taker.arguments(JOB, text=text, polls=polls)
         # A short one may have ended before its request is answered.
         created = await taker.call(f"{NEW}__{JOB}", given, compared=seconds == LONG_SECONDS)
+        if created.get("resultType") == "complete" and text_of(created) == f"{JOB} {text}":
+            raise EndedError(NO_TASK, "")
         if created.get("resultType") != "task":
             raise AnswerError(f"no task: {json.dumps(created)[:300]}")
         return given, str(created["taskId"])
