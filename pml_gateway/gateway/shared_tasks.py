@@ -15,7 +15,7 @@ from mcp.shared.exceptions import MCPError
 from mcp_types.jsonrpc import INTERNAL_ERROR
 
 from pml_gateway.errors import SharedStateError
-from pml_gateway.gateway.task import FINAL, INTERRUPTED, GatewayTask, TaskQuestion, TaskStatus, replica_of
+from pml_gateway.gateway.task import FINAL, INTERRUPTED, GatewayTask, TaskQuestion, TaskStatus, interrupted, replica_of
 from pml_gateway.gateway.task_records import TaskRecord
 from pml_gateway.json_text.pieces import exceeds
 from pml_gateway.policy.principal import PrincipalKind
@@ -369,7 +369,7 @@ def _interrupted(record: JsonObject | None) -> JsonObject | None:
     if record is None or record["task"]["status"] in FINAL:
         return record
     task = {**record["task"], "status": TaskStatus.FAILED.value, "updated_at": time.time()}
-    failed = {"message": INTERRUPTED, "error": _error_json(MCPError(INTERNAL_ERROR, INTERRUPTED)), "questions": {}}
+    failed = {"message": INTERRUPTED, "error": _error_json(interrupted()), "questions": {}}
     return {**record, **failed, "task": task, "is_interrupted": True}
 
 

@@ -13,6 +13,7 @@ import anyio
 from mcp.shared.exceptions import MCPError
 from mcp_types.jsonrpc import INTERNAL_ERROR
 
+from pml_gateway.errors import ErrorCode, error_json
 from pml_gateway.gateway.task_records import TaskRecord
 from pml_gateway.policy.principal import Principal
 from pml_gateway.results.store import HANDLE_BYTES
@@ -106,7 +107,7 @@ class GatewayTask:
         task = cls.of_record(record)
         if not task.is_over:
             task.fail_as_interrupted()
-        if task.status is not TaskStatus.COMPLETED:
+        elif task.status is not TaskStatus.COMPLETED:
             task.outcome = MCPError(INTERNAL_ERROR, task.message or f"the task is {task.status}")
         return task
 
@@ -146,7 +147,7 @@ class GatewayTask:
     def fail_as_interrupted(self) -> None:
         """Fail the task, also one that has ended here: the other replicas have seen it fail."""
         self.status, self.message = TaskStatus.FAILED, INTERRUPTED
-        self.outcome = MCPError(INTERNAL_ERROR, INTERRUPTED)
+        self.outcome = interrupted()
         self.scope.cancel()
         self.news.set()
 
@@ -242,6 +243,13 @@ class GatewayTask:
     def _tell_of_change(self) -> None:
         if self.on_change is not None:
             self.on_change(self)
+
+
+def interrupted() -> MCPError:
+    """Return the error of a task that its process did not end."""
+    data = error_json(ErrorCode.UPSTREAM_UNAVAILABLE, INTERRUPTED, details={"executed": "unknown"})
+    del data["message"]
+    return MCPError(INTERNAL_ERROR, INTERRUPTED, data)
 
 
 def task_id_of(ref: str) -> str:

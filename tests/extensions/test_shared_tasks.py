@@ -320,6 +320,7 @@ async def test_tasks_of_a_gateway_that_is_gone_are_done_or_interrupted(
             group.start_soon(collect, working)
             assert (await there.result("tasks/get", taskId=working))["status"] == "working"
         assert "interrupted" in failed[0]["error"]["message"]
+        assert failed[0]["error"]["data"]["details"] == {"executed": "unknown"}
         listed = {task["taskId"]: task for task in (await there.result("tasks/list"))["tasks"]}
         states = {each: task["status"] for each, task in listed.items()}
         assert states == {done: "completed", broken: "failed", working: "failed"}
