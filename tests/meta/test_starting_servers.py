@@ -86,6 +86,7 @@ async def test_a_server_that_fails_is_starting_no_more_and_clients_are_told(
 ) -> None:
     upstreams = {"fs": ScriptedServer([tool("read_file")]), "weather": weather()}
     async with starting(tmp_path, monkeypatch, upstreams) as served:
+        await until(lambda: served.gateway.state.starting == ("weather",))
         assert WAIT.format("weather") in await described(served)
         upstreams["weather"].refuse = True
         upstreams["weather"].hang = False
