@@ -9,10 +9,11 @@ from typing import Any
 
 import pytest
 
+from tests.support.redis_server import RealRedis, real_redis
 from tests.support.skipping import unavailable
 
 from .inspector import Inspector
-from .install import NPM_PACKAGES, Installation, InstallationError
+from .install import NPM_PACKAGES, Installation, InstallationError, install_redis
 from .servers import everything_over_http, real_servers
 
 A_PACKAGE = "@modelcontextprotocol/server-memory@" + NPM_PACKAGES["@modelcontextprotocol/server-memory"]
@@ -33,6 +34,22 @@ def everything_url(installation: Installation) -> Iterator[str]:
     """The URL of server-everything over streamable HTTP."""
     with everything_over_http(installation) as url:
         yield url
+
+
+@pytest.fixture(scope="session")
+def redis_program() -> Path:
+    """The program of a Redis server."""
+    try:
+        return install_redis()
+    except InstallationError as exc:
+        unavailable(exc)
+
+
+@pytest.fixture(scope="module")
+def redis(redis_program: Path) -> Iterator[RealRedis]:
+    """A Redis server for the tests of one module."""
+    with real_redis(redis_program) as server:
+        yield server
 
 
 @pytest.fixture

@@ -16,11 +16,11 @@ import pytest
 from tests.support.balancers import Balancer, balanced
 from tests.support.process import GatewayProcess, running_gateway
 from tests.support.raw import HandshakeSession, decoded, events_modern, post_modern, result_modern
-from tests.support.redis_server import real_redis
+from tests.support.redis_server import RealRedis
 from tests.support.skipping import unavailable
 from tests.support.waiting import wait_for
 
-from .install import Installation, InstallationError, install_balancer, install_redis
+from .install import Installation, InstallationError, install_balancer
 
 pytestmark = [pytest.mark.e2e, pytest.mark.slow, pytest.mark.timeout(240)]
 
@@ -47,13 +47,8 @@ server.run(show_banner=False)
 
 
 @pytest.fixture(scope="module")
-def redis_url() -> Iterator[str]:
-    try:
-        program = install_redis()
-    except InstallationError as exc:
-        unavailable(exc)
-    with real_redis(program) as server:
-        yield server.url
+def redis_url(redis: RealRedis) -> str:
+    return redis.url
 
 
 @contextmanager

@@ -18,11 +18,8 @@ from pml_gateway.storage.replicas import EXPIRY_SECONDS
 from tests.support import asking, scripted_server
 from tests.support.process import GatewayProcess, running_gateway
 from tests.support.raw import HandshakeSession, decoded, events_modern, post_modern, result_modern
-from tests.support.redis_server import RealRedis, real_redis
-from tests.support.skipping import unavailable
+from tests.support.redis_server import RealRedis
 from tests.support.waiting import LIMIT, wait_for
-
-from .install import InstallationError, install_redis
 
 pytestmark = [pytest.mark.e2e, pytest.mark.slow, pytest.mark.timeout(300)]
 
@@ -34,16 +31,6 @@ TASKS: dict[str, Any] = {
 }
 ABLE: dict[str, Any] = {CAPABILITIES: {"elicitation": {"form": {}}}}
 ANSWER = {"action": "accept", "content": {"answer": "Ada"}}
-
-
-@pytest.fixture(scope="module")
-def redis() -> Iterator[RealRedis]:
-    try:
-        program = install_redis()
-    except InstallationError as exc:
-        unavailable(exc)
-    with real_redis(program) as server:
-        yield server
 
 
 @contextmanager

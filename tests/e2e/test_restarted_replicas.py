@@ -21,11 +21,8 @@ import pytest
 from pml_gateway.storage.replicas import BEAT_SECONDS, EXPIRY_SECONDS
 from tests.support.process import GatewayProcess, run_pml, running_gateway
 from tests.support.raw import HandshakeSession, decoded, result_modern
-from tests.support.redis_server import RealRedis, real_redis
-from tests.support.skipping import unavailable
+from tests.support.redis_server import RealRedis
 from tests.support.waiting import wait_for
-
-from .install import InstallationError, install_redis
 
 pytestmark = [pytest.mark.e2e, pytest.mark.slow, pytest.mark.timeout(300)]
 
@@ -48,16 +45,6 @@ async def slow(seconds: float, started: str) -> str:
     return "done"
 server.run(show_banner=False)
 """
-
-
-@pytest.fixture(scope="module")
-def redis() -> Iterator[RealRedis]:
-    try:
-        program = install_redis()
-    except InstallationError as exc:
-        unavailable(exc)
-    with real_redis(program) as server:
-        yield server
 
 
 def environment(redis: RealRedis) -> dict[str, str]:

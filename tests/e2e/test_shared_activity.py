@@ -16,10 +16,7 @@ from tests.support.command_line import run_here
 from tests.support.process import GatewayProcess, running_gateway
 from tests.support.raw import HandshakeSession, result_modern
 from tests.support.redis_server import RealRedis, real_redis
-from tests.support.skipping import unavailable
 from tests.support.waiting import wait_for
-
-from .install import InstallationError, install_redis
 
 pytestmark = [pytest.mark.e2e, pytest.mark.slow, pytest.mark.timeout(240)]
 
@@ -37,12 +34,8 @@ SECRETS = {"PML_STORAGE_KEY": "a random text of two machines, long enough"}
 
 
 @pytest.fixture
-def redis() -> Iterator[RealRedis]:
-    try:
-        program = install_redis()
-    except InstallationError as exc:
-        unavailable(exc)
-    with real_redis(program) as server:
+def redis(redis_program: Path) -> Iterator[RealRedis]:
+    with real_redis(redis_program) as server:
         yield server
 
 

@@ -23,10 +23,7 @@ from pml_gateway.storage.redis import MAX_PAUSE_SECONDS
 from tests.support.process import GatewayProcess, run_pml, running_gateway
 from tests.support.raw import result_modern
 from tests.support.redis_server import RealRedis, real_redis
-from tests.support.skipping import unavailable
 from tests.support.waiting import wait_for
-
-from .install import InstallationError, install_redis
 
 pytestmark = [pytest.mark.e2e, pytest.mark.slow, pytest.mark.timeout(240)]
 
@@ -111,12 +108,8 @@ class Stand:
 
 
 @pytest.fixture(scope="module")
-def redis(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RealRedis]:
-    try:
-        program = install_redis()
-    except InstallationError as exc:
-        unavailable(exc)
-    with real_redis(program, tmp_path_factory.mktemp("redis")) as server:
+def redis(redis_program: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RealRedis]:
+    with real_redis(redis_program, tmp_path_factory.mktemp("redis")) as server:
         yield server
 
 

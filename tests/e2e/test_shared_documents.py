@@ -19,10 +19,7 @@ from pml_gateway.example_queries.library import definition_digest
 from tests.support.process import GatewayProcess, run_pml, running_gateway
 from tests.support.raw import HandshakeSession, post_modern, result_modern
 from tests.support.redis_server import RealRedis, real_redis
-from tests.support.skipping import unavailable
 from tests.support.waiting import wait_for
-
-from .install import InstallationError, install_redis
 
 pytestmark = [pytest.mark.e2e, pytest.mark.slow, pytest.mark.timeout(240)]
 
@@ -48,12 +45,8 @@ server.run(show_banner=False)
 
 
 @pytest.fixture
-def redis() -> Iterator[RealRedis]:
-    try:
-        program = install_redis()
-    except InstallationError as exc:
-        unavailable(exc)
-    with real_redis(program) as server:
+def redis(redis_program: Path) -> Iterator[RealRedis]:
+    with real_redis(redis_program) as server:
         yield server
 
 

@@ -15,11 +15,8 @@ import pytest
 from pml_gateway.storage.redis import MAX_PAUSE_SECONDS
 from tests.support.process import GatewayProcess, running_gateway
 from tests.support.raw import HandshakeSession, decoded, result_modern
-from tests.support.redis_server import PASSWORD, RealRedis, real_redis
-from tests.support.skipping import unavailable
+from tests.support.redis_server import PASSWORD, RealRedis
 from tests.support.waiting import wait_for
-
-from .install import InstallationError, install_redis
 
 pytestmark = [pytest.mark.e2e, pytest.mark.slow, pytest.mark.timeout(240)]
 
@@ -39,16 +36,6 @@ def total(rows: list) -> int:
     return sum(row["number"] for row in rows)
 server.run(show_banner=False)
 """
-
-
-@pytest.fixture(scope="module")
-def redis() -> Iterator[RealRedis]:
-    try:
-        program = install_redis()
-    except InstallationError as exc:
-        unavailable(exc)
-    with real_redis(program) as server:
-        yield server
 
 
 @contextmanager
