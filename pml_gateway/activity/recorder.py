@@ -134,7 +134,7 @@ Row = AccessRow | SearchRow | ListRow | OtherRows
 
 
 class ListBody(NamedTuple):
-    """What is known of a list without its text."""
+    """A list without its text: its digest, and how large it is."""
 
     digest: str
     tools: int

@@ -23,7 +23,7 @@ from pml_gateway.errors import ConfigurationError, GatewayError, SharedStateErro
 from pml_gateway.files import write_atomically
 from pml_gateway.log import get_logger
 from pml_gateway.storage.documents import DAMAGE, ContentT, Document, ResultT, compact
-from pml_gateway.storage.redis import OPERATION_SECONDS, PREFIX, pause_seconds
+from pml_gateway.storage.redis import OPERATION_SECONDS, PREFIX, failure_in_words, pause_seconds
 from pml_gateway.storage.redis_news import MAX_NEWS, STREAM, RedisNews
 from pml_gateway.storage.redis_url import resolved_key, resolved_url
 from pml_gateway.storage.sealing import Sealing
@@ -218,7 +218,7 @@ class SharedDocuments:
                 self._resumes_at = time.monotonic() + pause_seconds(self._failures, PAUSE_SECONDS)
                 self._failures += 1
             raise SharedStateError(
-                f"the Redis server of storage.url failed: {type(error).__name__}", hint=OUTAGE_HINT
+                f"the Redis server of storage.url failed: {failure_in_words(error)}", hint=OUTAGE_HINT
             ) from error
         self._failures = 0
         return result
