@@ -23,9 +23,10 @@ NINE = datetime(2026, 11, 30, 9).timestamp()
 
 def use(at: float, target: str = "git__push", **fields: Any) -> AccessRow:
     server, _, name = target.partition("__")
-    given: dict[str, Any] = {"client": "cursor", "code": "OK", "mode": "hybrid", "counts": True} | fields
+    usual = {"config": "test", "client": "cursor", "code": "OK", "mode": "hybrid", "counts": True}
+    given: dict[str, Any] = usual | fields
     return AccessRow(
-        at=at, config="test", method="tools/call", server=server, tool=name, target=target, effect="write",
+        at=at, method="tools/call", server=server, tool=name, target=target, effect="write",
         refused=given.pop("code_refused", False), **given,
     )  # fmt: skip
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from datetime import datetime, timedelta
 from pathlib import Path
 
 import pytest
 
+from tests.activity.test_feed import recorded, use
 from tests.support.process import run_pml, write_settings
 
 from .test_apps_in_a_browser import browser
@@ -43,7 +45,10 @@ def test_every_page_fits_says_no_error_and_asks_no_other_host(
 ) -> None:
     calc = SETTINGS["servers"]["calc"]
     long = {"command": calc["command"], "args": [*calc["args"], "/a/long/path" * 8]}
-    write_settings(tmp_path, {"servers": {"calc": long}})
+    file = write_settings(tmp_path, {"servers": {"calc": long}})
+    midnight = datetime.now().replace(hour=0, minute=0, second=0, microsecond=0)
+    hours = [(midnight - timedelta(hours=hour)).timestamp() for hour in range(1, 25)]
+    recorded(tmp_path, *(use(at, f"calc__{'long' * 20}", config=str(file), program="word" * 20) for at in hours))
     errors: list[str] = []
     hosts: set[str] = set()
     with console(tmp_path) as (_, link), playwright.sync_playwright() as engines:
@@ -61,7 +66,7 @@ def test_every_page_fits_says_no_error_and_asks_no_other_host(
             page.on("request", lambda request: hosts.add(request.url.split("/")[2]))
             page.goto(link)
             root = page.url
-            for path in PAGES:
+            for path in (*PAGES, f"activity?until={midnight:%Y-%m-%dT%H:%M}"):
                 page.goto(root + path)
                 assert page.locator("h1").count() == 1, path
                 assert page.locator("h1").inner_text() != "That did not work", (path, page.content())
