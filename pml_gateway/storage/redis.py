@@ -9,12 +9,14 @@ import random
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import TYPE_CHECKING, Literal, TypeVar
 
 import anyio
 import anyio.to_thread
 
 from pml_gateway.errors import ConfigurationError, SharedStateError
+from pml_gateway.json_text.pieces import exceeds
 from pml_gateway.log import get_logger
 from pml_gateway.quotas import OWN
 from pml_gateway.storage.counters import SLOTS, Allowance, MemoryCounters, UsedUp
@@ -53,6 +55,9 @@ REFUSAL_SECONDS = 60.0
 
 MAX_TTL = 24 * 3600.0
 """Longest time in seconds that a value is kept; a value that is given none is kept as long."""
+
+SEALED_AT_ONCE = 64 * 1024
+"""Characters that are encrypted on the event loop, in half a millisecond; more are compressed as well, in a thread."""
 
 ResultT = TypeVar("ResultT")
 
@@ -235,6 +240,21 @@ class RedisServer(Sealing):
         """Return a script, to be called in a command."""
         return self._client.register_script(text)
 
+    async def sealed(self, name: str, value: JsonObject) -> bytes:
+        """Encrypt a value; a large one in a thread, compressed."""
+        is_large = exceeds(value, SEALED_AT_ONCE)
+        seal = partial(self.seal, name, value, compressed=is_large)
+        return await anyio.to_thread.run_sync(seal) if is_large else seal()
+
+    async def unsealed(self, *found: tuple[str, bytes | str | None]) -> list[JsonObject | None]:
+        """Return what was found under names, None for what is missing or of no use; large values are read in a thread."""
+
+        def unseal() -> list[JsonObject | None]:
+            return [None if sealed is None else self.unseal(name, sealed) for name, sealed in found]
+
+        is_large = sum(len(sealed or b"") for _, sealed in found) > SEALED_AT_ONCE
+        return await anyio.to_thread.run_sync(unseal) if is_large else unseal()
+
     async def check_format(self) -> None:
         """Refuse to share state with gateways of another version; of a server that does not answer, only say so.
 
@@ -265,8 +285,8 @@ class RedisValues:
     async def get(self, key: str, *, collection: str) -> JsonObject | None:
         """Return the value of a key that has not expired."""
         name = _name(collection, key)
-        sealed = await self._server.run(lambda redis: redis.get(name))
-        return None if sealed is None else self._server.unseal(name, sealed)
+        [value] = await self._server.unsealed((name, await self._server.run(lambda redis: redis.get(name))))
+        return value
 
     async def get_all(self, keys: Sequence[str], *, collection: str) -> list[JsonObject | None]:
         """Return the values of several keys, in their order."""
@@ -274,8 +294,7 @@ class RedisValues:
             return []
         names = [_name(collection, key) for key in keys]
         found = await self._server.run(lambda redis: redis.mget(names))
-        pairs = zip(names, found, strict=True)
-        return [None if sealed is None else self._server.unseal(name, sealed) for name, sealed in pairs]
+        return await self._server.unsealed(*zip(names, found, strict=True))
 
     async def put(
         self, key: str, value: JsonObject, *, collection: str, ttl: float | None = None, quota_key: str = OWN
@@ -283,7 +302,7 @@ class RedisValues:
         """Keep a value for `ttl` seconds, a day at most."""
         name = _name(collection, key)
         milliseconds = max(int(min(ttl or MAX_TTL, MAX_TTL) * 1000), 1)
-        sealed = self._server.seal(name, value)
+        sealed = await self._server.sealed(name, value)
         await self._server.run(lambda redis: redis.set(name, sealed, px=milliseconds))
 
     async def delete(self, key: str, *, collection: str) -> bool:
@@ -293,8 +312,8 @@ class RedisValues:
     async def take(self, key: str, *, collection: str) -> JsonObject | None:
         """Delete a key and return its value; of several that take it at once, one gets it."""
         name = _name(collection, key)
-        sealed = await self._server.run(lambda redis: redis.getdel(name))
-        return None if sealed is None else self._server.unseal(name, sealed)
+        [value] = await self._server.unsealed((name, await self._server.run(lambda redis: redis.getdel(name))))
+        return value
 
     async def change(
         self,
@@ -319,11 +338,11 @@ class RedisValues:
         milliseconds = max(int(min(ttl or MAX_TTL, MAX_TTL) * 1000), 1)
         for _ in range(MAX_CHANGES):
             sealed = await self._server.run(lambda redis: redis.get(name))
-            before = None if sealed is None else self._server.unseal(name, sealed)
+            [before] = await self._server.unsealed((name, sealed))
             after = update(before)
             if after == before:
                 return before
-            written = b"" if after is None else self._server.seal(name, after)
+            written = b"" if after is None else await self._server.sealed(name, after)
             lasts = b"" if keeps_expiry and sealed is not None else milliseconds
             numbers = [b"" if sealed is None else sealed, written, lasts]
             if await self._server.run(lambda _, numbers=numbers: self._replace(keys=[name], args=numbers)):  # type: ignore[misc]

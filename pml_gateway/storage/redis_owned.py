@@ -4,17 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import time
-from functools import partial
 from typing import Any
 
-import anyio.to_thread
-
-from pml_gateway.json_text.pieces import exceeds
 from pml_gateway.storage.redis import MAX_TTL, PREFIX, RedisServer
 from pml_gateway.types import JsonObject
-
-SEALED_AT_ONCE = 64 * 1024
-"""Characters that are encrypted on the event loop, in half a millisecond; more are compressed as well, in a thread."""
 
 _PUT = """
 redis.call('SET', KEYS[2], ARGV[2], 'PX', ARGV[3])
@@ -64,9 +57,7 @@ class OwnedValues:
         """
         digest, now = self.digest(id_), int(time.time() * 1000)
         name, milliseconds = self._name(digest), max(int(min(seconds, MAX_TTL) * 1000), 1)
-        is_large = exceeds(value, SEALED_AT_ONCE)
-        seal = partial(self._server.seal, name, value, compressed=is_large)
-        sealed = await anyio.to_thread.run_sync(seal) if is_large else seal()
+        sealed = await self._server.sealed(name, value)
         keys = [self._index(owner), name]
         times = (milliseconds, now, now + milliseconds)
         arguments: list[str | bytes | int] = [digest, sealed, *times, *self._limits, self._start]
@@ -75,11 +66,8 @@ class OwnedValues:
     async def take(self, id_: str) -> JsonObject | None:
         """Remove and return a value; of several that take it at once, one gets it."""
         name = self._name(self.digest(id_))
-        sealed = await self._server.run(lambda redis: redis.getdel(name))
-        if sealed is None:
-            return None
-        unseal = partial(self._server.unseal, name, sealed)
-        return await anyio.to_thread.run_sync(unseal) if len(sealed) > SEALED_AT_ONCE else unseal()
+        [value] = await self._server.unsealed((name, await self._server.run(lambda redis: redis.getdel(name))))
+        return value
 
     async def of(self, owner: str) -> list[JsonObject]:
         """Return the values of an owner, those that end first at the beginning."""
@@ -89,13 +77,8 @@ class OwnedValues:
             return []
         names = [self._name(digest.decode()) for digest in digests]
         sealed = await self._server.run(lambda redis: redis.mget(names))
-        written = [(name, each) for name, each in zip(names, sealed, strict=True) if each is not None]
-
-        def read() -> list[JsonObject]:
-            return [value for each in written if (value := self._server.unseal(*each)) is not None]
-
-        is_large = sum(len(each) for _, each in written) > SEALED_AT_ONCE
-        return await anyio.to_thread.run_sync(read) if is_large else read()
+        found = await self._server.unsealed(*zip(names, sealed, strict=True))
+        return [value for value in found if value is not None]
 
     def _name(self, digest: str) -> str:
         return f"{self._start}{digest}"

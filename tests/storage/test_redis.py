@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from functools import partial
@@ -13,6 +14,7 @@ from typing import Any
 import anyio
 import pytest
 from anyio.abc import ByteStream, SocketAttribute
+from redis.asyncio import Redis
 from redis.exceptions import OutOfMemoryError
 
 from pml_gateway.errors import ConfigurationError, SharedStateError
@@ -26,6 +28,7 @@ from pml_gateway.storage.redis import (
     open_redis,
     pause_seconds,
 )
+from pml_gateway.storage.redis_owned import OwnedValues
 from pml_gateway.storage.sealing import NONCE_BYTES, SALT_BYTES, Sealing
 
 pytestmark = pytest.mark.anyio
@@ -288,6 +291,39 @@ async def test_changes_of_several_gateways_are_all_kept(redis_url: str) -> None:
         assert await RedisValues(two).get("k", collection="changed") == {"n": 30}
         assert await RedisValues(one).change("k", lambda _: None, collection="changed") is None
         assert await raw(two, f"{PREFIX}:changed:k") is None
+
+
+class Watched(RedisServer):
+    """A server that notes in which threads large values are encrypted and decrypted."""
+
+    def __init__(self, url: str) -> None:
+        super().__init__(Redis.from_url(url), KEY)
+        self.threads: list[tuple[str, threading.Thread]] = []
+
+    def seal(self, name: str, value: dict[str, Any], *, compressed: bool = False) -> bytes:
+        self.threads.append(("seal", threading.current_thread()))
+        return super().seal(name, value, compressed=compressed)
+
+    def unseal(self, name: str, sealed: bytes | str) -> dict[str, Any] | None:
+        self.threads.append(("unseal", threading.current_thread()))
+        return super().unseal(name, sealed)
+
+
+@pytest.mark.parametrize("is_large", [False, True], ids=["small", "large"])
+async def test_large_values_are_encrypted_and_decrypted_off_the_event_loop(redis_url: str, is_large: bool) -> None:
+    watched, text = Watched(redis_url), os.urandom(200_000 if is_large else 200).hex()
+    values, owned = RedisValues(watched), OwnedValues(watched, "owned", 9, 1_000_000)
+    await values.put("k", {"a": text}, collection="apart")
+    assert await values.get("k", collection="apart") == {"a": text}
+    assert await values.get_all(["k", "none"], collection="apart") == [{"a": text}, None]
+    assert await values.change("k", lambda _: {"b": text}, collection="apart") == {"b": text}
+    assert await values.take("k", collection="apart") == {"b": text}
+    await owned.put("anna", "1", {"a": text}, 60)
+    assert await owned.of("anna") == [{"a": text}]
+    assert await owned.take("1") == {"a": text}
+    await watched.run(lambda redis: redis.aclose())
+    assert {done for done, _ in watched.threads} == {"seal", "unseal"}
+    assert {thread is threading.main_thread() for _, thread in watched.threads} == {not is_large}
 
 
 def test_no_two_values_are_encrypted_with_one_nonce_and_key() -> None:
