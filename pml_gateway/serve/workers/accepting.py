@@ -145,6 +145,8 @@ class Accepting:
             yield worker
         finally:
             self._loop.remove_reader(end)
+            # Of its last words, some may be unheard: what it has begun to read must go to no other worker.
+            self._hear(worker)
             self._remove(worker)
 
     def _hear(self, worker: Worker) -> None:

@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from enum import IntEnum
+from functools import partial
 
 import anyio
 
@@ -118,24 +119,25 @@ class WorkerLink:
         return True
 
     def frames(self) -> Iterator[tuple[FrameKind, bytes, int]]:
-        """Yield what the worker has said.
+        """Yield all that the worker has said.
 
         Raises:
             EOFError: it says nothing any more.
         """
-        try:
-            received = self._end.recv(FRAME.size * 256)
-        except BlockingIOError:
-            return
-        except OSError:
-            received = b""
-        if not received:
-            raise EOFError
-        content = self._content + received
-        whole = len(content) - len(content) % FRAME.size
-        self._content = content[whole:]
-        for kind, replica, number in FRAME.iter_unpack(content[:whole]):
-            yield FrameKind(kind), replica.rstrip(b"\0"), number
+        while True:
+            try:
+                received = self._end.recv(FRAME.size * 256)
+            except BlockingIOError:
+                return
+            except OSError:
+                received = b""
+            if not received:
+                raise EOFError
+            content = self._content + received
+            whole = len(content) - len(content) % FRAME.size
+            self._content = content[whole:]
+            for kind, replica, number in FRAME.iter_unpack(content[:whole]):
+                yield FrameKind(kind), replica.rstrip(b"\0"), number
 
     def end(self) -> None:
         """Hand over no more."""
@@ -162,6 +164,8 @@ class Handover:
         self._others: dict[int, tuple[str, int]] = {}
         self._end = end
         self._unsent = b""
+        self._to_serve: list[Callable[[], object]] = []
+        """Connections to be read once it is said that they are taken: until then, another worker may get them."""
         self._content = b""
         self._descriptors: list[int] = []
         self._is_ending = False
@@ -243,7 +247,6 @@ class Handover:
             self._others.pop(number, None)
 
     def _serve(self, serve: Callable[[HandedConnection], object], kind: FrameKind, number: int) -> None:
-        self._tell(FrameKind.TAKEN, number=number)
         has_left = False
 
         def left() -> None:
@@ -252,13 +255,15 @@ class Handover:
                 has_left = True
                 self._tell(FrameKind.LEFT, number=number)
 
-        if not self._descriptors:
+        if self._descriptors:
+            descriptor = self._descriptors.pop()
+            os.set_inheritable(descriptor, False)
+            handed = HandedConnection(socket.socket(fileno=descriptor), kind, left)
+            self._to_serve.append(partial(serve, handed))
+        else:
             # This process has as many open files as it may: the system has closed the connection.
-            left()
-            return
-        descriptor = self._descriptors.pop()
-        os.set_inheritable(descriptor, False)
-        serve(HandedConnection(socket.socket(fileno=descriptor), kind, left))
+            self._to_serve.append(left)
+        self._tell(FrameKind.TAKEN, number=number)
 
     def _note_end(self) -> None:
         """Notice that nothing more comes: as asked for, or because the accepting process has ended."""
@@ -291,3 +296,5 @@ class Handover:
             loop.add_writer(self._end, self._send)
         else:
             loop.remove_writer(self._end)
+            while self._to_serve:
+                self._to_serve.pop(0)()

@@ -280,6 +280,25 @@ async def test_what_a_worker_has_not_taken_when_it_dies_goes_to_another() -> Non
         await until(lambda: took(served.workers[0]) == 4)
 
 
+async def test_what_a_worker_has_begun_to_read_when_it_dies_goes_to_no_other() -> None:
+    async with accepted() as served:
+        survivor = served.worker(b"a" * 12, FrameKind.OPEN, FrameKind.READY)
+        await heard(served)
+        own, other = socket.socketpair()
+        own.setblocking(False)
+        doomed = FakeWorker(own, b"b" * 12)
+        with other, served.accepting.worker(2, other, lambda: None):
+            doomed.say(FrameKind.OPEN)
+            doomed.say(FrameKind.READY)
+            client = await served.connect(OF_TWO)
+            await until(partial(has_taken, doomed, 1))
+            assert doomed.taken[0][2].recv(30) == OF_TWO[:30]
+            doomed.close()
+        assert took(survivor) == 0
+        with anyio.fail_after(10), suppress(ConnectionResetError):
+            assert await asyncio.get_running_loop().sock_recv(client, 1) == b""
+
+
 async def test_connections_that_no_worker_takes_in_time_are_told_so(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(accepting, "HELD_SECONDS", 0.2)
     async with accepted() as served:

@@ -7,10 +7,11 @@ import socket
 from collections.abc import Iterator
 from contextlib import suppress
 
+import anyio.lowlevel
 import pytest
 
 from pml_gateway.errors import ConfigurationError
-from pml_gateway.serve.workers.handover import FrameKind, HandedConnection, Handover, WorkerLink, check_workers
+from pml_gateway.serve.workers.handover import FRAME, FrameKind, HandedConnection, Handover, WorkerLink, check_workers
 from tests.support.waiting import until
 
 pytestmark = pytest.mark.anyio
@@ -58,6 +59,26 @@ async def test_a_worker_takes_what_it_is_handed_and_says_once_that_it_has_left(
     await until(lambda: handover.replica_of(1) is None)
     link.end()
     await handover.end()
+
+
+async def test_a_worker_reads_nothing_of_a_connection_before_it_has_said_that_it_takes_it(
+    ends: tuple[socket.socket, socket.socket],
+) -> None:
+    link, handover, taken = WorkerLink(ends[0]), Handover(2, ends[1], "http://x", "127.0.0.1"), list[HandedConnection]()
+    handover.begin(REPLICA, 4711, taken.append)
+    with suppress(BlockingIOError):
+        while True:
+            ends[1].send(FRAME.pack(FrameKind.LEFT, b"", 1))
+    client, served = socket.socketpair()
+    with client, served:
+        assert link.hand(served, FrameKind.CONNECTION, 7)
+        assert link.introduce(1, b"b" * 12, 4712)
+        await until(lambda: handover.replica_of(1))
+        assert not taken
+        while (FrameKind.TAKEN, b"", 7) not in said(link):
+            await anyio.lowlevel.checkpoint()
+        await until(lambda: taken)
+        taken[0].connection.close()
 
 
 async def test_a_worker_ends_in_order_once_the_accepting_process_is_gone(
