@@ -247,7 +247,7 @@ class RedisServer(Sealing):
         return await anyio.to_thread.run_sync(seal) if is_large else seal()
 
     async def unsealed(self, *found: tuple[str, bytes | str | None]) -> list[JsonObject | None]:
-        """Return what was found under names, None for what is missing or of no use; large values are read in a thread."""
+        """Return what was found under names, None for what is missing or of no use; read large values in a thread."""
 
         def unseal() -> list[JsonObject | None]:
             return [None if sealed is None else self.unseal(name, sealed) for name, sealed in found]
