@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import os
 import queue
 import re
@@ -32,6 +33,15 @@ UVICORN_RUNNING = re.compile(r"Uvicorn running on (http://127\.0\.0\.1:\d+)")
 
 class PeerError(Exception):
     """A peer cannot be started or answers wrongly; it is reported without figures."""
+
+
+def new_path(text: str) -> Path:
+    """Return the path of an option; what an earlier run left there would count as of this one."""
+    if os.path.lexists(text):
+        raise argparse.ArgumentTypeError(f"{text} exists already; name a new path, or remove it")
+    path = Path(text)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    return path
 
 
 @cache

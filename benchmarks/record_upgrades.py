@@ -91,6 +91,7 @@ def main() -> None:
     parser.add_argument("--only", action="append", default=[], help="only this package; may be repeated")
     parser.add_argument("--into", type=Path, default=DATA)
     arguments = parser.parse_args()
+    arguments.into.mkdir(parents=True, exist_ok=True)
     plan = read_plan(DATA / "versions.txt")
     for wanted in plan.servers:
         if arguments.only and wanted.name not in arguments.only:

@@ -23,6 +23,7 @@ import anyio
 from benchmarks.cluster.cost import cost
 from benchmarks.cluster.rows import QUICK, Plan, RowReport, faults, mixed, redis_faults
 from benchmarks.harness import table
+from benchmarks.processes import new_path
 from benchmarks.results import save
 
 ROWS: Mapping[str, Callable[[Plan, Path], Awaitable[RowReport]]] = MappingProxyType(
@@ -84,7 +85,7 @@ def main() -> None:
     parser.add_argument("--replicas", type=int, default=plan.replicas)
     parser.add_argument("--seed", type=int, default=plan.seed, help="the same seed, the same calls")
     parser.add_argument("--quick", action="store_true", help="few calls and short faults: shows that it runs")
-    parser.add_argument("--folder", type=Path, help="keep configurations and logs in this new folder")
+    parser.add_argument("--folder", type=new_path, help="keep configurations and logs in this new folder")
     parser.add_argument("--no-save", action="store_true", help="print only")
     sys.exit(0 if anyio.run(run, parser.parse_args()) else 1)
 

@@ -28,7 +28,7 @@ from benchmarks.chaos.verdict import Check
 from benchmarks.client import Era, open_client
 from benchmarks.fuzz.inputs import HOSTS, ORIGINS, Inputs, Request, opening
 from benchmarks.fuzz.wire import Reply, Wire
-from benchmarks.processes import REPOSITORY, Running, resident_mib, running
+from benchmarks.processes import REPOSITORY, Running, new_path, resident_mib, running
 from benchmarks.results import save
 
 ANSWER_SECONDS = 20.0
@@ -244,7 +244,7 @@ def main() -> None:
     parser.add_argument("--times", type=int, default=100, help="how often each property is tried; 0 for none")
     parser.add_argument("--connections", type=int, default=8)
     parser.add_argument("--seed", type=int, default=1, help="the same seed, the same requests")
-    parser.add_argument("--log", type=Path, help="keep what the gateway writes")
+    parser.add_argument("--log", type=new_path, help="keep what the gateway writes")
     parser.add_argument("--json", action="store_true")
     parser.add_argument("--no-save", action="store_true", help="print only")
     sys.exit(0 if run(parser.parse_args()) else 1)

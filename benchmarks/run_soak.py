@@ -11,11 +11,11 @@ import argparse
 import json
 import sys
 from dataclasses import asdict
-from pathlib import Path
 
 import anyio
 
 from benchmarks.harness import table
+from benchmarks.processes import new_path
 from benchmarks.results import save
 from benchmarks.soak import Plan, soak
 
@@ -60,7 +60,7 @@ def main() -> None:
     parser.add_argument("--clients", type=int, default=plan.clients)
     parser.add_argument("--seed", type=int, default=plan.seed)
     parser.add_argument("--cap-seconds", type=float, default=plan.cap_seconds, help="wall-clock limit")
-    parser.add_argument("--log", type=Path, help="keep what the gateway writes")
+    parser.add_argument("--log", type=new_path, help="keep what the gateway writes")
     parser.add_argument("--json", action="store_true")
     parser.add_argument("--no-save", action="store_true", help="print only")
     sys.exit(0 if anyio.run(run, parser.parse_args()) else 1)

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -11,6 +12,7 @@ import pytest
 from fastmcp.client import Client
 from fastmcp.client.transports import StreamableHttpTransport
 
+from benchmarks import run_chaos, run_cluster, run_fuzz, run_soak
 from benchmarks.client import Answer, AnswerError, Era, list_everything, open_client
 from benchmarks.harness import checked_call, table
 from benchmarks.peers import Endpoint, Upstream, plain_text, synthetic_upstream
@@ -133,6 +135,18 @@ async def test_a_server_that_ends_before_it_listens_says_why() -> None:
     with anyio.fail_after(LIMIT_SECONDS), pytest.raises(PeerError, match="no such module"):
         async with running(["sh", "-c", "echo no such module; exit 1"]):
             pytest.fail("it never listened")
+
+
+@pytest.mark.parametrize(
+    ("runner", "option"), [(run_cluster, "--folder"), (run_chaos, "--log"), (run_fuzz, "--log"), (run_soak, "--log")]
+)
+def test_what_an_earlier_run_left_is_not_taken_for_that_of_a_new_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], runner: Any, option: str
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["run", option, str(tmp_path)])
+    with pytest.raises(SystemExit, match="2"):
+        runner.main()
+    assert f"{option}: {tmp_path} exists already; name a new path, or remove it" in capsys.readouterr().err
 
 
 def test_results_are_saved_with_machine_versions_and_settings(tmp_path: Path) -> None:
