@@ -54,10 +54,8 @@ TOPIC = "replicas"
 
 ID_BYTES = 6
 
-HELD = f"([0-9a-f]{{{2 * ID_BYTES}}})~"
+_HELD = re.compile(f"([0-9a-f]{{{2 * ID_BYTES}}})~")
 """Beginning of a state that is held in the memory of the replica with this id."""
-
-_HELD = re.compile(HELD)
 
 
 @dataclass(frozen=True, slots=True)

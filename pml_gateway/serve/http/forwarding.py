@@ -28,7 +28,7 @@ from pml_gateway.log import ThrottledWarning, get_logger
 from pml_gateway.serve.messages.incoming import RefusedMessageError, read_incoming
 from pml_gateway.serve.messages.posted import SESSION_HEADER, VERSION_HEADER, again
 from pml_gateway.storage.redis import RedisServer
-from pml_gateway.storage.replicas import HELD, Replica, Replicas
+from pml_gateway.storage.replicas import Replica, Replicas, holder_of
 from pml_gateway.telemetry.trace import REQUEST_ID_HEADER
 
 logger = get_logger(__name__)
@@ -66,8 +66,7 @@ HOP_HEADERS = frozenset(
     {b"connection", b"keep-alive", b"proxy-connection", b"te", b"trailer", b"transfer-encoding", b"upgrade", b"expect"}
 )
 
-_STATE = re.compile(rb'"requestState"\s*:\s*"' + HELD.encode())
-_SESSION = re.compile(rb"([0-9a-f]{12})-")
+_SESSION = re.compile(r"([0-9a-f]{12})-")
 
 
 @dataclass(slots=True)
@@ -133,27 +132,23 @@ class Forwarding:
         """
         session_id = headers.get(SESSION_HEADER)
         is_modern = headers.get(VERSION_HEADER, b"").decode("latin-1") in MODERN_PROTOCOL_VERSIONS
-        found = _SESSION.match(session_id) if session_id is not None else None
-        holder = None if found is None or self._is_own(found) else found
-        if holder is None and not (session_id is None and is_modern and scope["method"] == "POST"):
+        found = _SESSION.match(session_id.decode("latin-1")) if session_id is not None else None
+        holder, own = None if found is None else found[1], self._replicas.own.id
+        if holder in (None, own) and not (session_id is None and is_modern and scope["method"] == "POST"):
             return None, receive
         body, receive = await _read(receive, self._max_body_bytes)
         if body is None:
             return None, receive
-        if holder is None:
-            holder = _holder_of(body)
-            if holder is None or self._is_own(holder):
-                return None, receive
+        holder = holder or await _holder_of(body)
+        if holder in (None, own):
+            return None, receive
         try:
-            replica = await self._replicas.find(holder[1].decode())
+            replica = await self._replicas.find(holder)
         except SharedStateError as error:
             return await unavailable(error, body, is_modern=is_modern), receive
         if replica is None or replica.url is None:
             return None, receive
         return ForeignRequest(replica, body, is_modern, is_session=session_id is not None), receive
-
-    def _is_own(self, found: re.Match[bytes]) -> bool:
-        return found[1] == self._replicas.own.id.encode()
 
     async def pass_on(self, request: ForeignRequest, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass a request on, and its answer back; if the client leaves, the other replica sees that it left."""
@@ -306,13 +301,18 @@ async def unavailable(error: GatewayError, body: bytes, *, is_modern: bool) -> R
     return JSONResponse(_error(error, request_id), status if is_modern or request_id is None else 200)
 
 
-async def _request_id(body: bytes) -> str | int | None:
-    """Return the id of a request that is sent in a body; None for any other body."""
+async def _request_in(body: bytes) -> JSONRPCRequest | None:
+    """Return the request that is sent in a body; None for any other body."""
     try:
         message = await read_incoming(body)
     except RefusedMessageError:
         return None
-    return message.id if isinstance(message, JSONRPCRequest) else None
+    return message if isinstance(message, JSONRPCRequest) else None
+
+
+async def _request_id(body: bytes) -> str | int | None:
+    request = await _request_in(body)
+    return None if request is None else request.id
 
 
 def _error(error: GatewayError, request_id: str | int | None) -> dict[str, object]:
@@ -330,9 +330,11 @@ def _target(scope: Scope) -> bytes:
     return path + b"?" + query if query else path
 
 
-def _holder_of(body: bytes) -> re.Match[bytes] | None:
-    """Return the id of the replica in a message's state; nearly all have none, which costs little."""
-    return _STATE.search(body) if b'"requestState"' in body else None
+async def _holder_of(body: bytes) -> str | None:
+    """Return the id of the replica in a request's state; nearly all have none, and are not parsed."""
+    request = await _request_in(body) if b"requestState" in body else None
+    state = (request.params or {}).get("requestState") if request is not None else None
+    return holder_of(state) if isinstance(state, str) else None
 
 
 async def _read(receive: Receive, most: int) -> tuple[bytes | None, Receive]:

@@ -14,6 +14,7 @@ import anyio.to_thread
 import httpx2
 import pytest
 
+from pml_gateway.storage.replicas import Replicas
 from tests.support.asking import act, asking
 from tests.support.attacks import half_sent, is_served
 from tests.support.raw import HandshakeSession, decoded, modern
@@ -47,6 +48,12 @@ async def request(
 
 async def opened(at: Serving, who: str = "anna") -> HandshakeSession:
     return await anyio.to_thread.run_sync(partial(HandshakeSession, at.url, key=KEYS[who]))
+
+
+def known_by(served: Serving) -> Replicas:
+    known = served.gateway.replicas
+    assert known is not None
+    return known
 
 
 def answers_to(asked: dict[str, Any]) -> dict[str, Any]:
@@ -108,6 +115,21 @@ async def test_a_call_that_waits_in_one_replica_is_answered_at_another_by_its_cl
     assert foreign["error"]["data"] == {"reason": "invalid_request_state"}
     assert answered["content"][0]["text"] == "green"
     assert once_more["structuredContent"]["error"]["code"] == "NOT_FOUND"
+
+
+@pytest.mark.parametrize("named", ["nobody", "one", "three"])
+async def test_a_state_inside_of_a_call_does_not_say_where_a_call_waits(
+    tmp_path: Path, shared_sections: dict[str, Any], named: str
+) -> None:
+    async with replicas(tmp_path, {"up": asking()}, 3, **shared_sections) as (one, two, three):
+        ids = {"nobody": "0" * 12, "one": known_by(one).own.id, "three": known_by(three).own.id}
+        call = {**ASK, "_meta": {**CAN_ASK, "example.com/x": {"requestState": f"{ids[named]}~x"}}}
+        answered = []
+        for at in (one, two):
+            asked = await one.result("tools/call", call, headers=bearer("anna"))
+            assert asked["requestState"].startswith(f"{known_by(one).own.id}~")
+            answered.append(await at.result("tools/call", {**call, **answers_to(asked)}, headers=bearer("anna")))
+    assert [each["content"][0]["text"] for each in answered] == ["green", "green"]
 
 
 async def test_nobody_but_a_replica_passes_requests_on(tmp_path: Path, shared_sections: dict[str, Any]) -> None:
