@@ -89,7 +89,7 @@ def connection_pool(url: str, seconds: float = 3.0) -> BlockingConnectionPool:
     from redis.asyncio.connection import parse_url
     from redis.asyncio.retry import Retry
     from redis.backoff import NoBackoff
-    from redis.exceptions import RedisError
+    from redis.exceptions import MasterDownError, ReadOnlyError, RedisError
 
     try:
         options = parse_url(url)
@@ -108,6 +108,8 @@ def connection_pool(url: str, seconds: float = 3.0) -> BlockingConnectionPool:
             socket_connect_timeout=seconds,
             # Once more at once: a connection that was idle may have been closed.
             retry=Retry(NoBackoff(), 1),
+            # And if this one is a replica by now: after a failover, a new connection leads to the new primary.
+            retry_on_error=[ReadOnlyError, MasterDownError],
         )
         # Parameters that there are not, and unreadable certificates, are found when a connection is made.
         pool.make_connection()  # type: ignore[no-untyped-call]  # not annotated there

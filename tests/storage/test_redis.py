@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from functools import partial
 from itertools import count
 from pathlib import Path
@@ -199,6 +199,39 @@ async def test_a_connection_that_closes_while_it_is_written_to_is_a_failure_of_t
     async with opened(redis_url) as server:
         with pytest.raises(SharedStateError):
             await server.run(write)
+
+
+@pytest.mark.parametrize(
+    "refusal", ["READONLY You can't write against a read only replica.", "MASTERDOWN Link is down"]
+)
+async def test_after_a_failover_a_command_reaches_the_new_primary_though_the_old_one_still_answers(
+    redis_url: str, refusal: str
+) -> None:
+    port, accepted, demoted = int(redis_url.rpartition(":")[2].partition("/")[0]), 0, 0
+
+    async def forward(client: ByteStream) -> None:
+        nonlocal accepted
+        accepted, number = accepted + 1, accepted
+        async with client, await anyio.connect_tcp("127.0.0.1", port) as server:
+            with suppress(anyio.EndOfStream, anyio.BrokenResourceError):
+                while True:
+                    asked = await client.receive()
+                    if number < demoted:
+                        await client.send(f"-{refusal}\r\n".encode())
+                    else:
+                        await server.send(asked)
+                        await client.send(await server.receive())
+
+    async with await anyio.create_tcp_listener(local_host="127.0.0.1") as listener, anyio.create_task_group() as tasks:
+        tasks.start_soon(listener.serve, forward)
+        async with opened(f"redis://127.0.0.1:{listener.extra(SocketAttribute.local_port)}/0") as server:
+            values = RedisValues(server)
+            await values.put("k", {"at": "the old one"}, collection="failover")
+            demoted = accepted
+            await values.put("k", {"at": "the new one"}, collection="failover")
+            assert await values.get("k", collection="failover") == {"at": "the new one"}
+            assert server.failure == ""
+        tasks.cancel_scope.cancel()
 
 
 async def test_state_of_another_version_is_refused(redis_url: str) -> None:
