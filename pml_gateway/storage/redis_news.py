@@ -73,7 +73,7 @@ class RedisNews:
             try:
                 if last is None:
                     last = await self._server.run(_last_id)
-                    self._tell_all()
+                    self.tell_all()
                 last = await self._read(last)
             except SharedStateError:
                 # The stream may be gone with a server that was restarted, or cut meanwhile.
@@ -94,7 +94,8 @@ class RedisNews:
                     tell(id_)
         return last
 
-    def _tell_all(self) -> None:
+    def tell_all(self) -> None:
+        """Have everything looked at, as Redis may have lost what it had, or news may have been missed."""
         for listeners in list(self._listeners.values()):
             for tell in list(listeners):
                 tell(None)

@@ -198,8 +198,10 @@ class Replicas:
                     _, is_new, _ = await commands.execute()
 
             await self._server.run(beat)
-            # Redis has lost what it had, perhaps without an outage that was noticed here.
-            self._was_cut_off = self._was_cut_off or bool(is_new and self._has_entry)
+            if is_new and self._has_entry:
+                # Redis has lost what it had, perhaps without an outage that was noticed here.
+                self._was_cut_off = True
+                self._news.tell_all()
             self._has_entry = True
             return own
 

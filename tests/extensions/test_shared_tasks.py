@@ -445,6 +445,12 @@ async def test_what_is_written_of_a_task_names_nobody_and_expires_and_is_written
             assert not any(text.encode() in name + value for text in (task_id.partition("-")[2], "anna", "slow"))
         await redis.run(lambda client: client.flushall())
         assert (await there.message("tasks/get", taskId=task_id))["error"]["code"] == INVALID_PARAMS
+
+        async def is_found() -> bool:
+            return "result" in await there.message("tasks/get", taskId=task_id)
+
+        await eventually(is_found)
+        assert (await there.result("tasks/get", taskId=task_id))["status"] == "working"
         slow.go.set()
         await here.until("completed", task_id)
         await there.until("completed", task_id)
