@@ -30,7 +30,7 @@ from pml_gateway.quotas import Turns, Visitors
 from pml_gateway.serve.http.forwarding import Forwarding
 from pml_gateway.serve.http.keys import ServedKeys
 from pml_gateway.serve.http.resumption import ResumableSessions
-from pml_gateway.serve.limits.connections import RETRY_AFTER_SECONDS, ConnectionLimits
+from pml_gateway.serve.limits.connections import CONNECTION_KEY, RETRY_AFTER_SECONDS, ConnectionLimits
 from pml_gateway.serve.limits.sessions import Sessions
 from pml_gateway.serve.messages.posted import SESSION_HEADER, VERSION_HEADER, again
 from pml_gateway.serve.messages.written import Splicing
@@ -185,11 +185,10 @@ class HttpApp:
         trace = Trace(request_id, parent=parent)
         CURRENT_TRACE.set(trace)
         exchange = HttpExchange(trace, scope, headers, receive, self._naming(send, request_id))
-        sender = scope["client"]
         forwarded = self._forwarding is not None and self._forwarding.taken(scope, headers)
         if forwarded is True:
             exchange = replace(exchange, is_forwarded=True)
-            self._limits.note_replica(sender[0] if sender else "")
+            scope["state"][CONNECTION_KEY].note_replica()
         try:
             response = forwarded if isinstance(forwarded, Response) else await self._answer(exchange)
             if response is not None:

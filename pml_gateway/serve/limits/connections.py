@@ -50,7 +50,11 @@ MAX_REFUSING = 64
 
 RETRY_AFTER_SECONDS = 5
 
-MAX_REPLICA_ADDRESSES = 1000
+OF_REPLICAS = "replicas"
+"""Quota key of the connections of other replicas, each of which is that of many clients."""
+
+CONNECTION_KEY = "pml_connection"
+"""The connection of a request, in the state of its ASGI scope."""
 
 
 class Refusal(Enum):
@@ -72,8 +76,6 @@ class ConnectionLimits:
     open: Counter[str] = field(default_factory=Counter)
     waiting: Holdings[ClientConnection] = field(default_factory=Holdings)
     refusing: set[ClientConnection] = field(default_factory=set)
-    replica_addresses: set[str] = field(default_factory=set)
-    """Quota keys of the addresses of other replicas, whose connections are those of many clients."""
     refused: Counter[Refusal] = field(default_factory=Counter)
     line: dict[Refusal, ThrottledWarning] = field(
         default_factory=lambda: {each: ThrottledWarning(logger) for each in Refusal}
@@ -86,13 +88,10 @@ class ConnectionLimits:
     def admit(self, quota_key: str, kind: FrameKind | None = None) -> Refusal | None:
         """Admit one more connection of an address, closing an idle one if needed, or return why not.
 
-        Of a connection that was handed over, `kind` says whether all workers together have as many as they may. It is
-        a client's, even if other workers are at the same address.
+        Of a connection that was handed over, `kind` says whether all workers together have as many as they may.
         """
         settings = self.settings
-        is_limited = kind is not None or quota_key not in self.replica_addresses
-        has_most = self.open[quota_key] >= settings.max_connections_per_address
-        if is_limited and (kind is FrameKind.ADDRESS_FULL or has_most):
+        if kind is FrameKind.ADDRESS_FULL or self.open[quota_key] >= settings.max_connections_per_address:
             oldest = next(self.waiting.of(quota_key), None)
             if oldest is None:
                 self._note(
@@ -108,11 +107,6 @@ class ConnectionLimits:
             oldest.give_way()
         self.open[quota_key] += 1
         return None
-
-    def note_replica(self, address: str) -> None:
-        """Limit the connections of an address by `max_connections` alone, as another replica is there."""
-        if len(self.replica_addresses) < MAX_REPLICA_ADDRESSES:
-            self.replica_addresses.add(quota_key_of_address(address))
 
     def left(self, quota_key: str) -> None:
         """Note that an admitted connection has ended."""
@@ -299,6 +293,7 @@ class ClientConnection(HttpToolsProtocol):
     def on_message_begin(self) -> None:
         """Begin to count."""
         super().on_message_begin()
+        self.scope["state"][CONNECTION_KEY] = self
         self._in_head = True
 
     def on_headers_complete(self) -> None:
@@ -362,6 +357,13 @@ class ClientConnection(HttpToolsProtocol):
         self._limits.refusing.discard(self)
         if self._is_admitted:
             super().connection_lost(exc)
+
+    def note_replica(self) -> None:
+        """Limit this connection by `max_connections` alone: a request on it proved that it is another replica's."""
+        if self._is_counted:
+            self._limits.left(self._quota_key)
+            self._quota_key = OF_REPLICAS
+            self._limits.open[OF_REPLICAS] += 1
 
     def give_way(self) -> None:
         """End a connection on which nothing is served, at once."""

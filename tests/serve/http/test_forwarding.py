@@ -172,18 +172,35 @@ async def test_a_client_that_leaves_cancels_its_call_at_the_other_replica(
             await ended.wait()
 
 
-async def test_connections_from_where_a_replica_is_are_not_limited_by_their_address(
+async def test_connections_of_a_replica_are_not_limited_by_their_address_and_those_of_clients_there_are(
     tmp_path: Path, shared_sections: dict[str, Any]
 ) -> None:
+    go, waiting, served = anyio.Event(), list[None](), list[int]()
+
+    async def ask_and_wait(ctx: Any, call: dict[str, Any]) -> dict[str, Any]:
+        done = await act(ctx, call)
+        waiting.append(None)
+        await go.wait()
+        return done
+
+    async def answer(question: dict[str, Any], address: str) -> None:
+        content, headers = modern("tools/call", {**ASK, **answers_to(question)}, None)
+        transport = httpx2.AsyncHTTPTransport(local_address=address)
+        async with httpx2.AsyncClient(transport=transport, timeout=30) as client:
+            served.append((await client.post(two.url, content=content, headers=headers)).status_code)
+
+    up = asking()
+    up.handler = ask_and_wait
     sections = {"storage": shared_sections["storage"], "http": {"max_connections_per_address": 4}}
-    async with replicas(tmp_path, {"up": asking()}, **sections) as (one, two):
-        async with half_sent(two.url, 4):
-            assert (await is_served(two.url)).startswith(b"HTTP/1.1 429")
-        session = await anyio.to_thread.run_sync(HandshakeSession, one.url)
-        assert "result" in decoded(await sent(session, two.url, "tools/list"))
-        session.close()
-        async with half_sent(one.url, 8):
-            assert await is_served(one.url) == b"HTTP/1.1 200 OK"
+    async with replicas(tmp_path, {"up": up}, **sections) as (one, two), anyio.create_task_group() as tasks:
+        for number in range(1, 7):
+            asked = await one.result("tools/call", ASK)
+            tasks.start_soon(answer, asked, f"127.0.0.{number + 1}")
+            await until(lambda number=number: len(waiting) == number)
+        async with half_sent(one.url, 4):
+            assert (await is_served(one.url)).startswith(b"HTTP/1.1 429")
+        go.set()
+    assert served == [200] * 6
 
 
 @pytest.mark.parametrize("query", [b"", b'?query="a%20word"'])
