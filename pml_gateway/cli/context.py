@@ -164,7 +164,7 @@ def bring_up_to_date(documents: SharedDocuments | None) -> None:
         try:
             documents.pull()
         except SharedStateError as error:
-            warn(f"{error}; what is shown was known here last")
+            warn(f"{error.message}; what is shown was known here last")
 
 
 class _ProgressDisplay:

@@ -348,7 +348,7 @@ async def open_gateway(
     ):
         used = partial(most_used, paths.activity_file, identity)
         indexer = Indexer(paths.cache_dir, examples=common.examples, most_used=used, indexes=common.indexes)
-        documents = await anyio.to_thread.run_sync(open_documents, settings.storage, here.environ)
+        documents = await anyio.to_thread.run_sync(open_documents, settings.storage, here.environ, redis)
         if documents is not None:
             shared_library(documents, paths.example_queries_dir)
         trust_gate = TrustGate(PinsFile(paths.pins_dir, identity, common.pins, documents), make_judge)
@@ -401,8 +401,8 @@ async def open_gateway(
             if gateway.news is not None and gateway.replicas is not None:
                 tasks.start_soon(gateway.news.run)
                 tasks.start_soon(gateway.replicas.run)
-            if gateway.news is not None and documents is not None:
-                tasks.start_soon(documents.run, gateway.news)
+            if redis is not None and gateway.news is not None and documents is not None:
+                tasks.start_soon(documents.run, redis, gateway.news)
             if connects:
                 tasks.start_soon(gateway.connect_all)
             yield gateway

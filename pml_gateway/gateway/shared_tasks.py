@@ -115,7 +115,7 @@ class SharedTasks:
         record = await self._values.get(self._records.digest(task_id), collection=RECORDS)
         if record is not None:
             return await self._read(record, owner)
-        if self._redis.has_failed_within(UNSURE_SECONDS):
+        if self._redis.health.has_failed_within(UNSURE_SECONDS):
             raise SharedStateError("the Redis server of storage.url failed a moment ago, and may not know the task yet")
         return None
 

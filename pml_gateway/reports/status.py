@@ -163,8 +163,8 @@ def _storage(gateway: Gateway) -> ProcessStatus:
         return {}
     return {
         "storage": {
-            "failure": redis.failure or None,
-            "failing_seconds": redis.failing_seconds,
+            "failure": redis.health.failure or None,
+            "failing_seconds": redis.health.failing_seconds,
             "replicas": [_replica(each, replicas.own) for each in replicas.known],
         }
     }

@@ -7,8 +7,8 @@ import json
 import math
 import random
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager, contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Literal, TypeVar
 
@@ -41,13 +41,8 @@ OPERATION_SECONDS = 3.0
 
 PAUSE_SECONDS = 0.5
 MAX_PAUSE_SECONDS = 8.0
-"""Shortest and longest pause after a failure, in which no command is tried. It doubles with each further failure."""
-
-
-def pause_seconds(failures: int, shortest: float = PAUSE_SECONDS) -> float:
-    """Return the pause after a failure that follows so many others."""
-    # A power of an outage of hours is too large for a float.
-    return min(shortest * 2.0 ** min(failures, 16), MAX_PAUSE_SECONDS)
+"""Shortest and longest pause after a failure, in which no command is tried. It doubles with each further failure. It is
+at least as long as the failed command took, so that a silent server holds nobody up for more than half of the time."""
 
 
 REFUSAL_SECONDS = 60.0
@@ -148,23 +143,21 @@ def _unobserved(outcome: StorageOutcome, seconds: float) -> None:
     pass
 
 
-class RedisServer(Sealing):
-    """One Redis server, which is left alone for a while after it failed.
+class RedisHealth:
+    """The failures of one Redis server, which is left alone for a while after each; used from threads as well.
 
-    One that refuses a command, as without memory, is not: it answers at once, and may do all others.
+    One that refuses a command, as without memory, is not left alone: it answers at once, and may do all others.
     """
 
-    def __init__(self, client: Redis, key: str) -> None:
-        super().__init__(key)
-        self._client = client
+    def __init__(self, tell: Callable[[str], None] = lambda _: None) -> None:
+        """`tell` is given a sentence when the server begins to fail or refuse, and when it answers again."""
+        self._tell = tell
         self._failures = 0
         self._resumes_at = 0.0
         self._failing_since: float | None = None
         self._failure = ""
         self._refused_at = -REFUSAL_SECONDS
         self._failed_at = -math.inf
-        self.observe: Callable[[StorageOutcome, float], None] = _unobserved
-        """Told the outcome of each command, and its seconds."""
 
     @property
     def failure(self) -> str:
@@ -186,55 +179,85 @@ class RedisServer(Sealing):
     def _refused_lately(self) -> bool:
         return time.monotonic() - self._refused_at < REFUSAL_SECONDS
 
-    async def run(self, command: Callable[[Redis], Awaitable[ResultT]], *, waits: bool = False) -> ResultT:
-        """Run a command; one that `waits` for something to happen is not observed.
+    @contextmanager
+    def command(self, hint: str = "") -> Iterator[None]:
+        """Run one command in this context, and note its outcome.
 
         Raises:
-            SharedStateError: the server does not answer, or refuses the command.
+            SharedStateError: the server does not answer or refuses the command, or failed a moment ago. It has the
+                given hint.
         """
+        # Importing it takes a tenth of a second.
         from redis.exceptions import RedisError, ResponseError
 
         began = time.monotonic()
         if began < self._resumes_at:
-            self.observe("not_sent", 0.0)
-            raise SharedStateError("the Redis server of storage.url did not answer a moment ago")
+            raise SharedStateError("the Redis server of storage.url did not answer a moment ago", hint=hint)
         try:
-            with anyio.fail_after(OPERATION_SECONDS):
-                result = await command(self._client)
+            yield
         # uvloop raises RuntimeError for a write to a connection that the server has just closed.
         except (RedisError, OSError, TimeoutError, RuntimeError) as error:
             self._failed_at = time.monotonic()
-            self.observe("failed", self._failed_at - began)
             words = failure_in_words(error)
             if isinstance(error, ResponseError):
                 self._note_refusal(words)
             else:
-                self._note_failure(words)
-            raise SharedStateError(f"the Redis server of storage.url failed: {words}") from error
-        if not waits:
-            self.observe("ok", time.monotonic() - began)
+                self._note_failure(words, self._failed_at - began)
+            raise SharedStateError(f"the Redis server of storage.url failed: {words}", hint=hint) from error
         if self._failures:
             self._failures, self._failing_since = 0, None
-            logger.warning("the Redis server of storage.url answers again")
-        return result
+            self._tell("the Redis server of storage.url answers again")
 
     def _note_refusal(self, words: str) -> None:
         if not self._refused_lately:
             self._failing_since = time.monotonic()
-            logger.warning("the Redis server of storage.url refuses commands: %s", words)
+            self._tell(f"the Redis server of storage.url refuses commands: {words}")
         self._failure, self._refused_at = words, time.monotonic()
 
-    def _note_failure(self, words: str) -> None:
+    def _note_failure(self, words: str, seconds: float) -> None:
         self._failure = words
         if time.monotonic() < self._resumes_at:
             # Of commands that were under way at once, the first failure counts.
             return
         if not self._failures:
             self._failing_since = time.monotonic()
-            logger.warning("the Redis server of storage.url failed: %s", words)
+            self._tell(f"the Redis server of storage.url failed: {words}")
+        # A power of an outage of hours is too large for a float.
+        pause = min(PAUSE_SECONDS * 2.0 ** min(self._failures, 16), MAX_PAUSE_SECONDS)
         # Not all replicas at the same moment.
-        self._resumes_at = time.monotonic() + pause_seconds(self._failures, PAUSE_SECONDS) * random.uniform(0.5, 1)
+        self._resumes_at = time.monotonic() + max(pause * random.uniform(0.5, 1), seconds)
         self._failures += 1
+
+
+class RedisServer(Sealing):
+    """One Redis server, to which commands are sent from an event loop."""
+
+    def __init__(self, client: Redis, key: str) -> None:
+        super().__init__(key)
+        self._client = client
+        self.health = RedisHealth(logger.warning)
+        self.observe: Callable[[StorageOutcome, float], None] = _unobserved
+        """Told the outcome of each command, and its seconds."""
+
+    async def run(self, command: Callable[[Redis], Awaitable[ResultT]], *, waits: bool = False) -> ResultT:
+        """Run a command; one that `waits` for something to happen is not observed.
+
+        Raises:
+            SharedStateError: the server does not answer, or refuses the command.
+        """
+        began = time.monotonic()
+        outcome: StorageOutcome = "not_sent"
+        try:
+            with self.health.command():
+                outcome = "failed"
+                with anyio.fail_after(OPERATION_SECONDS):
+                    result = await command(self._client)
+        except SharedStateError:
+            self.observe(outcome, time.monotonic() - began)
+            raise
+        if not waits:
+            self.observe("ok", time.monotonic() - began)
+        return result
 
     def script(self, text: str) -> AsyncScript:
         """Return a script, to be called in a command."""

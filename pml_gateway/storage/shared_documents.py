@@ -10,8 +10,7 @@ from __future__ import annotations
 
 import json
 import secrets
-import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, Protocol
@@ -23,7 +22,7 @@ from pml_gateway.errors import ConfigurationError, GatewayError, SharedStateErro
 from pml_gateway.files import write_atomically
 from pml_gateway.log import get_logger
 from pml_gateway.storage.documents import DAMAGE, ContentT, Document, ResultT, compact
-from pml_gateway.storage.redis import OPERATION_SECONDS, PREFIX, failure_in_words, pause_seconds
+from pml_gateway.storage.redis import OPERATION_SECONDS, PREFIX, RedisHealth, RedisServer
 from pml_gateway.storage.redis_news import MAX_NEWS, STREAM, RedisNews
 from pml_gateway.storage.redis_url import resolved_key, resolved_url
 from pml_gateway.storage.sealing import Sealing
@@ -32,6 +31,7 @@ from pml_gateway.working_directory import WorkingDirectory
 
 if TYPE_CHECKING:
     from redis import Redis
+    from redis.asyncio import Redis as AsyncRedis
 
 logger = get_logger(__name__)
 
@@ -42,9 +42,6 @@ KEPT_MILLISECONDS = 30 * 24 * 3600 * 1000
 
 LOOK_SECONDS = 2.0
 """Time between two looks without news."""
-
-PAUSE_SECONDS = 2.0
-"""First pause after a failure: a start asks several times, and waits once for a server that does not answer."""
 
 FILL_SECONDS = 5.0
 """Time after the start in which a replica fills no gaps in Redis: those that ran before know more."""
@@ -89,16 +86,15 @@ class _Copy(Generic[ContentT]):
 class SharedDocuments:
     """The documents at a `storage.url`. Every method but `run` blocks: call it in a thread."""
 
-    def __init__(self, url: str, sealing: Sealing) -> None:
-        """Use a resolved URL; nothing is connected yet."""
+    def __init__(self, url: str, sealing: Sealing, health: RedisHealth | None = None) -> None:
+        """Use a resolved URL, and what is known of its server already; nothing is connected yet."""
         self._url = url
         self._sealing = sealing
+        self._health = health or RedisHealth()
         self._documents: dict[str, SharedDocument[Any]] = {}
         self.space = sealing.key_for("documents").hex()[:8]
         """Keeps documents of another storage.key apart, so that a new key begins with the copies of all replicas."""
         self._has_pulled = False
-        self._failures = 0
-        self._resumes_at = 0.0
 
     @property
     def are_known(self) -> bool:
@@ -133,25 +129,19 @@ class SharedDocuments:
             GatewayError: Redis does not answer, or its content cannot be used.
             OSError: a copy cannot be written.
         """
-        documents = list(self._documents.values())
+        self._take_over(self._documents.values(), fills=fills)
+        self._has_pulled = True
 
-        def look(redis: Redis) -> list[Any]:
-            with redis.pipeline(transaction=False) as commands:
-                for document in documents:
-                    commands.hget(document.key, "stamp")
-                    commands.pexpire(document.key, KEPT_MILLISECONDS)
-                return commands.execute()[::2]
-
+    def _take_over(self, documents: Iterable[SharedDocument[Any]], *, fills: bool) -> None:
         problems = list[GatewayError | OSError]()
-        for document, stamp in zip(documents, self._run(look), strict=True):
+        for document in list(documents):
             # One that cannot be read must not keep revoked keys in force.
             try:
-                document.pull(stamp or b"", fills=fills)
+                document.pull(fills=fills)
             except (GatewayError, OSError) as error:
                 problems.append(error)
         if problems:
             raise problems[0]
-        self._has_pulled = True
 
     def pull_or_warn(self) -> None:
         """Take over what other replicas have changed; if that is impossible, say so and go by the copies."""
@@ -160,7 +150,7 @@ class SharedDocuments:
         except (GatewayError, OSError) as error:
             logger.warning("client keys and accepted definitions may be out of date: %s", error)
 
-    async def run(self, news: RedisNews) -> None:
+    async def run(self, server: RedisServer, news: RedisNews) -> None:
         """Follow the others' changes, for as long as the owner's task group lives."""
         changed, problem, fills_at = anyio.Event(), "", anyio.current_time() + FILL_SECONDS
         with news.following(TOPIC, lambda _: changed.set()):
@@ -168,14 +158,31 @@ class SharedDocuments:
                 with anyio.move_on_after(LOOK_SECONDS):
                     await changed.wait()
                 changed = anyio.Event()
+                fills = anyio.current_time() >= fills_at
                 try:
-                    fills = anyio.current_time() >= fills_at
-                    await anyio.to_thread.run_sync(partial(self.pull, fills=fills))
+                    if behind := await self._behind(server, fills=fills):
+                        await anyio.to_thread.run_sync(partial(self._take_over, behind, fills=fills))
+                    self._has_pulled = True
                     problem = ""
                 except (GatewayError, OSError) as error:
                     if str(error) != problem and not isinstance(error, SharedStateError):
                         logger.error("keys and accepted definitions of other replicas are not known: %s", error)
                     problem = str(error)
+
+    async def _behind(self, server: RedisServer, *, fills: bool) -> list[SharedDocument[Any]]:
+        """Return the documents that others have changed; with `fills`, also those that Redis lacks."""
+        documents = list(self._documents.values())
+
+        async def look(redis: AsyncRedis) -> list[Any]:
+            async with redis.pipeline(transaction=False) as commands:
+                for document in documents:
+                    commands.hget(document.key, "stamp")
+                    commands.pexpire(document.key, KEPT_MILLISECONDS)
+                return await commands.execute()
+
+        stamps = (await server.run(look))[::2]
+        pairs = zip(documents, stamps, strict=True)
+        return [document for document, stamp in pairs if document.is_behind(stamp or b"", fills=fills)]
 
     def fetch(self, key: str) -> tuple[bytes, JsonObject | None]:
         """Return the stamp and the value of a key; an empty stamp if there is none, and no value if it was forged."""
@@ -202,26 +209,13 @@ class SharedDocuments:
         # Importing it takes a tenth of a second.
         from redis import BlockingConnectionPool, Redis
         from redis.backoff import NoBackoff
-        from redis.exceptions import RedisError, ResponseError
         from redis.retry import Retry
 
-        if time.monotonic() < self._resumes_at:
-            raise SharedStateError("the Redis server of storage.url did not answer a moment ago", hint=OUTAGE_HINT)
         limits = {"socket_timeout": OPERATION_SECONDS, "socket_connect_timeout": OPERATION_SECONDS}
-        try:
+        with self._health.command(OUTAGE_HINT):
             pool = BlockingConnectionPool.from_url(self._url, max_connections=1, retry=Retry(NoBackoff(), 0), **limits)
             with Redis.from_pool(pool) as redis:
-                result = command(redis)
-        except (RedisError, OSError) as error:
-            # One that refuses a command, as it has no memory for more, still answers others.
-            if not isinstance(error, ResponseError):
-                self._resumes_at = time.monotonic() + pause_seconds(self._failures, PAUSE_SECONDS)
-                self._failures += 1
-            raise SharedStateError(
-                f"the Redis server of storage.url failed: {failure_in_words(error)}", hint=OUTAGE_HINT
-            ) from error
-        self._failures = 0
-        return result
+                return command(redis)
 
 
 class SharedDocument(Document[ContentT]):
@@ -258,15 +252,18 @@ class SharedDocument(Document[ContentT]):
         self._is_due = False
         """True while Redis lacks something that the copy has."""
 
-    def pull(self, stamp: bytes, *, fills: bool) -> None:
-        """Take over the content that has this stamp, unless it is known; with `fills`, write what Redis lacks.
+    def is_behind(self, stamp: bytes, *, fills: bool) -> bool:
+        """Return True if Redis has other content than the copy by its stamp; with `fills`, also if it lacks some."""
+        return stamp != self._stamp or (fills and self._is_due)
+
+    def pull(self, *, fills: bool) -> None:
+        """Take over the content in Redis; with `fills`, write what Redis lacks.
 
         Raises:
             GatewayError: Redis does not answer, or its content cannot be used.
             OSError: the copy cannot be written.
         """
-        if stamp != self._stamp or (fills and self._is_due):
-            self.exclusively(partial(self._fill, fills=fills))
+        self.exclusively(partial(self._fill, fills=fills))
 
     def _fill(self, *, fills: bool) -> None:
         if fills and self._is_due:
@@ -394,8 +391,10 @@ class SharedStorage(Protocol):
         """The key, as a reference."""
 
 
-def open_documents(storage: SharedStorage, environ: Mapping[str, str] | None = None) -> SharedDocuments | None:
-    """Return the documents of a storage; None if no Redis server is named. Blocking.
+def open_documents(
+    storage: SharedStorage, environ: Mapping[str, str] | None = None, server: RedisServer | None = None
+) -> SharedDocuments | None:
+    """Return the documents of a storage, whose server may be open already; None if no Redis server is named. Blocking.
 
     Raises:
         ConfigurationError: the settings cannot be used.
@@ -403,4 +402,7 @@ def open_documents(storage: SharedStorage, environ: Mapping[str, str] | None = N
     if storage.url is None:
         return None
     known = WorkingDirectory.here().environ if environ is None else environ
-    return SharedDocuments(resolved_url(storage.url, known), Sealing(resolved_key(storage.key, known)))
+    url = resolved_url(storage.url, known)
+    if server is not None:
+        return SharedDocuments(url, server, server.health)
+    return SharedDocuments(url, Sealing(resolved_key(storage.key, known)))

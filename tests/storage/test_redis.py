@@ -7,7 +7,7 @@ import threading
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 from functools import partial
-from itertools import count
+from itertools import count, pairwise
 from pathlib import Path
 from typing import Any
 
@@ -23,10 +23,10 @@ from pml_gateway.storage.redis import (
     MAX_PAUSE_SECONDS,
     PREFIX,
     RedisCounters,
+    RedisHealth,
     RedisServer,
     RedisValues,
     open_redis,
-    pause_seconds,
 )
 from pml_gateway.storage.redis_owned import OwnedValues
 from pml_gateway.storage.sealing import NONCE_BYTES, SALT_BYTES, Sealing
@@ -170,8 +170,27 @@ async def test_commands_that_fail_at_once_count_as_one_failure(redis_url: str) -
                     await anyio.lowlevel.checkpoint()
 
 
-def test_a_pause_after_an_outage_of_hours_is_the_longest() -> None:
-    assert [pause_seconds(each) for each in (0, 1, 4, 5, 5000)] == [0.5, 1, 8, MAX_PAUSE_SECONDS, MAX_PAUSE_SECONDS]
+def test_after_an_outage_of_hours_the_server_is_asked_again_after_eight_seconds(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    clock, health, attempts = [0.0], RedisHealth(), list[float]()
+    monkeypatch.setattr("pml_gateway.storage.redis.time.monotonic", lambda: clock[0])
+    while clock[0] < 4 * 3600:
+        with suppress(SharedStateError), health.command():
+            attempts.append(clock[0])
+            raise ConnectionError
+        clock[0] += 0.25
+    pauses = [after - before for before, after in pairwise(attempts)]
+    assert pauses[0] <= 0.5
+    assert max(pauses) <= MAX_PAUSE_SECONDS
+    assert min(pauses[5:]) >= MAX_PAUSE_SECONDS / 2
+    clock[0] += MAX_PAUSE_SECONDS
+    with pytest.raises(SharedStateError), health.command():
+        clock[0] += 30
+        raise TimeoutError
+    clock[0] += 29
+    with pytest.raises(SharedStateError, match="a moment ago"), health.command():
+        pass
 
 
 async def test_a_server_that_refuses_a_command_does_all_others(
@@ -181,13 +200,13 @@ async def test_a_server_that_refuses_a_command_does_all_others(
         raise OutOfMemoryError("OOM command not allowed when used memory > 'maxmemory'")
 
     async with opened(redis_url) as server:
-        assert (server.failure, server.failing_seconds) == ("", None)
+        assert (server.health.failure, server.health.failing_seconds) == ("", None)
         for _ in range(3):
             with pytest.raises(SharedStateError, match="it has no memory left"):
                 await server.run(fail)
             assert await RedisValues(server).get("none", collection="refused") is None
-        assert server.failure == "it has no memory left"
-        assert server.failing_seconds is not None
+        assert server.health.failure == "it has no memory left"
+        assert server.health.failing_seconds is not None
     assert caplog.text.count("refuses commands") == 1
     assert "answers again" not in caplog.text
 
@@ -230,7 +249,7 @@ async def test_after_a_failover_a_command_reaches_the_new_primary_though_the_old
             demoted = accepted
             await values.put("k", {"at": "the new one"}, collection="failover")
             assert await values.get("k", collection="failover") == {"at": "the new one"}
-            assert server.failure == ""
+            assert server.health.failure == ""
         tasks.cancel_scope.cancel()
 
 

@@ -18,7 +18,7 @@ from redis import Redis
 from pml_gateway.errors import ConfigurationError, SharedStateError
 from pml_gateway.storage import kinds
 from pml_gateway.storage.documents import Document, model_document
-from pml_gateway.storage.redis import PREFIX
+from pml_gateway.storage.redis import PREFIX, RedisHealth
 from pml_gateway.storage.redis_news import RedisNews
 from pml_gateway.storage.sealing import Sealing
 from pml_gateway.storage.shared_documents import KEPT_MILLISECONDS, SharedDocuments
@@ -123,8 +123,6 @@ def test_content_is_sealed_and_expires(redis: Redis, replica: MakeReplica, redis
     [name] = [each for each in redis.keys("*") if b"documents" in each]
     stored = redis.hgetall(name)
     assert b"73217321" not in stored[b"value"]
-    redis.pexpire(name, 1000)
-    replica("one").documents.pull()
     assert redis.pttl(name) > KEPT_MILLISECONDS - 60_000
     assert Replica(redis_url, tmp_path / "stranger", KEY + "!").pulled() == ()
 
@@ -269,8 +267,45 @@ async def test_replicas_follow_by_news(redis: Redis, redis_url: str, tmp_path: P
     async with opened(redis_url) as server, anyio.create_task_group() as tasks:
         news = RedisNews(server)
         tasks.start_soon(news.run)
-        tasks.start_soon(two.documents.run, news)
+        tasks.start_soon(two.documents.run, server, news)
         for number in range(3):
             await anyio.to_thread.run_sync(one.add, number)
             await until(partial(lambda n: n in two.document.load().numbers, number))
         tasks.cancel_scope.cancel()
+
+
+@pytest.mark.anyio
+async def test_a_look_opens_no_connection_and_keeps_documents_from_expiring(
+    redis: Redis, redis_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pml_gateway.storage.shared_documents.LOOK_SECONDS", 0.01)
+    one = Replica(redis_url, tmp_path)
+    one.add(1)
+    [name] = [each for each in redis.keys("*") if b"documents" in each]
+
+    def new_connection() -> int:
+        with Redis.from_url(redis_url) as client:
+            return int(client.client_id())
+
+    async def until_looked() -> None:
+        redis.pexpire(name, 1000)
+        await until(lambda: bool(redis.pttl(name) > KEPT_MILLISECONDS - 60_000))
+
+    async with opened(redis_url) as server, anyio.create_task_group() as tasks:
+        tasks.start_soon(one.documents.run, server, RedisNews(server))
+        await until_looked()
+        before = new_connection()
+        for _ in range(5):
+            await until_looked()
+        assert new_connection() == before + 1
+        tasks.cancel_scope.cancel()
+
+
+def test_a_server_that_has_just_failed_is_not_asked_for_documents_either(redis_url: str, tmp_path: Path) -> None:
+    health = RedisHealth()
+    documents = SharedDocuments(redis_url, Sealing(KEY), health)
+    documents.shared("numbers", local(tmp_path), merged)
+    with pytest.raises(SharedStateError), health.command():
+        raise ConnectionError
+    with pytest.raises(SharedStateError, match="a moment ago"):
+        documents.pull()

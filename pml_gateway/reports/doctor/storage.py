@@ -80,7 +80,7 @@ async def _facts(url: str, key: str | None, environ: Mapping[str, str]) -> Redis
         try:
             return await _read(server)
         except SharedStateError as error:
-            raise _FailedServerError(server.failure) from error
+            raise _FailedServerError(server.health.failure) from error
 
 
 async def _read(server: RedisServer) -> RedisFacts:
