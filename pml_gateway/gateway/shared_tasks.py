@@ -36,6 +36,12 @@ MARGIN_SECONDS = 60.0
 CANCEL = "cancel"
 """The order to cancel a task; others are answers, by the keys of their questions."""
 
+INTERRUPT = "interrupt"
+"""The order to cancel a task that has failed for the others, who took its replica for gone."""
+
+ASKED = "asked"
+"""The order to leave telling the client to another replica, which it has asked since."""
+
 ORDER_SECONDS = 900.0
 """Seconds after which an order that nobody has taken is void."""
 
@@ -159,6 +165,11 @@ class SharedTasks:
         if not task.is_over:
             raise SharedStateError(f"the replica that runs the task did not cancel it in {CANCEL_SECONDS:g} s")
 
+    def note_asked(self, task: GatewayTask, at: float) -> None:
+        """Let the replica of a task know that this one tells its client from now on."""
+        self._outgoing.append((self._records.digest(task.id), ASKED, {"at": at}))
+        self._due.set()
+
     async def run(self, cancel: Callable[[GatewayTask], Awaitable[None]]) -> None:
         """Write what changes, follow tasks and carry out orders, for as long as the owner's task group lives."""
         with self._news.following(TOPIC, self._told_of), self._news.following(ORDERS, self._told_of_orders):
@@ -254,8 +265,13 @@ class SharedTasks:
             task = self._own.get(digest)
             if found is None or task is None:
                 continue
-            if CANCEL in found and not task.is_over:
+            if INTERRUPT in found:
+                task.fail_as_interrupted()
+            elif CANCEL in found and not task.is_over:
                 await cancel(task)
+            if ASKED in found and found[ASKED]["at"] > task.asked_at:
+                task.tell, task.asked_at = None, found[ASKED]["at"]
+                self._note(task)
             for key, answer in found.items():
                 question = task.questions.get(key)
                 if question is not None and not question.is_over.is_set():
@@ -294,7 +310,7 @@ class SharedTasks:
         settled = await self._values.change(digest, _interrupted, collection=RECORDS, ttl=_seconds_left(known))
         await self._news.publish(TOPIC, digest)
         # If it comes back, its call is no longer wanted.
-        await self._order(digest, CANCEL, {})
+        await self._order(digest, INTERRUPT, {})
         return settled
 
     def _index_of(self, task: GatewayTask) -> str:
@@ -325,6 +341,7 @@ class SharedTasks:
         """Copy the state in a record into a task."""
         task.take_over(TaskRecord(**record["task"]))
         task.name, task.message, task.poll_seconds = record["name"], record["message"], record["poll_seconds"]
+        task.asked_at = record["asked_at"]
         task.tools = {(server, name) for server, name in record["tools"]}
         task.outcome = None if record["error"] is None else _error(record["error"])
         for key in [key for key in task.questions if key not in record["questions"]]:
@@ -357,6 +374,7 @@ def _to_json(task: GatewayTask) -> JsonObject:
         "name": task.name,
         "message": task.message,
         "poll_seconds": task.poll_seconds,
+        "asked_at": task.asked_at,
         "tools": sorted(task.tools),
         "error": _error_json(task.outcome) if isinstance(task.outcome, MCPError) else None,
         "questions": {} if exceeds(questions, MAX_QUESTIONS) else questions,

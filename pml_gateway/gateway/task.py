@@ -80,6 +80,10 @@ class TaskQuestion:
         self._pass_on(answer)
 
 
+Tell = Callable[["GatewayTask"], Awaitable[None]]
+"""Tells a client of a task."""
+
+
 class GatewayTask:
     """A call that may outlast its request. It observes the task that the server makes of it, if any.
 
@@ -133,8 +137,10 @@ class GatewayTask:
         self.questions: dict[str, TaskQuestion] = {}
         self.news = Signal()
         self.scope = anyio.CancelScope()
-        self.tell: Callable[[GatewayTask], Awaitable[None]] | None = None
+        self.tell: Tell | None = None
         """Tells the client of a new status, where it can be told."""
+        self.asked_at = self.created_at
+        """Time at which the client asked last that is told."""
         self.on_change: Callable[[GatewayTask], None] | None = None
         """Called when what others see of it has changed."""
         self._asked = 0
@@ -150,6 +156,12 @@ class GatewayTask:
         self.outcome = interrupted()
         self.scope.cancel()
         self.news.set()
+
+    def tell_by(self, tell: Tell) -> None:
+        """Have the client told of each new status by `tell` from now on."""
+        is_new, self.tell, self.asked_at = self.tell != tell, tell, time.time()
+        if is_new:
+            self._tell_of_change()
 
     @property
     def record(self) -> TaskRecord:
@@ -232,7 +244,12 @@ class GatewayTask:
     async def _become(self, status: TaskStatus) -> None:
         is_new = status is not self.status
         self._take(status)
-        if is_new and self.tell is not None:
+        if is_new:
+            await self.tell_now()
+
+    async def tell_now(self) -> None:
+        """Tell the client of the status."""
+        if self.tell is not None:
             await self.tell(self)
 
     def _take(self, status: TaskStatus) -> None:

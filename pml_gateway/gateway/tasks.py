@@ -9,6 +9,8 @@ import time
 from collections.abc import Awaitable, Callable
 from contextlib import AbstractContextManager, nullcontext
 from contextvars import ContextVar
+from dataclasses import dataclass
+from functools import partial
 from logging import DEBUG
 
 import anyio
@@ -21,7 +23,7 @@ from pml_gateway.delivery import DELIVERY
 from pml_gateway.errors import GatewayError, ResultStoreError
 from pml_gateway.gateway.host import Host
 from pml_gateway.gateway.shared_tasks import SharedTasks
-from pml_gateway.gateway.task import DEFAULT_TTL, MAX_TTL, GatewayTask, TaskStatus, owner_of, task_id_of
+from pml_gateway.gateway.task import DEFAULT_TTL, FINAL, MAX_TTL, GatewayTask, TaskStatus, Tell, owner_of, task_id_of
 from pml_gateway.gateway.task_records import TaskRecords
 from pml_gateway.log import get_logger
 from pml_gateway.policy.principal import Principal
@@ -54,6 +56,14 @@ Store = Callable[[GatewayTask, JsonObject], Awaitable[StoredResult | None]]
 """Stores the result of a task under its reference; returns None if it is too large."""
 
 
+@dataclass(frozen=True, slots=True)
+class _Told:
+    """A client's session that asked for a task last, and when it did."""
+
+    tell: Tell
+    at: float
+
+
 class Tasks:
     """The tasks of one gateway, each found by its client alone: unknown, foreign and expired ids look the same."""
 
@@ -66,6 +76,8 @@ class Tasks:
         self._changes = self._saved = 0
         self._background = Background()
         self._table: PendingTable[GatewayTask] = PendingTable("task", MAX_TTL, give_up=self._give_up)
+        self._told: dict[str, _Told] = {}
+        """Who is told of tasks of other replicas, by their ids."""
         self._filled = Signal()
         self.is_running = False
         """True while calls can run apart from their requests."""
@@ -113,7 +125,10 @@ class Tasks:
             with task.scope:
                 await self._finish(task, await _outcome(task, work), store or self._store)
                 await self._save(task)
-            if task.scope.cancelled_caught:
+            if task.scope.cancelled_caught and task.status is TaskStatus.FAILED:
+                # Other replicas took this one for gone.
+                await task.tell_now()
+            elif task.scope.cancelled_caught:
                 task.outcome = task.outcome or MCPError(INTERNAL_ERROR, "the task was cancelled")
                 await task.end(TaskStatus.CANCELLED)
                 await self._save(task)
@@ -174,6 +189,39 @@ class Tasks:
     def following(self, task: GatewayTask) -> AbstractContextManager[None]:
         """Keep a task of another replica up to date in this context."""
         return nullcontext() if self._shared is None else self._shared.following(task)
+
+    def tell_by(self, task: GatewayTask, tell: Tell) -> None:
+        """Have the client of a task told of each new status by `tell`, and no more by who asked before.
+
+        Raises:
+            GatewayError: the gateway ends.
+        """
+        told = self._told.get(task.id)
+        if task.id in self._table or self._shared is None:
+            task.tell_by(tell)
+        elif told is None or told.tell != tell or told.at < task.asked_at:
+            self._told[task.id] = told = _Told(tell, time.time())
+            self._shared.note_asked(task, told.at)
+            self._background.start(partial(self._tell, task, told))
+
+    async def _tell(self, task: GatewayTask, told: _Told) -> None:
+        """Tell a client of each new status of a task of another replica, as long as it is the last that asked."""
+        shown = task.status
+
+        def is_due() -> bool:
+            return task.status is not shown or task.asked_at > told.at
+
+        with self.following(task):
+            while shown not in FINAL:
+                await task.news.until(is_due)
+                if self._told.get(task.id) is not told or task.asked_at > told.at:
+                    break
+                shown = task.status
+                # A task that goes on after an answer is news to nobody.
+                if shown is not TaskStatus.WORKING:
+                    await told.tell(task)
+        if self._told.get(task.id) is told:
+            del self._told[task.id]
 
     async def _known(self, client: Principal, task_id: str) -> GatewayTask | None:
         owner = owner_of(client)

@@ -10,8 +10,7 @@ from __future__ import annotations
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
-from dataclasses import replace
-from functools import partial
+from dataclasses import dataclass, replace
 from typing import Any, cast
 
 import anyio
@@ -339,7 +338,7 @@ class TaskMethods:
             shows_apps=ctx.scope.shows_apps,
         )
         if not modern:
-            task.tell = partial(_tell, connection)
+            task.tell = _Teller(connection)
 
         async def report(progress: float, total: float | None = None, message: str | None = None) -> None:
             task.note(message)
@@ -400,7 +399,7 @@ class TaskMethods:
     def _follow(self, ctx: Context, task: GatewayTask) -> None:
         """Tell of a task over the connection by which its client asked last."""
         if not task.is_over:
-            task.tell = partial(_tell, connection_of(ctx))
+            self._tasks.tell_by(task, _Teller(connection_of(ctx)))
 
 
 class _AcknowledgingSession:
@@ -468,8 +467,14 @@ async def _put(ctx: Context, task: GatewayTask, question: TaskQuestion) -> None:
             task.news.set()
 
 
-async def _tell(connection: Connection, task: GatewayTask) -> None:
-    await _notify(connection, STATUS_CHANGED, _core_form(task))
+@dataclass(frozen=True, slots=True)
+class _Teller:
+    """Tells a client of 2025-11-25 of its tasks over one connection."""
+
+    connection: Connection
+
+    async def __call__(self, task: GatewayTask) -> None:
+        await _notify(self.connection, STATUS_CHANGED, _core_form(task))
 
 
 async def _notify(connection: Connection, method: str, params: JsonObject) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from functools import partial
@@ -59,6 +60,28 @@ async def two(
             yield one, other, here, there
 
 
+@asynccontextmanager
+async def told(client: CoreClient) -> AsyncIterator[list[dict[str, Any]]]:
+    """What a session is told of the states of tasks."""
+    states: list[dict[str, Any]] = []
+    headers = {**client.session.headers, "accept": "text/event-stream"}
+    async with (
+        httpx2.AsyncClient(timeout=60) as http,
+        http.stream("GET", client.session.url, headers=headers) as it,
+        anyio.create_task_group() as group,
+    ):
+
+        async def listen() -> None:
+            async for line in it.aiter_lines():
+                message = json.loads(line[6:]) if line.startswith("data: {") else {}
+                if message.get("method") == "notifications/tasks/status":
+                    states.append(message["params"])
+
+        group.start_soon(listen)
+        yield states
+        group.cancel_scope.cancel()
+
+
 async def test_a_task_is_found_at_another_gateway_until_its_end(
     tmp_path: Path, slow: SlowServer, shared_sections: dict[str, Any]
 ) -> None:
@@ -82,6 +105,69 @@ async def test_a_task_is_found_at_another_gateway_until_its_end(
         assert results[0]["content"] == [{"type": "text", "text": "done 1"}]
         modern = await ModernClient(other, ANNA).result("tasks/get", taskId=task_id)
         assert modern["result"]["content"] == results[0]["content"]
+
+
+async def test_of_the_states_of_a_task_its_client_is_told_in_the_session_that_asked_last(
+    tmp_path: Path, slow: SlowServer, shared_sections: dict[str, Any]
+) -> None:
+    ids = list[str]()
+    async with (
+        two(tmp_path, slow.server(), shared_sections) as (_, other, here, there),
+        core(other, ANNA) as later,
+        told(here) as at_own,
+        told(there) as at_other,
+        told(later) as at_later,
+    ):
+        for sessions in ([], [there], [there, later, later], [there, here]):
+            ids.append((await here.task("up__slow"))["taskId"])
+            for session in sessions:
+                assert (await session.result("tasks/get", taskId=ids[-1]))["status"] == "working"
+        redis = other.gateway.redis
+        assert redis is not None
+        records = OwnedValues(redis, "tasks", 9, 9)
+
+        async def are_passed_on() -> bool:
+            found = [await RedisValues(redis).get(records.digest(each), collection="tasks") for each in ids[1:3]]
+            return all(each is not None and each["asked_at"] > each["task"]["created_at"] for each in found)
+
+        await eventually(are_passed_on)
+        slow.go.set()
+        everywhere = (at_own, at_other, at_later)
+        await until(lambda: sum(map(len, everywhere)) >= 4)
+        own, other_, later_, back = ids
+        assert [sorted(each["taskId"] for each in states) for states in everywhere] == [[own, back], [other_], [later_]]
+        seen = await here.result("tasks/get", taskId=other_)
+    assert at_other == [seen]
+    assert seen["status"] == "completed"
+
+
+async def test_a_session_is_told_of_questions_and_the_end_of_a_task_at_another_gateway_as_at_its_own(
+    tmp_path: Path, shared_sections: dict[str, Any]
+) -> None:
+    go = anyio.Event()
+
+    async def late(ctx: Any, call: dict[str, Any]) -> dict[str, Any]:
+        if not (ctx.params or {}).get("inputResponses"):
+            await go.wait()
+        return await act(ctx, call)
+
+    up = asking(modern=True)
+    up.handler = late
+    async with two(tmp_path, up, shared_sections) as (_, _, here, there), told(here) as at_own, told(there) as at_other:
+        [own, other] = [(await here.task("up__ask", text="Who?"))["taskId"] for _ in range(2)]
+        assert (await there.result("tasks/get", taskId=other))["status"] == "working"
+        go.set()
+        for session, states, task_id in ((here, at_own, own), (there, at_other, other)):
+            await until(lambda states=states: bool(states))
+            collect = partial(session.session.asked, "tasks/result", {"taskId": task_id}, lambda _: ANSWER)
+            await anyio.to_thread.run_sync(collect)
+            await until(lambda states=states: states[-1]["status"] == "completed")
+    shown = [
+        [(each["status"], [*each]) for each in states if each["taskId"] == task_id]
+        for states, task_id in ((at_own, own), (at_other, other))
+    ]
+    assert shown[0] == shown[1]
+    assert [status for status, _ in shown[0]] == ["input_required", "completed"]
 
 
 async def test_a_task_is_cancelled_from_another_gateway(
@@ -366,7 +452,7 @@ async def test_a_task_that_has_failed_as_its_gateway_seemed_gone_stays_failed_wh
     tmp_path: Path, slow: SlowServer, shared_sections: dict[str, Any]
 ) -> None:
     up = slow.server()
-    async with two(tmp_path, up, shared_sections) as (one, other, here, there):
+    async with two(tmp_path, up, shared_sections) as (one, other, here, there), told(here) as states:
         working = (await here.task("up__slow"))["taskId"]
         await until(lambda: len(up.calls) == 1)
         own, redis = one.gateway.replicas, other.gateway.redis
@@ -375,10 +461,12 @@ async def test_a_task_that_has_failed_as_its_gateway_seemed_gone_stays_failed_wh
 
         async def seems_gone() -> bool:
             await redis.run(lambda client: client.delete(f"{PREFIX}:replica:{own.own.id}"))
-            return str((await there.result("tasks/get", taskId=working))["status"]) == "failed"
+            # A client of 2026 is told nothing of states, and takes that from nobody.
+            return str((await ModernClient(other, ANNA).result("tasks/get", taskId=working))["status"]) == "failed"
 
         await eventually(seems_gone)
         await until(lambda: slow.cancelled == 1)
+        await until(lambda: [each["status"] for each in states] == ["failed"])
         await here.until("failed", working)
         for client in (here, there):
             assert (await client.result("tasks/get", taskId=working))["status"] == "failed"

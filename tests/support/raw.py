@@ -112,7 +112,7 @@ class HandshakeSession:
         program: str = "raw",
     ) -> None:
         self._client = httpx2.Client(timeout=30)
-        self._url = url
+        self.url = url
         self.headers = {
             "accept": "application/json, text/event-stream",
             "content-type": "application/json",
@@ -133,7 +133,7 @@ class HandshakeSession:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._client.request("DELETE", self._url, headers=self.headers)
+        self._client.request("DELETE", self.url, headers=self.headers)
         self.close()
 
     def close(self) -> None:
@@ -144,7 +144,7 @@ class HandshakeSession:
         """One request of this session, to its own URL or another."""
         self._next += 1
         body = {"jsonrpc": "2.0", "id": self._next, "method": method, "params": dict(params or {})}
-        return self._client.post(url or self._url, content=json.dumps(body), headers=self.headers)
+        return self._client.post(url or self.url, content=json.dumps(body), headers=self.headers)
 
     def asked(
         self, method: str, params: Mapping[str, Any], answer: Callable[[dict[str, Any]], dict[str, Any]]
@@ -152,14 +152,14 @@ class HandshakeSession:
         """The answer to one request, in which questions to the client are answered by `answer`."""
         self._next += 1
         body = {"jsonrpc": "2.0", "id": self._next, "method": method, "params": dict(params)}
-        with self._client.stream("POST", self._url, content=json.dumps(body), headers=self.headers) as response:
+        with self._client.stream("POST", self.url, content=json.dumps(body), headers=self.headers) as response:
             for line in response.iter_lines():
                 message: dict[str, Any] = json.loads(line[6:]) if line.startswith("data: {") else {}
                 if "id" in message and "method" not in message:
                     return message
                 if "id" in message:
                     answered = {"jsonrpc": "2.0", "id": message["id"], "result": answer(message)}
-                    httpx2.post(self._url, content=json.dumps(answered), headers=self.headers, timeout=30)
+                    httpx2.post(self.url, content=json.dumps(answered), headers=self.headers, timeout=30)
         raise AssertionError(f"{method} was not answered")
 
     @property
@@ -170,7 +170,7 @@ class HandshakeSession:
     def notify(self, method: str, params: Mapping[str, Any]) -> None:
         """One notification, on a connection of its own: the session's may wait for an answer."""
         body = {"jsonrpc": "2.0", "method": method, "params": dict(params)}
-        httpx2.post(self._url, content=json.dumps(body), headers=self.headers, timeout=30)
+        httpx2.post(self.url, content=json.dumps(body), headers=self.headers, timeout=30)
 
     def result(self, method: str, params: Mapping[str, Any] | None = None, url: str | None = None) -> dict[str, Any]:
         """The result of a request that must succeed."""
