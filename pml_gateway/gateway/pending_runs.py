@@ -7,7 +7,7 @@ from collections.abc import Callable
 import anyio.to_thread
 
 from pml_gateway.errors import SharedStateError
-from pml_gateway.storage.pending import MAX_PENDING, MAX_SECONDS, PendingTable, is_held, new_state, not_waiting
+from pml_gateway.storage.pending import MAX_PENDING, MAX_SECONDS, PendingTable, new_state, not_waiting, waits_in_process
 from pml_gateway.storage.redis import RedisServer
 from pml_gateway.storage.redis_owned import OwnedValues
 from pml_gateway.types import JsonObject
@@ -30,7 +30,7 @@ class PendingRuns:
 
     async def add(self, run: Run, *, owner: str, quota_key: str, fingerprint: str) -> str:
         """Keep a run and return its state. It waits in this process if one of its questions does."""
-        if self._stored is not None and not run.is_held:
+        if self._stored is not None and not run.waits_in_process:
             try:
                 state, packed = new_state(), await anyio.to_thread.run_sync(_packed, run.snapshot())
                 await self._stored.put(quota_key, _id(state, owner, fingerprint), packed, MAX_SECONDS)
@@ -47,7 +47,7 @@ class PendingRuns:
             PendingNotFoundError: nothing of this owner waits under this state for this request.
             SharedStateError: Redis does not answer.
         """
-        if self._stored is None or is_held(state):
+        if self._stored is None or waits_in_process(state):
             return self._held.take(state, owner=owner, fingerprint=fingerprint)
         # Made first: if the request no longer makes a plan, the run is still there for another attempt.
         run = begin()

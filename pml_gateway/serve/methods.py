@@ -29,8 +29,8 @@ from pml_gateway.mcp.capabilities import is_of_protocol
 from pml_gateway.mcp.sdk import OpenTelemetryMiddleware
 from pml_gateway.policy.principal import Principal
 from pml_gateway.results.answers import as_rpc_error
-from pml_gateway.storage.pending import is_held
-from pml_gateway.storage.replicas import held_by, holder_of
+from pml_gateway.storage.pending import waits_in_process
+from pml_gateway.storage.replicas import with_replica, without_replica
 from pml_gateway.telemetry.events import INPUT_REQUIRED, PROTOCOL_ERROR, RequestEnded, code_of, outcome_of
 from pml_gateway.telemetry.spans import Spans, continuing
 from pml_gateway.telemetry.trace import CURRENT_TRACE, Trace, new_request_id, trace_parent
@@ -177,16 +177,16 @@ class Dispatch:
         async def noted(ctx: ServerRequestContext[Any, Any]) -> HandlerResult:
             nonlocal waits_here
             result = await answer(ctx)
-            waits_here = isinstance(result, dict) and is_held(result.get("requestState"))
+            waits_here = isinstance(result, dict) and waits_in_process(result.get("requestState"))
             return result
 
         state = (ctx.params or {}).get("requestState")
-        if isinstance(state, str) and (holder := holder_of(state)) is not None:
-            ctx = replace(ctx, params={**(ctx.params or {}), "requestState": state.removeprefix(held_by(holder, ""))})
+        if isinstance(state, str):
+            ctx = replace(ctx, params={**(ctx.params or {}), "requestState": without_replica(state)[0]})
         result = await self._boundary(ctx, noted)
         if not waits_here or not isinstance(result, dict):
             return result
-        return {**result, "requestState": held_by(replicas.own.id, result["requestState"])}
+        return {**result, "requestState": with_replica(result["requestState"], replicas.own.id)}
 
 
 async def _answered(method: Method, call_next: CallNext, ctx: ServerRequestContext[Any, Any]) -> HandlerResult:

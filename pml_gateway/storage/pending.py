@@ -20,7 +20,7 @@ MAX_SECONDS = 900.0
 MAX_PENDING = 512
 """Maximum number of entries of a table: each may hold a request of its server open, or the results of a plan."""
 
-HELD = "pml-held:"
+IN_PROCESS = "pml-held:"
 """Start of the state of what waits in the memory of one process, and can be answered nowhere else; servers, which make
 states of their own, are not expected to begin one with it."""
 
@@ -84,7 +84,7 @@ class PendingTable(Generic[Payload]):
         By default, the state is a new secret, and the payload waits for as long as the table says.
         """
         self.sweep()
-        state = state or f"{HELD}{new_state()}"
+        state = state or f"{IN_PROCESS}{new_state()}"
         expires_at = self._clock() + (self._seconds if seconds is None else seconds)
         self._entries[state] = _Entry((owner, fingerprint), payload, expires_at)
         self._held.note(state, quota_key)
@@ -149,9 +149,9 @@ def not_waiting(name: str, seconds: float) -> PendingNotFoundError:
     )
 
 
-def is_held(state: object) -> bool:
+def waits_in_process(state: object) -> bool:
     """Return True for the state of what waits in the memory of one process, this one or another."""
-    return isinstance(state, str) and state.startswith(HELD)
+    return isinstance(state, str) and state.startswith(IN_PROCESS)
 
 
 def fingerprint(target: str, arguments: JsonObject) -> str:

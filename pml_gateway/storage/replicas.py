@@ -54,8 +54,8 @@ TOPIC = "replicas"
 
 ID_BYTES = 6
 
-_HELD = re.compile(f"([0-9a-f]{{{2 * ID_BYTES}}})~")
-"""Beginning of a state that is held in the memory of the replica with this id."""
+_OF_REPLICA = re.compile(f"([0-9a-f]{{{2 * ID_BYTES}}})~")
+"""Beginning of a state of what waits in the memory of the replica with this id."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -247,15 +247,15 @@ class Replicas:
             await self._news.publish(TOPIC, self.own.id)
 
 
-def held_by(replica_id: str, state: str) -> str:
-    """Return a state as the state of something in the memory of a replica: only there a request with it is served."""
+def with_replica(state: str, replica_id: str) -> str:
+    """Return the state of what waits in the memory of a replica: requests with it are passed on to that replica."""
     return f"{replica_id}~{state}"
 
 
-def holder_of(state: str) -> str | None:
-    """Return the id of the replica that holds what waits under a state; None for a state that any may serve."""
-    found = _HELD.match(state)
-    return None if found is None else found[1]
+def without_replica(state: str) -> tuple[str, str | None]:
+    """Return a state without the replica in whose memory it waits, and the replica's id; None if any may serve it."""
+    found = _OF_REPLICA.match(state)
+    return (state, None) if found is None else (state[found.end() :], found[1])
 
 
 def _name(id_: str) -> str:

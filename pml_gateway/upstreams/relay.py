@@ -28,7 +28,7 @@ from pml_gateway.mcp.elicitation import Audience, OpenCall
 from pml_gateway.mcp.negotiation import MODERN
 from pml_gateway.mcp.tasks import TaskRequest
 from pml_gateway.quotas import OWN
-from pml_gateway.storage.pending import fingerprint, is_held
+from pml_gateway.storage.pending import fingerprint, waits_in_process
 from pml_gateway.types import JsonObject
 from pml_gateway.upstreams.call import SessionExpiredError, UpstreamCalls, UpstreamRequest
 from pml_gateway.upstreams.connector import UpstreamParts
@@ -110,7 +110,7 @@ class Relay:
         if era == MODERN and not audience.answers_later:
             return await self._rounds(await send(params, on_progress, audience), params, audience, on_progress, send)
         state = params.get("requestState")
-        is_resumed = audience.answers_later and (is_held(state) if era == MODERN else state is not None)
+        is_resumed = audience.answers_later and (waits_in_process(state) if era == MODERN else state is not None)
         # A server of 2026-07-28 asks in its results, but for those of tasks.
         can_be_asked = era != MODERN or (method == "tools/call" and self._lister.capabilities.has_extension(TASKS))
         if not is_resumed and not (audience.answers_later and audience.client_capabilities and can_be_asked):

@@ -16,7 +16,7 @@ from pml_gateway.json_text.pieces import exceeds
 from pml_gateway.mcp.deadlines import within
 from pml_gateway.results.content import WRAPPED
 from pml_gateway.results.settle import PresentedResult
-from pml_gateway.storage.pending import is_held
+from pml_gateway.storage.pending import waits_in_process
 from pml_gateway.types import JsonObject
 from pml_gateway.workflow.expressions import Expression, is_true
 from pml_gateway.workflow.outcome import (
@@ -178,7 +178,7 @@ class Run:
         self._calls_left, self._stopped_by = progress.calls_left, progress.stopped_by
 
     @property
-    def is_held(self) -> bool:
+    def waits_in_process(self) -> bool:
         """Return True if a question waits in this process, where alone it can be answered."""
         states = (
             each.question.state
@@ -186,7 +186,7 @@ class Run:
             for _, each in self._waiting(step.index)
             if each.question is not None
         )
-        return any(is_held(state) for state in states)
+        return any(waits_in_process(state) for state in states)
 
     async def known_calls(self, tools: Tools) -> list[Invocation]:
         """Return the calls whose arguments do not depend on the results of other steps, before any is made."""

@@ -17,7 +17,7 @@ from pml_gateway.errors import UpstreamTimeoutError
 from pml_gateway.results.content import content_of
 from pml_gateway.results.settle import PresentedResult
 from pml_gateway.results.stored import Source, StoredResult
-from pml_gateway.storage.pending import HELD
+from pml_gateway.storage.pending import IN_PROCESS
 from pml_gateway.workflow.execute import Run
 from pml_gateway.workflow.outcome import StepOutcome, StepStatus
 from pml_gateway.workflow.plan import Budget, OnError, Plan
@@ -180,11 +180,11 @@ async def test_what_is_no_json_is_refused_instead_of_changed() -> None:
 
 
 async def test_a_run_is_held_if_one_of_its_questions_is() -> None:
-    for state, held in ((f"{HELD}x", True), ("x", False)):
+    for state, held in ((f"{IN_PROCESS}x", True), ("x", False)):
 
         async def ask(_: Invocation, state: str = state) -> dict[str, Any]:
             return {"resultType": "input_required", "inputRequests": {"k": QUESTION}, "requestState": state}
 
         run = Run(plan_of([{"tool": "ask", "for_each": [1, 2]}, {"tool": "ask"}]))
         await run.advance(Stand({"ask": ask}))
-        assert run.is_held is held
+        assert run.waits_in_process is held

@@ -28,7 +28,7 @@ from pml_gateway.log import ThrottledWarning, get_logger
 from pml_gateway.serve.messages.incoming import RefusedMessageError, read_incoming
 from pml_gateway.serve.messages.posted import SESSION_HEADER, VERSION_HEADER, again
 from pml_gateway.storage.redis import RedisServer
-from pml_gateway.storage.replicas import Replica, Replicas, holder_of
+from pml_gateway.storage.replicas import Replica, Replicas, without_replica
 from pml_gateway.telemetry.trace import REQUEST_ID_HEADER
 
 logger = get_logger(__name__)
@@ -139,7 +139,7 @@ class Forwarding:
         body, receive = await _read(receive, self._max_body_bytes)
         if body is None:
             return None, receive
-        holder = holder or await _holder_of(body)
+        holder = holder or await _replica_in(body)
         if holder in (None, own):
             return None, receive
         try:
@@ -330,11 +330,11 @@ def _target(scope: Scope) -> bytes:
     return path + b"?" + query if query else path
 
 
-async def _holder_of(body: bytes) -> str | None:
+async def _replica_in(body: bytes) -> str | None:
     """Return the id of the replica in a request's state; nearly all have none, and are not parsed."""
     request = await _request_in(body) if b"requestState" in body else None
     state = (request.params or {}).get("requestState") if request is not None else None
-    return holder_of(state) if isinstance(state, str) else None
+    return without_replica(state)[1] if isinstance(state, str) else None
 
 
 async def _read(receive: Receive, most: int) -> tuple[bytes | None, Receive]:
