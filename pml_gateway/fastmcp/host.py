@@ -31,11 +31,9 @@ from pml_gateway.mcp.tasks import TaskRequest
 from pml_gateway.policy.principal import Principal
 from pml_gateway.policy.view import View
 from pml_gateway.processes.budget import RequestBudget, exceeded_schemas
-from pml_gateway.results.etags import Etags
 from pml_gateway.results.learning import LearnedShapes, ShapesFile
 from pml_gateway.results.store import ResultStore
 from pml_gateway.storage.backend import Backend, build_backend
-from pml_gateway.storage.memory import MemoryStore
 from pml_gateway.telemetry.events import Events
 from pml_gateway.types import JsonObject
 
@@ -54,7 +52,6 @@ class KeptState:
         self.approvals = Approvals()
         self.exceeded = exceeded_schemas()
         self.results = ResultStore(settings.references, open_backend)
-        self.etags = Etags(MemoryStore(), lambda: settings.references.ttl_seconds)
         # Its file is written by a task of the gateway only.
         self.shapes = LearnedShapes(ShapesFile(Path("shapes.json")), lambda: settings.learning.output_shapes)
         self.deciders: list[Decider] = [decide_by_rules] if settings.rules else []
@@ -155,11 +152,6 @@ class RequestHost:
     def results(self) -> ResultStore:
         """Stored results, of each client its own."""
         return self.kept.results
-
-    @property
-    def etags(self) -> Etags:
-        """Results that clients hold, by etag."""
-        return self.kept.etags
 
     @property
     def shapes(self) -> LearnedShapes:

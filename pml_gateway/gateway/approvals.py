@@ -19,6 +19,7 @@ from typing import Any, TypeVar
 
 import anyio
 import anyio.to_thread
+from cachetools import LRUCache
 from mcp.shared.dispatcher import ProgressFnT
 
 from pml_gateway.config.settings import ApprovalSettings
@@ -53,6 +54,7 @@ SESSION_SECONDS = 8 * 3600.0
 
 MAX_CALLS = 100
 MAX_ARGUMENTS = 256 * 1024
+MAX_USED = 1024
 """Maximum calls of one request, and characters of their arguments: a person has to read them."""
 
 
@@ -87,6 +89,8 @@ class Approvals:
         self._book = book or MemoryBook()
         self._book.on_change.append(self._note_change)
         self._waiting: dict[str, _Waiting] = {}
+        self._used: LRUCache[str, ApprovalRequest] = LRUCache(MAX_USED)
+        """The request that approved the latest call of a client to a tool, by `tool_key`."""
         self._holder = secrets.token_hex(4)
         self._answerers = _Answerers()
         self._is_answered_elsewhere = _nowhere
@@ -125,20 +129,29 @@ class Approvals:
 
     async def approved(self, call: BoundCall) -> ApprovalRequest | None:
         """Return what approves a call and count its use; None if nothing does."""
-        for known in await self._book.answered([call.tool_key]):
-            if not known.admits(call):
-                continue
-            is_used = False
+        # Most calls are approved by the same request as the one before, which need not be looked for.
+        latest = self._used.get(call.tool_key)
+        found = None if latest is None else await self._use(latest, call)
+        if found is None:
+            for known in await self._book.answered([call.tool_key]):
+                if (found := await self._use(known, call)) is not None:
+                    self._used[call.tool_key] = found
+                    break
+        return found
 
-            def used(request: ApprovalRequest) -> ApprovalRequest:
-                nonlocal is_used
-                is_used = request.admits(call)
-                return request.used(call) if is_used else request
+    async def _use(self, known: ApprovalRequest, call: BoundCall) -> ApprovalRequest | None:
+        """Count a use of a request, and return it, if it admits the call now as it did when it was read."""
+        if not known.admits(call):
+            return None
+        is_used = False
 
-            found = await self._book.change(known.id, used)
-            if found is not None and is_used:
-                return found
-        return None
+        def used(request: ApprovalRequest) -> ApprovalRequest:
+            nonlocal is_used
+            is_used = request.admits(call)
+            return request.used(call) if is_used else request
+
+        found = await self._book.change(known.id, used)
+        return found if is_used else None
 
     async def missing(self, calls: Sequence[CallT]) -> list[CallT]:
         """Return those of some calls that nothing approves yet."""

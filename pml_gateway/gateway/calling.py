@@ -47,9 +47,7 @@ class Caller:
 
     def __init__(self, gateway: Host, tasks: Tasks | None = None, runs: PendingRuns | None = None) -> None:
         self._gateway = gateway
-        self.settler = Settler(
-            gateway.results, gateway.etags, gateway.shapes, lambda: gateway.state.settings.activity.keeps_values
-        )
+        self.settler = Settler(gateway.results, gateway.shapes, lambda: gateway.state.settings.activity.keeps_values)
         self.pending_runs = PendingRuns() if runs is None else runs
         self.tasks = Tasks(gateway) if tasks is None else tasks
         self._own_servers: dict[str, Serve] = {"": _ask_meta_tool, COMPOSITES: composite_result}

@@ -37,7 +37,6 @@ from pml_gateway.paths import Paths
 from pml_gateway.policy.principal import Principal
 from pml_gateway.policy.view import View
 from pml_gateway.processes.budget import RequestBudget
-from pml_gateway.results.etags import Etags
 from pml_gateway.results.learning import LearnedShapes
 from pml_gateway.results.store import ResultStore, open_results
 from pml_gateway.signal import CallsInFlight
@@ -96,8 +95,6 @@ class Gateway:
         self.indexer = indexer
         self.events = events
         self.trust_gate = listings.trust_gate
-        given = shared.etags if redis is None else RedisValues(redis)
-        self.etags = Etags(given, lambda: self.state.settings.references.ttl_seconds)
         self.shapes = LearnedShapes(shapes, lambda: self.state.settings.learning.output_shapes)
         self.reading = TrustReading(self.trust_gate, events, current, indexer)
         self.updates = Updates(

@@ -18,7 +18,6 @@ from pml_gateway.mcp.tasks import TaskRequest
 from pml_gateway.policy.principal import Principal
 from pml_gateway.policy.view import View
 from pml_gateway.processes.budget import RequestBudget
-from pml_gateway.results.etags import Etags
 from pml_gateway.results.learning import LearnedShapes
 from pml_gateway.results.store import ResultStore
 from pml_gateway.telemetry.events import Events
@@ -79,10 +78,6 @@ class Host(Protocol):
     @property
     def results(self) -> ResultStore:
         """Stored results."""
-
-    @property
-    def etags(self) -> Etags:
-        """Results that clients hold, by etag."""
 
     @property
     def shapes(self) -> LearnedShapes:

@@ -26,7 +26,6 @@ from pml_gateway.paths import Paths
 from pml_gateway.processes.budget import exceeded_schemas
 from pml_gateway.processes.workers import Workers, open_workers
 from pml_gateway.results.learning import ShapesFile
-from pml_gateway.storage.memory import MemoryStore
 from pml_gateway.storage.single_flight_cache import SingleFlightCache
 from pml_gateway.telemetry.observe import DecisionsLog
 from pml_gateway.trust.pins import Pins
@@ -62,7 +61,6 @@ class SharedResources:
         self.manifests = SingleFlightCache[Manifest](kept)
         self.pins = SingleFlightCache[Pins](kept)
         self.catalogs = SingleFlightCache[Catalog](kept)
-        self.etags = MemoryStore()
         self.decisions = DecisionsLog()
         self.approvals = Approvals(ApprovalHistory(paths.approvals_file, paths.auth_dir))
         self.call_limits = CallLimits()

@@ -201,7 +201,7 @@ class RedisBook:
 
     async def _lasting(self, ids: Sequence[str]) -> list[ApprovalRequest]:
         known = {id_: self._known_revision(id_) for id_ in ids}
-        values = await self._values.get_all(ids, collection=REQUESTS)
+        values = await self._values.get_many(ids, collection=REQUESTS)
         found = (self._read(value, known[id_]) for id_, value in zip(ids, values, strict=True))
         return [each for each in found if each is not None]
 

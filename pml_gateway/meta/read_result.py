@@ -78,8 +78,8 @@ async def read_result(context: CallContext, arguments: JsonObject) -> JsonObject
     else:
         if (state := await await_handle(context.calls.tasks, context.scope.client, ref)) is not None:
             return data_result(state)
-        stored = await results.look_up(context.scope.client, ref, visible_to(context.view))
-        content, source = await results.value_of(stored), stored.source
+        stored, content = await results.read(context.scope.client, ref, visible_to(context.view))
+        source = stored.source
         said = {"ref": ref}
         made_by = {"made_by": call_of(source) | ({"refs": list(source.refs)} if source.refs else {})}
     budget = results.settings.threshold_tokens * CHARACTERS_PER_TOKEN

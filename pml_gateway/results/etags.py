@@ -1,22 +1,20 @@
-"""Etags of repeatable results: a client that already has a result is told that it is unchanged."""
+"""Etags of repeatable results: a client that sends one back is told if its result is still the same.
+
+An etag says all that is needed to check it. None is kept, and every gateway knows those of all others.
+"""
 
 from __future__ import annotations
 
 import hashlib
 import json
 import time
-from collections.abc import Callable
-from contextlib import suppress
 
 from pml_gateway.catalog.model import CatalogTool
-from pml_gateway.errors import SharedStateError
 from pml_gateway.json_text.pieces import SourcedList, SourcedObject
 from pml_gateway.policy.principal import Principal
-from pml_gateway.storage.memory import Store
 from pml_gateway.types import JsonObject
 
 META_KEY = "pml-gateway/etag"
-COLLECTION = "pml-etags"
 ETAG_CHARACTERS = 22
 """Number of hexadecimal characters, 88 bits: enough that two results of one tool never share an etag by chance."""
 
@@ -43,22 +41,19 @@ def etag_of(client: Principal, tool: CatalogTool, result: JsonObject) -> str | N
     return digest.hexdigest()[:ETAG_CHARACTERS]
 
 
-class Etags:
-    """The unexpired etags given to clients. An etag belongs to one client, so it identifies the client too."""
+def expiring(etag: str, expires_at: float) -> str:
+    """Return the etag of a result whose client has a reference instead of the value, which expires then (Unix time)."""
+    return f"{etag}-{int(expires_at):x}"
 
-    def __init__(self, given: Store, ttl: Callable[[], float]) -> None:
-        self._given = given
-        self._ttl = ttl
 
-    async def is_unchanged(self, client: Principal, etag: str, if_none_match: str | None) -> bool:
-        """Return True if the client already holds the result with this etag; record that it does from now on."""
-        now, ttl = time.time(), self._ttl()
-        with suppress(SharedStateError):
-            if if_none_match == etag:
-                given = await self._given.get(etag, collection=COLLECTION)
-                # An unchanged answer carries no body, so it does not count as seeing the result again. A shortened TTL
-                # applies at once.
-                if given is not None and now - given["at"] < ttl:
-                    return True
-            await self._given.put(etag, {"at": now}, collection=COLLECTION, ttl=ttl, quota_key=client.quota_key)
-        return False
+def is_unchanged(etag: str, if_none_match: str | None) -> bool:
+    """Return True if an etag that a client sends back is that of a result, and has not expired."""
+    digest, _, expires_at = (if_none_match or "").partition("-")
+    return digest == etag and (not expires_at or _seconds(expires_at) > time.time())
+
+
+def _seconds(written: str) -> int:
+    try:
+        return int(written, 16)
+    except ValueError:
+        return 0

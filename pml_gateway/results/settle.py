@@ -19,7 +19,7 @@ from pml_gateway.log import get_logger
 from pml_gateway.policy.principal import Principal
 from pml_gateway.results.content import Content, content_of, data_result, media_data, media_of, with_media
 from pml_gateway.results.encoding import tokens_of_json
-from pml_gateway.results.etags import META_KEY, Etags, etag_of
+from pml_gateway.results.etags import META_KEY, etag_of, expiring, is_unchanged
 from pml_gateway.results.learning import LearnedShapes, inner_output
 from pml_gateway.results.shapes import sketch
 from pml_gateway.results.store import ResultStore
@@ -80,12 +80,9 @@ class Call:
 class Settler:
     """The final form of each result for its client: stored or whole, with an etag, or unchanged."""
 
-    def __init__(
-        self, results: ResultStore, etags: Etags, shapes: LearnedShapes, keeps_arguments: Callable[[], bool]
-    ) -> None:
+    def __init__(self, results: ResultStore, shapes: LearnedShapes, keeps_arguments: Callable[[], bool]) -> None:
         """Let `keeps_arguments` decide if a lineage may hold arguments or only their shape."""
         self._results = results
-        self._etags = etags
         self._shapes = shapes
         self._keeps_arguments = keeps_arguments
 
@@ -101,11 +98,12 @@ class Settler:
         content = await _content(result, wraps=inner_output(call.tool) is not None)
         await self._shapes.observe(call.client, call.tool, content)
         etag = await _etag(call, result)
-        if etag is not None and await self._etags.is_unchanged(call.client, etag, call.if_none_match):
-            told = data_result({"unchanged": True, "etag": etag})
-            return PresentedResult(_with_etag(told, etag), content, etag, unchanged=True)
+        if etag is not None and is_unchanged(etag, call.if_none_match):
+            told = data_result({"unchanged": True, "etag": call.if_none_match})
+            return PresentedResult(_with_etag(told, call.if_none_match), content, call.if_none_match, unchanged=True)
         stored, media = await self._store(call, result, content)
         if stored is not None:
+            etag = etag and expiring(etag, stored.expires_at)
             answer = data_result({**stored.answer(), **({"etag": etag} if etag else {})})
             return PresentedResult(_with_etag(with_media(answer, media), etag), content, etag, stored=stored)
         return PresentedResult(result if etag is None else _with_etag(result, etag), content, etag)

@@ -189,7 +189,7 @@ class ResultStore:
         total = 0
         for handle, path in found:
             if handle not in contents:
-                contents[handle] = await self.read(client, handle, visible)
+                _, contents[handle] = await self.read(client, handle, visible)
             if (handle, path) not in values:
                 values[handle, path] = await value_at(contents[handle], path)
             total += await anyio.to_thread.run_sync(measure, values[handle, path], MAX_RESOLVED)
@@ -199,25 +199,16 @@ class ResultStore:
                 )
         return ResolvedReference(substitute(arguments, values), tuple(contents))
 
-    async def read(self, client: Principal, handle: str, visible: Visible = everything) -> Content:
-        """Read the value of a reference.
+    async def read(self, client: Principal, handle: str, visible: Visible = everything) -> tuple[StoredResult, Content]:
+        """Return the stored result of a handle, and its value.
 
         Raises:
             ReferenceNotFoundError: the handle is unknown, another client's, or expired.
         """
-        return await self.value_of(await self.look_up(client, handle, visible))
-
-    async def value_of(self, stored: StoredResult) -> Content:
-        """Read the value of a result that was looked up.
-
-        Raises:
-            ReferenceNotFoundError: it has expired in the meantime.
-        """
-        async with self._backend() as backend:
-            parts = await _read_parts(backend, _key(stored.ref), stored.parts)
-        if parts is None:
-            raise ReferenceNotFoundError(stored.ref)
-        return await anyio.to_thread.run_sync(decode, stored.content_kind, parts, stored.mime)
+        found = None if self.settings.mode == "off" else await self._with_value(client, handle, visible)
+        if found is None:
+            raise ReferenceNotFoundError(handle)
+        return found
 
     async def look_up(self, client: Principal, handle: str, visible: Visible = everything) -> StoredResult:
         """Return the stored result of a handle, without its value.
@@ -225,15 +216,15 @@ class ResultStore:
         Raises:
             ReferenceNotFoundError: the handle is unknown, another client's, or expired.
         """
-        stored = None if self.settings.mode == "off" else await self._head(handle, client)
+        stored, _ = (None, []) if self.settings.mode == "off" else await self._head(handle, client)
         if stored is None or not visible(stored.source):
             raise ReferenceNotFoundError(handle)
         return stored
 
     async def kept(self, client: Principal, handle: str, visible: Visible) -> Content | None:
         """Read the result of a task, which is kept even if nothing is answered by reference; None if there is none."""
-        stored = await self._head(handle, client)
-        return None if stored is None or not visible(stored.source) else await self.value_of(stored)
+        found = await self._with_value(client, handle, visible)
+        return None if found is None else found[1]
 
     def note_use(self, source: Source) -> None:
         """Record a call that used references, for their lineage, as long as their results are kept."""
@@ -245,24 +236,44 @@ class ResultStore:
         """Return the latest calls that used a reference."""
         return list(self._uses.get(_key(handle), ()))
 
-    async def _head(self, handle: str, client: Principal) -> StoredResult | None:
-        """Return the stored result of a live reference of this client, without its value; None otherwise."""
-        if not is_handle(handle):
+    async def _with_value(
+        self, client: Principal, handle: str, visible: Visible
+    ) -> tuple[StoredResult, Content] | None:
+        stored, parts = await self._head(handle, client, parts=1)
+        if stored is None or not visible(stored.source):
             return None
+        async with self._backend() as backend:
+            for number in range(len(parts), stored.parts):
+                # Stores in this process never block, so other tasks run between the parts.
+                await anyio.lowlevel.checkpoint()
+                parts.append(await backend.values.get(f"{_key(handle)}:{number}", collection=COLLECTION))
+        texts = [str(part["part"]) for part in parts[: stored.parts] if part is not None]
+        if len(texts) < stored.parts:
+            # It has expired in the meantime.
+            return None
+        return stored, await anyio.to_thread.run_sync(decode, stored.content_kind, texts, stored.mime)
+
+    async def _head(
+        self, handle: str, client: Principal, parts: int = 0
+    ) -> tuple[StoredResult | None, list[JsonObject | None]]:
+        """Return the stored result of a live reference of this client, or None; and the first parts of its value."""
+        if not is_handle(handle):
+            return None, []
         key = _key(handle)
         async with self._backend() as backend:
-            head = await backend.values.get(f"{key}:head", collection=COLLECTION)
+            keys = [f"{key}:head", *(f"{key}:{number}" for number in range(parts))]
+            head, *values = await backend.values.get_many(keys, collection=COLLECTION)
             if head is None:
                 self._forget(key)
-                return None
+                return None, []
             if not hmac.compare_digest(str(head.get("owner")), _owner(client)):
-                return None
+                return None, []
             stored = from_head(head, handle)
             self._remember(key, stored, client)
             if stored.expires_at <= self._clock():
                 await self._delete(backend, key)
-                return None
-        return stored
+                return None, []
+        return stored, values
 
     async def _write(
         self, backend: Backend, key: str, stored: StoredResult, client: Principal, parts: tuple[str, ...]
@@ -274,11 +285,13 @@ class ResultStore:
         head = {**to_head(stored), "owner": _owner(client)}
         try:
             await self._make_room(backend)
-            for number, part in enumerate(parts):
-                await backend.values.put(f"{key}:{number}", {"part": part}, collection=COLLECTION, ttl=ttl)
+            keys = [f"{key}:{number}" for number in range(len(parts))]
+            for name, part in zip(keys[:-1], parts[:-1], strict=True):
+                await backend.values.put(name, {"part": part}, collection=COLLECTION, ttl=ttl)
                 # Stores in this process never block, so other tasks run between the parts.
                 await anyio.lowlevel.checkpoint()
-            await backend.values.put(f"{key}:head", head, collection=COLLECTION, ttl=ttl)
+            last = [{"part": parts[-1]}, head]
+            await backend.values.put_many([keys[-1], f"{key}:head"], last, collection=COLLECTION, ttl=ttl)
         except BaseException:
             with anyio.CancelScope(shield=True), anyio.move_on_after(STORE_SECONDS):
                 await self._delete(backend, key)
@@ -334,18 +347,6 @@ class ResultStore:
                     raise ResultStoreError(f"the store of results failed: {type(error).__name__}") from error
         except TimeoutError as error:
             raise ResultStoreError(f"the store of results did not answer in {STORE_SECONDS:.0f} s") from error
-
-
-async def _read_parts(backend: Backend, key: str, count: int) -> list[str] | None:
-    """Return the parts of a value; None if one is missing."""
-    parts = []
-    for number in range(count):
-        part = await backend.values.get(f"{key}:{number}", collection=COLLECTION)
-        await anyio.lowlevel.checkpoint()
-        if part is None:
-            return None
-        parts.append(str(part["part"]))
-    return parts
 
 
 @asynccontextmanager

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import sqlite3
 from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext, suppress
@@ -62,8 +61,7 @@ def build_backend(
 
 
 def _memory() -> Backend:
-    # Whoever keeps results holds them to `references.max_bytes`, which may change while the gateway runs.
-    return Backend(MemoryStore(max_entries=math.inf, max_bytes=math.inf), nullcontext(), ())
+    return Backend(MemoryStore(), nullcontext(), ())
 
 
 def _disk(directory: Path, written: str, max_bytes: int) -> Backend:

@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING, Literal, TypeVar
 
 import anyio
 import anyio.to_thread
+from cachetools import LRUCache
 
 from pml_gateway.errors import ConfigurationError, SharedStateError
 from pml_gateway.json_text.pieces import exceeds
 from pml_gateway.log import get_logger
-from pml_gateway.quotas import OWN
 from pml_gateway.storage.counters import SLOTS, Allowance, MemoryCounters, UsedUp
 from pml_gateway.storage.redis_url import check_shared_storage, connection_pool, resolved_key, resolved_url
 from pml_gateway.storage.sealing import Sealing
@@ -111,6 +111,10 @@ end
 return 1
 """
 """Replace a value if it is the one that was read. An empty string is no value, or an expiry that stays."""
+
+MAX_SEEN = 256
+SEEN_BYTES = 16 * 1024
+"""Number of values that are remembered as they were last seen in Redis, and the maximum bytes of each."""
 
 MAX_CHANGES = 50
 """Attempts at a change that others come before."""
@@ -304,29 +308,41 @@ class RedisValues:
     def __init__(self, server: RedisServer) -> None:
         self._server = server
         self._replace = server.script(_REPLACE)
+        self._seen: LRUCache[str, bytes | str] = LRUCache(MAX_SEEN)
 
     async def get(self, key: str, *, collection: str) -> JsonObject | None:
         """Return the value of a key that has not expired."""
-        name = _name(collection, key)
-        [value] = await self._server.unsealed((name, await self._server.run(lambda redis: redis.get(name))))
-        return value
+        return (await self.get_many([key], collection=collection))[0]
 
-    async def get_all(self, keys: Sequence[str], *, collection: str) -> list[JsonObject | None]:
+    async def get_many(self, keys: Sequence[str], *, collection: str) -> list[JsonObject | None]:
         """Return the values of several keys, in their order."""
         if not keys:
             return []
         names = [_name(collection, key) for key in keys]
         found = await self._server.run(lambda redis: redis.mget(names))
-        return await self._server.unsealed(*zip(names, found, strict=True))
+        return await self._read(names, found)
 
-    async def put(
-        self, key: str, value: JsonObject, *, collection: str, ttl: float | None = None, quota_key: str = OWN
-    ) -> None:
+    async def put(self, key: str, value: JsonObject, *, collection: str, ttl: float | None = None) -> None:
         """Keep a value for `ttl` seconds, a day at most."""
         name = _name(collection, key)
-        milliseconds = max(int(min(ttl or MAX_TTL, MAX_TTL) * 1000), 1)
-        sealed = await self._server.sealed(name, value)
+        sealed, milliseconds = await self._server.sealed(name, value), _milliseconds(ttl)
         await self._server.run(lambda redis: redis.set(name, sealed, px=milliseconds))
+
+    async def put_many(
+        self, keys: Sequence[str], values: Sequence[JsonObject], *, collection: str, ttl: float | None = None
+    ) -> None:
+        """Keep several values, all of them or none."""
+        milliseconds = _milliseconds(ttl)
+        names = [_name(collection, key) for key in keys]
+        sealed = [await self._server.sealed(name, value) for name, value in zip(names, values, strict=True)]
+
+        async def put(redis: Redis) -> None:
+            async with redis.pipeline(transaction=True) as pipeline:
+                for name, value in zip(names, sealed, strict=True):
+                    pipeline.set(name, value, px=milliseconds)
+                await pipeline.execute()
+
+        await self._server.run(put)
 
     async def delete(self, key: str, *, collection: str) -> bool:
         """Delete a key; return True if it was there."""
@@ -357,20 +373,43 @@ class RedisValues:
         Raises:
             SharedStateError: Redis does not answer, or others change the value all the time.
         """
-        name = _name(collection, key)
-        milliseconds = max(int(min(ttl or MAX_TTL, MAX_TTL) * 1000), 1)
+        name, milliseconds = _name(collection, key), _milliseconds(ttl)
+        # Mostly it is as it was last seen, which Redis compares; then it need not be read before.
+        sealed = self._seen.pop(name, None)
+        is_read = sealed is None
         for _ in range(MAX_CHANGES):
-            sealed = await self._server.run(lambda redis: redis.get(name))
+            if is_read:
+                sealed = await self._server.run(lambda redis: redis.get(name))
             [before] = await self._server.unsealed((name, sealed))
             after = update(before)
-            if after == before:
+            if after == before and is_read:
+                self._see(name, sealed)
                 return before
-            written = b"" if after is None else await self._server.sealed(name, after)
-            lasts = b"" if keeps_expiry and sealed is not None else milliseconds
-            numbers = [b"" if sealed is None else sealed, written, lasts]
-            if await self._server.run(lambda _, numbers=numbers: self._replace(keys=[name], args=numbers)):  # type: ignore[misc]
-                return after
+            if after != before:
+                written = b"" if after is None else await self._server.sealed(name, after)
+                lasts = b"" if keeps_expiry and sealed is not None else milliseconds
+                numbers = [b"" if sealed is None else sealed, written, lasts]
+                if await self._server.run(lambda _, numbers=numbers: self._replace(keys=[name], args=numbers)):  # type: ignore[misc]
+                    self._see(name, written)
+                    return after
+            is_read = True
         raise SharedStateError(f"a value of {collection} at storage.url is changed by others all the time")
+
+    async def _read(self, names: Sequence[str], found: Sequence[bytes | str | None]) -> list[JsonObject | None]:
+        pairs = list(zip(names, found, strict=True))
+        for name, sealed in pairs:
+            self._see(name, sealed)
+        return await self._server.unsealed(*pairs)
+
+    def _see(self, name: str, sealed: bytes | str | None) -> None:
+        if sealed and len(sealed) <= SEEN_BYTES:
+            self._seen[name] = sealed
+        else:
+            self._seen.pop(name, None)
+
+
+def _milliseconds(ttl: float | None) -> int:
+    return max(int(min(ttl or MAX_TTL, MAX_TTL) * 1000), 1)
 
 
 def _name(collection: str, key: str) -> str:

@@ -13,7 +13,7 @@ from pml_gateway.errors import UsageError
 from pml_gateway.gateway.approval_books import MAX_REQUESTS
 from pml_gateway.gateway.approval_requests import MAX_GUESSES, ApprovalRequest, ApprovalScope, ApprovalState
 from pml_gateway.gateway.approvals import Approvals, hashed_passphrase
-from tests.support.approval_books import NO_HOLD, a_call, approvals_in, ask
+from tests.support.approval_books import NO_HOLD, a_call, approvals_in, ask, emptied, sharing
 from tests.support.waiting import eventually
 
 pytestmark = pytest.mark.anyio
@@ -52,6 +52,23 @@ async def test_what_one_is_asked_the_other_shows_and_answers_and_either_uses(bot
         assert used is not None and used.id == request.id
     assert [await each.approved(a_call(number)) for each in both for number in (1, 2)] == [None] * 4
     assert [(await each.shown())[0]["uses"] for each in both] == [2, 2]
+
+
+async def test_a_call_like_the_last_one_takes_one_command_and_is_refused_once_its_approval_is_taken_back(
+    redis_url: str,
+) -> None:
+    emptied(redis_url)
+    async with sharing(redis_url) as (one, two):
+        request = await ask(one.approvals)
+        await approve(two.approvals, request.id, TOOL)
+        assert await one.approvals.approved(a_call(1)) is not None
+        asked: list[str] = []
+        one.server.observe = lambda outcome, _: asked.append(outcome)
+        assert await one.approvals.approved(a_call(2)) is not None
+        assert asked == ["ok"]
+        await deny(two.approvals, request.id)
+        assert await one.approvals.approved(a_call(3)) is None
+        assert [each["uses"] for each in await two.approvals.shown()] == [2]
 
 
 @pytest.mark.parametrize("scope", list(ApprovalScope))

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import base64
 import json
+import time
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -257,21 +259,33 @@ async def test_an_unchanged_result_of_a_repeatable_tool_is_told_as_such(
     assert unchanged == [expected, None, expected]
 
 
-async def test_an_etag_counts_only_for_the_client_it_was_given_to_and_while_it_lasts(tmp_path: Path) -> None:
+async def asked(served: Serving, client: str, etag: str) -> dict[str, Any]:
+    arguments = {"name": "maker__make", "if_none_match": etag}
+    return await served.runtime.caller.call(RequestScope(principal(client)), "call_tool", arguments, CallOptions())
+
+
+async def test_an_etag_counts_for_the_client_it_was_given_to_at_every_gateway(tmp_path: Path) -> None:
     upstream = maker(text_result("same"), annotations={"readOnlyHint": True})
-    async with serving(tmp_path, {"maker": upstream}) as served:
-        caller = served.runtime.caller
+    async with serving(tmp_path / "one", {"maker": upstream}) as served:
+        etag = (await asked(served, "a", "none"))["_meta"][ETAG]
+        assert "unchanged" not in (await asked(served, "b", etag)).get("structuredContent", {})
+        assert (await asked(served, "a", etag))["structuredContent"] == {"unchanged": True, "etag": etag}
+    async with serving(tmp_path / "two", {"maker": upstream}) as another:
+        assert (await asked(another, "a", etag))["structuredContent"] == {"unchanged": True, "etag": etag}
 
-        async def ask(client: str, etag: str) -> dict[str, Any]:
-            arguments = {"name": "maker__make", "if_none_match": etag}
-            return await caller.call(RequestScope(principal(client)), "call_tool", arguments, CallOptions())
 
-        etag = (await ask("a", "none"))["_meta"][ETAG]
-        assert "unchanged" not in (await ask("b", etag)).get("structuredContent", {})
-        assert (await ask("a", etag))["structuredContent"]["unchanged"] is True
-        brief = settings_for({"maker": upstream}, references={"ttl_seconds": 1e-9})
-        await served.gateway.updates.apply_settings(brief)
-        assert "unchanged" not in (await ask("a", etag)).get("structuredContent", {})
+async def test_an_etag_of_a_stored_result_lasts_as_long_as_its_reference(tmp_path: Path) -> None:
+    upstream = maker(text_result("word " * 50_000), annotations={"readOnlyHint": True})
+    async with serving(tmp_path, {"maker": upstream}, references={"ttl_seconds": 60}) as served:
+        first = await asked(served, "a", "none")
+        etag = first["structuredContent"]["etag"]
+        assert etag == first["_meta"][ETAG]
+        assert (await asked(served, "a", etag))["structuredContent"] == {"unchanged": True, "etag": etag}
+        digest, _, until = etag.partition("-")
+        ends = datetime.fromisoformat(first["structuredContent"]["expires_at"]).timestamp()
+        assert abs(int(until, 16) - ends) <= 1
+        for wrong in (f"{digest}-{int(time.time()):x}", f"{digest}-soon", f"{etag}-"):
+            assert "unchanged" not in (await asked(served, "a", wrong))["structuredContent"]
 
 
 async def test_shapes_are_learned_from_results_and_shown_as_inferred_only(tmp_path: Path) -> None:

@@ -25,7 +25,7 @@ from pml_gateway.config.settings import Settings, StorageSettings
 from pml_gateway.errors import ConfigurationError, InvalidInputError, ReferenceNotFoundError, ResultStoreError
 from pml_gateway.policy.principal import Principal
 from pml_gateway.results.content import Content, content_of, data_result
-from pml_gateway.results.etags import META_KEY
+from pml_gateway.results.etags import META_KEY, expiring
 from pml_gateway.results.store import ResultStore, open_results
 from pml_gateway.results.stored import Source, StoredResult
 from tests.results.stores import SOURCE, Clock, opened
@@ -72,7 +72,7 @@ async def test_a_value_comes_back_as_it_was_with_its_size_hash_and_shape(open_st
     value = {"z": [1, 2.5, None, True], "a": "ünïcode \ud83d", "map": {"$ref": "#/x"}}
     async with open_store() as store:
         stored = await kept(store, value)
-        content = await store.read(ANNA, stored.ref)
+        _, content = await store.read(ANNA, stored.ref)
     assert content == Content("json", value)
     assert list(content.value) == ["z", "a", "map"], "the order of keys is kept"
     assert stored.shape.startswith("{z: ")
@@ -183,7 +183,7 @@ async def test_a_restart_keeps_results_with_their_source(
     async with opened(tmp_path, store=where) as store:
         stored = await kept(store, {"a": 1}, source=Source(("up", "make"), "up__make", refs=("ref_x",), at=1.0))
     async with opened(tmp_path, store=where) as store:
-        assert (await store.read(ANNA, stored.ref)).value == {"a": 1}
+        assert (await store.read(ANNA, stored.ref))[1].value == {"a": 1}
         assert await store.look_up(ANNA, stored.ref) == stored
         assert not await is_known(store, stored.ref, BEN)
 
@@ -268,7 +268,8 @@ async def test_the_longest_answer_stays_under_two_thousand_bytes_twice_on_the_wi
         for content in (Content("json", hostile), *(Content("text", text) for text in texts)):
             stored = await store.put(ANNA, content, source=SOURCE)
             assert stored is not None
-            result = {**data_result({**stored.answer(), "etag": "0" * 22}), "_meta": {META_KEY: "0" * 22}}
+            etag = expiring("0" * 22, stored.expires_at)
+            result = {**data_result({**stored.answer(), "etag": etag}), "_meta": {META_KEY: etag}}
             assert len(json.dumps(result, ensure_ascii=False).encode()) < 2000
 
 

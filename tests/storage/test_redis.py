@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
 from functools import partial
 from itertools import count, pairwise
@@ -367,7 +367,7 @@ async def test_large_values_are_encrypted_and_decrypted_off_the_event_loop(redis
     values, owned = RedisValues(watched), OwnedValues(watched, "owned", 9, 1_000_000)
     await values.put("k", {"a": text}, collection="apart")
     assert await values.get("k", collection="apart") == {"a": text}
-    assert await values.get_all(["k", "none"], collection="apart") == [{"a": text}, None]
+    assert await values.get_many(["k", "none"], collection="apart") == [{"a": text}, None]
     assert await values.change("k", lambda _: {"b": text}, collection="apart") == {"b": text}
     assert await values.take("k", collection="apart") == {"b": text}
     await owned.put("anna", "1", {"a": text}, 60)
@@ -376,6 +376,35 @@ async def test_large_values_are_encrypted_and_decrypted_off_the_event_loop(redis
     await watched.run(lambda redis: redis.aclose())
     assert {done for done, _ in watched.threads} == {"seal", "unseal"}
     assert {thread is threading.main_thread() for _, thread in watched.threads} == {not is_large}
+
+
+async def test_each_use_takes_one_command_and_what_another_gateway_changed_counts(redis_url: str) -> None:
+    async with opened(redis_url) as one, opened(redis_url) as two:
+        asked: list[str] = []
+        one.observe = lambda outcome, _: asked.append(outcome)
+        mine, others = RedisValues(one), RedisValues(two)
+
+        async def commands(use: Awaitable[Any]) -> tuple[Any, int]:
+            asked.clear()
+            return await use, len(asked)
+
+        def more(value: dict[str, Any] | None) -> dict[str, Any]:
+            return {"n": (value or {"n": 0})["n"] + 1}
+
+        def unless_three(value: dict[str, Any] | None) -> dict[str, Any] | None:
+            return value if value == {"n": 3} else more(value)
+
+        assert await commands(RedisCounters(one, lambda: True).take([calls_a_minute(9)])) == (None, 1)
+        assert await commands(mine.put_many(["a", "b"], [{}, {"n": 0}], collection="c")) == (None, 1)
+        assert await commands(mine.get_many(["a", "b"], collection="c")) == ([{}, {"n": 0}], 1)
+        assert await commands(mine.change("b", more, collection="c")) == ({"n": 1}, 1)
+        await others.change("b", more, collection="c")
+        assert await commands(mine.change("b", unless_three, collection="c")) == ({"n": 3}, 3)
+        await others.put("b", {"n": 2}, collection="c")
+        # Left as it was last seen, it is read before that is believed.
+        assert await commands(mine.change("b", unless_three, collection="c")) == ({"n": 3}, 2)
+        await others.delete("b", collection="c")
+        assert (await mine.change("b", more, collection="c")) == {"n": 1}
 
 
 def test_no_two_values_are_encrypted_with_one_nonce_and_key() -> None:

@@ -1,4 +1,4 @@
-"""Stores: one contract of values by key for all of them, and what the one in memory promises besides."""
+"""Stores: one contract of values by key for all of them."""
 
 from __future__ import annotations
 
@@ -13,10 +13,12 @@ from anyio.from_thread import start_blocking_portal
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pml_gateway.storage.memory import ENTRY_BYTES, MAX_BYTES, KeyValues, MemoryStore
+from pml_gateway.storage.memory import KeyValues, MemoryStore
 from tests.results.stores import open_values
 
 pytestmark = pytest.mark.anyio
+
+MAX_BYTES = 32 * 1024 * 1024
 
 ANY_JSON: dict[str, Any] = {"z": [1, 2.5, None, True], "a": 'ünïcode "\ud83d', "": {"nested": {"$ref": "#/x"}}}
 
@@ -43,6 +45,12 @@ async def test_a_value_comes_back_as_it_was_and_the_last_one_counts(values: KeyV
     for value in ({"first": 1}, ANY_JSON):
         await values.put("last", value, collection="one", ttl=60)
     assert await values.get("last", collection="one") == ANY_JSON
+
+
+async def test_several_values_are_kept_and_read_at_once(values: KeyValues) -> None:
+    await values.put_many(["a", "b"], [ANY_JSON, {"b": 1}], collection="one", ttl=60)
+    assert await values.get_many(["b", "none", "a"], collection="one") == [{"b": 1}, None, ANY_JSON]
+    assert await values.get("b", collection="one") == {"b": 1}
 
 
 async def test_collections_know_nothing_of_each_other(values: KeyValues) -> None:
@@ -121,40 +129,3 @@ def test_values_live_and_expire_as_the_model_says() -> None:
             portal.call(follows_the_model, steps)
 
         check()
-
-
-async def test_what_was_used_longest_ago_makes_room_in_its_own_collection_only() -> None:
-    store = MemoryStore(max_entries=2)
-    await store.put("elsewhere", {}, collection="other")
-    for key in ("a", "b"):
-        await store.put(key, {}, collection="one")
-    assert await store.get("a", collection="one") == {}
-    await store.put("c", {}, collection="one")
-    assert [await store.get(key, collection="one") for key in "abc"] == [{}, None, {}]
-    assert await store.get("elsewhere", collection="other") == {}
-
-
-async def test_bytes_are_bounded_and_what_is_larger_alone_is_not_kept() -> None:
-    store = MemoryStore(max_bytes=2 * (ENTRY_BYTES + 200))
-    for key in ("a", "b", "c"):
-        await store.put(key, {"x": "." * 150}, collection="one")
-    assert [await store.get(key, collection="one") is not None for key in "abc"] == [False, True, True]
-    await store.put("b", {"x": "." * 2000}, collection="one")
-    assert [await store.get(key, collection="one") is not None for key in "bc"] == [False, True]
-
-
-async def test_whoever_holds_most_makes_room_for_the_others() -> None:
-    store = MemoryStore(max_entries=10)
-    await store.put("first", {}, collection="one", quota_key="b")
-    for number in range(50):
-        await store.put(f"flood-{number}", {}, collection="one", quota_key="a")
-    assert await store.get("first", collection="one") == {}
-    for number in range(4):
-        await store.put(f"later-{number}", {}, collection="one", quota_key="b")
-    assert await store.get("later-0", collection="one") == {}
-    assert [await store.get(f"flood-{number}", collection="one") is not None for number in (0, 44, 45, 49)] == [
-        False,
-        False,
-        True,
-        True,
-    ]
