@@ -61,11 +61,10 @@ async def etag(client: Client, _: Owner, __: str) -> Call:
 
 async def reference(client: Client, _: Owner, __: str) -> Call:
     """Calls with a stored result as an argument."""
-    arguments = {"name": f"{NEW}__rows", "arguments": {"text": "x", "count": ROWS}}
-    ref = (await _tool(client, "call_tool", arguments))["structuredContent"]["ref"]
+    rows = await _rows(client)
 
     async def call(client: Client, number: int) -> None:
-        given = {"text": str(number), "rows": {"$ref": ref, "path": "rows[0:3]"}}
+        given = {"text": str(number), "rows": rows}
         _expect(plain_text(await _tool(client, f"{NEW}__total", given)), f"{number} x 3")
 
     return call
@@ -73,13 +72,30 @@ async def reference(client: Client, _: Owner, __: str) -> Call:
 
 async def approval(client: Client, owner: Owner, name: str) -> Call:
     """Calls that the owner has approved."""
-    arguments = {"text": "x"}
-    result = await _tool(client, f"{NEW}__wipe", arguments)
-    if not result.get("isError") or not await owner.answer(name, "approve", 0, scope="tool"):
+    return await _approved(client, owner, name, {})
+
+
+async def reference_and_approval(client: Client, owner: Owner, name: str) -> Call:
+    """Calls with a stored result as an argument that the owner has approved."""
+    return await _approved(client, owner, name, {"rows": await _rows(client)})
+
+
+async def _rows(client: Client) -> dict[str, str]:
+    """Return a reference to a few rows of a stored result."""
+    arguments = {"name": f"{NEW}__rows", "arguments": {"text": "x", "count": ROWS}}
+    ref = (await _tool(client, "call_tool", arguments))["structuredContent"]["ref"]
+    return {"$ref": ref, "path": "rows[0:3]"}
+
+
+async def _approved(client: Client, owner: Owner, name: str, given: Mapping[str, Any]) -> Call:
+    result = await _tool(client, f"{NEW}__wipe", {"text": "x", **given})
+    # Approved by an earlier case, or asked about now.
+    if result.get("isError") and not await owner.answer(name, "approve", 0, scope="tool"):
         raise AnswerError("the owner is not asked")
 
     async def call(client: Client, number: int) -> None:
-        _expect(plain_text(await _tool(client, f"{NEW}__wipe", {"text": f"x {number}"})), f"wipe x {number}")
+        answer = await _tool(client, f"{NEW}__wipe", {"text": f"x {number}", **given})
+        _expect(plain_text(answer), f"wipe x {number}")
 
     return call
 
@@ -88,9 +104,10 @@ CASES: Mapping[str, tuple[Prepare, bool, float]] = MappingProxyType(
     {
         "nothing shared": (plain, False, WITHOUT),
         "a limit": (plain, True, WITH_SHARED_STATE),
-        "an etag": (etag, True, WITH_SHARED_STATE),
-        "a stored result": (reference, True, WITH_SHARED_STATE),
-        "an approval": (approval, True, WITH_SHARED_STATE),
+        "an etag": (etag, False, WITHOUT),
+        "a stored result": (reference, False, WITH_SHARED_STATE),
+        "an approval": (approval, False, WITH_SHARED_STATE),
+        "all of them": (reference_and_approval, True, WITH_SHARED_STATE),
     }
 )
 """The calls, whether their gateways have a limit, and the largest ratio of their times."""
