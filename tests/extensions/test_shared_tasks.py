@@ -135,7 +135,8 @@ async def test_of_the_states_of_a_task_its_client_is_told_in_the_session_that_as
         everywhere = (at_own, at_other, at_later)
         await until(lambda: sum(map(len, everywhere)) >= 4)
         own, other_, later_, back = ids
-        assert [sorted(each["taskId"] for each in states) for states in everywhere] == [[own, back], [other_], [later_]]
+        found = [{each["taskId"] for each in states} for states in everywhere]
+        assert found == [{own, back}, {other_}, {later_}]
         seen = await here.result("tasks/get", taskId=other_)
     assert at_other == [seen]
     assert seen["status"] == "completed"
