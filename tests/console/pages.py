@@ -167,13 +167,18 @@ def visitor(app: Starlette) -> httpx2.AsyncClient:
 @asynccontextmanager
 async def console(folder: Path, upstreams: Mapping[str, ScriptedServer], **sections: Any) -> AsyncIterator[Browser]:
     """Open a console in front of these servers."""
+    async with serving(folder, upstreams, **sections) as served, console_of(served, folder) as browser:
+        yield browser
+
+
+@asynccontextmanager
+async def console_of(served: Serving, folder: Path) -> AsyncIterator[Browser]:
+    """Open a console in front of a gateway with its files in a folder."""
     access = ConsoleAccess()
-    async with serving(folder, upstreams, **sections) as served:
-        app = Console(ServingSource(served, folder), access).app()
-        async with visitor(app) as client:
-            opened = await client.get(access.new_link())
-            assert opened.status_code == 303
-            yield Browser(client, access, served)
+    async with visitor(Console(ServingSource(served, folder), access).app()) as client:
+        opened = await client.get(access.new_link())
+        assert opened.status_code == 303
+        yield Browser(client, access, served)
 
 
 def hidden_fields(page: str, change: str = "") -> dict[str, str]:

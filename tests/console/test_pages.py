@@ -8,11 +8,14 @@ from urllib.parse import quote
 
 import pytest
 
-from tests.console.pages import Browser, NothingRuns, console, opened_by
+from tests.console.pages import Browser, NothingRuns, console, console_of, opened_by
+from tests.support.replicas import replicas, shared_sections
 from tests.support.scripted_server import ScriptedServer, tool
 from tests.support.waiting import eventually
 
 pytestmark = pytest.mark.anyio
+
+__all__ = ["shared_sections"]
 
 MARKUP = "<script>alert(1)</script><img src=x onerror=alert(2)>\"'><b>"
 
@@ -220,6 +223,22 @@ async def test_a_call_that_waits_is_shown_with_its_arguments_until_it_is_answere
         [asked] = (await browser.page("waiting.json")).json()["rows"]["rows"]
     assert asked["calls"][0]["arguments"] == {"id": MARKUP}
     assert "img" not in [name for name, _ in Rows(page.text).elements]
+
+
+async def test_the_overview_names_the_replicas(tmp_path: Path, shared_sections: dict[str, Any]) -> None:
+    async with (
+        replicas(tmp_path, {"mail": mail()}, **shared_sections) as (one, _),
+        console_of(one, tmp_path / "0") as browser,
+    ):
+        found = (await browser.page("overview.json")).json()
+        page = (await browser.page("overview")).text
+    [gateway] = found["status"]["gateways"]
+    ids = {each["id"] for each in gateway["storage"]["replicas"]}
+    assert len(ids) == 2
+    assert set(re.findall(r'<tr><th scope="row">(\w{12})</th>', page)) == ids
+    assert page.count("this one") == 1
+    assert "another configuration" not in page
+    assert "Redis has failed" not in page
 
 
 class _Listening(NothingRuns):
