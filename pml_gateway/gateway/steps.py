@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import replace
 from typing import Any, cast
 
@@ -94,11 +95,12 @@ class StepCalls:
         if self._options.request_state is None and self._gateway.state.call_rules.may_ask:
             calls = [self._call(each) for each in await run.known_calls(self)]
             await approve_together(calls, self._run_name, self._options.on_progress)
-        await run.advance(self, self._options.input_responses)
-        if not run.is_waiting:
-            return None
-        client, request = self._client, self._fingerprint(arguments)
-        state = await self._pending.add(run, owner=client.id, quota_key=client.quota_key, fingerprint=request)
+        async with run.claim or nullcontext():
+            await run.advance(self, self._options.input_responses)
+            if not run.is_waiting:
+                return None
+            client, request = self._client, self._fingerprint(arguments)
+            state = await self._pending.add(run, owner=client.id, quota_key=client.quota_key, fingerprint=request)
         result: JsonObject = {"resultType": "input_required", "requestState": state}
         requests = {key: asked for key, (_, _, _, asked) in run.questions.items()}
         return {**result, "inputRequests": requests} if requests else result
@@ -115,6 +117,11 @@ class StepCalls:
         """Return the tool's qualified name, if its annotations say that it only reads."""
         tool = self._view().resolve(name)
         return tool.qualified_name if tool is not None and tool.effect is Effect.READ else None
+
+    def is_repeatable(self, name: str) -> bool:
+        """Return True if a tool's annotations say that it may be called again."""
+        tool = self._view().resolve(name)
+        return tool is not None and tool.idempotent
 
     async def call(self, invocation: Invocation) -> PresentedResult:
         """Call one tool.

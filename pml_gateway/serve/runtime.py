@@ -138,7 +138,7 @@ async def open_runtime(
         ActivitySubscriber(identity, gateway.shared.activity, sharing).subscribe_to(gateway.events)
         AuditSubscriber(identity, paths.home, gateway.shared.audit, watching.export_access).subscribe_to(gateway.events)
         calls_as_tasks = await _open_tasks(gateway, paths, identity)
-        caller = Caller(gateway, calls_as_tasks, PendingRuns(gateway.redis))
+        caller = Caller(gateway, calls_as_tasks, PendingRuns(gateway.redis, gateway.replicas))
         followers = ResourceFollowers(gateway)
         subscribers = Subscribers(gateway, followers)
         offers = PromptAndResourceRequests(gateway, caller, followers)

@@ -63,12 +63,6 @@ class OwnedValues:
         arguments: list[str | bytes | int] = [digest, sealed, *times, *self._limits, self._start]
         await self._server.run(lambda _: self._put(keys=keys, args=arguments))
 
-    async def take(self, id_: str) -> JsonObject | None:
-        """Remove and return a value; of several that take it at once, one gets it."""
-        name = self._name(self.digest(id_))
-        [value] = await self._server.unsealed((name, await self._server.run(lambda redis: redis.getdel(name))))
-        return value
-
     async def of(self, owner: str) -> list[JsonObject]:
         """Return the values of an owner, those that end first at the beginning."""
         index = self._index(owner)

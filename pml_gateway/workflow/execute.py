@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Iterable, Mapping
-from contextlib import suppress
+from collections.abc import Collection, Iterable, Mapping
+from contextlib import AbstractAsyncContextManager, suppress
 from dataclasses import replace
 from typing import Any, Protocol
 
@@ -87,6 +87,9 @@ class Tools(Protocol):
     def read_only(self, name: str) -> str | None:
         """Return the tool's own name, however it was spelled, if calling it twice is the same as calling it once."""
 
+    def is_repeatable(self, name: str) -> bool:
+        """Return True if a tool may be called again without knowing what became of the first call."""
+
     async def call(self, invocation: Invocation) -> PresentedResult:
         """Call a tool and return its result.
 
@@ -103,6 +106,21 @@ class Tools(Protocol):
 
     async def report(self, done: int, total: int, message: str) -> None:
         """Report the progress of the run to the client."""
+
+
+class RunClaim(AbstractAsyncContextManager[None], Protocol):
+    """The right to go on with a run that others take over if this process is gone; hold it while the run advances."""
+
+    @property
+    def sent_before(self) -> Collection[int]:
+        """Return the steps of which another process that is gone may have sent calls that must not be repeated."""
+
+    async def note(self, step: int) -> None:
+        """Note that a step is about to make such a call.
+
+        Raises:
+            GatewayError: it must not.
+        """
 
 
 class Run:
@@ -136,6 +154,8 @@ class Run:
         self._begun: set[int] = set()
         self._lengths: dict[int, int] = {}
         self._stopped_by: str | None = None
+        self.claim: RunClaim | None = None
+        """Held while a run that others could go on with advances."""
 
     @property
     def questions(self) -> dict[str, tuple[int, int, str, JsonObject]]:
@@ -370,6 +390,10 @@ class Run:
         async with self._places:
             if self._stopped_by is not None:
                 return self._stopped(self._stopped_by)
+            if self.claim is not None and not tools.is_repeatable(invocation.tool):
+                if step.index in self.claim.sent_before:
+                    return StepOutcome(StepStatus.ERROR, error=_interrupted(step), arguments=invocation.arguments)
+                await self.claim.note(step.index)
             self._begun.add(step.index)
             with within(step.timeout):
                 try:
@@ -487,6 +511,15 @@ class Run:
 
     def _now(self) -> float:
         return time.monotonic() - self._began
+
+
+def _interrupted(step: Step) -> JsonObject:
+    return error_json(
+        ErrorCode.UPSTREAM_UNAVAILABLE,
+        f"step {step.id!r} was interrupted: a gateway ended while the step ran, or before its outcome was known",
+        hint="whether the call was executed is unknown",
+        details={"executed": "unknown"},
+    )
 
 
 class _BudgetError(GatewayError):

@@ -7,10 +7,12 @@ import os
 import sys
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
+import httpx2
 import pytest
 
 from pml_gateway.storage.redis import MAX_PAUSE_SECONDS
@@ -113,6 +115,36 @@ def test_questions_are_answered_at_another_replica_also_once_that_which_asked_is
         assert results(asked(other, "execute_workflow", STEPS, **answers(run))) == ["before", "Ada", "Ada"]
         again = asked(other, "execute_workflow", STEPS, **answers(run))
         assert again["structuredContent"]["error"]["code"] == "NOT_FOUND"
+
+
+def test_a_run_that_a_killed_replica_went_on_with_goes_on_at_another_and_no_call_is_made_twice(
+    redis: RealRedis, tmp_path: Path
+) -> None:
+    started = tmp_path / "started"
+    slow = {"id": "slow", "tool": "up__slow", "arguments": {"seconds": 60, "started": str(started)}}
+    steps = {"steps": [*STEPS["steps"][:2], {**slow, "depends_on": ["asks"]}]}
+    with two(redis, tmp_path) as (one, other):
+        run = asked(one, "execute_workflow", steps)
+        given = {"name": "execute_workflow", "arguments": steps, "_meta": ABLE, **answers(run)}
+        with ThreadPoolExecutor() as threads:
+            lost = threads.submit(post_modern, one.url, "tools/call", given, key=ANNA)
+            wait_for(started.exists, "the call runs")
+            one.process.kill()
+            one.process.wait(LIMIT)
+            assert isinstance(lost.exception(LIMIT), httpx2.TransportError)
+        started.unlink()
+        seen: list[dict[str, Any]] = []
+
+        def goes_on() -> bool:
+            seen.append(asked(other, "execute_workflow", steps, **answers(run))["structuredContent"])
+            return "steps" in seen[-1]
+
+        wait_for(goes_on, "the run goes on", 2 * EXPIRY_SECONDS)
+    assert all(each["error"]["retryable"] for each in seen[:-1])
+    first, asks, last = seen[-1]["steps"]
+    assert (first["result"], asks["status"], last["status"]) == ("before", "error", "skipped")
+    assert asks["error"]["details"]["executed"] == "unknown"
+    assert not started.exists()
 
 
 def test_what_waits_in_one_replica_is_answered_there_and_ends_with_it(redis: RealRedis, tmp_path: Path) -> None:

@@ -5,18 +5,23 @@ from __future__ import annotations
 import json
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import anyio
+import httpx2
 import pytest
 
+from pml_gateway.storage.redis import PREFIX
 from tests.support.asking import asking
 from tests.support.memory import settings_for
-from tests.support.replicas import bearer, replicas, shared_sections, written
+from tests.support.raw import modern
+from tests.support.replicas import KEYS, bearer, replicas, shared_sections, written
 from tests.support.scripted_server import ScriptedServer, text_result, tool
 from tests.support.serving import Serving, serving
-from tests.support.waiting import until
+from tests.support.waiting import eventually, until
 from tests.workflow.test_questions import ANSWER, QUESTION
 
 pytestmark = pytest.mark.anyio
@@ -139,13 +144,113 @@ async def test_a_run_is_continued_once_by_its_client_with_its_request_and_not_af
         slots = [each["structuredContent"].get("slots") for each in results]
         assert [[slot["result"] for slot in each] for each in slots if each] == [["hello Ada", "plain "]]
         errors = [each["structuredContent"]["error"] for each in results if "error" in each["structuredContent"]]
-        assert [error["code"] for error in errors] == ["NOT_FOUND"] * 3
+        assert len(errors) == 3
+        # While it goes on at the other one, that may yet be lost.
+        assert all(error["code"] == "NOT_FOUND" or error["retryable"] for error in errors)
+        late = await answered(two, "call_batch", arguments, first)
+        assert late["result"]["structuredContent"]["error"]["code"] == "NOT_FOUND"
         second = await asked()
         redis = one.gateway.redis
         assert redis is not None
         await redis.run(lambda client: client.flushall())
         gone = await answered(two, "call_batch", arguments, second)
         assert gone["result"]["structuredContent"]["error"]["code"] == "NOT_FOUND"
+
+
+@dataclass
+class Stuck:
+    """A server with a tool that asks and may be called again, and tools that may not; one of them does not answer."""
+
+    at: str
+    go: anyio.Event = field(default_factory=anyio.Event)
+    calls: list[str] = field(default_factory=list)
+
+    def server(self) -> ScriptedServer:
+        async def act(ctx: Any, call: dict[str, Any]) -> Any:
+            if call["name"] == "ask" and not (ctx.params or {}).get("inputResponses"):
+                return {"resultType": "input_required", "inputRequests": {"who": QUESTION}}
+            self.calls.append(call["name"])
+            if call["name"] == self.at:
+                await self.go.wait()
+            return {**text_result(call["name"]), "resultType": "complete"}
+
+        ask = tool("ask", annotations={"idempotentHint": True})
+        return ScriptedServer([ask, tool("write"), tool("last")], act, modern=True)
+
+    steps: ClassVar[dict[str, Any]] = {
+        "steps": [
+            {"id": "ask", "tool": "up__ask"},
+            {"id": "write", "tool": "up__write", "depends_on": ["ask"]},
+            {"id": "last", "tool": "up__last", "depends_on": ["write"]},
+        ]
+    }
+
+
+@pytest.mark.parametrize("at", ["ask", "write"])
+async def test_a_run_of_a_gateway_that_is_gone_goes_on_at_another_and_repeats_only_what_may_be_repeated(
+    tmp_path: Path, shared_sections: dict[str, Any], at: str
+) -> None:
+    stuck, results, name = Stuck(at), list[dict[str, Any]](), "execute_workflow"
+    async with replicas(tmp_path, {"up": stuck.server()}, **shared_sections) as (one, two):
+        first = await one.call(name, stuck.steps, headers=bearer("anna"))
+        replica, redis = one.gateway.replicas, two.gateway.redis
+        assert replica is not None
+        assert redis is not None
+
+        async def go_on() -> None:
+            results.append((await answered(one, name, stuck.steps, first))["result"])
+
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(go_on)
+            await until(lambda: at in stuck.calls)
+            lives = (await answered(two, name, stuck.steps, first))["result"]["structuredContent"]["error"]
+            assert lives["retryable"]
+            # Only the call that is under way at the other one does not answer.
+            stuck.at = ""
+
+            async def is_continued() -> bool:
+                await redis.run(lambda client: client.delete(f"{PREFIX}:replica:{replica.own.id}"))
+                results[:] = [(await answered(two, name, stuck.steps, first))["result"]]
+                return "steps" in results[0]["structuredContent"]
+
+            await eventually(is_continued)
+            stuck.go.set()
+    shown = [[(row["id"], row["status"]) for row in each["structuredContent"]["steps"]] for each in results]
+    if at == "ask":
+        assert shown[0] == [("ask", "ok"), ("write", "ok"), ("last", "ok")]
+        assert shown[1] == [("ask", "ok"), ("write", "error"), ("last", "skipped")]
+        assert sorted(stuck.calls) == ["ask", "ask", "last", "write"]
+    else:
+        assert shown[0] == [("ask", "ok"), ("write", "error"), ("last", "skipped")]
+        error = results[0]["structuredContent"]["steps"][1]["error"]
+        assert error["details"]["executed"] == "unknown"
+        assert not error["retryable"]
+        assert shown[1] == [("ask", "ok"), ("write", "ok"), ("last", "error")]
+        assert sorted(stuck.calls) == ["ask", "ask", "write"]
+
+
+async def test_a_run_whose_request_is_cut_off_goes_on_at_any_gateway(
+    tmp_path: Path, shared_sections: dict[str, Any]
+) -> None:
+    stuck, name = Stuck("ask"), "execute_workflow"
+    async with replicas(tmp_path, {"up": stuck.server()}, **shared_sections) as (one, two):
+        first = await one.call(name, stuck.steps, headers=bearer("anna"))
+        params = {"name": name, "arguments": stuck.steps, "requestState": first["requestState"]}
+        given = {**params, "inputResponses": dict.fromkeys(first["inputRequests"], ANSWER)}
+        body, headers = modern("tools/call", given, KEYS["anna"])
+        async with anyio.create_task_group() as tasks, httpx2.AsyncClient(timeout=30) as client:
+            tasks.start_soon(partial(client.post, one.url, content=body, headers=headers))
+            await until(lambda: "ask" in stuck.calls)
+            tasks.cancel_scope.cancel()
+        stuck.at, results = "", list[dict[str, Any]]()
+
+        async def is_continued() -> bool:
+            results[:] = [(await answered(two, name, stuck.steps, first))["result"]["structuredContent"]]
+            return "steps" in results[0]
+
+        await eventually(is_continued)
+    assert [row["status"] for row in results[0]["steps"]] == ["ok", "ok", "ok"]
+    assert sorted(stuck.calls) == ["ask", "ask", "last", "write"]
 
 
 @asynccontextmanager

@@ -338,7 +338,7 @@ def _complete(ctx: Any, result: dict[str, Any]) -> dict[str, Any]:
     return {"resultType": "complete", **result} if ctx.protocol_version in MODERN_PROTOCOL_VERSIONS else result
 
 
-TEXT = {"message": {"type": "string"}, "seconds": {"type": "number"}}
+TEXT = {"message": {"type": "string"}, "seconds": {"type": "number"}, "started": {"type": "string"}}
 
 
 def main() -> None:

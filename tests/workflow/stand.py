@@ -47,6 +47,9 @@ class Stand:
     def read_only(self, name: str) -> str | None:
         return name if name in self.reads else None
 
+    def is_repeatable(self, name: str) -> bool:
+        return name in self.reads
+
     async def call(self, invocation: Invocation) -> PresentedResult:
         self.calls.append(invocation)
         if invocation.tool not in self.tools:
