@@ -61,10 +61,11 @@ local found = redis.call('HGET', KEYS[1], 'stamp') or ''
 if found ~= ARGV[1] then return 0 end
 redis.call('HSET', KEYS[1], 'stamp', ARGV[2], 'value', ARGV[3])
 redis.call('PEXPIRE', KEYS[1], ARGV[4])
-redis.call('XADD', KEYS[2], 'MAXLEN', '~', ARGV[5], '*', 'topic', ARGV[6], 'id', ARGV[7])
+redis.pcall('XADD', KEYS[2], 'MAXLEN', '~', ARGV[5], '*', 'topic', ARGV[6], 'id', ARGV[7])
 return 1
 """
-"""Replace a document if it has the stamp that was read, and tell the news; no stamp is an empty string."""
+"""Replace a document if it has the stamp that was read, and tell the news if they take it; no stamp is an empty string.
+"""
 
 
 class OvertakenError(Exception):
@@ -178,7 +179,8 @@ class SharedDocuments:
                 for document in documents:
                     commands.hget(document.key, "stamp")
                     commands.pexpire(document.key, KEPT_MILLISECONDS)
-                return await commands.execute()
+                # One that Redis refuses to read is found out by itself.
+                return await commands.execute(raise_on_error=False)
 
         stamps = (await server.run(look))[::2]
         pairs = zip(documents, stamps, strict=True)

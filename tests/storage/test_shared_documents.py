@@ -19,7 +19,7 @@ from pml_gateway.errors import ConfigurationError, SharedStateError
 from pml_gateway.storage import kinds
 from pml_gateway.storage.documents import Document, model_document
 from pml_gateway.storage.redis import PREFIX, RedisHealth
-from pml_gateway.storage.redis_news import RedisNews
+from pml_gateway.storage.redis_news import STREAM, RedisNews
 from pml_gateway.storage.sealing import Sealing
 from pml_gateway.storage.shared_documents import KEPT_MILLISECONDS, SharedDocuments
 from tests.storage.test_redis import KEY, opened
@@ -221,6 +221,12 @@ def test_a_document_that_cannot_be_read_keeps_no_other_one_back(redis_url: str, 
     assert two.document.load().numbers == (1,)
 
 
+def test_a_change_is_made_though_the_news_cannot_be_told(redis: Redis, replica: MakeReplica) -> None:
+    redis.set(STREAM, "no news")
+    replica("one").add(1)
+    assert replica("two").pulled() == (1,)
+
+
 def test_in_an_outage_the_copy_serves_on_and_changes_say_what_to_do(replica: MakeReplica, tmp_path: Path) -> None:
     replica("one").add(1)
     one = Replica("redis://:hunter2@127.0.0.1:1", tmp_path / "one")
@@ -262,8 +268,12 @@ def test_the_copy_is_readable_by_a_gateway_without_redis(replica: MakeReplica, t
 
 
 @pytest.mark.anyio
-async def test_replicas_follow_by_news(redis: Redis, redis_url: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("is_another_refused", [False, True])
+async def test_replicas_follow_by_news(redis: Redis, redis_url: str, tmp_path: Path, is_another_refused: bool) -> None:
     one, two = Replica(redis_url, tmp_path / "one"), Replica(redis_url, tmp_path / "two")
+    if is_another_refused:
+        another = two.documents.shared("others", local(tmp_path / "others"), merged)
+        redis.set(another.key, "no document")
     async with opened(redis_url) as server, anyio.create_task_group() as tasks:
         news = RedisNews(server)
         tasks.start_soon(news.run)

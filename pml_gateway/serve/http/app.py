@@ -180,6 +180,7 @@ class HttpApp:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """HttpRoute one request."""
+        scope = {**scope, "headers": [(name, value.strip(BLANKS)) for name, value in scope["headers"]]}
         headers = dict(reversed(scope["headers"]))
         request_id, parent = _identified(headers)
         trace = Trace(request_id, parent=parent)
@@ -276,11 +277,7 @@ class HttpApp:
             request_id=trace.request_id,
             parent=trace.parent,
         )
-        scope = {
-            **scope,
-            "path": ENDPOINT,
-            "headers": [(name, value.strip(BLANKS)) for name, value in scope["headers"]],
-        }
+        scope = {**scope, "path": ENDPOINT}
         with anyio.CancelScope() as cancel_scope:
             self._requests[cancel_scope] = client
             # A stream of notices is no use: the session of one that only listens may end.

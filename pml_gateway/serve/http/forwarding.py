@@ -247,7 +247,8 @@ class _Answer:
 
     async def pass_back(self, response: httpx2.Response) -> None:
         """Pass back all of a response, as it comes."""
-        left_out = {*HOP_HEADERS, REQUEST_ID_HEADER.encode()}
+        # This replica gives its own date and request id.
+        left_out = {*HOP_HEADERS, b"date", REQUEST_ID_HEADER.encode()}
         headers = [(name.lower(), value) for name, value in response.headers.raw if name.lower() not in left_out]
         self._is_stream = response.headers.get("content-type", "").startswith("text/event-stream")
         self._request.is_open = True

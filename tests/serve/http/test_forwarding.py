@@ -6,8 +6,10 @@ import json
 import socket
 from collections.abc import Mapping
 from functools import partial
+from http.client import HTTPConnection
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import anyio
 import anyio.to_thread
@@ -130,6 +132,28 @@ async def test_a_state_inside_of_a_call_does_not_say_where_a_call_waits(
             assert asked["requestState"].startswith(f"{known_by(one).own.id}~")
             answered.append(await at.result("tools/call", {**call, **answers_to(asked)}, headers=bearer("anna")))
     assert [each["content"][0]["text"] for each in answered] == ["green", "green"]
+
+
+async def test_blanks_after_a_header_value_keep_no_request_from_another_replica(
+    tmp_path: Path, shared_sections: dict[str, Any]
+) -> None:
+    body = json.dumps({"jsonrpc": "2.0", "id": 1, "method": "tools/list", "params": {}})
+
+    def send(url: str, headers: Mapping[str, str]) -> str:
+        # The HTTP client of the other tests sends none.
+        address = urlsplit(url)
+        connection = HTTPConnection(address.hostname or "", address.port, timeout=30)
+        try:
+            connection.request("POST", address.path, body, {name: f"{value} \t" for name, value in headers.items()})
+            return connection.getresponse().read().decode()
+        finally:
+            connection.close()
+
+    async with replicas(tmp_path, {"up": asking()}, **shared_sections) as (one, two):
+        session = await opened(one)
+        answers = [await anyio.to_thread.run_sync(partial(send, at.url, session.headers)) for at in (one, two)]
+        session.close()
+    assert all("call_tool" in each for each in answers)
 
 
 async def test_nobody_but_a_replica_passes_requests_on(tmp_path: Path, shared_sections: dict[str, Any]) -> None:
