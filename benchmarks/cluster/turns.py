@@ -26,7 +26,9 @@ LONG_SECONDS = 30.0
 
 GIVEN_UP_SECONDS = 0.5
 POLL_SECONDS = 0.05
-TASK_SECONDS = 45.0
+TASK_SECONDS = 90.0
+"""Maximum wait for a task. It is longer than the longest outage, after which who listens to a task is still told."""
+
 TASK_FAILED = "task failed"
 OVER = ("completed", "failed", "cancelled")
 IDEMPOTENT = frozenset({"look", "rows", "total"})
