@@ -1,4 +1,4 @@
-"""Books of requests for approval: what one does, and the one in the memory of a process.
+"""Books that keep requests for approval: one in the memory of a process, and one in Redis, which all replicas have.
 
 A book keeps requests and changes one at a time. The rules about them are those of `ApprovalRequest` and `Approvals`.
 """
@@ -8,13 +8,21 @@ from __future__ import annotations
 import time
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, nullcontext, suppress
+from dataclasses import replace
 from itertools import chain
 from typing import Protocol
+from weakref import WeakValueDictionary
 
-from pml_gateway.gateway.approval_requests import ApprovalRequest, ApprovalState
+import anyio
+from cachetools import LRUCache
+from pydantic import TypeAdapter, ValidationError
+
+from pml_gateway.errors import SharedStateError
+from pml_gateway.gateway.approval_requests import ApprovalRequest, ApprovalState, digest_of
 from pml_gateway.quotas import Holdings
-from pml_gateway.storage.redis_news import Tell
+from pml_gateway.storage.redis import RedisValues
+from pml_gateway.storage.redis_news import RedisNews, Tell
 from pml_gateway.types import JsonObject
 
 MAX_REQUESTS = 128
@@ -22,6 +30,26 @@ MAX_REQUESTS = 128
 
 MAX_CONTINUED = 1000
 """Maximum number of calls in memory whose server has asked something, so that they come again with the answer."""
+
+CONTINUED_SECONDS = 3600.0
+"""Seconds that such a call is known in Redis: a person has to answer."""
+
+TOPIC = "approvals"
+"""Topic of the news of requests. Their ids are secret to nobody who can read Redis, and of no use there."""
+
+REQUESTS, ARGUMENTS, INDEX, CONTINUED = "approvals", "approval-arguments", "approval-index", "approval-continued"
+"""Collections in Redis. Arguments lie by themselves, as they may be large and only people read them."""
+
+ALL = "all"
+"""Key of the index: an object of all requests by their ids, the oldest first, with what they are found by."""
+
+TOOL_CHARACTERS = 16
+"""Start of a `tool_key` in the index; whether a request is about a call is read in the request."""
+
+MAX_KNOWN = 1024
+"""Requests of which a replica knows the last revision."""
+
+_REQUEST = TypeAdapter(ApprovalRequest)
 
 Update = Callable[[ApprovalRequest], ApprovalRequest]
 """Returns a request as it is from now on, or the same one; may be called several times."""
@@ -178,6 +206,219 @@ class MemoryBook:
     def _tell(self, id_: str) -> None:
         for tell in self.on_change:
             tell(id_)
+
+
+class RedisBook:
+    """A book in Redis, in encrypted values that cannot be exchanged with each other.
+
+    Redis may come back with older values after a crash. A replica that knew a later revision of a request treats it as
+    gone, so that what was used is not used again. Expiry is counted by Redis and by the clock of the replica: the
+    earlier end counts.
+    """
+
+    is_shared = True
+
+    def __init__(self, values: RedisValues, news: RedisNews, clock: Callable[[], float] = time.time) -> None:
+        self.on_change: list[Tell] = []
+        self._clock = clock
+        self._values = values
+        self._news = news
+        self._revisions: LRUCache[str, int] = LRUCache(MAX_KNOWN)
+        self._heard: LRUCache[str, int] = LRUCache(MAX_KNOWN)
+        """Revisions in news alone, which anybody can forge who may write to Redis: they do not push out others."""
+        self._changing: WeakValueDictionary[str, anyio.Lock] = WeakValueDictionary()
+        """Locks by request id: changes by this replica take turns, so that few compete with those of others."""
+
+    def now(self) -> float:
+        """Return the Unix time, which all replicas have in common."""
+        return self._clock()
+
+    async def answered(self, tool_keys: Collection[str]) -> list[ApprovalRequest]:
+        """Return the answered requests about calls with these keys, the oldest first."""
+        wanted = {key[:TOOL_CHARACTERS] for key in tool_keys}
+        index = (await self._index()).items()
+        ids = [id_ for id_, each in index if each["is_answered"] and not wanted.isdisjoint(each["tools"])]
+        return await self._lasting(ids)
+
+    async def asked(self, left: Mapping[str, int]) -> list[ApprovalRequest]:
+        """Return the requests that asked about exactly these calls, the oldest first."""
+        asked = digest_of(left)
+        return await self._lasting([id_ for id_, each in (await self._index()).items() if each["asked"] == asked])
+
+    async def all(self) -> list[ApprovalRequest]:
+        """Return all requests, the oldest first."""
+        return await self._lasting(list(await self._index()))
+
+    async def find(self, id_: str) -> ApprovalRequest | None:
+        """Return a request by its id."""
+        return next(iter(await self._lasting([id_])), None)
+
+    async def arguments(self, id_: str) -> Sequence[JsonObject] | None:
+        """Return the arguments of a request's calls."""
+        found = await self._values.get(id_, collection=ARGUMENTS)
+        return None if found is None else found["arguments"]
+
+    async def add(
+        self, request: ApprovalRequest, arguments: Sequence[JsonObject], besides: Collection[str] = ()
+    ) -> bool:
+        """Add a request; False if another one about the same calls is there, except `besides` these."""
+        known = await self._index()
+        gone = known.keys() - {each.id for each in await self._lasting(list(known))}
+        seconds = request.expires_at - self.now()
+        asked = digest_of(request.left)
+        tools = list(dict.fromkeys(each.tool_key[:TOOL_CHARACTERS] for each in request.calls))
+        entry = {"quota_key": request.calls[0].quota_key, "asked": asked, "tools": tools, "is_answered": False}
+        is_added, without_room = True, list[str]()
+
+        def entered(value: JsonObject | None) -> JsonObject | None:
+            nonlocal is_added
+            entries = {id_: each for id_, each in (value or {}).get("requests", {}).items() if id_ not in gone}
+            is_added = all(each["asked"] != asked or id_ in besides for id_, each in entries.items())
+            if not is_added:
+                return value
+            entries[request.id] = entry
+            held: Holdings[str] = Holdings()
+            for id_, each in entries.items():
+                held.note(id_, each["quota_key"])
+            without_room.clear()
+            while len(held) > MAX_REQUESTS and (oldest := held.first_to_go()) is not None:
+                held.forget(oldest)
+                del entries[oldest]
+                without_room.append(oldest)
+            return {"requests": entries}
+
+        # Nobody finds them before they are in the index.
+        await self._values.put(request.id, {"arguments": list(arguments)}, collection=ARGUMENTS, ttl=seconds)
+        await self._values.put(request.id, _as_value(request), collection=REQUESTS, ttl=seconds)
+        await self._values.change(ALL, entered, collection=INDEX)
+        for id_ in without_room if is_added else [request.id]:
+            await self._delete(id_)
+        return is_added
+
+    async def change(self, id_: str, update: Update, *, seconds: float | None = None) -> ApprovalRequest | None:
+        """Change a request and return it, None if there is none; with `seconds`, it lasts so long from now on."""
+        known = self._known_revision(id_)
+        before = after = None
+
+        def changed(value: JsonObject | None) -> JsonObject | None:
+            nonlocal before, after
+            before = after = self._read(value, known)
+            if before is None or (updated := update(before)) == before:
+                return value
+            after = replace(updated, revision=before.revision + 1)
+            return _as_value(after)
+
+        if seconds is not None:
+            # First, so that an answer is found as soon as it is there.
+            await self._prolong(id_, seconds)
+        async with self._changing.setdefault(id_, anyio.Lock()):
+            await self._values.change(id_, changed, collection=REQUESTS, ttl=seconds, keeps_expiry=seconds is None)
+        if before is None or after is None or after is before:
+            return after
+        self._note_revision(id_, after.revision)
+        if seconds is None and after.state is not before.state:
+            await self._note_answer(id_)
+        if concerns_calls(before, after):
+            await self._tell(id_, after.revision)
+        return after
+
+    async def drop(self, id_: str) -> None:
+        """Forget a request."""
+
+        def without(value: JsonObject | None) -> JsonObject | None:
+            entries = dict((value or {}).get("requests", {}))
+            return value if entries.pop(id_, None) is None else {"requests": entries}
+
+        await self._values.change(ALL, without, collection=INDEX)
+        await self._delete(id_)
+
+    async def continue_later(self, key: str, approval: str) -> None:
+        """Keep the approval of a call that comes again."""
+        value = {"approval": approval, "expires_at": self.now() + CONTINUED_SECONDS}
+        await self._values.put(key, value, collection=CONTINUED, ttl=CONTINUED_SECONDS)
+
+    async def take_continued(self, key: str) -> str | None:
+        """Return the approval of a call that comes again, once."""
+        found = await self._values.take(key, collection=CONTINUED)
+        return found["approval"] if found is not None and found["expires_at"] > self.now() else None
+
+    def following(self) -> AbstractContextManager[None]:
+        """Hear of changes that other replicas make, in this context."""
+        return self._news.following(TOPIC, self._hear)
+
+    def _hear(self, news: str | None) -> None:
+        """Note the revision of a request that was changed, and have those who wait for it look."""
+        id_, _, revision = (news or "").partition(":")
+        if revision.isdecimal():
+            self._heard[id_] = max(self._heard.get(id_, 0), int(revision[:9]))
+        for tell in self.on_change:
+            tell(id_ or None)
+
+    async def _tell(self, id_: str, revision: int) -> None:
+        """Tell of a change that was made; who does not hear of it looks itself after a while."""
+        for tell in self.on_change:
+            tell(id_)
+        with suppress(SharedStateError):
+            await self._news.publish(TOPIC, f"{id_}:{revision}")
+
+    async def _index(self) -> JsonObject:
+        found = await self._values.get(ALL, collection=INDEX)
+        entries: JsonObject = {} if found is None else found["requests"]
+        return entries
+
+    async def _lasting(self, ids: Sequence[str]) -> list[ApprovalRequest]:
+        known = {id_: self._known_revision(id_) for id_ in ids}
+        values = await self._values.get_many(ids, collection=REQUESTS)
+        found = (self._read(value, known[id_]) for id_, value in zip(ids, values, strict=True))
+        return [each for each in found if each is not None]
+
+    def _read(self, value: JsonObject | None, known: int) -> ApprovalRequest | None:
+        """Return the request of a value; None if it is over, or older than the revision known before it was read."""
+        if value is None:
+            return None
+        try:
+            request = _REQUEST.validate_python(value)
+        except ValidationError:
+            # Another version wrote it.
+            return None
+        if request.expires_at <= self.now() or request.revision < known:
+            return None
+        self._note_revision(request.id, request.revision)
+        return request
+
+    def _known_revision(self, id_: str) -> int:
+        return max(self._revisions.get(id_, 0), self._heard.get(id_, 0))
+
+    def _note_revision(self, id_: str, revision: int) -> None:
+        self._revisions[id_] = max(self._revisions.get(id_, 0), revision)
+
+    async def _prolong(self, id_: str, seconds: float) -> None:
+        """Keep the arguments of a request that is answered as long as the request."""
+        if (found := await self._values.get(id_, collection=ARGUMENTS)) is not None:
+            await self._values.put(id_, found, collection=ARGUMENTS, ttl=seconds)
+        await self._note_answer(id_)
+
+    async def _note_answer(self, id_: str) -> None:
+        """Note in the index that a request is answered, and keep the index for another day."""
+        now = self.now()
+
+        def noted(value: JsonObject | None) -> JsonObject | None:
+            entries = (value or {}).get("requests", {})
+            if id_ not in entries:
+                return value
+            return {"requests": {**entries, id_: {**entries[id_], "is_answered": True}}, "renewed_at": now}
+
+        await self._values.change(ALL, noted, collection=INDEX)
+
+    async def _delete(self, id_: str) -> None:
+        for collection in (REQUESTS, ARGUMENTS):
+            await self._values.delete(id_, collection=collection)
+        await self._tell(id_, 0)
+
+
+def _as_value(request: ApprovalRequest) -> JsonObject:
+    value: JsonObject = _REQUEST.dump_python(request, mode="json")
+    return value
 
 
 def concerns_calls(before: ApprovalRequest, after: ApprovalRequest) -> bool:

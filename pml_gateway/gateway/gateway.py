@@ -19,6 +19,7 @@ from pml_gateway.config.servers import Transport
 from pml_gateway.config.settings import Settings
 from pml_gateway.example_queries.sharing import shared_library
 from pml_gateway.exposure.meta_tool import MetaTools
+from pml_gateway.gateway.approval_books import RedisBook
 from pml_gateway.gateway.decisions import Decider
 from pml_gateway.gateway.events import ToolsSearched
 from pml_gateway.gateway.indexing import Indexer
@@ -26,10 +27,8 @@ from pml_gateway.gateway.limits import CallLimits
 from pml_gateway.gateway.listings import Listings
 from pml_gateway.gateway.rule_decisions import decide_by_rules
 from pml_gateway.gateway.shared import SharedResources, open_shared
-from pml_gateway.gateway.shared_approvals import RedisBook
 from pml_gateway.gateway.state import NO_META_TOOLS, CurrentState, GatewayState
-from pml_gateway.gateway.trust_reading import TrustReading
-from pml_gateway.gateway.updates import COALESCE_SECONDS, Updates
+from pml_gateway.gateway.updates import COALESCE_SECONDS, TrustReading, Updates
 from pml_gateway.gc_pause import collection_put_off
 from pml_gateway.log import get_logger
 from pml_gateway.mcp.transport import OpenStreams

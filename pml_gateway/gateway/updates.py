@@ -1,4 +1,7 @@
-"""Updates of the state: built aside from what servers list and from new settings, then swapped as one reference."""
+"""Updates of the state: built aside from what servers list and from new settings, then swapped as one reference.
+
+Definitions that were taken over without the lint, of a new server or of all after an upgrade, are read by it later.
+"""
 
 from __future__ import annotations
 
@@ -13,11 +16,12 @@ from pml_gateway.config.settings import Settings
 from pml_gateway.gateway.indexing import Indexer
 from pml_gateway.gateway.listings import Listings, shapes_catalog
 from pml_gateway.gateway.state import CurrentState, GatewayState, successor
-from pml_gateway.gateway.trust_reading import TrustReading
 from pml_gateway.log import get_logger
 from pml_gateway.mcp.listing import Difference, Listed, ListKind
 from pml_gateway.results.store import ResultStore
 from pml_gateway.signal import CoalescedSignal
+from pml_gateway.telemetry.events import Events
+from pml_gateway.trust.trust_gate import TrustGate
 from pml_gateway.upstreams.capability_listing import CapabilityListings
 from pml_gateway.upstreams.pool import SharedUpstreams, UpstreamPool
 from pml_gateway.upstreams.sharing import WantedUpstream
@@ -29,11 +33,55 @@ logger = get_logger(__name__)
 COALESCE_SECONDS = 0.03
 """Listings that arrive within this time become one new snapshot."""
 
+READ_AT_ONCE = 32
+"""Definitions that the lint reads between two turns of changes."""
+
+READING_WAITS = 60.0
+"""Seconds that reading what came unread waits for the index: nobody waits for it, and searches want the processor."""
+
 Announced = tuple[str, ListKind]
 """A server, and the list that it says has changed."""
 
 OnAnnounced = Callable[[Mapping[Announced, bool]], None]
 """Announced list kinds, with True for those whose list changed."""
+
+
+class TrustReading:
+    """The reader of one gateway's unread definitions, which publishes what becomes of all of them."""
+
+    def __init__(self, trust_gate: TrustGate, events: Events, current: CurrentState, indexer: Indexer) -> None:
+        self._trust_gate = trust_gate
+        self._events = events
+        self._current = current
+        self._indexer = indexer
+        self._unread = CoalescedSignal()
+
+    def tell(self) -> None:
+        """Publish what became of definitions, and have read what was not."""
+        for event in self._trust_gate.take_news():
+            self._events.publish(event)
+        if self._trust_gate.has_unread:
+            self._unread.ask()
+
+    async def judge_unread(self) -> None:
+        """Have the lint read what was taken over without it."""
+        unread = await anyio.to_thread.run_sync(self._trust_gate.unlinted)
+        # In slices, because a thread cannot be cancelled, and changes wait for this one.
+        for part in unread.slices(READ_AT_ONCE):
+            async with self._current.turn:
+                await self._current.build(partial(self._trust_gate.lint, part))
+        if unread.places:
+            async with self._current.turn:
+                await self._current.build(partial(self._trust_gate.note, unread))
+            for event in self._trust_gate.take_news():
+                self._events.publish(event)
+
+    async def run(self) -> None:
+        """Read once the index stands, for as long as the owner's task group lives."""
+        while True:
+            await self._unread.next()
+            await self._indexer.wait(READING_WAITS)
+            await self.judge_unread()
 
 
 class Updates:

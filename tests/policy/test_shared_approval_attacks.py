@@ -13,9 +13,7 @@ import redis
 
 from pml_gateway.config.settings import ApprovalSettings
 from pml_gateway.errors import SharedStateError, UsageError
-from pml_gateway.gateway.approval_requests import ApprovalScope, ApprovalState
-from pml_gateway.gateway.approvals import Approvals
-from pml_gateway.gateway.shared_approvals import (
+from pml_gateway.gateway.approval_books import (
     ALL,
     ARGUMENTS,
     CONTINUED,
@@ -25,6 +23,8 @@ from pml_gateway.gateway.shared_approvals import (
     TOPIC,
     RedisBook,
 )
+from pml_gateway.gateway.approval_requests import ApprovalScope, ApprovalState
+from pml_gateway.gateway.approvals import Approvals
 from pml_gateway.storage.redis import PREFIX, RedisValues
 from pml_gateway.storage.redis_news import STREAM
 from tests.storage.test_redis_news import fail

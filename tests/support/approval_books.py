@@ -10,9 +10,9 @@ import anyio
 import redis
 
 from pml_gateway.config.settings import ApprovalSettings
+from pml_gateway.gateway.approval_books import RedisBook
 from pml_gateway.gateway.approval_requests import ApprovalRequest, AskedCall, asked_call
 from pml_gateway.gateway.approvals import Approvals
-from pml_gateway.gateway.shared_approvals import RedisBook
 from pml_gateway.storage.redis import RedisServer, RedisValues, open_redis
 from pml_gateway.storage.redis_news import RedisNews
 
