@@ -1,4 +1,4 @@
-"""A gateway for the clients of one folder and its settings; what is one for the process it has from `shared`."""
+"""A gateway for the clients of one folder, with its settings. What exists once for the process is in `shared.py`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Tasks of all replicas: each runs its own, reads those of the others in Redis, and leaves orders for them there."""
+"""Tasks that all replicas know: each runs its own, reads records of the others' in Redis, and leaves orders for them.
+
+An order cancels or answers a task; the replica that runs the task takes it from Redis.
+"""
 
 from __future__ import annotations
 

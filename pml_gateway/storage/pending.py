@@ -1,4 +1,7 @@
-"""Suspended runs, calls that wait for an answer, and tasks: each for one owner, and runs and calls for one request."""
+"""Table, in memory, of what waits for a further request of its client: suspended runs, open questions, and tasks.
+
+Each entry belongs to one owner. Runs and questions also belong to one request, which has to be sent again unchanged.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""State in a Redis server that replicas share: encrypted values, and counts of calls."""
+"""One Redis server, in which several gateways (replicas) keep what they share.
+
+`RedisServer` sends commands. `RedisValues` keeps encrypted values by collection and key. `RedisCounters` counts calls for
+limits. `RedisHealth` notes failures: a server that failed is left alone for a while, so that not every call waits for it.
+"""
 
 from __future__ import annotations
 

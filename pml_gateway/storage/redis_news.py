@@ -1,6 +1,6 @@
-"""News between replicas: what has changed in Redis, so that others look at it anew.
+"""News between replicas: a stream in Redis by which each tells the others that something has changed.
 
-News say that something changed and not what it is now. Values are sealed, and are read from where they are kept.
+News name what has changed, without its new value: values are encrypted, and are read from where they are kept.
 """
 
 from __future__ import annotations

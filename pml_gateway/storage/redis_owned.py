@@ -1,4 +1,7 @@
-"""Values in Redis that belong to somebody: found by a secret id, listed by owner, and bounded for each owner."""
+"""Values in Redis that belong to one client each: found by a secret id, listed by owner, and limited for each owner.
+
+Workflows that wait for an answer and records of tasks are kept this way.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The settings of a Redis server that replicas share, checked, resolved and made into connections."""
+"""The settings `storage.url` and `storage.key`: checked, their references resolved, and made into connections."""
 
 from __future__ import annotations
 

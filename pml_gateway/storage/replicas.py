@@ -1,5 +1,6 @@
-"""Replicas: the serving processes that share a Redis server. Each tells the others its URL, version and configuration.
+"""Replicas: the serving processes that share a Redis server, and what each of them tells the others about itself.
 
+Each writes an entry with its URL, version and configuration every two seconds. If an entry expires, its replica is gone.
 A worker of `pml serve --workers` is a replica, too.
 """
 

@@ -1,4 +1,4 @@
-"""Encryption of values that replicas share, by one key that all of them have."""
+"""Encryption of the values that replicas keep in Redis, by the `storage.key` that all of them have."""
 
 from __future__ import annotations
 
