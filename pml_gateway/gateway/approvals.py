@@ -1,7 +1,7 @@
 """Approvals: calls that wait for the gateway's owner, and what the owner has approved.
 
-Only an answer of the owner approves a call: nothing that a client or a file says does. Requests and answers are kept in a
-book, in memory or in Redis (`approval_books.py`).
+Only an answer of the owner approves a call: nothing that a client or a file says does. Requests and answers are kept
+in a book, in memory or in Redis (`approval_books.py`).
 """
 
 from __future__ import annotations

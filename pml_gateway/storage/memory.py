@@ -1,15 +1,16 @@
 """Interface of a store of JSON values by collection and key, and the store in the memory of one process.
 
 Only JSON goes into a store, so that a store in Redis can take the place of the one in memory. Stored results are kept
-this way. Redis also has workflows that wait for an answer and records of tasks (`redis_owned.py`). The following are not
-data, and stay in the process that made them:
+this way. Redis also has workflows that wait for an answer and records of tasks (`redis_owned.py`). The following are
+not data, and stay in the process that made them:
 
-- Calls in which a server waits for an answer (`pending.py`), with their open requests, and the workflows they are part of.
+- Calls in which a server waits for an answer (`pending.py`), with their open requests, and the workflows they are
+  part of.
 - Running tasks. Other replicas read their records, and have them cancelled or answered (`gateway/shared_tasks.py`).
-- Events of resumable HTTP sessions (`serve/http/resumption.py`): their session is in this process, and another one could
-  not continue it. An ordinary call would also have to write its answer as JSON once more.
-- Counts of what runs or arrives at this moment (`upstreams/concurrency.py`, `mcp/session.py`), and of what each client
-  holds (`quotas.py`): they protect this process.
+- Events of resumable HTTP sessions (`serve/http/resumption.py`): their session is in this process, and another one
+  could not continue it. An ordinary call would also have to write its answer as JSON once more.
+- Counts of what runs or arrives at this moment (`upstreams/concurrency.py`, `mcp/session.py`), and of what each
+  client holds (`quotas.py`): they protect this process.
 """
 
 from __future__ import annotations

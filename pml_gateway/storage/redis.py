@@ -1,7 +1,8 @@
 """One Redis server, in which several gateways (replicas) keep what they share.
 
-`RedisServer` sends commands. `RedisValues` keeps encrypted values by collection and key. `RedisCounters` counts calls for
-limits. `RedisHealth` notes failures: a server that failed is left alone for a while, so that not every call waits for it.
+`RedisServer` sends commands. `RedisValues` keeps encrypted values by collection and key. `RedisCounters` counts calls
+for limits. `RedisHealth` notes failures: a server that failed is left alone for a while, so that not every call waits
+for it.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Replicas: the serving processes that share a Redis server, and what each of them tells the others about itself.
 
-Each writes an entry with its URL, version and configuration every two seconds. If an entry expires, its replica is gone.
-A worker of `pml serve --workers` is a replica, too.
+Each writes an entry with its URL, version and configuration every two seconds. If an entry expires, its replica is
+gone. A worker of `pml serve --workers` is a replica, too.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
 """Files that replicas have in common, such as the keys of clients: in Redis, with a copy in each replica's folder.
 
-Reading means reading the copy. It follows Redis within a second, and serves on during an outage. A change begins with the
-content in Redis; it is written there first, then into the copy.
+Reading means reading the copy. It follows Redis within a second, and serves on during an outage. A change begins with
+the content in Redis; it is written there first, then into the copy.
 
-A replica may have been away, and Redis may have lost its data. Each content therefore has the number of changes that each
-folder has made to it. By these numbers, an old copy is recognised, and Redis is filled with the newest copy. If each of
-two copies has changes that the other lacks, they are merged.
+A replica may have been away, and Redis may have lost its data. Each content therefore has the number of changes that
+each folder has made to it. By these numbers, an old copy is recognised, and Redis is filled with the newest copy. If
+each of two copies has changes that the other lacks, they are merged.
 """
 
 from __future__ import annotations
