@@ -171,8 +171,8 @@ class Recorder:
             "activity", self._write, lambda row: row.weight, lambda error: warn_unwritable(ACTIVITY, path, error)
         )
 
-    def add(self, make: Callable[[], Row]) -> None:
-        """Queue one row, which is made in the thread; takes microseconds and raises nothing."""
+    def add(self, make: Callable[[], Row | None]) -> None:
+        """Queue one row, which is made in the thread, unless that is None; takes microseconds and raises nothing."""
         self._writer.add(make)
 
     @asynccontextmanager

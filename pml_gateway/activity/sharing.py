@@ -294,5 +294,7 @@ class ActivitySharing:
                 return last
             await anyio.to_thread.run_sync(self._recorder.flush)
 
-    def _opened(self, entry: str, sealed: bytes) -> PassedBatch:
-        return PassedBatch.read(self._server.unseal(STREAM, sealed) or {}, entry, self._config)
+    def _opened(self, entry: str, sealed: bytes) -> PassedBatch | None:
+        value = self._server.unseal(STREAM, sealed)
+        # The stream still has what was sealed with the storage.key of before.
+        return None if value is None else PassedBatch.read(value, entry, self._config)

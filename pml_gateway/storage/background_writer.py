@@ -53,7 +53,7 @@ class BackgroundWriter(Generic[RecordT]):
         self._write = write
         self._weigh = weigh
         self._failed = failed
-        self._waiting: deque[Callable[[], RecordT]] = deque()
+        self._waiting: deque[Callable[[], RecordT | None]] = deque()
         self._made: list[RecordT] = []
         self._weight = 0
         self._taken = 0
@@ -67,8 +67,8 @@ class BackgroundWriter(Generic[RecordT]):
         self._progress = threading.Condition()
         self._thread: threading.Thread | None = None
 
-    def add(self, make: Callable[[], RecordT]) -> None:
-        """Queue a record, which is made in the thread; takes microseconds and raises nothing."""
+    def add(self, make: Callable[[], RecordT | None]) -> None:
+        """Queue a record, which is made in the thread, unless that is None; takes microseconds and raises nothing."""
         self._taken += 1
         if len(self._waiting) >= MAX_WAITING:
             self._refused += 1
@@ -113,6 +113,8 @@ class BackgroundWriter(Generic[RecordT]):
             make = self._waiting.popleft()
             try:
                 record = make()
+                if record is None:
+                    continue
                 weight = self._weigh(record)
             # A fault of one record must not end the thread, and its text may quote request data.
             except Exception as fault:

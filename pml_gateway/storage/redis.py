@@ -15,7 +15,7 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from functools import partial
-from typing import TYPE_CHECKING, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 import anyio
 import anyio.to_thread
@@ -27,6 +27,7 @@ from pml_gateway.log import get_logger
 from pml_gateway.storage.counters import SLOTS, Allowance, MemoryCounters, UsedUp
 from pml_gateway.storage.redis_url import check_shared_storage, connection_pool, resolved_key, resolved_url
 from pml_gateway.storage.sealing import Sealing
+from pml_gateway.text import counted
 from pml_gateway.types import JsonObject
 
 if TYPE_CHECKING:
@@ -40,6 +41,17 @@ PREFIX = "{pml}"
 
 FORMAT = "1"
 """Version of all keys and values: a replica that writes another one does not start."""
+
+FORMAT_NAME = f"{PREFIX}:format"
+
+REPLICAS = f"{PREFIX}:replicas"
+"""The ids of all replicas, those that have ended lately included."""
+
+
+def replica_name(id_: str) -> str:
+    """Return the name of a replica's entry, which is there while it gives signs of life."""
+    return f"{PREFIX}:replica:{id_}"
+
 
 OPERATION_SECONDS = 3.0
 """Time limit in seconds for one command, its connection included: the first call after a failure waits for it."""
@@ -150,6 +162,37 @@ def failure_in_words(error: Exception) -> str:
 
 def _unobserved(outcome: StorageOutcome, seconds: float) -> None:
     pass
+
+
+def replica_names(ids: Any) -> list[str]:
+    """Return the names of the entries of replicas with these ids."""
+    return [replica_name(each.decode(errors="replace")) for each in sorted(ids)]
+
+
+def refuse_other_state(sealing: Sealing, found_format: Any, entries: Mapping[str, bytes | None]) -> None:
+    """Refuse the state of a server that cannot be shared.
+
+    Args:
+        sealing: encryption by the own `storage.key`.
+        found_format: the format that was read.
+        entries: what the replicas wrote that run, by name.
+
+    Raises:
+        ConfigurationError: the format is another one, or no entry was written with this key.
+    """
+    shown = found_format[:20].decode(errors="replace") if isinstance(found_format, bytes) else found_format
+    if shown not in (FORMAT, None):
+        raise ConfigurationError(
+            f"the state at storage.url has format {shown!r}, and this pml writes {FORMAT}",
+            hint="use the same version of pml everywhere, or another database: redis://host/1",
+        )
+    running = {name: sealed for name, sealed in entries.items() if sealed is not None}
+    if running and not any(sealing.is_sealed_by_this(name, sealed) for name, sealed in running.items()):
+        use = "uses" if len(running) == 1 else "use"
+        raise ConfigurationError(
+            f"{counted(len(running), 'gateway')} at storage.url {use} another storage.key",
+            hint="give all the same; to change it, stop all of them first",
+        )
 
 
 class RedisHealth:
@@ -287,24 +330,20 @@ class RedisServer(Sealing):
         is_large = sum(len(sealed or b"") for _, sealed in found) > SEALED_AT_ONCE
         return await anyio.to_thread.run_sync(unseal) if is_large else unseal()
 
-    async def check_format(self) -> None:
-        """Refuse to share state with gateways of another version; of a server that does not answer, only say so.
+    async def check_state(self) -> None:
+        """Refuse to share state with gateways of another version or key; of a silent server, only say so.
 
         Raises:
-            ConfigurationError: its state has another format.
+            ConfigurationError: its state has another format, or the gateways that run have another `storage.key`.
         """
-        name = f"{PREFIX}:format"
         try:
-            await self.run(lambda redis: redis.set(name, FORMAT, nx=True))
-            found = await self.run(lambda redis: redis.get(name))
+            await self.run(lambda redis: redis.set(FORMAT_NAME, FORMAT, nx=True))
+            found = await self.run(lambda redis: redis.get(FORMAT_NAME))
+            names = replica_names(await self.run(lambda redis: redis.smembers(REPLICAS)))
+            entries: Any = await self.run(lambda redis: redis.mget(names)) if names else []
         except SharedStateError:
             return
-        shown = found[:20].decode(errors="replace") if isinstance(found, bytes) else found
-        if shown not in (FORMAT, None):
-            raise ConfigurationError(
-                f"the state at storage.url has format {shown!r}, and this gateway writes {FORMAT}",
-                hint="use the same version of pml everywhere, or another database: redis://host/1",
-            )
+        refuse_other_state(self, found, dict(zip(names, entries, strict=True)))
 
 
 class RedisValues:
@@ -485,7 +524,7 @@ async def open_redis(url: str | None, key: str | None, environ: Mapping[str, str
         return
     client, server = await anyio.to_thread.run_sync(_connected, resolved_url(url, environ), resolved_key(key, environ))
     try:
-        await server.check_format()
+        await server.check_state()
         yield server
     finally:
         with anyio.move_on_after(OPERATION_SECONDS, shield=True):

@@ -20,8 +20,9 @@ from cachetools import TTLCache
 from pml_gateway.errors import SharedStateError
 from pml_gateway.log import get_logger
 from pml_gateway.signal import Signal
-from pml_gateway.storage.redis import MAX_PAUSE_SECONDS, OPERATION_SECONDS, PREFIX, RedisServer
+from pml_gateway.storage.redis import MAX_PAUSE_SECONDS, OPERATION_SECONDS, REPLICAS, RedisServer, replica_name
 from pml_gateway.storage.redis_news import RedisNews
+from pml_gateway.text import escaped
 from pml_gateway.types import JsonObject
 
 if TYPE_CHECKING:
@@ -44,9 +45,6 @@ MAX_AGE_SECONDS = EXPIRY_SECONDS + 60.0
 ABSENT_SECONDS = 1.0
 MAX_ABSENT = 1000
 """Time for which an id that was not found is not looked for again, and how many such ids are remembered."""
-
-NAMES = f"{PREFIX}:replicas"
-"""The ids of all replicas, those that have ended lately included."""
 
 NAMES_SECONDS = 60.0
 """Time after the last sign of life of any replica in which the ids expire."""
@@ -94,6 +92,7 @@ class Replicas:
         self._absent: TTLCache[str, None] = TTLCache(MAX_ABSENT, ABSENT_SECONDS)
         self._differing: set[tuple[str, str]] = set()
         self._told: set[tuple[str, str]] = set()
+        self._foreign: set[str] = set()
         self._due = anyio.Event()
         self._looked = Signal()
         self._beats = anyio.Lock()
@@ -123,9 +122,9 @@ class Replicas:
         known = self._others.get(id_)
         if id_ in self._absent or (known is not None and known.url is not None):
             return known
-        name = _name(id_)
+        name = replica_name(id_)
         sealed = await self._server.run(lambda redis: redis.get(name))
-        found = None if sealed is None else _read(self._server.unseal(name, sealed))
+        found = None if sealed is None else self._read(id_, sealed)
         if found is None and not self._are_all_back:
             raise SharedStateError("Redis was away a moment ago, and not all replicas may have come back")
         if found is None:
@@ -186,15 +185,15 @@ class Replicas:
         # One after the other: an older entry must not replace a newer one.
         async with self._beats:
             own = self.own
-            name = _name(own.id)
+            name = replica_name(own.id)
             sealed = self._server.seal(name, {"replica": asdict(own), "at": time.time()})
             is_new = 0
 
             async def beat(redis: Redis) -> None:
                 async with redis.pipeline(transaction=False) as commands:
                     commands.set(name, sealed, px=int(EXPIRY_SECONDS * 1000))
-                    commands.sadd(NAMES, own.id)
-                    commands.pexpire(NAMES, int(NAMES_SECONDS * 1000))
+                    commands.sadd(REPLICAS, own.id)
+                    commands.pexpire(REPLICAS, int(NAMES_SECONDS * 1000))
                     nonlocal is_new
                     _, is_new, _ = await commands.execute()
 
@@ -207,16 +206,14 @@ class Replicas:
             return own
 
     async def _look(self) -> None:
-        ids: Any = await self._server.run(lambda redis: redis.smembers(NAMES))
+        ids: Any = await self._server.run(lambda redis: redis.smembers(REPLICAS))
         # Also those that were found before: a name may be missing until the next sign of life.
         others = sorted({each.decode(errors="replace") for each in ids}.union(self._others) - {self.own.id})
-        found = await self._server.run(lambda redis: redis.mget([_name(id_) for id_ in others])) if others else []
-        gone = [id_ for id_, sealed in zip(others, found, strict=True) if sealed is None]
-        read = (
-            _read(self._server.unseal(_name(id_), sealed))
-            for id_, sealed in zip(others, found, strict=True)
-            if sealed is not None
+        found = (
+            await self._server.run(lambda redis: redis.mget([replica_name(id_) for id_ in others])) if others else []
         )
+        gone = [id_ for id_, sealed in zip(others, found, strict=True) if sealed is None]
+        read = (self._read(id_, sealed) for id_, sealed in zip(others, found, strict=True) if sealed is not None)
         if self._was_cut_off or (self._has_entry and self.own.id.encode() not in ids):
             self._was_cut_off = False
             self._all_are_back_at = time.monotonic() + RETURN_SECONDS
@@ -226,7 +223,16 @@ class Replicas:
         self._others = before | {each.id: each for each in read if each is not None}
         self._looked.set()
         if gone and are_back:
-            await self._server.run(lambda redis: redis.srem(NAMES, *gone))
+            await self._server.run(lambda redis: redis.srem(REPLICAS, *gone))
+
+    def _read(self, id_: str, sealed: bytes | str) -> Replica | None:
+        if self._server.is_sealed_by_this(replica_name(id_), sealed):
+            return _read(self._server.unseal(replica_name(id_), sealed))
+        if id_ not in self._foreign:
+            # It started while Redis did not answer, and shares nothing with this one.
+            self._foreign = {id_, *self._foreign} if len(self._foreign) < MAX_ABSENT else {id_}
+            logger.error("replica %s has another storage.key, or its entry was forged: give all the same", escaped(id_))
+        return None
 
     def _say_differences(self) -> None:
         """Warn once of each replica that is set otherwise at two looks: while all change, they differ for a moment."""
@@ -244,7 +250,7 @@ class Replicas:
 
     async def _leave(self) -> None:
         with suppress(SharedStateError):
-            await self._server.run(lambda redis: redis.delete(_name(self.own.id)))
+            await self._server.run(lambda redis: redis.delete(replica_name(self.own.id)))
             await self._news.publish(TOPIC, self.own.id)
 
 
@@ -257,10 +263,6 @@ def without_replica(state: str) -> tuple[str, str | None]:
     """Return a state without the replica in whose memory it waits, and the replica's id; None if any may serve it."""
     found = _OF_REPLICA.match(state)
     return (state, None) if found is None else (state[found.end() :], found[1])
-
-
-def _name(id_: str) -> str:
-    return f"{PREFIX}:replica:{id_}"
 
 
 def _read(value: JsonObject | None) -> Replica | None:

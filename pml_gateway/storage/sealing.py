@@ -55,16 +55,25 @@ class Sealing:
 
     def unseal(self, name: str, sealed: bytes | str) -> JsonObject | None:
         """Return a value; None if it was sealed with another key or under another name."""
-        # The types of redis-py allow for text, which its connections here never give.
-        sealed = sealed.encode() if isinstance(sealed, str) else sealed
-        salt, nonce = sealed[:SALT_BYTES], sealed[SALT_BYTES : SALT_BYTES + NONCE_BYTES]
-        try:
-            data = _cipher(self._derived, salt).decrypt(nonce, sealed[SALT_BYTES + NONCE_BYTES :], _bound(name))
-        except (InvalidTag, ValueError):
+        data = self._decrypted(name, sealed)
+        if data is None:
             logger.warning("a value at storage.url was written with another storage.key, or moved")
             return None
         value = json.loads(data if data.startswith(b"{") else zlib.decompress(data))
         return value if isinstance(value, dict) else None
+
+    def is_sealed_by_this(self, name: str, sealed: bytes | str) -> bool:
+        """Return True for a value that was sealed with this key under this name."""
+        return self._decrypted(name, sealed) is not None
+
+    def _decrypted(self, name: str, sealed: bytes | str) -> bytes | None:
+        # The types of redis-py allow for text, which its connections here never give.
+        sealed = sealed.encode() if isinstance(sealed, str) else sealed
+        salt, nonce = sealed[:SALT_BYTES], sealed[SALT_BYTES : SALT_BYTES + NONCE_BYTES]
+        try:
+            return _cipher(self._derived, salt).decrypt(nonce, sealed[SALT_BYTES + NONCE_BYTES :], _bound(name))
+        except (InvalidTag, ValueError):
+            return None
 
 
 def _bound(name: str) -> bytes:

@@ -24,7 +24,16 @@ from pml_gateway.errors import ConfigurationError, GatewayError, SharedStateErro
 from pml_gateway.files import write_atomically
 from pml_gateway.log import get_logger
 from pml_gateway.storage.documents import DAMAGE, ContentT, Document, ResultT, compact
-from pml_gateway.storage.redis import OPERATION_SECONDS, PREFIX, RedisHealth, RedisServer
+from pml_gateway.storage.redis import (
+    FORMAT_NAME,
+    OPERATION_SECONDS,
+    PREFIX,
+    REPLICAS,
+    RedisHealth,
+    RedisServer,
+    refuse_other_state,
+    replica_names,
+)
 from pml_gateway.storage.redis_news import MAX_NEWS, STREAM, RedisNews
 from pml_gateway.storage.redis_url import resolved_key, resolved_url
 from pml_gateway.storage.sealing import Sealing
@@ -97,6 +106,7 @@ class SharedDocuments:
         self._documents: dict[str, SharedDocument[Any]] = {}
         self.space = sealing.key_for("documents").hex()[:8]
         """Keeps documents of another storage.key apart, so that a new key begins with the copies of all replicas."""
+        self._is_checked = False
         self._has_pulled = False
 
     @property
@@ -219,7 +229,17 @@ class SharedDocuments:
         with self._health.command(OUTAGE_HINT):
             pool = BlockingConnectionPool.from_url(self._url, max_connections=1, retry=Retry(NoBackoff(), 0), **limits)
             with Redis.from_pool(pool) as redis:
+                if not self._is_checked:
+                    self._check(redis)
                 return command(redis)
+
+    def _check(self, redis: Redis) -> None:
+        """Refuse the state of gateways with another format or key: what is written would reach none of them."""
+        ids: Any = redis.smembers(REPLICAS)
+        names = replica_names(ids)
+        entries: Any = redis.mget(names) if names else []
+        refuse_other_state(self._sealing, redis.get(FORMAT_NAME), dict(zip(names, entries, strict=True)))
+        self._is_checked = True
 
 
 class SharedDocument(Document[ContentT]):

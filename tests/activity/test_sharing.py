@@ -105,7 +105,7 @@ async def test_each_file_has_the_activity_of_all_gateways_once(
 
 
 async def test_what_others_write_into_the_stream_is_passed_over(
-    tmp_path: Path, redis_url: str, redis: RedisServer
+    tmp_path: Path, redis_url: str, redis: RedisServer, caplog: pytest.LogCaptureFixture
 ) -> None:
     folders = [tmp_path / name for name in ("one", "two")]
     async with gateway(folders[0], redis_url) as one, gateway(folders[1], redis_url):
@@ -113,6 +113,8 @@ async def test_what_others_write_into_the_stream_is_passed_over(
             await redis.run(lambda client, fields=fields: client.xadd(STREAM, fields))  # type: ignore[misc]
         await one.call("git__push", {"branch": "main"})
         await has(folders[1], 1)
+    assert "can be made" not in caplog.text
+    assert "dropped" not in caplog.text
 
 
 async def test_gateways_with_one_file_write_each_record_once(

@@ -257,7 +257,7 @@ async def test_state_of_another_version_is_refused(redis_url: str) -> None:
     async with opened(redis_url) as server:
         await server.run(lambda redis: redis.set(f"{PREFIX}:format", "2"))
         try:
-            with pytest.raises(ConfigurationError, match="format '2', and this gateway writes 1"):
+            with pytest.raises(ConfigurationError, match="format '2', and this pml writes 1"):
                 async with opened(redis_url):
                     pass
         finally:

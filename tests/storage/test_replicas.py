@@ -9,10 +9,10 @@ from contextlib import asynccontextmanager
 import anyio
 import pytest
 
-from pml_gateway.errors import SharedStateError
-from pml_gateway.storage.redis import PREFIX, RedisServer
+from pml_gateway.errors import ConfigurationError, SharedStateError
+from pml_gateway.storage.redis import PREFIX, REPLICAS, RedisServer, replica_name
 from pml_gateway.storage.redis_news import RedisNews
-from pml_gateway.storage.replicas import MAX_AGE_SECONDS, NAMES, Replicas
+from pml_gateway.storage.replicas import MAX_AGE_SECONDS, Replicas
 from tests.storage.test_redis import KEY, opened, raw
 from tests.storage.test_redis_news import fail
 from tests.support.waiting import eventually, until
@@ -55,11 +55,28 @@ async def test_a_replica_that_began_a_moment_ago_is_found(redis_url: str) -> Non
         assert one.known == (one.own, two.own)
 
 
-async def test_replicas_of_another_key_are_none(redis_url: str) -> None:
-    async with running(redis_url) as one, running(redis_url, key=KEY + "!") as stranger, opened(redis_url) as server:
-        await until_registered(server, stranger)
+async def test_a_gateway_with_another_key_than_the_running_ones_is_refused(redis_url: str) -> None:
+    async with running(redis_url) as one, opened(redis_url) as server:
+        await until_registered(server, one)
+        with pytest.raises(ConfigurationError, match=r"1 gateway .* another storage\.key .give all the same"):
+            async with opened(redis_url, KEY + "!"):
+                pass
+    async with opened(redis_url, KEY + "!"):
+        pass
+
+
+async def test_a_replica_of_another_key_that_came_in_an_outage_is_said_once(
+    redis_url: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with opened(redis_url, KEY + "!") as server, running(redis_url) as one:
+        stranger = Replicas(server, RedisNews(server), "1", lambda: ("same", 0))
+        await stranger.serve_at("http://10.0.0.3:8765")
         assert await one.find(stranger.own.id) is None
         assert await one.all() == (one.own,)
+        assert await one.all() == (one.own,)
+        await server.run(lambda redis: redis.delete(replica_name(stranger.own.id)))
+    assert caplog.text.count(f"replica {stranger.own.id} has another storage.key") == 1
+    assert "a value at storage.url" not in caplog.text
 
 
 async def test_a_replica_that_was_found_is_not_gone_while_it_gives_signs_of_life(redis_url: str) -> None:
@@ -69,23 +86,24 @@ async def test_a_replica_that_was_found_is_not_gone_while_it_gives_signs_of_life
             await until_registered(server, two)
             assert await one.find(two.own.id) == two.own
             # As of one that was silent for too long a moment ago: another replica has taken it out.
-            await server.run(lambda redis: redis.srem(NAMES, two.own.id))
+            await server.run(lambda redis: redis.srem(REPLICAS, two.own.id))
             assert await one.all() == (one.own, two.own)
         assert await one.all() == (one.own,)
 
 
 async def test_what_others_write_among_the_names_is_passed_over(redis_url: str) -> None:
     async with opened(redis_url) as server, running(redis_url) as one:
-        await server.run(lambda redis: redis.sadd(NAMES, b"\xff\xfe", "0123456789ab"))
+        await server.run(lambda redis: redis.sadd(REPLICAS, b"\xff\xfe", "0123456789ab"))
         await server.run(lambda redis: redis.set(f"{PREFIX}:replica:0123456789ab", b"forged"))
         async with running(redis_url) as two:
             await until(lambda: two.own.id in {each.id for each in one.known})
             assert await one.all() == (one.own, two.own)
+        await server.run(lambda redis: redis.delete(f"{PREFIX}:replica:0123456789ab"))
 
 
 async def until_registered(server: RedisServer, replicas: Replicas) -> None:
     async def is_registered() -> bool:
-        return bool(await server.run(lambda redis: redis.sismember(NAMES, replicas.own.id)))
+        return bool(await server.run(lambda redis: redis.sismember(REPLICAS, replicas.own.id)))
 
     await eventually(is_registered)
 
@@ -97,7 +115,7 @@ async def test_what_lies_in_redis_is_sealed_and_expires(redis_url: str) -> None:
         name = f"{PREFIX}:replica:{one.own.id}"
         assert b"10.0.0.1" not in await raw(server, name)
         assert 0 < int(await server.run(lambda redis: redis.pttl(name))) <= 8000
-        assert 0 < int(await server.run(lambda redis: redis.pttl(NAMES))) <= 60_000
+        assert 0 < int(await server.run(lambda redis: redis.pttl(REPLICAS))) <= 60_000
 
 
 async def test_in_an_outage_the_last_known_replicas_are_found_and_others_are_not_said_to_be_gone(
@@ -129,7 +147,7 @@ async def test_after_an_outage_a_replica_that_is_slow_to_come_back_is_not_gone(
         # Its first beat fails; Redis comes back without what it had.
         monkeypatch.setattr("pml_gateway.storage.replicas.BEAT_SECONDS", 0.05)
         async with opened(redis_url) as other:
-            await other.run(lambda redis: redis.delete(f"{PREFIX}:replica:{two.own.id}", NAMES))
+            await other.run(lambda redis: redis.delete(f"{PREFIX}:replica:{two.own.id}", REPLICAS))
             await until_registered(other, one)
         assert await one.all() == (one.own, two.own)
         assert await one.find(two.own.id) == two.own

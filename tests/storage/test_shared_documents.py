@@ -260,6 +260,24 @@ def test_content_of_another_version_is_refused(redis: Redis, replica: MakeReplic
     assert one.document.load().numbers == (1,)
 
 
+def test_a_command_changes_nothing_where_gateways_have_another_format_or_key(
+    redis: Redis, replica: MakeReplica, redis_url: str, tmp_path: Path
+) -> None:
+    redis.set(f"{PREFIX}:format", "2")
+    with pytest.raises(ConfigurationError, match="format '2', and this pml writes 1"):
+        replica("one").add(1)
+    redis.delete(f"{PREFIX}:format")
+    redis.sadd(f"{PREFIX}:replicas", "b" * 12)
+    name = f"{PREFIX}:replica:{'b' * 12}"
+    redis.set(name, Sealing(KEY + "!").seal(name, {}))
+    with pytest.raises(ConfigurationError, match=r"another storage\.key"):
+        replica("one").add(1)
+    redis.delete(name)
+    one = replica("one")
+    one.add(1)
+    assert one.pulled() == (1,)
+
+
 def test_the_copy_is_readable_by_a_gateway_without_redis(replica: MakeReplica, tmp_path: Path) -> None:
     replica("one").add(1)
     raw: dict[str, Any] = json.loads((tmp_path / "one" / "numbers.json").read_bytes())
