@@ -268,6 +268,11 @@ class SharedStateError(GatewayError):
     retryable = True
 
 
+def error_message(error: BaseException) -> str:
+    """Return what happened, for logs: without the remedy, which is for those who ask for something."""
+    return error.message if isinstance(error, GatewayError) else str(error)
+
+
 def innermost(error: BaseException) -> BaseException:
     """Return the first leaf of nested exception groups, which task groups wrap around every fault."""
     while isinstance(error, BaseExceptionGroup):

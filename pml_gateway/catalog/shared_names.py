@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from pml_gateway.catalog.manifest import Manifest
 from pml_gateway.catalog.prompts_and_resources import OfferKind
-from pml_gateway.errors import GatewayError
+from pml_gateway.errors import GatewayError, error_message
 from pml_gateway.files import Signature
 from pml_gateway.log import get_logger
 from pml_gateway.storage.documents import Document
@@ -55,7 +55,7 @@ class SharedNames:
         try:
             self._agreed = self._document.change(lambda known: _with(known, mine, servers, refused))
         except (GatewayError, OSError) as error:
-            logger.warning("names are not agreed on with the other replicas yet: %s", error)
+            logger.warning("names are not agreed on with the other replicas yet: %s", error_message(error))
             return mine
         return mine if _has(self._agreed, mine) else self._agreed
 

@@ -9,6 +9,7 @@ import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
+from pml_gateway.errors import SharedStateError
 from pml_gateway.files import PRIVATE_FOLDER
 from pml_gateway.log import get_logger
 from pml_gateway.paths import HOME_NAME, Paths
@@ -78,7 +79,10 @@ def warn_unwritable(place: Place, path: Path, error: Exception) -> None:
     """Say once that nothing can be written at `path`, and what that means; the gateway goes on."""
     if not any(name == place.name and path.is_relative_to(told) for name, told in _TOLD):
         _TOLD.add((place.name, path))
-        logger.warning("%s cannot be written (%s): %s", path, _reason(error), place.consequence)
+        if isinstance(error, SharedStateError):
+            logger.warning("%s; until it answers, %s", error.message, place.consequence)
+        else:
+            logger.warning("%s cannot be written (%s): %s", path, _reason(error), place.consequence)
 
 
 def warn_unwritable_places(paths: Paths) -> None:

@@ -25,7 +25,7 @@ from pml_gateway.errors import ConfigurationError, SharedStateError
 from pml_gateway.json_text.pieces import exceeds
 from pml_gateway.log import get_logger
 from pml_gateway.storage.counters import SLOTS, Allowance, MemoryCounters, UsedUp
-from pml_gateway.storage.redis_url import check_shared_storage, connection_pool, resolved_key, resolved_url
+from pml_gateway.storage.redis_url import address_of, check_shared_storage, connection_pool, resolved_key, resolved_url
 from pml_gateway.storage.sealing import Sealing
 from pml_gateway.text import counted
 from pml_gateway.types import JsonObject
@@ -140,9 +140,13 @@ MAX_CHANGES = 50
 StorageOutcome = Literal["ok", "failed", "not_sent"]
 """Outcome of a command; one is not sent while a server that failed is left alone."""
 
+REFUSED_LOGIN = "it refuses the user or password"
+NO_SUCH_DATABASE = "it has no database of this number"
+
 _FAILURES = {
-    "AuthenticationError": "it refuses the user or password",
-    "AuthenticationWrongNumberOfArgsError": "it refuses the user or password",
+    "AuthenticationError": REFUSED_LOGIN,
+    "AuthenticationWrongNumberOfArgsError": REFUSED_LOGIN,
+    "InvalidResponse": "what answers there is not Redis",
     "AuthorizationError": "its user may not do that",
     "NoPermissionError": "its user may not do that",
     "OutOfMemoryError": "it has no memory left",
@@ -156,6 +160,8 @@ _FAILURES = {
 
 def failure_in_words(error: Exception) -> str:
     """Return why a command failed; not the text of the error, which may quote what was sent."""
+    if "DB index" in str(error):
+        return NO_SUCH_DATABASE
     name = next((each.__name__ for each in type(error).__mro__ if each.__name__ in _FAILURES), None)
     return type(error).__name__ if name is None else _FAILURES[name]
 
@@ -195,14 +201,26 @@ def refuse_other_state(sealing: Sealing, found_format: Any, entries: Mapping[str
         )
 
 
+ANY_SERVER = "the Redis server of storage.url"
+
+
+def named(address: str) -> str:
+    """Return the name of a server for the operator."""
+    return f"Redis at {address} (storage.url)"
+
+
 class RedisHealth:
     """The failures of one Redis server, which is left alone for a while after each; used from threads as well.
 
     One that refuses a command, as without memory, is not left alone: it answers at once, and may do all others.
     """
 
-    def __init__(self, tell: Callable[[str], None] = lambda _: None) -> None:
-        """`tell` is given a sentence when the server begins to fail or refuse, and when it answers again."""
+    def __init__(self, server: str = ANY_SERVER, tell: Callable[[str], None] = lambda _: None) -> None:
+        """Call the server by this name in errors; `tell` is given the words when it begins to fail, and when it ends.
+
+        Errors reach clients, who are not told the address.
+        """
+        self._server = server
         self._tell = tell
         self._failures = 0
         self._resumes_at = 0.0
@@ -244,7 +262,7 @@ class RedisHealth:
 
         began = time.monotonic()
         if began < self._resumes_at:
-            raise SharedStateError("the Redis server of storage.url did not answer a moment ago", hint=hint)
+            raise SharedStateError(f"{self._server} failed a moment ago: {self._failure}", hint=hint)
         try:
             yield
         # uvloop raises RuntimeError for a write to a connection that the server has just closed.
@@ -255,15 +273,15 @@ class RedisHealth:
                 self._note_refusal(words)
             else:
                 self._note_failure(words, self._failed_at - began)
-            raise SharedStateError(f"the Redis server of storage.url failed: {words}", hint=hint) from error
+            raise SharedStateError(f"{self._server} failed: {words}", hint=hint) from error
         if self._failures:
             self._failures, self._failing_since = 0, None
-            self._tell("the Redis server of storage.url answers again")
+            self._tell("answers again")
 
     def _note_refusal(self, words: str) -> None:
         if not self._refused_lately:
             self._failing_since = time.monotonic()
-            self._tell(f"the Redis server of storage.url refuses commands: {words}")
+            self._tell(f"refuses commands: {words}")
         self._failure, self._refused_at = words, time.monotonic()
 
     def _note_failure(self, words: str, seconds: float) -> None:
@@ -273,7 +291,7 @@ class RedisHealth:
             return
         if not self._failures:
             self._failing_since = time.monotonic()
-            self._tell(f"the Redis server of storage.url failed: {words}")
+            self._tell(f"failed: {words}")
         # A power of an outage of hours is too large for a float.
         pause = min(PAUSE_SECONDS * 2.0 ** min(self._failures, 16), MAX_PAUSE_SECONDS)
         # Not all replicas at the same moment.
@@ -284,10 +302,11 @@ class RedisHealth:
 class RedisServer(Sealing):
     """One Redis server, to which commands are sent from an event loop."""
 
-    def __init__(self, client: Redis, key: str) -> None:
+    def __init__(self, client: Redis, address: str, key: str) -> None:
         super().__init__(key)
         self._client = client
-        self.health = RedisHealth(logger.warning)
+        self.address = address
+        self.health = RedisHealth(tell=partial(logger.warning, "%s %s", named(address)))
         self.observe: Callable[[StorageOutcome, float], None] = _unobserved
         """Told the outcome of each command, and its seconds."""
 
@@ -300,7 +319,7 @@ class RedisServer(Sealing):
         began = time.monotonic()
         outcome: StorageOutcome = "not_sent"
         try:
-            with self.health.command():
+            with self.health.command("try again later"):
                 outcome = "failed"
                 with anyio.fail_after(OPERATION_SECONDS):
                     result = await command(self._client)
@@ -535,4 +554,4 @@ def _connected(url: str, key: str) -> tuple[Redis, RedisServer]:
     from redis.asyncio import Redis
 
     client = Redis.from_pool(connection_pool(url, OPERATION_SECONDS))
-    return client, RedisServer(client, key)
+    return client, RedisServer(client, address_of(url), key)

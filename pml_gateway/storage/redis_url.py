@@ -78,6 +78,12 @@ def resolved_key(key: str | None, environ: Mapping[str, str]) -> str:
     return resolved
 
 
+def address_of(url: str) -> str:
+    """Return where a resolved URL leads, for messages: without user, password and parameters."""
+    parts = urlsplit(url)
+    return parts.path if parts.scheme == "unix" else f"{parts.hostname or 'localhost'}:{parts.port or 6379}"
+
+
 def connection_pool(url: str, seconds: float = 3.0) -> BlockingConnectionPool:
     """Return a pool for a resolved URL, without a connection yet; none of its commands takes longer than `seconds`.
 

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Generic, Protocol
 import anyio
 import anyio.to_thread
 
-from pml_gateway.errors import ConfigurationError, GatewayError, SharedStateError
+from pml_gateway.errors import ConfigurationError, GatewayError, SharedStateError, error_message
 from pml_gateway.files import write_atomically
 from pml_gateway.log import get_logger
 from pml_gateway.storage.documents import DAMAGE, ContentT, Document, ResultT, compact
@@ -31,11 +31,12 @@ from pml_gateway.storage.redis import (
     REPLICAS,
     RedisHealth,
     RedisServer,
+    named,
     refuse_other_state,
     replica_names,
 )
 from pml_gateway.storage.redis_news import MAX_NEWS, STREAM, RedisNews
-from pml_gateway.storage.redis_url import resolved_key, resolved_url
+from pml_gateway.storage.redis_url import address_of, resolved_key, resolved_url
 from pml_gateway.storage.sealing import Sealing
 from pml_gateway.types import JsonObject
 from pml_gateway.working_directory import WorkingDirectory
@@ -63,7 +64,7 @@ MAX_WRITERS = 64
 MAX_ATTEMPTS = 50
 """Attempts at a change that other replicas come before."""
 
-OUTAGE_HINT = "try again later; gateways go by what they knew last, and nothing was changed"
+OUTAGE_HINT = "try again later, or see pml doctor; gateways go by what they knew last, and nothing was changed"
 
 _HEADER = '{"shared":'
 
@@ -102,7 +103,7 @@ class SharedDocuments:
         """Use a resolved URL, and what is known of its server already; nothing is connected yet."""
         self._url = url
         self._sealing = sealing
-        self._health = health or RedisHealth()
+        self._health = health or RedisHealth(named(address_of(url)))
         self._documents: dict[str, SharedDocument[Any]] = {}
         self.space = sealing.key_for("documents").hex()[:8]
         """Keeps documents of another storage.key apart, so that a new key begins with the copies of all replicas."""
@@ -161,7 +162,8 @@ class SharedDocuments:
         try:
             self.pull()
         except (GatewayError, OSError) as error:
-            logger.warning("client keys and accepted definitions may be out of date: %s", error)
+            what = "may be out of date" if self.are_known else "are not known, and /readyz answers 503 until they are"
+            logger.warning("client keys and accepted definitions %s: %s", what, error_message(error))
 
     async def run(self, server: RedisServer, news: RedisNews) -> None:
         """Follow the others' changes, for as long as the owner's task group lives."""

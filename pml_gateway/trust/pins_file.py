@@ -131,8 +131,10 @@ class PinsFile:
         except (OSError, SharedStateError) as error:
             self._pins = changed[-1] if changed else change(self.load())
             self._is_unsaved = True
-            reason = error.strerror if isinstance(error, OSError) else None
-            self.problem = f"{self.path} cannot be written ({reason or error})"
+            if isinstance(error, OSError):
+                self.problem = f"{self.path} cannot be written ({error.strerror or error})"
+            else:
+                self.problem = error.message
             raise
         return self._pins
 

@@ -144,6 +144,34 @@ async def test_a_server_that_failed_is_left_alone_for_a_while(redis_url: str) ->
     assert attempts == 1
 
 
+@pytest.mark.parametrize(
+    ("other", "words"), [("/99", "it has no database of this number"), ("not Redis", "what answers there is not Redis")]
+)
+async def test_a_failure_is_logged_with_address_and_reason_in_words(
+    redis_url: str, other: str, words: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with await anyio.create_tcp_listener(local_host="127.0.0.1", local_port=0) as listener:
+        port = listener.extra(SocketAttribute.local_port)
+
+        async def answer(stream: ByteStream) -> None:
+            async with stream:
+                await stream.send(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+                await stream.receive()
+
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(listener.serve, answer)
+            url = (
+                redis_url.rpartition("/")[0] + other if other.startswith("/") else f"redis://:hunter2@127.0.0.1:{port}"
+            )
+            async with opened(url) as server:
+                with pytest.raises(SharedStateError, match=words):
+                    await server.run(lambda redis: redis.ping())
+                assert server.health.failure == words
+                assert f"Redis at {server.address} (storage.url)" in caplog.text
+            tasks.cancel_scope.cancel()
+    assert "hunter2" not in caplog.text
+
+
 async def test_commands_that_fail_at_once_count_as_one_failure(redis_url: str) -> None:
     begun = anyio.Event()
 
@@ -349,7 +377,7 @@ class Watched(RedisServer):
     """A server that notes in which threads large values are encrypted and decrypted."""
 
     def __init__(self, url: str) -> None:
-        super().__init__(Redis.from_url(url), KEY)
+        super().__init__(Redis.from_url(url), "", KEY)
         self.threads: list[tuple[str, threading.Thread]] = []
 
     def seal(self, name: str, value: dict[str, Any], *, compressed: bool = False) -> bytes:

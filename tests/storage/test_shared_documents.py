@@ -227,16 +227,29 @@ def test_a_change_is_made_though_the_news_cannot_be_told(redis: Redis, replica: 
     assert replica("two").pulled() == (1,)
 
 
-def test_in_an_outage_the_copy_serves_on_and_changes_say_what_to_do(replica: MakeReplica, tmp_path: Path) -> None:
+def test_in_an_outage_the_copy_serves_on_and_changes_say_what_to_do(
+    replica: MakeReplica, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     replica("one").add(1)
     one = Replica("redis://:hunter2@127.0.0.1:1", tmp_path / "one")
     with pytest.raises(SharedStateError) as caught:
         one.add(2)
     assert "hunter2" not in str(caught.value)
+    assert caught.value.message == "Redis at 127.0.0.1:1 (storage.url) failed: no connection"
+    with pytest.raises(SharedStateError, match="failed a moment ago: no connection"):
+        one.add(2)
     assert "try again later" in (caught.value.hint or "")
     assert one.document.load().numbers == (1,)
     one.documents.pull_or_warn()
+    assert "may be out of date: Redis at 127.0.0.1:1" in caplog.text
     assert replica("two").pulled() == (1,)
+
+
+def test_a_replica_with_an_empty_folder_says_that_it_is_not_ready(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    Replica("redis://127.0.0.1:1", tmp_path / "one").documents.pull_or_warn()
+    assert "are not known, and /readyz answers 503 until they are: Redis at 127.0.0.1:1 " in caplog.text
 
 
 def test_a_server_that_refuses_a_command_is_asked_again_at_once(redis: Redis, replica: MakeReplica) -> None:

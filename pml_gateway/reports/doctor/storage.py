@@ -14,7 +14,7 @@ import anyio
 
 from pml_gateway.config.findings import Area, Finding, SettingsCase, Severity
 from pml_gateway.errors import ConfigurationError, SharedStateError
-from pml_gateway.storage.redis import RedisServer, open_redis
+from pml_gateway.storage.redis import NO_SUCH_DATABASE, REFUSED_LOGIN, RedisServer, open_redis
 from pml_gateway.storage.redis_url import check_shared_storage
 from pml_gateway.text import span
 
@@ -32,7 +32,8 @@ PINGS = 5
 _NUMBERS = re.compile(r"\d+")
 
 _REMEDIES = {
-    "it refuses the user or password": "correct the user and password of storage.url",
+    REFUSED_LOGIN: "correct the user and password of storage.url",
+    NO_SUCH_DATABASE: "correct the number at the end of storage.url",
     "its user may not do that": "give its user all commands on its keys: ACL SETUSER NAME ~{pml}:* +@all",
     "it has no memory left": "give it more memory: maxmemory",
     "it is a replica of Redis that only reads": "name the primary in storage.url",
@@ -65,13 +66,17 @@ def storage(case: SettingsCase) -> Iterator[Finding]:
         yield Finding(Area.STORAGE, Severity.ERROR, "storage.url", error.message, error.hint)
     except _FailedServerError as error:
         fix = _REMEDIES.get(str(error), "is it running, and does storage.url name it?")
-        yield Finding(Area.STORAGE, Severity.ERROR, "storage.url", f"Redis fails: {error}", fix)
+        yield Finding(Area.STORAGE, Severity.ERROR, "storage.url", f"Redis at {error.address} fails: {error}", fix)
     else:
         yield from findings_of(facts)
 
 
 class _FailedServerError(Exception):
     """A Redis server fails; the text says why."""
+
+    def __init__(self, reason: str, address: str) -> None:
+        super().__init__(reason)
+        self.address = address
 
 
 async def _facts(url: str, key: str | None, environ: Mapping[str, str]) -> RedisFacts:
@@ -80,7 +85,7 @@ async def _facts(url: str, key: str | None, environ: Mapping[str, str]) -> Redis
         try:
             return await _read(server)
         except SharedStateError as error:
-            raise _FailedServerError(server.health.failure) from error
+            raise _FailedServerError(server.health.failure, server.address) from error
 
 
 async def _read(server: RedisServer) -> RedisFacts:

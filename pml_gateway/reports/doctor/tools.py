@@ -96,12 +96,14 @@ def trust(case: StartedCase) -> Iterator[Finding]:
     """Check for definitions held back or flagged, and for an unusable file of pins."""
     trust_gate = case.trust_gate
     if trust_gate.file.problem:
+        is_own = str(trust_gate.file.path) in trust_gate.file.problem
+        fix = "make the folder writable, and see that the disk is not full" if is_own else "see storage below"
         yield Finding(
             Area.TRUST,
             Severity.WARNING,
             "",
             f"{trust_gate.file.problem}: what is accepted and held back is forgotten at every end",
-            "make the folder writable, and see that the disk is not full",
+            fix,
         )
     is_quiet = True
     for server, pins in trust_gate.servers.items():

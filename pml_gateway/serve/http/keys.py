@@ -9,7 +9,7 @@ from functools import partial
 import anyio
 import anyio.to_thread
 
-from pml_gateway.errors import SharedStateError
+from pml_gateway.errors import SharedStateError, error_message
 from pml_gateway.log import get_logger
 from pml_gateway.policy.authentication import Authenticator, ClientChallenge
 from pml_gateway.policy.keys import KeyStore
@@ -88,4 +88,4 @@ class ServedKeys:
                 await anyio.to_thread.run_sync(partial(self._store.note_uses, uses))
             except (OSError, SharedStateError) as error:
                 self._uses = {**uses, **self._uses}
-                logger.warning("when keys were last used is not kept: %s", error)
+                logger.warning("the last uses of keys cannot be saved yet: %s", error_message(error))

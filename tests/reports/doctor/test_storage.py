@@ -46,7 +46,7 @@ def test_without_a_url_and_with_settings_that_are_refused_nothing_is_asked() -> 
 
 def test_a_server_that_does_not_answer_is_an_error_without_the_password() -> None:
     [finding] = checked("redis://:hunter2@127.0.0.1:1")
-    assert (finding.severity, finding.what) == (Severity.ERROR, "Redis fails: no connection")
+    assert (finding.severity, finding.what) == (Severity.ERROR, "Redis at 127.0.0.1:1 fails: no connection")
     assert finding.fix
     assert "hunter2" not in repr(finding)
 
