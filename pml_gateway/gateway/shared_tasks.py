@@ -264,9 +264,9 @@ class SharedTasks:
     async def _carry_out(self, cancel: Callable[[GatewayTask], Awaitable[None]]) -> None:
         for digest in list(self._ordered):
             with _taken(digest, self._ordered):
-                found = await self._values.take(digest, collection=ORDERS)
+                found = await self._take_orders(digest)
             task = self._own.get(digest)
-            if found is None or task is None:
+            if task is None:
                 continue
             if INTERRUPT in found:
                 task.fail_as_interrupted()
@@ -279,6 +279,17 @@ class SharedTasks:
                 question = task.questions.get(key)
                 if question is not None and not question.is_over.is_set():
                     question.settle(_answer_from_json(answer))
+
+    async def _take_orders(self, digest: str) -> JsonObject:
+        """Remove and return the orders for a task, not by one command: if its answer is lost, so are they."""
+        found: JsonObject = {}
+
+        def taken(orders: JsonObject | None) -> None:
+            nonlocal found
+            found = orders or {}
+
+        await self._values.change(digest, taken, collection=ORDERS)
+        return found
 
     async def _look(self) -> None:
         for digest in list(self._look_at):

@@ -115,7 +115,7 @@ leaves it, and the amount of the part. Returns which key has no room, and the mi
 
 _REPLACE = """
 local found = redis.call('GET', KEYS[1]) or ''
-if found ~= ARGV[1] then return 0 end
+if found ~= ARGV[1] then return found == ARGV[2] and 1 or 0 end
 if ARGV[2] == '' then
   redis.call('DEL', KEYS[1])
 else
@@ -127,7 +127,9 @@ else
 end
 return 1
 """
-"""Replace a value if it is the one that was read. An empty string is no value, or an expiry that stays."""
+"""Replace a value if it is the one that was read. An empty string is no value, or an expiry that stays.
+
+A command is sent again if its answer is lost, and then finds what it has written itself: no two values are the same."""
 
 MAX_SEEN = 256
 SEEN_BYTES = 16 * 1024

@@ -35,6 +35,7 @@ from tests.extensions.test_tasks import (
 from tests.storage.test_redis import opened
 from tests.support.asking import act, asking, question_of
 from tests.support.raw import events_modern, modern, post_modern
+from tests.support.redis_server import losing_answers
 from tests.support.replicas import KEYS, bearer, replicas, shared_sections, written
 from tests.support.scripted_server import ScriptedServer, text_result
 from tests.support.serving import Serving, serving
@@ -219,6 +220,29 @@ async def test_questions_of_a_task_are_answered_at_another_gateway(
         result = (await anyio.to_thread.run_sync(collect))["result"]
     assert "Ada" in str(result["content"])
     assert [each["params"]["message"] for each in asked] == ["Who?"]
+
+
+async def test_a_question_is_answered_at_another_gateway_though_answers_of_redis_about_it_are_lost(
+    tmp_path: Path, shared_sections: dict[str, Any], soon: None, redis_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    go = anyio.Event()
+
+    async def late(ctx: Any, call: dict[str, Any]) -> dict[str, Any]:
+        await go.wait()
+        return await act(ctx, call)
+
+    up = asking(modern=True)
+    up.handler = late
+    async with losing_answers(redis_url, b":task-orders:") as url:
+        monkeypatch.setenv("REDIS", url)
+        async with two(tmp_path, up, shared_sections) as (one, other, _, _):
+            able: dict[str, Any] = {"elicitation": {"form": {}}}
+            at_one, at_other = ModernClient(one, ANNA, **able), ModernClient(other, ANNA, **able)
+            task_id = (await at_one.result("tools/call", name="up__ask", arguments={"text": "Who?"}))["taskId"]
+            go.set()
+            [key] = (await at_other.until("input_required", task_id))["inputRequests"]
+            await at_other.result("tasks/update", taskId=task_id, inputResponses={key: ANSWER})
+            assert "Ada" in str((await at_other.until("completed", task_id))["result"]["content"])
 
 
 async def test_a_question_that_was_answered_is_shown_nowhere_any_longer(

@@ -30,6 +30,8 @@ from pml_gateway.storage.redis import (
 )
 from pml_gateway.storage.redis_owned import OwnedValues
 from pml_gateway.storage.sealing import NONCE_BYTES, SALT_BYTES, Sealing
+from pml_gateway.types import JsonObject
+from tests.support.redis_server import losing_answers
 
 pytestmark = pytest.mark.anyio
 
@@ -432,6 +434,18 @@ async def test_each_use_takes_one_command_and_what_another_gateway_changed_count
         assert await commands(mine.change("b", unless_three, collection="c")) == ({"n": 3}, 2)
         await others.delete("b", collection="c")
         assert (await mine.change("b", more, collection="c")) == {"n": 1}
+
+
+async def test_a_change_whose_answer_is_lost_is_made_once(redis_url: str) -> None:
+    async with losing_answers(redis_url, b"answerless") as url, opened(url) as server:
+        values = RedisValues(server)
+
+        def one_more(found: JsonObject | None) -> JsonObject:
+            return {"number": (found or {"number": 0})["number"] + 1}
+
+        for _ in range(3):
+            await values.change("k", one_more, collection="answerless")
+        assert await values.get("k", collection="answerless") == {"number": 3}
 
 
 def test_no_two_values_are_encrypted_with_one_nonce_and_key() -> None:

@@ -5,9 +5,13 @@ from __future__ import annotations
 import shutil
 import socket
 import subprocess
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager, suppress
 from pathlib import Path
+from urllib.parse import urlsplit
+
+import anyio
+from anyio.abc import ByteStream, SocketAttribute
 
 from tests.support.waiting import wait_for
 
@@ -69,3 +73,35 @@ def real_redis(program: Path, data: Path | None = None) -> Iterator[RealRedis]:
         yield server
     finally:
         server.stop()
+
+
+@asynccontextmanager
+async def losing_answers(url: str, about: bytes) -> AsyncIterator[str]:
+    """A URL of the same server; the first answer to each command about something is lost with its connection."""
+    lost, port = set[bytes](), urlsplit(url).port
+    assert port is not None
+
+    async def forward(client: ByteStream) -> None:
+        asked = b""
+
+        async def pass_back() -> None:
+            with suppress(anyio.BrokenResourceError, anyio.ClosedResourceError):
+                async for answer in server:
+                    if about in asked and asked not in lost:
+                        lost.add(asked)
+                        break
+                    await client.send(answer)
+            tasks.cancel_scope.cancel()
+
+        async with client, await anyio.connect_tcp("127.0.0.1", port) as server, anyio.create_task_group() as tasks:
+            tasks.start_soon(pass_back)
+            with suppress(anyio.BrokenResourceError):
+                async for asked in client:
+                    await server.send(asked)
+            tasks.cancel_scope.cancel()
+
+    async with await anyio.create_tcp_listener(local_host="127.0.0.1") as listener, anyio.create_task_group() as tasks:
+        tasks.start_soon(listener.serve, forward)
+        yield f"redis://127.0.0.1:{listener.extra(SocketAttribute.local_port)}/0"
+        tasks.cancel_scope.cancel()
+    assert lost
