@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import time
 from collections import defaultdict
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from functools import partial
@@ -173,8 +173,11 @@ class SharedTasks:
         self._outgoing.append((self._records.digest(task.id), ASKED, {"at": at}))
         self._due.set()
 
-    async def run(self, cancel: Callable[[GatewayTask], Awaitable[None]]) -> None:
-        """Write what changes, follow tasks and carry out orders, for as long as the owner's task group lives."""
+    async def run(self, cancel: Callable[[GatewayTask], object]) -> None:
+        """Write what changes, follow tasks and carry out orders, for as long as the owner's task group lives.
+
+        `cancel` begins to cancel a task and returns at once, as its client may be slow to hear of it.
+        """
         with self._news.following(TOPIC, self._told_of), self._news.following(ORDERS, self._told_of_orders):
             while True:
                 self._check_followed()
@@ -261,7 +264,7 @@ class SharedTasks:
             await self._order(*self._outgoing[0])
             del self._outgoing[0]
 
-    async def _carry_out(self, cancel: Callable[[GatewayTask], Awaitable[None]]) -> None:
+    async def _carry_out(self, cancel: Callable[[GatewayTask], object]) -> None:
         for digest in list(self._ordered):
             with _taken(digest, self._ordered):
                 found = await self._take_orders(digest)
@@ -271,7 +274,7 @@ class SharedTasks:
             if INTERRUPT in found:
                 task.fail_as_interrupted()
             elif CANCEL in found and not task.is_over:
-                await cancel(task)
+                cancel(task)
             if ASKED in found and found[ASKED]["at"] > task.asked_at:
                 task.tell, task.asked_at = None, found[ASKED]["at"]
                 self._note(task)

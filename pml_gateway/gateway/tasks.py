@@ -88,7 +88,7 @@ class Tasks:
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(self._background.run)
                 if self._shared is not None:
-                    tasks.start_soon(self._shared.run, self.cancel)
+                    tasks.start_soon(self._shared.run, lambda task: tasks.start_soon(self._cancel_own, task))
                 self.is_running = True
                 while True:
                     await self._filled.until(lambda: bool(len(self._table)))
@@ -282,10 +282,13 @@ class Tasks:
         """
         if task.id not in self._table and self._shared is not None:
             await self._shared.cancel(task)
-            return
+        else:
+            await self._cancel_own(task)
+
+    async def _cancel_own(self, task: GatewayTask) -> None:
         task.outcome = MCPError(INTERNAL_ERROR, "the task was cancelled")
-        await task.end(TaskStatus.CANCELLED, "cancelled by the client")
         task.scope.cancel()
+        await task.end(TaskStatus.CANCELLED, "cancelled by the client")
         await self._save(task)
 
     def end_of(self, is_meant: Callable[[Principal], bool]) -> None:

@@ -17,7 +17,8 @@ from redis.exceptions import ResponseError
 
 from pml_gateway.errors import SharedStateError
 from pml_gateway.gateway import handles, shared_tasks
-from pml_gateway.gateway.task import replica_of
+from pml_gateway.gateway.task import GatewayTask, replica_of
+from pml_gateway.policy.principal import LOCAL
 from pml_gateway.storage.redis import PREFIX, RedisValues
 from pml_gateway.storage.redis_owned import OwnedValues
 from tests.extensions.test_handles import let_end
@@ -188,6 +189,34 @@ async def test_a_task_is_cancelled_from_another_gateway(
         await at_other.result("tasks/cancel", taskId=task_id)
         await until(lambda: slow.cancelled == 2)
         assert (await at_one.result("tasks/get", taskId=task_id))["status"] == "cancelled"
+
+
+async def test_a_client_that_is_slow_to_hear_of_its_cancelled_task_holds_up_nobody(
+    tmp_path: Path, shared_sections: dict[str, Any]
+) -> None:
+    heard, ended = anyio.Event(), list[str]()
+
+    async def tell(_: GatewayTask) -> None:
+        await heard.wait()
+
+    async def work(task: GatewayTask) -> dict[str, Any]:
+        try:
+            await anyio.sleep_forever()
+        finally:
+            ended.append(task.id)
+        raise AssertionError("it sleeps")
+
+    async with replicas(tmp_path, {"up": asking()}, **shared_sections) as (one, other):
+        here, there, made = one.runtime.caller.tasks, other.runtime.caller.tasks, list[str]()
+        for _ in range(3):
+            task = here.new(LOCAL, "name")
+            task.tell = tell
+            await here.keep(task)
+            here.start(task, work)
+            await there.cancel(await there.find(LOCAL, task.id))
+            made.append(task.id)
+            await until(lambda: ended == made)
+        heard.set()
 
 
 @pytest.mark.parametrize("modern", [False, True], ids=["of handshake", "of 2026"])
