@@ -239,8 +239,8 @@ class Console:
             async for changed in self._watch.follow():
                 if await request.is_disconnected() or not self._access.has_session(request):
                     return
-                if changed:
-                    yield f"data: {' '.join(changed)}\n\n"
+                # A comment shows that this process lives.
+                yield f"data: {' '.join(changed)}\n\n" if changed else ":\n\n"
         finally:
             self._streams -= 1
 

@@ -45,6 +45,10 @@ NOT_MEANT_HEADER = b"pml-not-this-replica"
 
 CONNECT_SECONDS = 2.0
 
+SILENT_SECONDS = 90.0
+"""Time without a byte after which a replica is given up, also while Redis cannot say that it is gone. Whatever runs
+long for a client pings it every 15 seconds, and a page of the owner waits 70 seconds at most, for the search model."""
+
 MAX_IDLE_CONNECTIONS = 100
 IDLE_SECONDS = 60.0
 """Less than the listener at the other end keeps a connection: one that it closes meanwhile would lose a request."""
@@ -288,7 +292,7 @@ async def open_forwarding(
     limits = httpx2.Limits(
         max_connections=None, max_keepalive_connections=MAX_IDLE_CONNECTIONS, keepalive_expiry=IDLE_SECONDS
     )
-    timeout = httpx2.Timeout(None, connect=CONNECT_SECONDS)
+    timeout = httpx2.Timeout(SILENT_SECONDS, connect=CONNECT_SECONDS)
     transport = httpx2.AsyncHTTPTransport(limits=limits, socket_options=_SOCKET_OPTIONS, trust_env=False)
     async with httpx2.AsyncClient(transport=transport, timeout=timeout, trust_env=False) as client:
         yield Forwarding(server, replicas, client, settings)

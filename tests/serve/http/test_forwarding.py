@@ -16,6 +16,7 @@ import anyio.to_thread
 import httpx2
 import pytest
 
+from pml_gateway.serve.http import forwarding
 from pml_gateway.storage.replicas import Replicas
 from tests.support.asking import act, asking
 from tests.support.attacks import half_sent, is_served
@@ -111,9 +112,7 @@ async def test_a_call_that_waits_in_one_replica_is_answered_at_another_by_its_cl
         foreign = await two.message("tools/call", again, headers=bearer("ben"))
         answered = await three.result("tools/call", again, headers=bearer("anna"))
         once_more = await two.result("tools/call", again, headers=bearer("anna"))
-        own = one.gateway.replicas
-        assert own is not None
-        assert asked["requestState"].startswith(f"{own.own.id}~")
+        assert asked["requestState"].startswith(f"{known_by(one).own.id}~")
     assert foreign["error"]["data"] == {"reason": "invalid_request_state"}
     assert answered["content"][0]["text"] == "green"
     assert once_more["structuredContent"]["error"]["code"] == "NOT_FOUND"
@@ -233,9 +232,7 @@ async def test_a_session_is_not_found_if_another_process_has_the_address_of_its_
 ) -> None:
     async with replicas(tmp_path, {"up": asking()}, 3, **shared_sections) as (one, two, three):
         session = await opened(one)
-        moved, known = one.gateway.replicas, two.gateway.replicas
-        assert moved is not None
-        assert known is not None
+        moved, known = known_by(one), known_by(two)
         await moved.serve_at(three.url.removesuffix("/mcp"))
         await until(lambda: sum(each.url == moved.own.url for each in known.known) == 2)
         body = json.dumps({"jsonrpc": "2.0", "id": 1, "method": "tools/list", "params": {}})
@@ -244,32 +241,29 @@ async def test_a_session_is_not_found_if_another_process_has_the_address_of_its_
     assert elsewhere.status_code == 404
 
 
-@pytest.mark.parametrize("is_heard", [False, True])
+@pytest.mark.parametrize("listens", [None, "hang up", "say nothing"])
 async def test_a_replica_that_does_not_answer_is_an_error_that_says_what_was_executed(
-    tmp_path: Path, shared_sections: dict[str, Any], is_heard: bool
+    tmp_path: Path, shared_sections: dict[str, Any], monkeypatch: pytest.MonkeyPatch, listens: str | None
 ) -> None:
+    monkeypatch.setattr(forwarding, "SILENT_SECONDS", 0.5)
     async with replicas(tmp_path, {"up": asking()}, **shared_sections) as (one, two):
         asked = await one.result("tools/call", ASK, headers=bearer("anna"))
         session = await opened(one)
-        registered = one.gateway.replicas
-        assert registered is not None
         with socket.create_server(("127.0.0.1", 0)) as listener:
-            port = listener.getsockname()[1]
-            if not is_heard:
+            url = f"http://127.0.0.1:{listener.getsockname()[1]}"
+            if listens is None:
                 listener.close()
-            await registered.serve_at(f"http://127.0.0.1:{port}")
-            known = two.gateway.replicas
-            assert known is not None
-            await until(lambda: any(each.url == f"http://127.0.0.1:{port}" for each in known.known))
+            await known_by(one).serve_at(url)
+            await until(lambda: any(each.url == url for each in known_by(two).known))
             async with anyio.create_task_group() as tasks:
-                if is_heard:
+                if listens == "hang up":
                     tasks.start_soon(partial(anyio.to_thread.run_sync, partial(hang_up, listener, 2)))
                 failed = await two.message("tools/call", {**ASK, **answers_to(asked)}, headers=bearer("anna"))
                 in_session = await sent(session, two.url, "tools/list")
         session.close()
     data = failed["error"]["data"]
-    assert (data["retryable"], data["details"]["executed"]) == ((False, "unknown") if is_heard else (True, "no"))
-    if is_heard:
+    assert (data["retryable"], data["details"]["executed"]) == ((False, "unknown") if listens else (True, "no"))
+    if listens:
         assert decoded(in_session)["error"]["data"]["details"]["executed"] == "unknown"
     else:
         assert in_session.status_code == 404
