@@ -42,9 +42,8 @@ from pml_gateway.working_directory import WorkingDirectory
 
 logger = get_logger(__name__)
 
-_NOTIFICATION = b'"method":"notifications/'
-NOTIFICATION_STARTS = 200
-"""Bytes at the start of a message that contain its method, in the SDK's format."""
+_NOTIFICATION = b'{"jsonrpc":"2.0","method":"notifications/'
+"""Beginning of a notification, in the SDK's format."""
 
 
 class OpenStreams(Protocol):
@@ -264,7 +263,7 @@ def _http_client(
 ) -> httpx2.AsyncClient:
     async def limit(request: httpx2.Request) -> None:
         # The SDK sends these without a deadline; a server that never answers would block the rest.
-        if request.method == "DELETE" or _NOTIFICATION in _start(request):
+        if request.method == "DELETE" or _is_notification(request):
             request.extensions["timeout"] = httpx2.Timeout(connect_timeout).as_dict()
 
     return httpx2.AsyncClient(
@@ -277,12 +276,12 @@ def _http_client(
     )
 
 
-def _start(request: httpx2.Request) -> bytes:
+def _is_notification(request: httpx2.Request) -> bool:
     try:
-        return request.content[:NOTIFICATION_STARTS]
+        return request.content.startswith(_NOTIFICATION)
     except httpx2.RequestNotRead:
         # A redirected request; the original one was limited.
-        return b""
+        return False
 
 
 def resolved_headers(definition: UpstreamDefinition, working_directory: WorkingDirectory) -> dict[str, str]:

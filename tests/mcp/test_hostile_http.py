@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,13 @@ import anyio.lowlevel
 import pytest
 from mcp.shared.exceptions import MCPError
 
+from pml_gateway.config.servers import UpstreamDefinition
+from pml_gateway.mcp.connection import open_connection
+from pml_gateway.mcp.elicitation import Questions
+from pml_gateway.mcp.http import ConnectionFacts
+from pml_gateway.mcp.negotiation import HANDSHAKE, NegotiatedProtocol
+from pml_gateway.mcp.transport import open_streams
+from pml_gateway.working_directory import WorkingDirectory
 from tests.processes.test_hostile_processes import beside, call, error_of, row_of, text_of
 from tests.support.raw_http import RawRequest, raw_server, response, result
 
@@ -191,6 +199,32 @@ async def test_a_server_that_never_answers_what_nobody_waits_for_is_used_again(t
             with anyio.fail_after(30):
                 await gateway.refresh(25)
         assert at in [each.method for each in server.seen] + [each.message.get("method") for each in server.seen]
+
+
+async def test_a_request_with_a_notice_in_its_arguments_has_the_time_of_a_request(tmp_path: Path) -> None:
+    async def late(request: RawRequest) -> None:
+        with anyio.move_on_after(1), suppress(anyio.EndOfStream):
+            await request.stream.receive()
+        await request.send(response(result(request.message, {"late": True})))
+
+    async with (
+        raw_server(late, "prompts/get") as server,
+        open_connection(
+            "up",
+            UpstreamDefinition.model_validate({"url": server.url}),
+            open_streams=open_streams,
+            working_directory=WorkingDirectory.here(),
+            spoken=NegotiatedProtocol(HANDSHAKE),
+            logs_dir=tmp_path,
+            connect_timeout=0.5,
+            header_maps=lambda _: {},
+            on_notice=lambda _method, _params: None,
+            http=ConnectionFacts(1_000_000, None),
+            questions=Questions(),
+        ) as connection,
+    ):
+        params = {"name": "p", "arguments": {"method": "notifications/x"}}
+        assert await connection.session.send_raw("prompts/get", params, timeout=20) == {"late": True}
 
 
 @pytest.mark.parametrize("depth", [150, 250, 500, 900, 980, 2_000, 10_000, 100_000])
