@@ -368,7 +368,7 @@ class RedisServer(Sealing):
 
 
 class RedisValues:
-    """A `Store` in Redis: all values are encrypted, and each of them expires."""
+    """`KeyValues` in Redis: all values are encrypted, and each of them expires."""
 
     def __init__(self, server: RedisServer) -> None:
         self._server = server
