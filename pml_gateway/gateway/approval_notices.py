@@ -14,8 +14,8 @@ import anyio.to_thread
 
 from pml_gateway.environment import gateway_environment
 from pml_gateway.errors import SharedStateError
-from pml_gateway.gateway.approval_books import MAX_REQUESTS
 from pml_gateway.gateway.approval_requests import ApprovalRequest, ApprovalState
+from pml_gateway.gateway.approval_stores import MAX_REQUESTS
 from pml_gateway.gateway.approvals import Approvals
 from pml_gateway.log import get_logger
 from pml_gateway.signal import CoalescedSignal

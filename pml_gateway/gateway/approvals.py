@@ -1,7 +1,7 @@
 """Approvals: calls that wait for the gateway's owner, and what the owner has approved.
 
 Only an answer of the owner approves a call: nothing that a client or a file says does. Requests and answers are kept
-in a book, in memory or in Redis (`approval_books.py`).
+in a store, in memory or in Redis (`approval_stores.py`).
 """
 
 from __future__ import annotations
@@ -24,7 +24,6 @@ from mcp.shared.dispatcher import ProgressFnT
 
 from pml_gateway.config.settings import ApprovalSettings
 from pml_gateway.errors import ErrorCode, SharedStateError, ToolCallError, UsageError
-from pml_gateway.gateway.approval_books import ApprovalBook, MemoryBook
 from pml_gateway.gateway.approval_history import ApprovalHistory
 from pml_gateway.gateway.approval_requests import (
     MAX_GUESSES,
@@ -36,6 +35,7 @@ from pml_gateway.gateway.approval_requests import (
     counted_keys,
     digest_of,
 )
+from pml_gateway.gateway.approval_stores import ApprovalStore, MemoryApprovalStore
 from pml_gateway.json_text.pieces import exceeds
 from pml_gateway.log import get_logger
 from pml_gateway.storage.encryption import EncryptionError
@@ -47,15 +47,17 @@ logger = get_logger(__name__)
 CallT = TypeVar("CallT", bound=BoundCall)
 
 PROGRESS_SECONDS = 5.0
-"""Seconds between two notices that a call waits: clients give up requests of which they hear nothing."""
+"""Seconds between two progress notifications of a waiting call: clients give up requests that stay silent."""
 
 SESSION_SECONDS = 8 * 3600.0
 """Maximum seconds that an approval of a tool for a session lasts: a day's work."""
 
 MAX_CALLS = 100
 MAX_ARGUMENTS = 256 * 1024
-MAX_USED = 1024
 """Maximum calls of one request, and characters of their arguments: a person has to read them."""
+
+MAX_USED = 1024
+"""Calls of which the request that approved them last is remembered."""
 
 
 class PendingApprovalError(ToolCallError):
@@ -63,13 +65,6 @@ class PendingApprovalError(ToolCallError):
 
     code = ErrorCode.PENDING_APPROVAL
     retryable = True
-
-
-@dataclass(slots=True)
-class _Answerers:
-    """Ways of the owner to answer in this process."""
-
-    count: int = 0
 
 
 @dataclass(slots=True)
@@ -83,57 +78,58 @@ class _Waiting:
 class Approvals:
     """Requests for approval, their answers, and the calls that are made by them."""
 
-    def __init__(self, history: ApprovalHistory | None = None, book: ApprovalBook | None = None) -> None:
-        """Keep requests in a book, by default in memory; answers are kept in a history, if there is one."""
+    def __init__(self, history: ApprovalHistory | None = None, store: ApprovalStore | None = None) -> None:
+        """Keep requests in a store, by default in memory, and answers in a history if there is one."""
         self._history = history
-        self._book = book or MemoryBook()
-        self._book.on_change.append(self._note_change)
+        self._store = store or MemoryApprovalStore()
+        self._store.on_change.append(self._note_change)
         self._waiting: dict[str, _Waiting] = {}
         self._used: LRUCache[str, ApprovalRequest] = LRUCache(MAX_USED)
         """The request that approved the latest call of a client to a tool, by `tool_key`."""
         self._holder = secrets.token_hex(4)
-        self._answerers = _Answerers()
-        self._is_answered_elsewhere = _nowhere
+        self._answerers = 0
+        """Ways in which the owner can answer in this process."""
+        self._is_answered_elsewhere: Callable[[], bool] = lambda: False
         self.on_asked: list[Callable[[Approvals, ApprovalRequest], None]] = []
         """Called for each new request that is asked here."""
 
-    def over(self, book: ApprovalBook, is_answered_elsewhere: Callable[[], bool]) -> Approvals:
-        """Return the approvals in another book of the same owner, who may also answer in other processes."""
-        others = Approvals(self._history, book)
-        others._answerers, others.on_asked = self._answerers, self.on_asked
-        others._is_answered_elsewhere = is_answered_elsewhere
+    def with_store(self, store: ApprovalStore, is_answered_elsewhere: Callable[[], bool]) -> Approvals:
+        """Return approvals in another store, which the owner can answer wherever these are answered, or elsewhere."""
+        others = Approvals(self._history, store)
+        others.on_asked = self.on_asked
+        others._is_answered_elsewhere = lambda: self.can_be_answered or is_answered_elsewhere()
         return others
 
     @property
     def is_shared(self) -> bool:
-        """Return True if all replicas have them."""
-        return self._book.is_shared
+        """Return True if all replicas share the requests."""
+        return self._store.is_shared
 
     def following(self) -> AbstractContextManager[None]:
-        """Hear of answers at other replicas, in this context."""
-        return self._book.following()
+        """Receive answers from other replicas in this context."""
+        return self._store.following()
 
     @asynccontextmanager
     async def answerable(self) -> AsyncIterator[None]:
-        """Have calls wait for answers while the owner can give some."""
-        self._answerers.count += 1
+        """Let calls wait for the owner's answers in this context."""
+        self._answerers += 1
         try:
             yield
         finally:
-            self._answerers.count -= 1
+            self._answerers -= 1
 
     @property
     def can_be_answered(self) -> bool:
         """Return True if the owner has a way to answer."""
-        return self._answerers.count > 0 or self._is_answered_elsewhere()
+        return self._answerers > 0 or self._is_answered_elsewhere()
 
     async def approved(self, call: BoundCall) -> ApprovalRequest | None:
-        """Return what approves a call and count its use; None if nothing does."""
-        # Most calls are approved by the same request as the one before, which need not be looked for.
+        """Return the request that approves a call, and count the use; None if none does."""
+        # Most calls are approved by the same request as the one before; this saves the search.
         latest = self._used.get(call.tool_key)
         found = None if latest is None else await self._use(latest, call)
         if found is None:
-            for known in await self._book.answered([call.tool_key]):
+            for known in await self._store.answered([call.tool_key]):
                 if (found := await self._use(known, call)) is not None:
                     self._used[call.tool_key] = found
                     break
@@ -150,12 +146,12 @@ class Approvals:
             is_used = request.admits(call)
             return request.used(call) if is_used else request
 
-        found = await self._book.change(known.id, used)
+        found = await self._store.change(known.id, used)
         return found if is_used else None
 
     async def missing(self, calls: Sequence[CallT]) -> list[CallT]:
-        """Return those of some calls that nothing approves yet."""
-        current = await self._book.answered({each.tool_key for each in calls})
+        """Return the calls that nothing approves yet."""
+        current = await self._store.answered({each.tool_key for each in calls})
         taken: Counter[str] = Counter()
         missing = []
         for call in calls:
@@ -167,23 +163,23 @@ class Approvals:
         return missing
 
     async def give_back(self, request: ApprovalRequest, call: BoundCall) -> None:
-        """Take back a use, of a call that was not sent after all."""
-        await self._book.change(request.id, lambda current: current.given_back(call))
+        """Undo the use by a call that was not sent after all."""
+        await self._store.change(request.id, lambda current: current.given_back(call))
 
     async def are_denied(self, calls: Sequence[BoundCall]) -> bool:
-        """Return True if exactly one of these calls was denied lately."""
-        current = await self._book.answered({each.tool_key for each in calls})
+        """Return True if one of exactly these calls was denied recently."""
+        current = await self._store.answered({each.tool_key for each in calls})
         denied = [each for each in current if each.state is ApprovalState.DENIED]
         return any(each.is_about(call) for each in denied for call in calls)
 
     async def continue_later(self, call: BoundCall, state: str, approval: str) -> None:
-        """Let the same call pass once more, with this state: its server has asked its user something."""
-        await self._book.continue_later(digest_of([call.key, state]), approval)
+        """Let the same call pass once more with this state: its server has asked the user something."""
+        await self._store.continue_later(digest_of([call.key, state]), approval)
 
     async def continued(self, call: BoundCall, state: str | None) -> str | None:
-        """Return the approval by which a call was made that goes on now; None if it is a new one, or taken back."""
-        id_ = None if state is None else await self._book.take_continued(digest_of([call.key, state]))
-        request = None if id_ is None else await self._book.find(id_)
+        """Return the approval of a call that goes on after a question; None if the call is new or denied since."""
+        id_ = None if state is None else await self._store.take_continued(digest_of([call.key, state]))
+        request = None if id_ is None else await self._store.find(id_)
         return None if request is not None and request.state is ApprovalState.DENIED else id_
 
     async def ask(self, calls: Sequence[AskedCall], *, within: str, settings: ApprovalSettings) -> ApprovalRequest:
@@ -199,13 +195,13 @@ class Approvals:
                 hint="send fewer or smaller ones",
             )
         while True:
-            current = await self._book.asked(wanted)
+            current = await self._store.asked(wanted)
             for known in current:
                 if known.state is ApprovalState.PENDING and known.left == wanted:
                     return known
-            ends = self._book.now() + 60 * settings.minutes
+            ends = self._store.now() + 60 * settings.minutes
             request = ApprovalRequest(secrets.token_hex(4), tuple(calls), within, settings, time.time(), ends, wanted)
-            if await self._book.add(request, arguments, {each.id for each in current}):
+            if await self._store.add(request, arguments, {each.id for each in current}):
                 break
         logger.info("%s asks for approval %s: %s", calls[0].client, request.id, ", ".join(each.tool for each in calls))
         for tell in self.on_asked:
@@ -215,9 +211,9 @@ class Approvals:
     async def wait(
         self, request: ApprovalRequest, seconds: float, on_progress: ProgressFnT | None
     ) -> ApprovalRequest | None:
-        """Wait for the answer for so many seconds, and tell the client meanwhile that its call waits.
+        """Wait for the answer, and send the client progress meanwhile.
 
-        Return the request as it is then; None if it is gone.
+        Return the request as it is after at most this many seconds; None if it is gone.
 
         Raises:
             SharedStateError: the answer cannot be read at the end.
@@ -251,9 +247,9 @@ class Approvals:
                     await self._hold(request.id, None)
 
     async def _hold(self, id_: str, seconds: float | None) -> ApprovalRequest | None:
-        """Return a request, after noting in one that waits for how long calls are held here; None: no longer."""
-        now = self._book.now()
-        # Longer than until the next look, and not for long after an end without a word.
+        """Return a request, after noting in it until when calls wait here; with None, that none waits any more."""
+        now = self._store.now()
+        # Beyond the next look, but not long after a crash of this process.
         until = None if seconds is None else now + min(seconds, 2 * PROGRESS_SECONDS)
 
         def held(request: ApprovalRequest) -> ApprovalRequest:
@@ -262,16 +258,16 @@ class Approvals:
                 return request
             return request.held_until(self._holder, until)
 
-        return await self._book.change(id_, held)
+        return await self._store.change(id_, held)
 
     def _note_change(self, id_: str | None) -> None:
-        """Have the calls look that wait for a request, or for any."""
+        """Wake the calls that wait for a request; with None, all that wait."""
         for waiting in list(self._waiting.values()) if id_ is None else filter(None, [self._waiting.get(id_)]):
             waiting.changed.set()
             waiting.changed = anyio.Event()
 
     async def answer(self, id_: str, *, is_approved: bool, scope: ApprovalScope, passphrase: str = "") -> None:
-        """Approve or deny what was asked; what was answered can be answered anew, as long as it lasts.
+        """Approve or deny a request; an answer can be changed until the request expires.
 
         Raises:
             UsageError: there is no such request, or the passphrase is wrong, which only an approval needs.
@@ -281,14 +277,14 @@ class Approvals:
             await self._check(request, passphrase)
         is_long = is_approved and scope is ApprovalScope.TOOL
         seconds = SESSION_SECONDS if is_long else 60 * request.settings.minutes
-        ends, before = self._book.now() + seconds, request
+        ends, before = self._store.now() + seconds, request
 
         def answered(current: ApprovalRequest) -> ApprovalRequest:
             nonlocal before
             before = current
             return current.answered(scope, ends, is_approved=is_approved)
 
-        after = await self._book.change(id_, answered, seconds=seconds)
+        after = await self._store.change(id_, answered, seconds=seconds)
         if after is None:
             raise _unknown(id_)
         if after.expires_at == before.expires_at:
@@ -297,19 +293,19 @@ class Approvals:
         if self._history is not None:
             sources = [each.source for each in after.calls] if is_approved else []
             try:
-                shown = after.as_json(self._book.now(), arguments)
+                shown = after.as_json(self._store.now(), arguments)
                 await anyio.to_thread.run_sync(self._history.keep, shown, sources)
             except (TablesError, EncryptionError) as error:
                 logger.warning("approval %s is not kept for later: %s", id_, error)
 
     async def _check(self, request: ApprovalRequest, passphrase: str) -> None:
-        """Check the passphrase of an approval, which is denied after some wrong ones.
+        """Check the passphrase of a request, which is denied after too many wrong ones.
 
         Raises:
             UsageError: it is wrong.
         """
-        # Counted before the check, so that guesses made at once count, too.
-        checked = await self._book.change(request.id, ApprovalRequest.guessed)
+        # Counted before the check, so that concurrent guesses count as well.
+        checked = await self._store.change(request.id, ApprovalRequest.guessed)
         if checked is None:
             raise _unknown(request.id)
         if checked.guesses > MAX_GUESSES:
@@ -319,7 +315,7 @@ class Approvals:
 
     async def find(self, id_: str) -> ApprovalRequest | None:
         """Return a request by its id."""
-        return await self._book.find(id_)
+        return await self._store.find(id_)
 
     async def _whole(self, id_: str) -> tuple[ApprovalRequest, Sequence[JsonObject]]:
         """Return a request with the arguments of its calls.
@@ -327,31 +323,31 @@ class Approvals:
         Raises:
             UsageError: there is none.
         """
-        request = await self._book.find(id_)
-        arguments = None if request is None else await self._book.arguments(id_)
+        request = await self._store.find(id_)
+        arguments = None if request is None else await self._store.arguments(id_)
         if request is None or arguments is None:
             if request is not None:
                 # Nobody could read what it asks about; its client can ask anew.
-                await self._book.drop(id_)
+                await self._store.drop(id_)
             raise _unknown(id_)
         return request, arguments
 
     async def shown(self) -> list[JsonObject]:
-        """Return the requests that last, the oldest first, without the arguments of their calls."""
-        now = self._book.now()
-        return [each.as_json(now) for each in await self._book.all()]
+        """Return the unexpired requests, the oldest first, without the arguments of their calls."""
+        now = self._store.now()
+        return [each.as_json(now) for each in await self._store.all()]
 
     async def shown_whole(self, id_: str) -> JsonObject | None:
-        """Return a request with the arguments of its calls, also one that was answered in the last 30 days.
+        """Return a request with the arguments of its calls, or one answered in the last 30 days.
 
-        Of what waits, it has what differs from the last approved call of each tool.
+        A pending one also has the differences from the last approved call of each tool.
         """
         history = self._history
         try:
             request, arguments = await self._whole(id_)
         except UsageError:
             return None if history is None else await _read(history.find, id_)
-        found = request.as_json(self._book.now(), arguments)
+        found = request.as_json(self._store.now(), arguments)
         if history is None or request.state is not ApprovalState.PENDING:
             return found
         for call, row in zip(request.calls, found["calls"], strict=True):
@@ -361,16 +357,12 @@ class Approvals:
         return found
 
 
-def _nowhere() -> bool:
-    return False
-
-
 def _unknown(id_: str) -> UsageError:
     return UsageError(f"no approval {id_[:40]!r} is asked for", hint="pml approvals list")
 
 
 async def _read(ask: Callable[..., JsonObject | None], *about: str) -> JsonObject | None:
-    """Return what a history has; None if it cannot be read, which keeps nobody from answering."""
+    """Return what the history has; None if it cannot be read, which must keep nobody from answering."""
     try:
         return await anyio.to_thread.run_sync(ask, *about)
     except (TablesError, EncryptionError) as error:
@@ -379,13 +371,13 @@ async def _read(ask: Callable[..., JsonObject | None], *about: str) -> JsonObjec
 
 
 def hashed_passphrase(passphrase: str) -> str:
-    """Return a passphrase as `approvals.secret` has it. Blocking."""
+    """Return the hash of a passphrase for `approvals.secret`. Blocking."""
     salt = secrets.token_bytes(16)
     return f"scrypt:{salt.hex()}:{_scrypt(passphrase, salt).hex()}"
 
 
 def is_passphrase(passphrase: str, secret: str) -> bool:
-    """Return True if a secret was made of this passphrase. Blocking."""
+    """Return True if this passphrase has the hash `secret`. Blocking."""
     _, salt, digest = secret.split(":")
     return hmac.compare_digest(_scrypt(passphrase, bytes.fromhex(salt)), bytes.fromhex(digest))
 
@@ -397,7 +389,7 @@ def _scrypt(passphrase: str, salt: bytes) -> bytes:
 
 
 def differences(before: Any, after: Any, at: str = "") -> Iterator[tuple[str, Any, Any]]:
-    """Yield the places in which two values differ, each with both values; a missing one is None."""
+    """Yield the path of each difference between two values, with both sides; a missing one is None."""
     if isinstance(before, dict) and isinstance(after, dict):
         for key in sorted({*before, *after}):
             yield from differences(before.get(key), after.get(key), f"{at}/{key}")

@@ -19,7 +19,7 @@ from pml_gateway.config.servers import Transport
 from pml_gateway.config.settings import Settings
 from pml_gateway.example_queries.sharing import shared_library
 from pml_gateway.exposure.meta_tool import MetaTools
-from pml_gateway.gateway.approval_books import RedisBook
+from pml_gateway.gateway.approval_stores import RedisApprovalStore
 from pml_gateway.gateway.decisions import Decider
 from pml_gateway.gateway.events import ToolsSearched
 from pml_gateway.gateway.indexing import Indexer
@@ -114,8 +114,8 @@ class Gateway:
         self.replicas = None
         if redis is not None and self.news is not None:
             self.replicas = Replicas(redis, self.news, __version__, self._replica_facts)
-            book = RedisBook(RedisValues(redis), self.news)
-            self.approvals = shared.approvals.over(book, self._is_served_elsewhere)
+            store = RedisApprovalStore(RedisValues(redis), self.news)
+            self.approvals = shared.approvals.with_store(store, self._is_served_elsewhere)
         self.deciders: list[Decider] = [decide_by_rules, call_limits]
         self._listings = listings
         self._most_used = most_used

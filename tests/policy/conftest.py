@@ -14,7 +14,7 @@ def keys(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture(params=["memory", pytest.param("redis", marks=pytest.mark.slow)])
-def book(request: pytest.FixtureRequest, keys: None, monkeypatch: pytest.MonkeyPatch) -> str:
+def store(request: pytest.FixtureRequest, keys: None, monkeypatch: pytest.MonkeyPatch) -> str:
     """Where approvals lie: in memory, or in an empty Redis server."""
     where: str = request.param
     if where == "redis":

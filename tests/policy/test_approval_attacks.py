@@ -16,7 +16,7 @@ from tests.support.raw import decoded
 from tests.support.scripted_server import ScriptedServer, text_result, tool
 from tests.support.waiting import eventually
 
-pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("book", "gateways")]
+pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("store", "gateways")]
 
 BATCH = {"calls": [WIPE]}
 STEPS = {"steps": [{"tool": "up__wipe", "arguments": MINE}]}

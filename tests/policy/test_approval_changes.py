@@ -15,7 +15,7 @@ from tests.support.raw import decoded
 from tests.support.scripted_server import ScriptedServer, text_result, tool
 from tests.support.waiting import eventually, until
 
-pytestmark = [pytest.mark.anyio, pytest.mark.slow, pytest.mark.usefixtures("book", "gateways")]
+pytestmark = [pytest.mark.anyio, pytest.mark.slow, pytest.mark.usefixtures("store", "gateways")]
 
 
 async def reload(asked: Asking, **sections: Any) -> None:
@@ -83,7 +83,7 @@ async def test_a_reference_is_approved_by_its_value(tmp_path: Path) -> None:
 
 
 @pytest.mark.one_gateway("it opens two of its own")
-@pytest.mark.parametrize("book", ["memory"], indirect=True)
+@pytest.mark.parametrize("store", ["memory"], indirect=True)
 async def test_an_approval_in_one_of_two_gateways_of_a_home_is_none_in_the_other(tmp_path: Path) -> None:
     async with asking(tmp_path) as first, asking(tmp_path) as second:
         assert await first.call("up__wipe", MINE) == "PENDING_APPROVAL"
@@ -97,7 +97,7 @@ async def test_an_approval_in_one_of_two_gateways_of_a_home_is_none_in_the_other
 
 
 @pytest.mark.one_gateway("it opens two of its own")
-@pytest.mark.parametrize("book", ["memory"], indirect=True)
+@pytest.mark.parametrize("store", ["memory"], indirect=True)
 async def test_an_approval_in_one_folder_is_none_in_another_gateway_of_the_process(tmp_path: Path) -> None:
     async with asking(tmp_path) as first, asking(tmp_path) as second:
         await approved(first, scope="tool")
@@ -110,7 +110,7 @@ async def test_an_approval_in_one_folder_is_none_in_another_gateway_of_the_proce
         assert await second.call("up__wipe", MINE) == "OK"
 
 
-@pytest.mark.parametrize("book", ["memory"], indirect=True)
+@pytest.mark.parametrize("store", ["memory"], indirect=True)
 @pytest.mark.parametrize("moved", [-86_400.0, 86_400.0])
 async def test_a_clock_that_is_moved_lengthens_no_approval(
     moved: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -14,7 +14,7 @@ from tests.support.approving import ASK, KEYS, Asking, asking
 from tests.support.scripted_server import ScriptedServer, tool
 from tests.support.waiting import eventually
 
-pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("book", "gateways")]
+pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("store", "gateways")]
 
 MINE = {"repo": "mine"}
 BATCH = {"calls": [{"name": "up__wipe", "arguments": MINE}, {"name": "up__drop", "arguments": MINE}]}
@@ -212,7 +212,7 @@ async def test_a_passphrase_is_needed_where_one_is_set(tmp_path: Path) -> None:
 
 
 @pytest.mark.one_gateway("it reads the file of one home")
-@pytest.mark.parametrize("book", ["memory"], indirect=True)
+@pytest.mark.parametrize("store", ["memory"], indirect=True)
 async def test_an_answered_approval_is_kept_sealed_and_outlives_the_process(tmp_path: Path) -> None:
     async with asking(tmp_path) as asked:
         await asked.call("up__wipe", {"repo": "very-private"})

@@ -23,8 +23,8 @@ from tests.support.waiting import eventually, until
 
 pytestmark = [
     pytest.mark.anyio,
-    pytest.mark.usefixtures("book"),
-    pytest.mark.parametrize("book", ["redis"], indirect=True),
+    pytest.mark.usefixtures("store"),
+    pytest.mark.parametrize("store", ["redis"], indirect=True),
 ]
 
 BATCH = {"calls": [WIPE, {"name": "up__drop", "arguments": MINE}]}

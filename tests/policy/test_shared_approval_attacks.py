@@ -13,7 +13,8 @@ import redis
 
 from pml_gateway.config.settings import ApprovalSettings
 from pml_gateway.errors import SharedStateError, UsageError
-from pml_gateway.gateway.approval_books import (
+from pml_gateway.gateway.approval_requests import ApprovalScope, ApprovalState
+from pml_gateway.gateway.approval_stores import (
     ALL,
     ARGUMENTS,
     CONTINUED,
@@ -21,14 +22,13 @@ from pml_gateway.gateway.approval_books import (
     MAX_KNOWN,
     REQUESTS,
     TOPIC,
-    RedisBook,
+    RedisApprovalStore,
 )
-from pml_gateway.gateway.approval_requests import ApprovalScope, ApprovalState
 from pml_gateway.gateway.approvals import Approvals
 from pml_gateway.storage.redis import PREFIX, RedisValues
 from pml_gateway.storage.redis_news import STREAM
 from tests.storage.test_redis_news import fail
-from tests.support.approval_books import Sharing, a_call, ask, emptied, sharing
+from tests.support.approval_stores import Sharing, a_call, ask, emptied, sharing
 from tests.support.waiting import eventually
 
 pytestmark = pytest.mark.anyio
@@ -146,7 +146,7 @@ async def test_a_restored_value_is_of_no_use_after_its_time(redis_url: str, raw:
         raw.delete(key(REQUESTS, id_))
         assert await passes([one]) == 0
         restore()
-        later = Approvals(book=RedisBook(RedisValues(one.server), one.news, lambda: time.time() + 3601))
+        later = Approvals(store=RedisApprovalStore(RedisValues(one.server), one.news, lambda: time.time() + 3601))
         assert await later.approved(a_call()) is None
         assert await passes([one]) == 1
 
@@ -158,13 +158,13 @@ async def test_a_call_that_goes_on_does_so_once_more_only_within_its_time(redis_
         value = raw.get(name)
         assert await one.approvals.continued(a_call(), "state") == "id"
         raw.set(name, value)
-        later = Approvals(book=RedisBook(RedisValues(one.server), one.news, lambda: time.time() + 3601))
+        later = Approvals(store=RedisApprovalStore(RedisValues(one.server), one.news, lambda: time.time() + 3601))
         assert await later.continued(a_call(), "state") is None
 
 
 async def test_a_clock_that_is_moved_back_lengthens_no_approval(redis_url: str, raw: Any) -> None:
     async with sharing(redis_url, 1) as [one]:
-        slow = Approvals(book=RedisBook(RedisValues(one.server), one.news, lambda: time.time() - 86_400))
+        slow = Approvals(store=RedisApprovalStore(RedisValues(one.server), one.news, lambda: time.time() - 86_400))
         id_ = await approved(one.approvals, scope=ApprovalScope.TOOL)
         before = raw.pttl(key(REQUESTS, id_))
         assert await slow.approved(a_call()) is not None

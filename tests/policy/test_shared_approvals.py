@@ -10,10 +10,10 @@ import pytest
 
 from pml_gateway.config.settings import ApprovalSettings
 from pml_gateway.errors import UsageError
-from pml_gateway.gateway.approval_books import MAX_REQUESTS
 from pml_gateway.gateway.approval_requests import MAX_GUESSES, ApprovalRequest, ApprovalScope, ApprovalState
+from pml_gateway.gateway.approval_stores import MAX_REQUESTS
 from pml_gateway.gateway.approvals import Approvals, hashed_passphrase
-from tests.support.approval_books import NO_HOLD, a_call, approvals_in, ask, emptied, sharing
+from tests.support.approval_stores import NO_HOLD, a_call, approvals_in, ask, emptied, sharing
 from tests.support.waiting import eventually
 
 pytestmark = pytest.mark.anyio

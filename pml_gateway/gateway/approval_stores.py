@@ -1,6 +1,6 @@
-"""Books that keep requests for approval: one in the memory of a process, and one in Redis, which all replicas have.
+"""Stores of requests for approval: one in the memory of a process, and one in Redis for all replicas.
 
-A book keeps requests and changes one at a time. The rules about them are those of `ApprovalRequest` and `Approvals`.
+A store keeps requests and changes one at a time; `ApprovalRequest` and `Approvals` have the rules.
 """
 
 from __future__ import annotations
@@ -55,18 +55,18 @@ Update = Callable[[ApprovalRequest], ApprovalRequest]
 """Returns a request as it is from now on, or the same one; may be called several times."""
 
 
-class ApprovalBook(Protocol):
-    """The requests that have not expired; those that hold most make room for new ones."""
+class ApprovalStore(Protocol):
+    """The requests that have not expired. If there are too many, the client that has most loses its oldest."""
 
     on_change: list[Tell]
     """Told the id of each request that is answered, used or gone; None if any may be."""
 
     @property
     def is_shared(self) -> bool:
-        """Return True if all replicas have it."""
+        """Return True if all replicas use it."""
 
     def now(self) -> float:
-        """Return the moment on the clock of `expires_at`."""
+        """Return the current time on the clock of `expires_at`."""
 
     async def answered(self, tool_keys: Collection[str]) -> list[ApprovalRequest]:
         """Return the answered requests about calls with these keys, the oldest first."""
@@ -84,12 +84,12 @@ class ApprovalBook(Protocol):
         """Return the arguments of a request's calls."""
 
     async def add(
-        self, request: ApprovalRequest, arguments: Sequence[JsonObject], besides: Collection[str] = ()
+        self, request: ApprovalRequest, arguments: Sequence[JsonObject], ignored: Collection[str] = ()
     ) -> bool:
-        """Add a request; False if another one about the same calls is there, except `besides` these."""
+        """Add a request; return False if there is another one about the same calls, apart from those in `ignored`."""
 
     async def change(self, id_: str, update: Update, *, seconds: float | None = None) -> ApprovalRequest | None:
-        """Change a request and return it, None if there is none; with `seconds`, it lasts so long from now on."""
+        """Change a request and return it; None if there is none. With `seconds`, it expires that long from now."""
 
     async def drop(self, id_: str) -> None:
         """Forget a request."""
@@ -101,11 +101,11 @@ class ApprovalBook(Protocol):
         """Return the approval of a call that comes again, once."""
 
     def following(self) -> AbstractContextManager[None]:
-        """Hear of changes by other replicas, in this context."""
+        """Receive changes by other replicas in this context."""
 
 
-class MemoryBook:
-    """A book in memory. Its methods never wait, so that nothing comes between two of them."""
+class MemoryApprovalStore:
+    """A store in memory. Its methods never await, so each is atomic."""
 
     is_shared = False
 
@@ -119,7 +119,7 @@ class MemoryBook:
         self._continued: dict[str, str] = {}
 
     def now(self) -> float:
-        """Return the moment on a clock that nobody moves."""
+        """Return the monotonic time."""
         return self._clock()
 
     async def answered(self, tool_keys: Collection[str]) -> list[ApprovalRequest]:
@@ -145,9 +145,9 @@ class MemoryBook:
         return self._arguments.get(id_)
 
     async def add(
-        self, request: ApprovalRequest, arguments: Sequence[JsonObject], besides: Collection[str] = ()
+        self, request: ApprovalRequest, arguments: Sequence[JsonObject], ignored: Collection[str] = ()
     ) -> bool:
-        """Add a request; another one cannot have come before it."""
+        """Add a request. Return True: no other replica can have added one meanwhile."""
         self._lasting(self._requests)
         self._requests[request.id] = request
         self._arguments[request.id] = arguments
@@ -159,7 +159,7 @@ class MemoryBook:
         return True
 
     async def change(self, id_: str, update: Update, *, seconds: float | None = None) -> ApprovalRequest | None:
-        """Change a request and return it, None if there is none."""
+        """Change a request and return it; None if there is none."""
         before = self._requests.get(id_)
         if before is None or before.expires_at <= self._clock():
             return None
@@ -183,7 +183,7 @@ class MemoryBook:
         return self._continued.pop(key, None)
 
     def following(self) -> AbstractContextManager[None]:
-        """Do nothing: no other replica changes it."""
+        """Do nothing: no other replica uses this store."""
         return nullcontext()
 
     def _lasting(self, ids: Iterable[str]) -> list[ApprovalRequest]:
@@ -208,8 +208,8 @@ class MemoryBook:
             tell(id_)
 
 
-class RedisBook:
-    """A book in Redis, in encrypted values that cannot be exchanged with each other.
+class RedisApprovalStore:
+    """A store in Redis. Each value is encrypted and bound to its key, so that none can be put in the place of another.
 
     Redis may come back with older values after a crash. A replica that knew a later revision of a request treats it as
     gone, so that what was used is not used again. Expiry is counted by Redis and by the clock of the replica: the
@@ -230,7 +230,7 @@ class RedisBook:
         """Locks by request id: changes by this replica take turns, so that few compete with those of others."""
 
     def now(self) -> float:
-        """Return the Unix time, which all replicas have in common."""
+        """Return the Unix time, which all replicas share."""
         return self._clock()
 
     async def answered(self, tool_keys: Collection[str]) -> list[ApprovalRequest]:
@@ -259,9 +259,9 @@ class RedisBook:
         return None if found is None else found["arguments"]
 
     async def add(
-        self, request: ApprovalRequest, arguments: Sequence[JsonObject], besides: Collection[str] = ()
+        self, request: ApprovalRequest, arguments: Sequence[JsonObject], ignored: Collection[str] = ()
     ) -> bool:
-        """Add a request; False if another one about the same calls is there, except `besides` these."""
+        """Add a request; return False if there is another one about the same calls, apart from those in `ignored`."""
         known = await self._index()
         gone = known.keys() - {each.id for each in await self._lasting(list(known))}
         seconds = request.expires_at - self.now()
@@ -273,7 +273,7 @@ class RedisBook:
         def entered(value: JsonObject | None) -> JsonObject | None:
             nonlocal is_added
             entries = {id_: each for id_, each in (value or {}).get("requests", {}).items() if id_ not in gone}
-            is_added = all(each["asked"] != asked or id_ in besides for id_, each in entries.items())
+            is_added = all(each["asked"] != asked or id_ in ignored for id_, each in entries.items())
             if not is_added:
                 return value
             entries[request.id] = entry
@@ -296,7 +296,7 @@ class RedisBook:
         return is_added
 
     async def change(self, id_: str, update: Update, *, seconds: float | None = None) -> ApprovalRequest | None:
-        """Change a request and return it, None if there is none; with `seconds`, it lasts so long from now on."""
+        """Change a request and return it; None if there is none. With `seconds`, it expires that long from now."""
         known = self._known_revision(id_)
         before = after = None
 
@@ -343,7 +343,7 @@ class RedisBook:
         return found["approval"] if found is not None and found["expires_at"] > self.now() else None
 
     def following(self) -> AbstractContextManager[None]:
-        """Hear of changes that other replicas make, in this context."""
+        """Receive changes by other replicas in this context."""
         return self._news.following(TOPIC, self._hear)
 
     def _hear(self, news: str | None) -> None:
@@ -422,5 +422,5 @@ def _as_value(request: ApprovalRequest) -> JsonObject:
 
 
 def concerns_calls(before: ApprovalRequest, after: ApprovalRequest) -> bool:
-    """Return True if a change says anything new about which calls may be made."""
+    """Return True if a change affects which calls may be made."""
     return (before.state, before.left) != (after.state, after.left)

@@ -1,4 +1,4 @@
-"""Approvals of several gateways over one book, without the gateways: as memory has it, and as Redis does."""
+"""Approvals of several gateways over one store, without the gateways: as memory has it, and as Redis does."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ import anyio
 import redis
 
 from pml_gateway.config.settings import ApprovalSettings
-from pml_gateway.gateway.approval_books import RedisBook
 from pml_gateway.gateway.approval_requests import ApprovalRequest, AskedCall, asked_call
+from pml_gateway.gateway.approval_stores import RedisApprovalStore
 from pml_gateway.gateway.approvals import Approvals
 from pml_gateway.storage.redis import RedisServer, RedisValues, open_redis
 from pml_gateway.storage.redis_news import RedisNews
@@ -26,7 +26,7 @@ class Sharing:
 
     approvals: Approvals
     server: RedisServer
-    book: RedisBook
+    store: RedisApprovalStore
     news: RedisNews
 
 
@@ -40,18 +40,18 @@ async def sharing(url: str, count: int = 2, key: str = STORAGE_KEY) -> AsyncIter
             server = await stack.enter_async_context(open_redis(url, "${env:KEY}", {"KEY": key}))
             assert server is not None
             news = RedisNews(server)
-            book = RedisBook(RedisValues(server), news)
-            stack.enter_context(book.following())
+            store = RedisApprovalStore(RedisValues(server), news)
+            stack.enter_context(store.following())
             tasks.start_soon(news.run)
-            opened.append(Sharing(Approvals(book=book), server, book, news))
+            opened.append(Sharing(Approvals(store=store), server, store, news))
         yield opened
         tasks.cancel_scope.cancel()
 
 
 @asynccontextmanager
-async def approvals_in(book: str, url: str, count: int = 2) -> AsyncIterator[Sequence[Approvals]]:
+async def approvals_in(store: str, url: str, count: int = 2) -> AsyncIterator[Sequence[Approvals]]:
     """The approvals of gateways of one process, or of several that share a Redis server."""
-    if book == "memory":
+    if store == "memory":
         yield [Approvals()] * count
         return
     emptied(url)
