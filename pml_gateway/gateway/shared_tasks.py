@@ -54,6 +54,9 @@ CANCEL_SECONDS = 10.0
 UNSURE_SECONDS = 30.0
 """Time after a failure of Redis in which a missing record says nothing: its replica may have yet to write it."""
 
+LOOK_SECONDS = 10.0
+"""Time after which followed tasks are looked at without news, which may be lost in a failover of Redis."""
+
 RETRY_SECONDS = 1.0
 
 MAX_BYTES = 16 * 1024 * 1024
@@ -83,6 +86,7 @@ class SharedTasks:
         self._ordered: set[str] = set()
         self._followed: dict[str, list[GatewayTask]] = defaultdict(list)
         self._look_at: set[str] = set()
+        self._looks_at = 0.0
         self._outgoing: list[tuple[str, str, JsonObject]] = []
         self._due = anyio.Event()
 
@@ -307,12 +311,15 @@ class SharedTasks:
                     task.fail_as_interrupted()
 
     def _check_followed(self) -> None:
-        """Have followed tasks looked at if their replica is gone, and end those whose time is over."""
+        """Have followed tasks looked at now and then, or if their replica is gone; end those whose time is over."""
+        is_due = time.monotonic() >= self._looks_at
+        if is_due:
+            self._looks_at = time.monotonic() + LOOK_SECONDS
         for digest, followed in self._followed.items():
             for task in followed:
                 if task.is_over:
                     continue
-                if self._is_abandoned(task):
+                if is_due or self._is_abandoned(task):
                     self._look_at.add(digest)
                 elif task.expires_at + MARGIN_SECONDS / 2 < time.time():
                     task.status, task.outcome = TaskStatus.CANCELLED, MCPError(INTERNAL_ERROR, "the task was cancelled")

@@ -437,6 +437,43 @@ async def test_a_handle_is_read_at_another_gateway_while_its_call_runs(
         assert read[0]["text"] == "only"
 
 
+async def test_a_stream_at_another_gateway_tells_of_each_state_though_news_are_lost(
+    tmp_path: Path, slow: SlowServer, shared_sections: dict[str, Any], soon: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(shared_tasks, "LOOK_SECONDS", 0.1)
+    states = list[str]()
+    async with two(tmp_path, slow.server(), shared_sections) as (one, other, _, _):
+        task_id = (await ModernClient(one, ANNA).result("tools/call", name="up__slow", arguments={}))["taskId"]
+        redis = one.gateway.redis
+        assert redis is not None
+        digest = OwnedValues(redis, "tasks", 9, 9).digest(task_id)
+
+        def listen() -> None:
+            params = {"notifications": {"taskIds": [task_id]}, "_meta": {CAPABILITIES: DECLARED}}
+            for message in events_modern(other.url, "subscriptions/listen", params, ANNA):
+                states.extend(filter(None, [message.get("params", {}).get("status")]))
+                if states[-1:] == ["cancelled"]:
+                    return
+
+        async def become(state: str) -> None:
+            """Write a state as its own gateway does, without news."""
+
+            def changed(record: dict[str, Any] | None) -> dict[str, Any]:
+                assert record is not None
+                return {**record, "task": {**record["task"], "status": state}, "error": [-32603, "cancelled", None]}
+
+            await RedisValues(redis).change(digest, changed, collection="tasks", ttl=60)
+
+        async with anyio.create_task_group() as group:
+            group.start_soon(anyio.to_thread.run_sync, listen)
+            # The first of these may be what the stream finds when it begins.
+            for at, state in enumerate(("input_required", "working", "cancelled")):
+                await until(lambda at=at: len(states) > at)
+                await become(state)
+        slow.go.set()
+    assert states == ["working", "input_required", "working", "cancelled"]
+
+
 async def test_tasks_of_a_gateway_that_is_gone_are_done_or_interrupted(
     tmp_path: Path, slow: SlowServer, shared_sections: dict[str, Any]
 ) -> None:
