@@ -20,7 +20,14 @@ from cachetools import TTLCache
 from pml_gateway.errors import SharedStateError
 from pml_gateway.log import get_logger
 from pml_gateway.signal import Signal
-from pml_gateway.storage.redis import MAX_PAUSE_SECONDS, OPERATION_SECONDS, REPLICAS, RedisServer, replica_name
+from pml_gateway.storage.redis import (
+    MAX_PAUSE_SECONDS,
+    OPERATION_SECONDS,
+    REPLICAS,
+    RedisServer,
+    replica_name,
+    replica_names,
+)
 from pml_gateway.storage.redis_news import RedisNews
 from pml_gateway.text import escaped
 from pml_gateway.types import JsonObject
@@ -263,6 +270,18 @@ def without_replica(state: str) -> tuple[str, str | None]:
     """Return a state without the replica in whose memory it waits, and the replica's id; None if any may serve it."""
     found = _OF_REPLICA.match(state)
     return (state, None) if found is None else (state[found.end() :], found[1])
+
+
+async def living_replicas(server: RedisServer) -> list[Replica]:
+    """Return the replicas that give signs of life, by their ids.
+
+    Raises:
+        SharedStateError: Redis does not answer.
+    """
+    names = replica_names(await server.run(lambda redis: redis.smembers(REPLICAS)))
+    found = await server.run(lambda redis: redis.mget(names)) if names else []
+    values = [server.unseal(name, sealed) for name, sealed in zip(names, found, strict=True) if sealed is not None]
+    return [replica for replica in map(_read, values) if replica is not None]
 
 
 def _read(value: JsonObject | None) -> Replica | None:

@@ -5,17 +5,20 @@ from __future__ import annotations
 import re
 import statistics
 import time
-from collections.abc import Iterator, Mapping
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
 import anyio
+import httpx2
 
 from pml_gateway.config.findings import Area, Finding, SettingsCase, Severity
 from pml_gateway.errors import ConfigurationError, SharedStateError
 from pml_gateway.storage.redis import NO_SUCH_DATABASE, REFUSED_LOGIN, RedisServer, open_redis
 from pml_gateway.storage.redis_url import check_shared_storage
+from pml_gateway.storage.replicas import Replica, living_replicas
 from pml_gateway.text import span
 
 OLDEST = (6, 2)
@@ -28,6 +31,9 @@ MAX_CLOCK_SECONDS = 2.0
 """Difference of clocks that shifts the end of approvals, keys and tasks; those of machines with NTP differ by less."""
 
 PINGS = 5
+
+REPLICA_SECONDS = 2.0
+"""Time in which a replica has to answer another one."""
 
 _NUMBERS = re.compile(r"\d+")
 
@@ -48,6 +54,8 @@ class RedisFacts:
     save: str | None
     seconds: float
     clock_difference: float
+    replicas: Sequence[tuple[Replica, str]] = ()
+    """Those that serve HTTP, each with the reason why it is not reached from here; empty if it is."""
 
 
 def storage(case: SettingsCase) -> Iterator[Finding]:
@@ -103,7 +111,27 @@ async def _read(server: RedisServer) -> RedisFacts:
     with suppress(SharedStateError):
         info = await server.run(lambda redis: redis.info("everything"))
         save = str((await server.run(lambda redis: redis.config_get("save"))).get("save", ""))
-    return RedisFacts(info, save, latency, difference)
+    serving = [each for each in await living_replicas(server) if each.url is not None]
+    problems = dict.fromkeys((each.id for each in serving), "")
+    # As replicas ask each other: no proxy, no variables.
+    async with (
+        httpx2.AsyncClient(timeout=httpx2.Timeout(REPLICA_SECONDS), trust_env=False) as client,
+        anyio.create_task_group() as tasks,
+    ):
+
+        async def reach(replica: Replica) -> None:
+            try:
+                await client.get(f"{replica.url}/healthz")
+            except httpx2.ConnectError:
+                problems[replica.id] = "nothing answers there"
+            except httpx2.TimeoutException:
+                problems[replica.id] = f"no answer in {REPLICA_SECONDS:g} s"
+            except httpx2.TransportError:
+                problems[replica.id] = "what answers there is not a gateway"
+
+        for each in serving:
+            tasks.start_soon(reach, each)
+    return RedisFacts(info, save, latency, difference, [(each, problems[each.id]) for each in serving])
 
 
 def findings_of(facts: RedisFacts) -> Iterator[Finding]:
@@ -141,3 +169,26 @@ def findings_of(facts: RedisFacts) -> Iterator[Finding]:
         kept = "nothing on disk" if facts.save == "" else "snapshots on disk only, and no append-only file"
         what = f"it keeps {kept}: if it crashes, approvals, tasks and results of before are lost"
         yield found(Severity.NOTE, what, "set appendonly yes if they should outlast that")
+    if facts.replicas:
+        yield from _of_replicas(facts.replicas)
+
+
+def _of_replicas(replicas: Sequence[tuple[Replica, str]]) -> Iterator[Finding]:
+    """Check that replicas are set alike, and reached where they say."""
+    urls = Counter(replica.url for replica, _ in replicas)
+    versions = Counter(replica.version for replica, _ in replicas).most_common()
+    configurations = Counter(replica.configuration for replica, _ in replicas).most_common()
+    for replica, problem in replicas:
+        about = f"replica {replica.id}"
+        differs = ""
+        if replica.version != versions[0][0]:
+            differs = f"version {replica.version}"
+        elif replica.configuration != configurations[0][0]:
+            differs = "another configuration"
+        if differs:
+            what = f"at {replica.url} has {differs} than the other replicas"
+            yield Finding(Area.STORAGE, Severity.WARNING, about, what, "give all replicas the same")
+        if problem or urls[replica.url] > 1:
+            what = f"is not reached at {replica.url}: {problem or 'another replica gives the same address'}"
+            fix = "set its http.advertise to a URL by which the other replicas reach it"
+            yield Finding(Area.STORAGE, Severity.WARNING, about, what, fix)

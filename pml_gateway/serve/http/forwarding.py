@@ -185,9 +185,14 @@ class Forwarding:
                 logger.debug("replica %s: %s", request.replica.id, type(error).__name__)
                 outcome = ReplicaUnavailableError("unknown")
             tasks.cancel_scope.cancel()
-        if outcome is None or request.is_gone:
+        if outcome is None:
             return
-        self._line.warning("replica %s at %s did not answer", request.replica.id, request.replica.url)
+        replica = request.replica
+        if request.is_gone:
+            text = "replica %s is not at %s: it has ended, or its http.advertise is wrong"
+            self._line.warning(text, replica.id, replica.url)
+            return
+        self._line.warning("replica %s at %s did not answer", replica.id, replica.url)
         if not request.is_open:
             response = await unavailable(outcome, request.body, is_modern=request.is_modern)
             await response(scope, receive, send)

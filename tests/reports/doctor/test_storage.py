@@ -4,12 +4,18 @@ from __future__ import annotations
 
 from typing import Any
 
+import anyio
 import anyio.to_thread
 import pytest
+from anyio.abc import ByteStream, SocketAttribute
 
 from pml_gateway.config.findings import Finding, SettingsCase, Severity
 from pml_gateway.config.settings import Settings
 from pml_gateway.reports.doctor.storage import RedisFacts, findings_of, storage
+from pml_gateway.storage.redis import replica_name
+from pml_gateway.storage.redis_news import RedisNews
+from pml_gateway.storage.replicas import Replica, Replicas
+from tests.storage.test_redis import opened
 
 KEY = "a random text that all gateways have"
 INFO = {
@@ -49,6 +55,51 @@ def test_a_server_that_does_not_answer_is_an_error_without_the_password() -> Non
     assert (finding.severity, finding.what) == (Severity.ERROR, "Redis at 127.0.0.1:1 fails: no connection")
     assert finding.fix
     assert "hunter2" not in repr(finding)
+
+
+async def answer(stream: ByteStream) -> None:
+    async with stream:
+        await stream.receive()
+        await stream.send(b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\nconnection: close\r\n\r\n")
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize(
+    ("url", "what"),
+    [
+        (None, []),
+        ("http://127.0.0.1:1", ["is not reached at http://127.0.0.1:1: nothing answers there"]),
+        ("{one}", ["is not reached at {one}: another replica gives the same address"] * 2),
+    ],
+)
+async def test_a_replica_that_gives_a_wrong_address_is_named(redis_url: str, url: str | None, what: list[str]) -> None:
+    async with await anyio.create_tcp_listener(local_host="127.0.0.1", local_port=0) as listener:
+        one = f"http://127.0.0.1:{listener.extra(SocketAttribute.local_port)}"
+        urls = [one] if url is None else [one, url.format(one=one)]
+        async with opened(redis_url, KEY) as server, anyio.create_task_group() as tasks:
+            tasks.start_soon(listener.serve, answer)
+            replicas = [Replicas(server, RedisNews(server), "1", lambda: ("same", 0)) for _ in urls]
+            for replica, address in zip(replicas, urls, strict=True):
+                await replica.serve_at(address)
+            found = await anyio.to_thread.run_sync(checked, redis_url)
+            names = [replica_name(each.own.id) for each in replicas]
+            await server.run(lambda redis: redis.delete(*names))
+            tasks.cancel_scope.cancel()
+    about = [each for each in found if each.subject.startswith("replica")]
+    assert [each.what for each in about] == [each.format(one=one) for each in what]
+    assert all("http.advertise" in each.fix for each in about)
+
+
+@pytest.mark.parametrize(
+    ("version", "configuration", "what"),
+    [("2", "same", "has version 2 than"), ("1", "other", "has another configuration than")],
+)
+def test_a_replica_that_is_set_otherwise_is_named(version: str, configuration: str, what: str) -> None:
+    usual = [(Replica(f"{n}", f"http://10.0.0.{n}", "1", "same", 0.0), "") for n in range(2)]
+    other = (Replica("other", "http://10.0.0.9", version, configuration, 0.0), "")
+    [_, found] = judged(replicas=[*usual, other])
+    assert found.subject == "replica other"
+    assert what in found.what
 
 
 def test_a_good_server_needs_nothing() -> None:

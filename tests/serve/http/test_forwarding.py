@@ -228,7 +228,7 @@ async def test_connections_of_a_replica_are_not_limited_by_their_address_and_tho
 
 @pytest.mark.parametrize("query", [b"", b'?query="a%20word"'])
 async def test_a_session_is_not_found_if_another_process_has_the_address_of_its_replica(
-    tmp_path: Path, shared_sections: dict[str, Any], query: bytes
+    tmp_path: Path, shared_sections: dict[str, Any], query: bytes, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with replicas(tmp_path, {"up": asking()}, 3, **shared_sections) as (one, two, three):
         session = await opened(one)
@@ -239,6 +239,7 @@ async def test_a_session_is_not_found_if_another_process_has_the_address_of_its_
         elsewhere = await request("POST", two.url, session.headers, body, b"/mcp" + query)
         session.close()
     assert elsewhere.status_code == 404
+    assert f"replica {moved.own.id} is not at {moved.own.url}: it has ended, or its http.advertise" in caplog.text
 
 
 @pytest.mark.parametrize("listens", [None, "hang up", "say nothing"])
