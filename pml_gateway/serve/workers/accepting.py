@@ -87,10 +87,10 @@ class Worker:
     """Those that it has not read yet."""
     by_address: Counter[str] = field(default_factory=Counter)
 
-    def is_stuck(self, now: float) -> bool:
-        """Return True if a connection waits for this worker for too long."""
+    def is_stuck(self, seconds: float) -> bool:
+        """Return True if a connection waits for this worker for longer."""
         oldest = next(iter(self.untaken.values()), None)
-        return oldest is not None and now - oldest.handed_at > STUCK_SECONDS
+        return oldest is not None and asyncio.get_running_loop().time() - oldest.handed_at > seconds
 
     def left(self, number: int) -> None:
         """Count a connection no more."""
@@ -380,8 +380,7 @@ class Accepting:
         """
         phase = max((worker.phase for worker in self.workers), default=Phase.STARTING)
         able = [worker for worker in self.workers if worker.phase is phase] if phase else []
-        now = self._loop.time()
-        able = [worker for worker in able if not worker.is_stuck(now)] or able
+        able = [worker for worker in able if not worker.is_stuck(STUCK_SECONDS)] or able
         of_address = partial(_of_address, arriving.quota_key)
         if sum(map(of_address, self.workers)) >= self._settings.max_connections_per_address:
             return FrameKind.ADDRESS_FULL, sorted(able, key=of_address, reverse=True)

@@ -30,6 +30,9 @@ KILL_SECONDS = 5.0
 START_SECONDS = 60.0
 """Seconds for the first worker to take connections before the others are started all the same."""
 
+STILL_SECONDS = 60.0
+"""Seconds without taking a connection that waits for it after which a worker is killed: no work takes it so long."""
+
 
 @dataclass(frozen=True, slots=True)
 class Crew:
@@ -127,7 +130,13 @@ class _Workers:
             if self._is_ending:
                 self._signal(Signals.SIGTERM)
             with self._accepting.worker(number, own, self._first_is_open.set) as worker:
-                code = await process.wait()
+                while True:
+                    with anyio.move_on_after(STILL_SECONDS / 2):
+                        code = await process.wait()
+                        break
+                    if worker.is_stuck(STILL_SECONDS):
+                        logger.error("worker %d has read nothing for %g s and is killed", number, STILL_SECONDS)
+                        self._signal(Signals.SIGKILL, {number})
                 del self._running[number]
                 return code, worker.phase is not Phase.STARTING
 
