@@ -5,6 +5,7 @@ import logging
 import threading
 from collections.abc import Callable, Iterator
 from functools import cache
+from typing import TYPE_CHECKING
 from zipfile import ZipFile
 
 import pytest
@@ -18,6 +19,9 @@ from pml_gateway.secrets.known import KNOWN_SECRETS
 from tests.e2e.install import Installation, InstallationError, install
 from tests.support.examples import HEAVY, QUICK, profile
 from tests.support.skipping import unavailable
+
+if TYPE_CHECKING:
+    from redis import Redis
 
 pytest_plugins = ["tests.support.limits", "tests.support.replica_stand"]
 
@@ -125,6 +129,14 @@ def redis_url() -> Iterator[str]:
         server.shutdown()
         server.server_close()
         thread.join(10)
+
+
+@pytest.fixture
+def empty_redis(redis_url: str) -> Iterator[Redis]:
+    """A client of this server, which was emptied."""
+    with pytest.importorskip("redis").Redis.from_url(redis_url) as client:
+        client.flushall()
+        yield client
 
 
 def _forget_set_up() -> None:

@@ -32,9 +32,7 @@ class Machine:
 
 
 @pytest.fixture
-def machines(redis_url: str, tmp_path: Path) -> list[Machine]:
-    with Redis.from_url(redis_url) as redis:
-        redis.flushall()
+def machines(redis_url: str, empty_redis: Redis, tmp_path: Path) -> list[Machine]:
     return [Machine(redis_url, tmp_path / name) for name in ("one", "two")]
 
 

@@ -34,7 +34,7 @@ from tests.extensions.test_tasks import (
     soon,
 )
 from tests.storage.test_redis import opened
-from tests.support.asking import act, asking, question_of
+from tests.support.asking import asking, asking_after, question_of
 from tests.support.raw import events_modern, modern, post_modern
 from tests.support.redis_server import losing_answers
 from tests.support.replicas import KEYS, bearer, replicas, shared_sections, written
@@ -149,13 +149,7 @@ async def test_a_session_is_told_of_questions_and_the_end_of_a_task_at_another_g
 ) -> None:
     go = anyio.Event()
 
-    async def late(ctx: Any, call: dict[str, Any]) -> dict[str, Any]:
-        if not (ctx.params or {}).get("inputResponses"):
-            await go.wait()
-        return await act(ctx, call)
-
-    up = asking(modern=True)
-    up.handler = late
+    up = asking_after(go, modern=True)
     async with two(tmp_path, up, shared_sections) as (_, _, here, there), told(here) as at_own, told(there) as at_other:
         [own, other] = [(await here.task("up__ask", text="Who?"))["taskId"] for _ in range(2)]
         assert (await there.result("tasks/get", taskId=other))["status"] == "working"
@@ -225,17 +219,11 @@ async def test_questions_of_a_task_are_answered_at_another_gateway(
 ) -> None:
     go, asked = anyio.Event(), list[dict[str, Any]]()
 
-    async def late(ctx: Any, call: dict[str, Any]) -> dict[str, Any]:
-        if not (ctx.params or {}).get("inputResponses"):
-            await go.wait()
-        return await act(ctx, call)
-
     def answer(question: dict[str, Any]) -> dict[str, Any]:
         asked.append(question)
         return ANSWER
 
-    up = asking(modern=modern)
-    up.handler = late
+    up = asking_after(go, modern=modern)
     async with two(tmp_path, up, shared_sections) as (one, other, here, there):
         able: dict[str, Any] = {"elicitation": {"form": {}}}
         at_one, at_other = ModernClient(one, ANNA, **able), ModernClient(other, ANNA, **able)
@@ -256,12 +244,7 @@ async def test_a_question_is_answered_at_another_gateway_though_answers_of_redis
 ) -> None:
     go = anyio.Event()
 
-    async def late(ctx: Any, call: dict[str, Any]) -> dict[str, Any]:
-        await go.wait()
-        return await act(ctx, call)
-
-    up = asking(modern=True)
-    up.handler = late
+    up = asking_after(go, modern=True)
     async with losing_answers(redis_url, b":task-orders:") as url:
         monkeypatch.setenv("REDIS", url)
         async with two(tmp_path, up, shared_sections) as (one, other, _, _):
@@ -308,12 +291,7 @@ async def test_what_a_client_has_seen_at_one_gateway_the_other_knows(
     monkeypatch.setattr(shared_tasks, "COALESCE_SECONDS", 3600.0)
     go = anyio.Event()
 
-    async def late(ctx: Any, call: dict[str, Any]) -> dict[str, Any]:
-        await go.wait()
-        return await act(ctx, call)
-
-    up = asking(modern=False)
-    up.handler = late
+    up = asking_after(go, modern=False)
     async with two(tmp_path, up, shared_sections) as (one, other, _, _):
         able: dict[str, Any] = {"elicitation": {"form": {}}}
         at_one, at_other = ModernClient(one, ANNA, **able), ModernClient(other, ANNA, **able)

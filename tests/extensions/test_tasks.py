@@ -17,7 +17,7 @@ from pml_gateway.gateway.task import GatewayTask
 from pml_gateway.gateway.task_records import TaskRecords
 from pml_gateway.policy.principal import LOCAL
 from pml_gateway.serve import tasks
-from tests.support.asking import act, asking
+from tests.support.asking import asking, asking_after
 from tests.support.memory import paths_in, settings_for
 from tests.support.raw import HandshakeSession, decoded, events_modern
 from tests.support.scripted_server import ScriptedServer, text_result, tool
@@ -425,13 +425,7 @@ async def test_a_task_of_2026_shows_its_questions_until_they_are_answered(
 ) -> None:
     go = anyio.Event()
 
-    async def late(ctx: Any, call: dict[str, Any]) -> dict[str, Any]:
-        if not (ctx.params or {}).get("inputResponses"):
-            await go.wait()
-        return await act(ctx, call)
-
-    up = asking(modern=modern)
-    up.handler = late
+    up = asking_after(go, modern=modern)
     async with serving(tmp_path, {"up": up}) as served:
         client = ModernClient(served, elicitation={"form": {}})
         task = await client.result("tools/call", name="up__ask", arguments={"text": "Who?"})
@@ -586,12 +580,7 @@ async def test_an_answer_continues_no_call_that_its_client_may_no_longer_make(
 ) -> None:
     go = anyio.Event()
 
-    async def late(ctx: Any, call: dict[str, Any]) -> dict[str, Any]:
-        await go.wait()
-        return await act(ctx, call)
-
-    up = asking(modern=True)
-    up.handler = late
+    up = asking_after(go, modern=True)
     async with serving(tmp_path, {"up": up}, clients=keyed) as served:
         client = ModernClient(served, KEYS["ann"], elicitation={"form": {}})
         call = {"name": "up__ask", "arguments": {"text": "Who?"}}

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from redis import Redis
 
 from pml_gateway.catalog.manifest import Manifest, ManifestFile
 from pml_gateway.catalog.model import Catalog
@@ -57,17 +56,13 @@ class Replica:
         return found | {f"prompt {each.public}": (each.upstream_id, each.name) for each in self.catalog.offers.offers}
 
 
-@pytest.fixture
-def empty_redis(redis_url: str) -> str:
-    with Redis.from_url(redis_url) as client:
-        client.flushall()
-    return redis_url
+pytestmark = pytest.mark.usefixtures("empty_redis")
 
 
 @pytest.mark.parametrize("prefix", ["always", "on_collision", "never"])
-def test_names_are_the_same_in_whatever_order_servers_answer(empty_redis: str, tmp_path: Path, prefix: str) -> None:
+def test_names_are_the_same_in_whatever_order_servers_answer(redis_url: str, tmp_path: Path, prefix: str) -> None:
     offered = {"notes": ("add", "a b", "a_b"), "files": ("add", "a_b", "notes__add"), "mail": ("add", "x" * 60)}
-    replicas = [Replica(empty_redis, tmp_path / str(at), prefix) for at in range(6)]
+    replicas = [Replica(redis_url, tmp_path / str(at), prefix) for at in range(6)]
     for place in range(3):
         for replica, order in zip(replicas, permutations(SERVERS), strict=True):
             server = order[place]
@@ -80,43 +75,43 @@ def test_names_are_the_same_in_whatever_order_servers_answer(empty_redis: str, t
     assert len(replicas[0].names) == 11
 
 
-def test_a_name_stays_with_its_tool_where_another_server_answers_first(empty_redis: str, tmp_path: Path) -> None:
-    one, two = Replica(empty_redis, tmp_path / "one"), Replica(empty_redis, tmp_path / "two")
+def test_a_name_stays_with_its_tool_where_another_server_answers_first(redis_url: str, tmp_path: Path) -> None:
+    one, two = Replica(redis_url, tmp_path / "one"), Replica(redis_url, tmp_path / "two")
     one.lists("notes", "add")
     two.lists("files", "add")
     assert one.names == {"add": ("notes", "add")}
     assert two.names == {"files__add": ("files", "add")}, "it is taken, by a server that has not answered here yet"
 
 
-def test_names_that_differed_in_an_outage_are_those_of_all_after_it(empty_redis: str, tmp_path: Path) -> None:
-    one, alone = Replica(empty_redis, tmp_path / "one"), Replica("redis://127.0.0.1:1", tmp_path / "alone")
+def test_names_that_differed_in_an_outage_are_those_of_all_after_it(redis_url: str, tmp_path: Path) -> None:
+    one, alone = Replica(redis_url, tmp_path / "one"), Replica("redis://127.0.0.1:1", tmp_path / "alone")
     one.lists("notes", "add")
     alone.lists("files", "add")
     assert alone.names == {"add": ("files", "add")}
-    back = Replica(empty_redis, tmp_path / "alone")
+    back = Replica(redis_url, tmp_path / "alone")
     back.catalog = alone.catalog
     back.lists("files", "add")
     assert back.names == {"files__add": ("files", "add")}
 
 
 def test_other_rules_for_names_take_effect_although_all_agreed_on_names_of_before(
-    empty_redis: str, tmp_path: Path
+    redis_url: str, tmp_path: Path
 ) -> None:
     long = "x" * 60
-    one = Replica(empty_redis, tmp_path / "one", max_length=64)
+    one = Replica(redis_url, tmp_path / "one", max_length=64)
     one.lists("notes", long)
     assert set(one.names) == {long}
-    shorter = [Replica(empty_redis, tmp_path / name, max_length=40) for name in ("two", "three")]
+    shorter = [Replica(redis_url, tmp_path / name, max_length=40) for name in ("two", "three")]
     for replica in shorter:
         replica.lists("notes", long)
     assert shorter[0].names == shorter[1].names
     assert max(map(len, shorter[0].names)) == 40
 
 
-def test_a_server_that_is_configured_no_longer_gives_its_names_away(empty_redis: str, tmp_path: Path) -> None:
-    one = Replica(empty_redis, tmp_path / "one")
+def test_a_server_that_is_configured_no_longer_gives_its_names_away(redis_url: str, tmp_path: Path) -> None:
+    one = Replica(redis_url, tmp_path / "one")
     one.lists("notes", "add")
-    two = Replica(empty_redis, tmp_path / "two")
+    two = Replica(redis_url, tmp_path / "two")
     servers = {name: each for name, each in two.settings.servers.items() if name != "notes"}
     two.settings = two.settings.model_copy(update={"servers": servers})
     two.build()

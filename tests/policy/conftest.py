@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import pytest
-import redis
 
 from tests.support.approving import KEYS, REDIS, STORAGE
 
@@ -18,9 +17,7 @@ def store(request: pytest.FixtureRequest, keys: None, monkeypatch: pytest.Monkey
     """Where approvals lie: in memory, or in an empty Redis server."""
     where: str = request.param
     if where == "redis":
-        url = request.getfixturevalue("redis_url")
-        with redis.Redis.from_url(url) as server:
-            server.flushall()
-        monkeypatch.setenv(REDIS, url)
+        request.getfixturevalue("empty_redis")
+        monkeypatch.setenv(REDIS, request.getfixturevalue("redis_url"))
         monkeypatch.setenv(STORAGE, "a random text of all gateways, long enough")
     return where

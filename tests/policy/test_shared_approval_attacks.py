@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import anyio
 import pytest
-import redis
 
 from pml_gateway.config.settings import ApprovalSettings
 from pml_gateway.errors import SharedStateError, UsageError
@@ -28,7 +27,7 @@ from pml_gateway.gateway.approvals import Approvals
 from pml_gateway.storage.redis import PREFIX, RedisValues
 from pml_gateway.storage.redis_news import STREAM
 from tests.storage.test_redis_news import fail
-from tests.support.approval_stores import Sharing, a_call, ask, emptied, sharing
+from tests.support.approval_stores import Sharing, a_call, ask, sharing
 from tests.support.waiting import eventually
 
 pytestmark = pytest.mark.anyio
@@ -37,11 +36,9 @@ HELD = ApprovalSettings(hold_seconds=45, notify=False)
 
 
 @pytest.fixture
-def raw(redis_url: str) -> Iterator[Any]:
+def raw(empty_redis: Any) -> Any:
     """The Redis server as an attacker has it."""
-    emptied(redis_url)
-    with redis.Redis.from_url(redis_url) as server:
-        yield server
+    return empty_redis
 
 
 def key(collection: str, id_: str) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
 from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
@@ -37,14 +36,7 @@ class Machine:
 
 
 @pytest.fixture
-def redis(redis_url: str) -> Iterator[Redis]:
-    with Redis.from_url(redis_url) as client:
-        client.flushall()
-        yield client
-
-
-@pytest.fixture
-def machines(redis: Redis, redis_url: str, tmp_path: Path) -> list[Machine]:
+def machines(empty_redis: Redis, redis_url: str, tmp_path: Path) -> list[Machine]:
     return [Machine(redis_url, tmp_path / name) for name in ("one", "two", "three")]
 
 
@@ -60,12 +52,12 @@ def test_a_key_of_one_machine_is_known_at_the_others_until_any_revokes_it(machin
     assert set(one.tokens.all()) == {token.key_id}
 
 
-def test_a_machine_that_was_away_brings_no_revoked_key_back(redis: Redis, machines: list[Machine]) -> None:
+def test_a_machine_that_was_away_brings_no_revoked_key_back(empty_redis: Redis, machines: list[Machine]) -> None:
     one, two, away = machines
     revoked, kept = one.keys.add("ci").key_id, one.keys.add("ci").key_id
     assert away.known() == {revoked, kept}
     two.keys.revoke([revoked])
-    redis.flushall()
+    empty_redis.flushall()
     # Nobody else is there when it comes back, and it makes changes of its own.
     added = {away.keys.add("ci").key_id for _ in range(5)}
     for each in (one, two):
@@ -125,7 +117,7 @@ def test_in_an_outage_keys_stay_in_force_and_are_not_changed(machines: list[Mach
 
 @pytest.mark.parametrize("seed", range(5))
 def test_whatever_happens_every_key_that_was_not_revoked_is_known_in_the_end_and_no_other(
-    redis: Redis, machines: list[Machine], seed: int
+    empty_redis: Redis, machines: list[Machine], seed: int
 ) -> None:
     chance, live, revoked = random.Random(seed), set[str](), set[str]()
     backup = b""
@@ -148,12 +140,12 @@ def test_whatever_happens_every_key_that_was_not_revoked_is_known_in_the_end_and
             case "look":
                 look(machine)
             case "flush":
-                redis.flushall()
+                empty_redis.flushall()
             case "backup":
-                backup = redis.dump(machine.keys_in_redis) or b""
+                backup = empty_redis.dump(machine.keys_in_redis) or b""
             case "restore":
                 if backup:
-                    redis.restore(machine.keys_in_redis, 0, backup, replace=True)
+                    empty_redis.restore(machine.keys_in_redis, 0, backup, replace=True)
     for _ in range(3):
         for machine in machines:
             machine.known(fills=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
@@ -66,20 +66,13 @@ MakeReplica = Callable[[str], Replica]
 
 
 @pytest.fixture
-def redis(redis_url: str) -> Iterator[Redis]:
-    with Redis.from_url(redis_url) as client:
-        client.flushall()
-        yield client
-
-
-@pytest.fixture
-def replica(redis: Redis, redis_url: str, tmp_path: Path) -> MakeReplica:
+def replica(empty_redis: Redis, redis_url: str, tmp_path: Path) -> MakeReplica:
     return lambda name: Replica(redis_url, tmp_path / name)
 
 
 @pytest.mark.parametrize("is_shared", [False, True])
 def test_a_document_is_the_same_to_its_users_wherever_it_lies(
-    redis: Redis, redis_url: str, tmp_path: Path, is_shared: bool
+    empty_redis: Redis, redis_url: str, tmp_path: Path, is_shared: bool
 ) -> None:
     document = Replica(redis_url, tmp_path).document if is_shared else local(tmp_path)
     assert document.load() == document.read() == document.require("") == Numbers()
@@ -118,12 +111,14 @@ def test_changes_of_replicas_at_the_same_moment_are_all_kept(replica: MakeReplic
     assert {tuple(sorted(each.pulled())) for each in replicas} == {tuple(range(20))}
 
 
-def test_content_is_sealed_and_expires(redis: Redis, replica: MakeReplica, redis_url: str, tmp_path: Path) -> None:
+def test_content_is_sealed_and_expires(
+    empty_redis: Redis, replica: MakeReplica, redis_url: str, tmp_path: Path
+) -> None:
     replica("one").add(73217321)
-    [name] = [each for each in redis.keys("*") if b"documents" in each]
-    stored = redis.hgetall(name)
+    [name] = [each for each in empty_redis.keys("*") if b"documents" in each]
+    stored = empty_redis.hgetall(name)
     assert b"73217321" not in stored[b"value"]
-    assert redis.pttl(name) > KEPT_MILLISECONDS - 60_000
+    assert empty_redis.pttl(name) > KEPT_MILLISECONDS - 60_000
     assert Replica(redis_url, tmp_path / "stranger", KEY + "!").pulled() == ()
 
 
@@ -138,16 +133,16 @@ def test_with_a_new_storage_key_the_copies_go_on(replica: MakeReplica, redis_url
     assert [each.pulled() for each in after] == [(1, 2), (1, 2)]
 
 
-def test_a_forged_value_is_replaced_by_those_who_know_better(redis: Redis, replica: MakeReplica) -> None:
+def test_a_forged_value_is_replaced_by_those_who_know_better(empty_redis: Redis, replica: MakeReplica) -> None:
     one = replica("one")
     one.add(1)
-    redis.hset(one.document.key, mapping={"stamp": "forged", "value": "nothing that was sealed"})
+    empty_redis.hset(one.document.key, mapping={"stamp": "forged", "value": "nothing that was sealed"})
     assert one.pulled() == (1,)
     assert one.pulled(fills=True) == replica("two").pulled() == (1,)
 
 
 def test_after_a_flush_the_replicas_fill_redis_again_and_an_old_copy_brings_nothing_back(
-    redis: Redis, replica: MakeReplica
+    empty_redis: Redis, replica: MakeReplica
 ) -> None:
     one, two, stale = (replica(name) for name in ("one", "two", "stale"))
     one.add(1)
@@ -155,31 +150,35 @@ def test_after_a_flush_the_replicas_fill_redis_again_and_an_old_copy_brings_noth
     assert two.pulled() == stale.pulled() == (1, 2)
     two.drop(1)
     assert one.pulled() == (2,)
-    redis.flushall()
+    empty_redis.flushall()
     # The one that was away comes first.
     assert stale.pulled(fills=True) == (1, 2)
     assert one.pulled(fills=True) == (2,)
     assert two.pulled(fills=True) == stale.pulled(fills=True) == replica("new").pulled() == (2,)
 
 
-def test_a_change_of_an_old_copy_after_a_flush_is_merged_with_newer_ones(redis: Redis, replica: MakeReplica) -> None:
+def test_a_change_of_an_old_copy_after_a_flush_is_merged_with_newer_ones(
+    empty_redis: Redis, replica: MakeReplica
+) -> None:
     one, stale = replica("one"), replica("stale")
     one.add(1)
     assert stale.pulled() == (1,)
     one.add(2)
-    redis.flushall()
+    empty_redis.flushall()
     stale.add(3)
     assert one.pulled(fills=True) == stale.pulled() == (1, 2, 3)
 
 
-def test_a_server_that_was_restored_from_a_backup_is_brought_up_to_date(redis: Redis, replica: MakeReplica) -> None:
+def test_a_server_that_was_restored_from_a_backup_is_brought_up_to_date(
+    empty_redis: Redis, replica: MakeReplica
+) -> None:
     one, two = replica("one"), replica("two")
     one.add(1)
-    [name] = [each for each in redis.keys("*") if b"documents" in each]
-    backup = redis.dump(name) or b""
+    [name] = [each for each in empty_redis.keys("*") if b"documents" in each]
+    backup = empty_redis.dump(name) or b""
     one.drop(1)
     one.add(2)
-    redis.restore(name, 0, backup, replace=True)
+    empty_redis.restore(name, 0, backup, replace=True)
     assert two.pulled() == (1,), "it has no copy to know better by"
     assert one.pulled() == (2,), "but who knows better does not go back"
     one.documents.pull(fills=True)
@@ -221,8 +220,8 @@ def test_a_document_that_cannot_be_read_keeps_no_other_one_back(redis_url: str, 
     assert two.document.load().numbers == (1,)
 
 
-def test_a_change_is_made_though_the_news_cannot_be_told(redis: Redis, replica: MakeReplica) -> None:
-    redis.set(STREAM, "no news")
+def test_a_change_is_made_though_the_news_cannot_be_told(empty_redis: Redis, replica: MakeReplica) -> None:
+    empty_redis.set(STREAM, "no news")
     replica("one").add(1)
     assert replica("two").pulled() == (1,)
 
@@ -252,40 +251,40 @@ def test_a_replica_with_an_empty_folder_says_that_it_is_not_ready(
     assert "are not known, and /readyz answers 503 until they are: Redis at 127.0.0.1:1 " in caplog.text
 
 
-def test_a_server_that_refuses_a_command_is_asked_again_at_once(redis: Redis, replica: MakeReplica) -> None:
+def test_a_server_that_refuses_a_command_is_asked_again_at_once(empty_redis: Redis, replica: MakeReplica) -> None:
     one = replica("one")
-    redis.set(one.document.key, "a value of another type")
+    empty_redis.set(one.document.key, "a value of another type")
     with pytest.raises(SharedStateError):
         one.add(1)
-    redis.delete(one.document.key)
+    empty_redis.delete(one.document.key)
     one.add(2)
     assert one.pulled() == (2,)
 
 
-def test_content_of_another_version_is_refused(redis: Redis, replica: MakeReplica, redis_url: str) -> None:
+def test_content_of_another_version_is_refused(empty_redis: Redis, replica: MakeReplica, redis_url: str) -> None:
     one = replica("one")
     one.add(1)
     sealing = Sealing(KEY)
-    redis.hset(one.document.key, "value", sealing.seal(one.document.key, {"changes": {}, "content": "[]"}))
-    redis.hset(one.document.key, "stamp", "new")
+    empty_redis.hset(one.document.key, "value", sealing.seal(one.document.key, {"changes": {}, "content": "[]"}))
+    empty_redis.hset(one.document.key, "stamp", "new")
     with pytest.raises(ConfigurationError, match="same version of pml"):
         one.documents.pull()
     assert one.document.load().numbers == (1,)
 
 
 def test_a_command_changes_nothing_where_gateways_have_another_format_or_key(
-    redis: Redis, replica: MakeReplica, redis_url: str, tmp_path: Path
+    empty_redis: Redis, replica: MakeReplica, redis_url: str, tmp_path: Path
 ) -> None:
-    redis.set(f"{PREFIX}:format", "2")
+    empty_redis.set(f"{PREFIX}:format", "2")
     with pytest.raises(ConfigurationError, match="format '2', and this pml writes 1"):
         replica("one").add(1)
-    redis.delete(f"{PREFIX}:format")
-    redis.sadd(f"{PREFIX}:replicas", "b" * 12)
+    empty_redis.delete(f"{PREFIX}:format")
+    empty_redis.sadd(f"{PREFIX}:replicas", "b" * 12)
     name = f"{PREFIX}:replica:{'b' * 12}"
-    redis.set(name, Sealing(KEY + "!").seal(name, {}))
+    empty_redis.set(name, Sealing(KEY + "!").seal(name, {}))
     with pytest.raises(ConfigurationError, match=r"another storage\.key"):
         replica("one").add(1)
-    redis.delete(name)
+    empty_redis.delete(name)
     one = replica("one")
     one.add(1)
     assert one.pulled() == (1,)
@@ -300,11 +299,13 @@ def test_the_copy_is_readable_by_a_gateway_without_redis(replica: MakeReplica, t
 
 @pytest.mark.anyio
 @pytest.mark.parametrize("is_another_refused", [False, True])
-async def test_replicas_follow_by_news(redis: Redis, redis_url: str, tmp_path: Path, is_another_refused: bool) -> None:
+async def test_replicas_follow_by_news(
+    empty_redis: Redis, redis_url: str, tmp_path: Path, is_another_refused: bool
+) -> None:
     one, two = Replica(redis_url, tmp_path / "one"), Replica(redis_url, tmp_path / "two")
     if is_another_refused:
         another = two.documents.shared("others", local(tmp_path / "others"), merged)
-        redis.set(another.key, "no document")
+        empty_redis.set(another.key, "no document")
     async with opened(redis_url) as server, anyio.create_task_group() as tasks:
         news = RedisNews(server)
         tasks.start_soon(news.run)
@@ -317,20 +318,20 @@ async def test_replicas_follow_by_news(redis: Redis, redis_url: str, tmp_path: P
 
 @pytest.mark.anyio
 async def test_a_look_opens_no_connection_and_keeps_documents_from_expiring(
-    redis: Redis, redis_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    empty_redis: Redis, redis_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("pml_gateway.storage.shared_documents.LOOK_SECONDS", 0.01)
     one = Replica(redis_url, tmp_path)
     one.add(1)
-    [name] = [each for each in redis.keys("*") if b"documents" in each]
+    [name] = [each for each in empty_redis.keys("*") if b"documents" in each]
 
     def new_connection() -> int:
         with Redis.from_url(redis_url) as client:
             return int(client.client_id())
 
     async def until_looked() -> None:
-        redis.pexpire(name, 1000)
-        await until(lambda: bool(redis.pttl(name) > KEPT_MILLISECONDS - 60_000))
+        empty_redis.pexpire(name, 1000)
+        await until(lambda: bool(empty_redis.pttl(name) > KEPT_MILLISECONDS - 60_000))
 
     async with opened(redis_url) as server, anyio.create_task_group() as tasks:
         tasks.start_soon(one.documents.run, server, RedisNews(server))

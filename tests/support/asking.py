@@ -133,6 +133,18 @@ def asking(*, modern: bool | None = False, **needs: str) -> ScriptedServer:
     )
 
 
+def asking_after(event: anyio.Event, *, modern: bool | None = False) -> ScriptedServer:
+    """The same server, whose tools ask once an event is set."""
+
+    async def late(ctx: Any, call: dict[str, Any]) -> dict[str, Any]:
+        await event.wait()
+        return await act(ctx, call)
+
+    server = asking(modern=modern)
+    server.handler = late
+    return server
+
+
 def gated(**needs: str) -> ScriptedServer:
     """A handshake server that looks at what its client announced, and lists by that; `needs` are of more tools."""
     gates = {"ask": "elicitation", "sample": "sampling", "roots": "roots", "both": "elicitation sampling", "plain": ""}
