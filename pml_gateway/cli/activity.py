@@ -19,6 +19,8 @@ from pml_gateway.errors import GatewayError, UsageError
 from pml_gateway.text import counted, escaped, shortened, suggestion
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from pml_gateway.activity.accesses import AccessFilter, AccessInRequest, RecordedAccess
     from pml_gateway.types import JsonObject
 
@@ -86,7 +88,7 @@ def activity(
         print_json({"accesses": [asdict(each) for each in found], "missing": missing})
         return
     if found:
-        print_table(COLUMNS, map(_cells, found))
+        _show_all(found)
     else:
         note("nothing is recorded that fits; `pml serve` records calls unless activity.record is false")
     for at, reason in gaps:
@@ -152,6 +154,13 @@ def clear(as_json: JsonOption = False) -> None:
         note(f"forgot {counted(calls, 'call')} of {path}")
 
 
+def _show_all(accesses: Iterable[RecordedAccess]) -> None:
+    rows = [_cells(each) for each in accesses]
+    # Without rules, nothing decided, and names have the room.
+    columns = len(COLUMNS) if any(row[-1] for row in rows) else len(COLUMNS) - 1
+    print_table(COLUMNS[:columns], [row[:columns] for row in rows])
+
+
 def _cells(access: RecordedAccess) -> tuple[str, ...]:
     decision = "refused" if access.refused else "allowed" if access.rule else ""
     return (
@@ -193,7 +202,7 @@ def _show(way: AccessInRequest) -> None:
     say(f"  request    {escaped(access.request) or 'none'}")
     if way.request:
         say()
-        print_table(COLUMNS, map(_cells, way.request))
+        _show_all(way.request)
 
 
 def _arguments(kept: str, arguments: JsonObject | None) -> str:

@@ -240,7 +240,8 @@ async def _serve_once_started(
     set_up_logs(loaded.settings)
     bound.add(loaded.settings.http.host)
     logger = log.get_logger(__name__)
-    logger.info("mode %s, %d servers", loaded.settings.gateway.tools_exposure, len(loaded.settings.servers))
+    servers = counted(len(loaded.settings.servers), "server")
+    logger.info("mode %s, %s", loaded.settings.gateway.tools_exposure, servers)
     for warning in loaded.warnings:
         logger.warning("%s", warning)
     opened_to = close_to_others(command.paths.home)

@@ -168,6 +168,13 @@ def _as_text(command: Command, found: ServingProcesses, overview: JsonObject) ->
     return text.getvalue().rstrip()
 
 
+def _storage_of(report: ProcessStatus) -> tuple[str | None, frozenset[str]] | None:
+    """Return what a gateway says of its storage: whether it fails, and the ids of its replicas; None without one."""
+    if "storage" not in report:
+        return None
+    return report["storage"]["failure"], frozenset(each["id"] for each in report["storage"]["replicas"])
+
+
 def _show(command: Command, found: ServingProcesses, overview: JsonObject | None = None) -> None:
     """Print the status, problems first: a watched terminal has no room for the rest."""
     # The reports take 0.2 s to import.
@@ -185,9 +192,11 @@ def _show(command: Command, found: ServingProcesses, overview: JsonObject | None
         show_machine(found.machine)
     if found.stuck is not None:
         say_wrapped(str(found.stuck))
+    told = set() if found.machine is None else {_storage_of(found.machine)}
     for report in found.reports:
         if report["pid"] is not None and not _is_of(found.machine, report):
-            show_gateway(report, command.identity)
+            show_gateway(report, command.identity, lists_replicas=_storage_of(report) not in told)
+            told.add(_storage_of(report))
     if found.machine is None and not any(report["pid"] is not None for report in found.reports):
         none_runs = [] if found.stuck is not None else [f"no gateway runs with {command.paths.home}"]
         last_known = [] if found.broken is not None else ["its servers as they were last known:"]

@@ -72,8 +72,11 @@ def show_overview(overview: JsonObject) -> None:
         )
 
 
-def show_gateway(report: ProcessStatus, identity: str) -> None:
-    """Print a running gateway other than this machine's, and its configuration file if that is not `identity`."""
+def show_gateway(report: ProcessStatus, identity: str, *, lists_replicas: bool = True) -> None:
+    """Print a running gateway other than this machine's, and its configuration file if that is not `identity`.
+
+    Gateways with the same replicas need only one list of them.
+    """
     how = "shared over stdio" if report["transport"] == "machine" else report["transport"]
     age, clients = f"for {span(report['age_seconds'])}", counted(report["client_count"], "client")
     parts = [f"gateway {report['pid']}", _version_of(report, "start it anew"), report["url"] or how]
@@ -84,7 +87,8 @@ def show_gateway(report: ProcessStatus, identity: str) -> None:
         parts.append("it ends once its calls are done")
     mode = [f"mode {report['mode']}"] if report["mode"] else []
     say_wrapped(", ".join([*parts, *mode, whole(counted(report["tools"], "tool"))]))
-    _show_storage(report)
+    if lists_replicas:
+        _show_storage(report)
 
 
 def _show_storage(report: ProcessStatus) -> None:

@@ -392,7 +392,9 @@ class HttpSettings(Section):
     def _is_a_url(cls, value: str | None) -> str | None:
         origin = None if value is None else read_origin(value.rstrip("/"))
         if value is not None and (origin is None or origin[0] not in ("http", "https")):
-            raise ValueError(f"{value[:80]!r} is no http:// or https:// URL without a path")
+            raise ValueError(
+                f"{value[:80]!r} is not an http:// or https:// URL without a path, such as http://10.0.0.5:8765"
+            )
         return value
 
     @field_validator("allowed_hosts", "allowed_origins")

@@ -10,11 +10,14 @@ from typing import Any
 
 from pml_gateway.catalog.pointers import local_target
 from pml_gateway.errors import InvalidInputError
-from pml_gateway.text import did_you_mean, nearest
+from pml_gateway.text import did_you_mean, nearest, shortened
 from pml_gateway.types import JsonObject
 
 MAX_REFERENCES = 8
 MAX_NESTING = 3
+MAX_SHOWN = 80
+
+_EXAMPLE = """write '{"path": "a.txt"}' or --path a.txt"""
 """Maximum number of references followed in a row, and depth of objects that become dotted flags (deeper: JSON)."""
 
 _KINDS_WITHOUT_TEXT = ("null", "boolean", "integer", "number", "array", "object")
@@ -252,10 +255,12 @@ def given_arguments(text: str | None, pairs: list[str], schema: JsonObject | Non
             given = json.loads(text)
         except (ValueError, RecursionError) as error:
             raise InvalidInputError(
-                f"the arguments are no JSON: {error}", hint='for example \'{"path": "a.txt"}\''
+                f"the arguments are not JSON: {shortened(text, MAX_SHOWN)!r} ({error})", hint=_EXAMPLE
             ) from None
     if not isinstance(given, dict):
-        raise InvalidInputError("the arguments are no JSON object", hint='for example \'{"path": "a.txt"}\'')
+        raise InvalidInputError(
+            f"the arguments are not a JSON object: {shortened(text or '', MAX_SHOWN)!r}", hint=_EXAMPLE
+        )
     flags = {flag.path: flag for flag in flags_of(schema or {})}
     for pair in pairs:
         key, separator, value = pair.partition("=")

@@ -83,6 +83,13 @@ def test_accesses_are_listed_with_decision_and_sizes_and_can_be_filtered(gateway
     assert [each["target"] for each in listed(gateway.home, "--limit", "1")] == [FORGED]
 
 
+def test_the_table_has_a_column_of_decisions_only_where_something_decided(gateway: GatewayProcess) -> None:
+    plain = run_here(gateway.home, "activity", "--tool", "calc__date_difference")
+    ruled = run_here(gateway.home, "activity")
+    assert "decision" not in plain.stdout
+    assert "decision" in ruled.stdout
+
+
 def test_an_unknown_outcome_is_refused_with_those_there_are(gateway: GatewayProcess) -> None:
     done = run_here(gateway.home, "activity", "--outcome", "timeut")
     assert done.returncode == 2

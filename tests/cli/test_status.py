@@ -26,7 +26,7 @@ from tests.support.authorization import keys_in_files, protected
 from tests.support.command_line import home_of, pml, run_here
 from tests.support.machine import open_machine
 from tests.support.memory import paths_in
-from tests.support.process import write_settings
+from tests.support.process import running_gateway, write_settings
 from tests.support.scripted_server import ScriptedServer, tool
 from tests.support.serving import serving
 from tests.support.waiting import until
@@ -284,3 +284,12 @@ async def test_doctor_names_the_command_of_a_login_that_is_missing(tmp_path: Pat
         done = await anyio.to_thread.run_sync(partial(run_here, tmp_path, "doctor", "--json"))
     (found,) = [each for each in json.loads(done.stdout)["findings"] if each["subject"] == "remote"]
     assert (found["severity"], found["fix"]) == ("error", "pml upstreams login remote")
+
+
+@pytest.mark.slow
+def test_gateways_of_one_home_that_share_a_storage_have_one_table_of_replicas(tmp_path: Path, redis_url: str) -> None:
+    settings = {"servers": {"calc": CALC}, "storage": {"url": redis_url, "key": "${env:KEY}"}}
+    extra = {"KEY": "a random text that all gateways have"}
+    with running_gateway(tmp_path, settings, extra=extra), running_gateway(tmp_path, settings, extra=extra):
+        shown = run_here(tmp_path, "status").stdout
+    assert (shown.count("gateway "), shown.count("replica "), shown.count("this one")) == (2, 1, 1)

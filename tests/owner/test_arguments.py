@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pml_gateway.errors import InvalidInputError
-from pml_gateway.owner.arguments import flags_of, read_flags
+from pml_gateway.owner.arguments import flags_of, given_arguments, read_flags
 from pml_gateway.types import JsonObject
 
 SCHEMA: JsonObject = {
@@ -78,6 +78,16 @@ def test_what_cannot_be_read_is_named_with_what_can_be_done(words: str, message:
         read_flags(SCHEMA, words.split())
     assert message in raised.value.message
     assert hint in (raised.value.hint or "")
+
+
+@pytest.mark.parametrize(
+    ("text", "what"), [("zone=UTC", "not JSON: 'zone=UTC' (Exp"), ("[1]", "not a JSON object: '[1]'")]
+)
+def test_arguments_that_are_not_an_object_are_named_with_both_ways_to_write_them(text: str, what: str) -> None:
+    with pytest.raises(InvalidInputError) as raised:
+        given_arguments(text, [])
+    assert what in raised.value.message
+    assert "--path a.txt" in raised.value.hint
 
 
 def test_flags_go_over_what_was_given_and_leave_the_rest() -> None:
