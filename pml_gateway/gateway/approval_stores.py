@@ -16,11 +16,12 @@ from weakref import WeakValueDictionary
 
 import anyio
 from cachetools import LRUCache
-from pydantic import TypeAdapter, ValidationError
+from pydantic import TypeAdapter
 
 from pml_gateway.errors import SharedStateError
 from pml_gateway.gateway.approval_requests import ApprovalRequest, ApprovalState, digest_of
 from pml_gateway.quotas import Holdings
+from pml_gateway.storage.documents import readable
 from pml_gateway.storage.redis import RedisValues
 from pml_gateway.storage.redis_news import RedisNews, Tell
 from pml_gateway.types import JsonObject
@@ -237,13 +238,13 @@ class RedisApprovalStore:
         """Return the answered requests about calls with these keys, the oldest first."""
         wanted = {key[:TOOL_CHARACTERS] for key in tool_keys}
         index = (await self._index()).items()
-        ids = [id_ for id_, each in index if each["is_answered"] and not wanted.isdisjoint(each["tools"])]
+        ids = [id_ for id_, each in index if each.get("is_answered") and not wanted.isdisjoint(each.get("tools", ()))]
         return await self._lasting(ids)
 
     async def asked(self, left: Mapping[str, int]) -> list[ApprovalRequest]:
         """Return the requests that asked about exactly these calls, the oldest first."""
         asked = digest_of(left)
-        return await self._lasting([id_ for id_, each in (await self._index()).items() if each["asked"] == asked])
+        return await self._lasting([id_ for id_, each in (await self._index()).items() if each.get("asked") == asked])
 
     async def all(self) -> list[ApprovalRequest]:
         """Return all requests, the oldest first."""
@@ -273,13 +274,13 @@ class RedisApprovalStore:
         def entered(value: JsonObject | None) -> JsonObject | None:
             nonlocal is_added
             entries = {id_: each for id_, each in (value or {}).get("requests", {}).items() if id_ not in gone}
-            is_added = all(each["asked"] != asked or id_ in ignored for id_, each in entries.items())
+            is_added = all(each.get("asked") != asked or id_ in ignored for id_, each in entries.items())
             if not is_added:
                 return value
             entries[request.id] = entry
             held: Holdings[str] = Holdings()
             for id_, each in entries.items():
-                held.note(id_, each["quota_key"])
+                held.note(id_, each.get("quota_key", ""))
             without_room.clear()
             while len(held) > MAX_REQUESTS and (oldest := held.first_to_go()) is not None:
                 held.forget(oldest)
@@ -376,12 +377,8 @@ class RedisApprovalStore:
         """Return the request of a value; None if it is over, or older than the revision known before it was read."""
         if value is None:
             return None
-        try:
-            request = _REQUEST.validate_python(value)
-        except ValidationError:
-            # Another version wrote it.
-            return None
-        if request.expires_at <= self.now() or request.revision < known:
+        request = readable("a request for approval", lambda: _REQUEST.validate_python(value))
+        if request is None or request.expires_at <= self.now() or request.revision < known:
             return None
         self._note_revision(request.id, request.revision)
         return request

@@ -9,6 +9,7 @@ import anyio
 import anyio.to_thread
 
 from pml_gateway.errors import SharedStateError
+from pml_gateway.storage.documents import readable
 from pml_gateway.storage.pending import MAX_PENDING, MAX_SECONDS, PendingTable, new_state, not_waiting, waits_in_process
 from pml_gateway.storage.redis import OPERATION_SECONDS, RedisServer, RedisValues
 from pml_gateway.storage.redis_owned import OwnedValues
@@ -65,11 +66,10 @@ class PendingRuns:
         found = await self._values.get(digest, collection=RUNS)
         if found is None:
             raise not_waiting("run", MAX_SECONDS)
-        try:
-            run.restore(await anyio.to_thread.run_sync(read, found["run"]))
-        except (LookupError, ValueError):
-            # A replica of another version wrote it.
-            raise not_waiting("run", MAX_SECONDS) from None
+        progress = await anyio.to_thread.run_sync(readable, "a suspended run", lambda: read(found["run"]))
+        if progress is None:
+            raise not_waiting("run", MAX_SECONDS)
+        run.restore(progress)
         run.claim = claim = _Claim(self._values, self._replicas, digest)
         await claim.take()
         return run

@@ -9,19 +9,21 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from functools import partial
 from typing import Any
 
 import anyio
 from mcp.shared.exceptions import MCPError
 from mcp_types.jsonrpc import INTERNAL_ERROR
+from pydantic import TypeAdapter
 
 from pml_gateway.errors import SharedStateError
 from pml_gateway.gateway.task import FINAL, INTERRUPTED, GatewayTask, TaskQuestion, TaskStatus, interrupted, replica_of
 from pml_gateway.gateway.task_records import TaskRecord
 from pml_gateway.json_text.pieces import exceeds
 from pml_gateway.policy.principal import PrincipalKind
+from pml_gateway.storage.documents import readable
 from pml_gateway.storage.pending import MAX_PENDING
 from pml_gateway.storage.redis import RedisServer, RedisValues
 from pml_gateway.storage.redis_news import RedisNews
@@ -45,6 +47,8 @@ INTERRUPT = "interrupt"
 ASKED = "asked"
 """The order to leave telling the client to another replica, which it has asked since."""
 
+AN_ORDER = "an order for a task"
+
 ORDER_SECONDS = 900.0
 """Seconds after which an order that nobody has taken is void."""
 
@@ -67,6 +71,23 @@ COALESCE_SECONDS = 0.05
 
 MAX_QUESTIONS = 256 * 1024
 """Maximum of a task's questions as JSON that are written; larger ones are seen at the replica of the task."""
+
+
+@dataclass(frozen=True, slots=True)
+class _SharedTask:
+    """A task as `_to_json` writes it."""
+
+    task: TaskRecord
+    name: str
+    message: str
+    poll_seconds: float
+    asked_at: float
+    tools: tuple[tuple[str, str], ...]
+    error: tuple[int, str, Any] | None
+    questions: dict[str, JsonObject]
+
+
+_SHARED_TASK = TypeAdapter(_SharedTask)
 
 
 class SharedTasks:
@@ -127,7 +148,7 @@ class SharedTasks:
             return None
         record = await self._values.get(self._records.digest(task_id), collection=RECORDS)
         if record is not None:
-            return await self._read(record, owner)
+            return await self._found(record, owner)
         if self._redis.health.has_failed_within(UNSURE_SECONDS):
             raise SharedStateError("the Redis server of storage.url failed a moment ago, and may not know the task yet")
         return None
@@ -138,7 +159,7 @@ class SharedTasks:
         Raises:
             SharedStateError: Redis does not answer.
         """
-        read = [await self._read(record, owner) for record in await self._records.of(owner)]
+        read = [await self._found(record, owner) for record in await self._records.of(owner)]
         return [task for task in read if task is not None and self._is_elsewhere(task.id)]
 
     @contextmanager
@@ -241,11 +262,11 @@ class SharedTasks:
         def update(before: JsonObject | None) -> JsonObject:
             nonlocal is_lost
             is_lost = before is None
-            return before if before is not None and before["is_interrupted"] else new
+            return before if before is not None and before.get("is_interrupted") else new
 
         if not is_lost:
             after = await self._values.change(digest, update, collection=RECORDS, ttl=seconds)
-            if after is not None and after["is_interrupted"]:
+            if after is not None and after.get("is_interrupted"):
                 task.fail_as_interrupted()
         if is_lost:
             await self._records.put(self._index_of(task), task.id, new, seconds)
@@ -279,13 +300,15 @@ class SharedTasks:
                 task.fail_as_interrupted()
             elif CANCEL in found and not task.is_over:
                 cancel(task)
-            if ASKED in found and found[ASKED]["at"] > task.asked_at:
-                task.tell, task.asked_at = None, found[ASKED]["at"]
+            asked_at = readable(AN_ORDER, partial(_asked_at, found)) or 0.0
+            if asked_at > task.asked_at:
+                task.tell, task.asked_at = None, asked_at
                 self._note(task)
-            for key, answer in found.items():
-                question = task.questions.get(key)
-                if question is not None and not question.is_over.is_set():
-                    question.settle(_answer_from_json(answer))
+            for key, question in list(task.questions.items()):
+                if key in found and not question.is_over.is_set():
+                    answer = readable(AN_ORDER, partial(_answer_from_json, found[key]))
+                    if answer is not None:
+                        question.settle(answer)
 
     async def _take_orders(self, digest: str) -> JsonObject:
         """Remove and return the orders for a task, not by one command: if its answer is lost, so are they."""
@@ -301,7 +324,7 @@ class SharedTasks:
     async def _look(self) -> None:
         for digest in list(self._look_at):
             with _taken(digest, self._look_at):
-                record = await self._values.get(digest, collection=RECORDS)
+                record = _read(await self._values.get(digest, collection=RECORDS))
                 if record is not None:
                     record = await self._settled(record)
             for task in self._followed.get(digest, ()):
@@ -325,13 +348,13 @@ class SharedTasks:
                     task.status, task.outcome = TaskStatus.CANCELLED, MCPError(INTERNAL_ERROR, "the task was cancelled")
                     task.news.set()
 
-    async def _settled(self, record: JsonObject) -> JsonObject | None:
+    async def _settled(self, record: _SharedTask) -> _SharedTask | None:
         """Return a record, after marking an unfinished task of a replica that is gone as failed."""
-        known = TaskRecord(**record["task"])
+        known = record.task
         if known.status in FINAL or await self._replicas.find(replica_of(known.id) or "") is not None:
             return record
         digest = self._records.digest(known.id)
-        settled = await self._values.change(digest, _interrupted, collection=RECORDS, ttl=_seconds_left(known))
+        settled = _read(await self._values.change(digest, _interrupted, collection=RECORDS, ttl=_seconds_left(known)))
         await self._news.publish(TOPIC, digest)
         # If it comes back, its call is no longer wanted.
         await self._order(digest, INTERRUPT, {})
@@ -349,28 +372,27 @@ class SharedTasks:
     def _is_elsewhere(self, task_id: str) -> bool:
         return replica_of(task_id) not in (None, self.replica)
 
-    async def _read(self, record: JsonObject, owner: str) -> GatewayTask | None:
-        """Return the task of a record; None if it is another owner's, or its time is over."""
-        known = TaskRecord(**record["task"])
-        if known.owner != owner or known.created_at + known.ttl <= time.time():
+    async def _found(self, value: JsonObject, owner: str) -> GatewayTask | None:
+        """Return the task of a record; None if it cannot be read, is another owner's, or its time is over."""
+        record = _read(value)
+        if record is None or record.task.owner != owner or record.task.created_at + record.task.ttl <= time.time():
             return None
         settled = await self._settled(record)
         if settled is None:
             return None
-        task = GatewayTask.of_record(known)
+        task = GatewayTask.of_record(record.task)
         self._apply(task, settled)
         return task
 
-    def _apply(self, task: GatewayTask, record: JsonObject) -> None:
+    def _apply(self, task: GatewayTask, record: _SharedTask) -> None:
         """Copy the state in a record into a task."""
-        task.take_over(TaskRecord(**record["task"]))
-        task.name, task.message, task.poll_seconds = record["name"], record["message"], record["poll_seconds"]
-        task.asked_at = record["asked_at"]
-        task.tools = {(server, name) for server, name in record["tools"]}
-        task.outcome = None if record["error"] is None else _error(record["error"])
-        for key in [key for key in task.questions if key not in record["questions"]]:
+        task.take_over(record.task)
+        task.name, task.message, task.poll_seconds = record.name, record.message, record.poll_seconds
+        task.asked_at, task.tools = record.asked_at, set(record.tools)
+        task.outcome = None if record.error is None else MCPError(*record.error)
+        for key in [key for key in task.questions if key not in record.questions]:
             task.questions.pop(key).is_over.set()
-        for key, request in record["questions"].items():
+        for key, request in record.questions.items():
             if key not in task.questions:
                 task.questions[key] = TaskQuestion(request, partial(self._pass_on, task, key))
         task.news.set()
@@ -389,6 +411,10 @@ def _taken(digest: str, noted: set[str]) -> Iterator[None]:
     except SharedStateError:
         noted.add(digest)
         raise
+
+
+def _read(value: JsonObject | None) -> _SharedTask | None:
+    return None if value is None else readable("a task", lambda: _SHARED_TASK.validate_python(value))
 
 
 def _to_json(task: GatewayTask) -> JsonObject:
@@ -423,9 +449,8 @@ def _error_json(error: MCPError) -> list[Any]:
     return [error.code, error.message, error.error.data]
 
 
-def _error(found: list[Any]) -> MCPError:
-    code, message, data = found
-    return MCPError(code, message, data)
+def _asked_at(orders: JsonObject) -> float | None:
+    return float(orders[ASKED]["at"]) if ASKED in orders else None
 
 
 def _answer_to_json(answer: JsonObject | MCPError) -> JsonObject:
@@ -434,4 +459,4 @@ def _answer_to_json(answer: JsonObject | MCPError) -> JsonObject:
 
 def _answer_from_json(found: JsonObject) -> JsonObject | MCPError:
     result: JsonObject | None = found.get("result")
-    return _error(found["error"]) if result is None else result
+    return MCPError(*found["error"]) if result is None else result

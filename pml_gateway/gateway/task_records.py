@@ -8,12 +8,15 @@ import secrets
 import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
+
+from pydantic import TypeAdapter
 
 from pml_gateway.files import lock_if_free, take_lock
 from pml_gateway.log import get_logger
 from pml_gateway.storage import kinds
-from pml_gateway.storage.documents import Document, compact, parsed
+from pml_gateway.storage.documents import Document, compact, parsed, readable
 
 logger = get_logger(__name__)
 
@@ -32,6 +35,10 @@ class TaskRecord:
     created_at: float
     updated_at: float
     ttl: float
+
+
+TASK_RECORD = TypeAdapter(TaskRecord)
+"""Reads records, also those of other versions, which may have further fields."""
 
 
 class TaskRecords:
@@ -92,7 +99,8 @@ class TaskRecords:
 
 
 def _decoded(content: bytes) -> list[TaskRecord]:
-    return [TaskRecord(**each) for each in parsed(content)]
+    records = (readable("a task", partial(TASK_RECORD.validate_python, each)) for each in parsed(content))
+    return [record for record in records if record is not None]
 
 
 def _encoded(records: list[TaskRecord]) -> str:

@@ -38,6 +38,7 @@ from pml_gateway.results.references import Reference, find_references, is_handle
 from pml_gateway.results.stored import Source, StoredResult, from_head, kept_bytes, to_head
 from pml_gateway.secrets.references import resolve
 from pml_gateway.storage.backend import Backend, build_backend
+from pml_gateway.storage.documents import readable
 from pml_gateway.storage.memory import KeyValues
 from pml_gateway.types import JsonObject
 from pml_gateway.working_directory import WorkingDirectory
@@ -268,7 +269,9 @@ class ResultStore:
                 return None, []
             if not hmac.compare_digest(str(head.get("owner")), _owner(client)):
                 return None, []
-            stored = from_head(head, handle)
+            stored = readable("a stored result", lambda: from_head(head, handle))
+            if stored is None:
+                return None, []
             self._remember(key, stored, client)
             if stored.expires_at <= self._clock():
                 await self._delete(backend, key)

@@ -29,6 +29,21 @@ ResultT = TypeVar("ResultT")
 ModelT = TypeVar("ModelT", bound=BaseModel)
 
 
+_TOLD: set[str] = set()
+"""Kinds of records of which it was said that one cannot be read."""
+
+
+def readable(what: str, read: Callable[[], ResultT]) -> ResultT | None:
+    """Return what `read` makes of a record; None if it is of no use. For each kind of record, that is said once."""
+    try:
+        return read()
+    except DAMAGE as error:
+        if what not in _TOLD:
+            _TOLD.add(what)
+            logger.warning("%s cannot be read (%s); was it written by another version?", what, type(error).__name__)
+        return None
+
+
 class DamagedDocumentError(ValueError):
     """Content that cannot be used."""
 

@@ -16,10 +16,12 @@ from typing import TYPE_CHECKING, Any
 
 import anyio
 from cachetools import TTLCache
+from pydantic import TypeAdapter
 
 from pml_gateway.errors import SharedStateError
 from pml_gateway.log import get_logger
 from pml_gateway.signal import Signal
+from pml_gateway.storage.documents import readable
 from pml_gateway.storage.redis import (
     MAX_PAUSE_SECONDS,
     OPERATION_SECONDS,
@@ -79,6 +81,14 @@ class Replica:
     stdio_servers: int = 0
     """Servers of which it runs processes of its own."""
 
+
+@dataclass(frozen=True, slots=True)
+class _Entry:
+    replica: Replica
+    at: float
+
+
+_ENTRY = TypeAdapter(_Entry)
 
 Facts = Callable[[], tuple[str, int]]
 """Returns the digest of the configuration, and the number of stdio servers, as they are now."""
@@ -285,14 +295,11 @@ async def living_replicas(server: RedisServer) -> list[Replica]:
 
 
 def _read(value: JsonObject | None) -> Replica | None:
-    """Return a replica as another one wrote it; None for a value of another shape.
+    """Return a replica as another one wrote it; None for one that cannot be read.
 
     An old entry may have been put back by somebody else, and another process may be at its address now.
     """
-    try:
-        if value is None:
-            return None
-        found = Replica(**value["replica"])
-        return found if abs(time.time() - value["at"]) < MAX_AGE_SECONDS else replace(found, url=None)
-    except (KeyError, TypeError):
-        return None
+    entry = None if value is None else readable("the entry of a replica", lambda: _ENTRY.validate_python(value))
+    if entry is None or abs(time.time() - entry.at) < MAX_AGE_SECONDS:
+        return None if entry is None else entry.replica
+    return replace(entry.replica, url=None)

@@ -613,6 +613,33 @@ async def test_what_is_written_of_a_task_names_nobody_and_expires_and_is_written
         await there.until("completed", task_id)
 
 
+async def test_records_of_another_version_keep_nobody_from_the_other_tasks(
+    tmp_path: Path, slow: SlowServer, shared_sections: dict[str, Any]
+) -> None:
+    up = slow.server()
+    async with two(tmp_path, up, shared_sections) as (one, _, here, there):
+        redis = one.gateway.redis
+        assert redis is not None
+        assert one.gateway.news is not None
+        values, digest = RedisValues(redis), OwnedValues(redis, "tasks", 9, 9).digest
+        newer, odd, known = [(await here.task("up__slow"))["taskId"] for _ in range(3)]
+        record = await values.get(digest(newer), collection="tasks")
+        assert record is not None
+        further = {**record, "later": 1, "task": {**record["task"], "later": [2]}}
+        await values.put(digest(newer), further, collection="tasks")
+        await values.put(digest(odd), {"later": True}, collection="tasks")
+        for task_id, orders in ((odd, {"asked": 5, "question-1": 6}), (known, {"asked": {"at": "?"}, "later": {}})):
+            await values.put(digest(task_id), orders, collection="task-orders")
+            await one.gateway.news.publish("task-orders", digest(task_id))
+        for _ in range(2):
+            listed = [each["taskId"] for each in (await there.result("tasks/list"))["tasks"]]
+            assert listed == [newer, known]
+        assert (await there.message("tasks/get", taskId=odd))["error"]["code"] == INVALID_PARAMS
+        assert (await there.result("tasks/get", taskId=newer))["status"] == "working"
+        assert (await there.result("tasks/cancel", taskId=known))["status"] == "cancelled"
+        await until(lambda: slow.cancelled == 1)
+
+
 async def test_an_owner_has_so_many_values_and_those_that_end_first_make_room(redis_url: str) -> None:
     async with opened(redis_url) as server:
         values = OwnedValues(server, "few", 3, 10_000)

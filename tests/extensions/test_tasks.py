@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
+import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -14,7 +17,7 @@ import anyio.to_thread
 import pytest
 
 from pml_gateway.gateway.task import GatewayTask
-from pml_gateway.gateway.task_records import TaskRecords
+from pml_gateway.gateway.task_records import TaskRecord, TaskRecords
 from pml_gateway.policy.principal import LOCAL
 from pml_gateway.serve import tasks
 from tests.support.asking import asking, asking_after
@@ -543,6 +546,15 @@ async def test_a_gateway_that_runs_keeps_its_tasks_from_another_one(tmp_path: Pa
         records = TaskRecords(paths_in(tmp_path).tasks_dir, "test")
         assert records.read() == []
     assert [(each.id, each.status) for each in records.read()] == [(task.id, "working")]
+
+
+@pytest.mark.one_gateway("it opens none")
+def test_records_of_another_version_keep_nobody_from_the_others(tmp_path: Path) -> None:
+    now, name = time.time(), hashlib.sha256(b"test").hexdigest()[:16]
+    record = TaskRecord("task_of_before", "owner", "completed", is_error=False, created_at=now, updated_at=now, ttl=60)
+    records = [{"later": 1}, {**asdict(record), "later": 1}]
+    (tmp_path / f"{name}-of-before.json").write_text(json.dumps(records), encoding="utf-8")
+    assert TaskRecords(tmp_path, "test").read() == [record]
 
 
 async def test_tasks_work_where_nothing_can_be_written(tmp_path: Path, slow: SlowServer) -> None:

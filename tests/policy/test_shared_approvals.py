@@ -13,6 +13,8 @@ from pml_gateway.errors import UsageError
 from pml_gateway.gateway.approval_requests import MAX_GUESSES, ApprovalRequest, ApprovalScope, ApprovalState
 from pml_gateway.gateway.approval_stores import MAX_REQUESTS
 from pml_gateway.gateway.approvals import Approvals, hashed_passphrase
+from pml_gateway.storage.redis import RedisValues
+from pml_gateway.types import JsonObject
 from tests.support.approval_stores import NO_HOLD, a_call, approvals_in, ask, emptied, sharing
 from tests.support.waiting import eventually
 
@@ -69,6 +71,30 @@ async def test_a_call_like_the_last_one_takes_one_command_and_is_refused_once_it
         await deny(two.approvals, request.id)
         assert await one.approvals.approved(a_call(3)) is None
         assert [each["uses"] for each in await two.approvals.shown()] == [2]
+
+
+async def test_requests_of_another_version_keep_nobody_from_the_others(redis_url: str) -> None:
+    emptied(redis_url)
+    async with sharing(redis_url) as (one, two):
+        newer, odd = await ask(one.approvals, a_call(1)), await ask(one.approvals, a_call(2))
+        values = RedisValues(one.server)
+
+        def more(value: JsonObject | None) -> JsonObject:
+            return {**(value or {}), "later": 1}
+
+        def other(value: JsonObject | None) -> JsonObject:
+            entries = (value or {})["requests"]
+            return {"requests": {**entries, odd.id: {"later": 1}}, "later": 1}
+
+        await values.change(newer.id, more, collection="approvals")
+        await values.change(odd.id, lambda _: {"later": 1}, collection="approvals")
+        await values.change("all", other, collection="approval-index")
+        assert [row["id"] for row in await two.approvals.shown()] == [newer.id]
+        await approve(two.approvals, newer.id)
+        assert await two.approvals.approved(a_call(2)) is None
+        assert await two.approvals.approved(a_call(1)) is not None
+        third = await ask(two.approvals, a_call(3))
+        assert [row["id"] for row in await one.approvals.shown()] == [newer.id, third.id]
 
 
 @pytest.mark.parametrize("scope", list(ApprovalScope))

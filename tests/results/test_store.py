@@ -7,8 +7,8 @@ import json
 import os
 import random
 import tracemalloc
-from collections.abc import Callable
-from contextlib import AbstractAsyncContextManager
+from collections.abc import Callable, Sequence
+from contextlib import AbstractAsyncContextManager, nullcontext
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -21,13 +21,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from pml_gateway.config.settings import Settings, StorageSettings
+from pml_gateway.config.settings import ReferenceSettings, Settings, StorageSettings
 from pml_gateway.errors import ConfigurationError, InvalidInputError, ReferenceNotFoundError, ResultStoreError
 from pml_gateway.policy.principal import Principal
 from pml_gateway.results.content import Content, content_of, data_result
 from pml_gateway.results.etags import META_KEY, expiring
 from pml_gateway.results.store import ResultStore, open_results
 from pml_gateway.results.stored import Source, StoredResult
+from pml_gateway.storage.backend import Backend
+from pml_gateway.storage.memory import MemoryStore
 from tests.results.stores import SOURCE, Clock, opened
 from tests.support.examples import examples
 from tests.support.principals import principal
@@ -52,6 +54,28 @@ def open_store(request: pytest.FixtureRequest, tmp_path: Path) -> Open:
 
 def stored_in(store: str) -> Settings:
     return Settings(storage=StorageSettings(results=store))
+
+
+class AnotherVersion(MemoryStore):
+    """A store in which another version writes one field less."""
+
+    async def put_many(
+        self, keys: Sequence[str], values: Sequence[dict[str, Any]], *, collection: str, ttl: float | None = None
+    ) -> None:
+        less = [{name: each[name] for name in each if name != "source"} for each in values]
+        await super().put_many(keys, less, collection=collection, ttl=ttl)
+
+
+async def test_a_result_of_another_version_is_not_found() -> None:
+    backend = Backend(AnotherVersion(), nullcontext(), ())
+
+    async def open_backend() -> Backend:
+        return backend
+
+    store = ResultStore(ReferenceSettings(), open_backend, Clock())
+    stored = await kept(store, [1])
+    with pytest.raises(ReferenceNotFoundError):
+        await store.read(ANNA, stored.ref)
 
 
 async def kept(store: ResultStore, value: Any, client: Principal = ANNA, source: Source = SOURCE) -> StoredResult:

@@ -19,6 +19,7 @@ from redis.exceptions import OutOfMemoryError
 
 from pml_gateway.errors import ConfigurationError, SharedStateError
 from pml_gateway.storage.counters import Allowance
+from pml_gateway.storage.documents import readable
 from pml_gateway.storage.redis import (
     MAX_PAUSE_SECONDS,
     PREFIX,
@@ -446,6 +447,14 @@ async def test_a_change_whose_answer_is_lost_is_made_once(redis_url: str) -> Non
         for _ in range(3):
             await values.change("k", one_more, collection="answerless")
         assert await values.get("k", collection="answerless") == {"number": 3}
+
+
+def test_of_records_of_another_version_one_is_said(caplog: pytest.LogCaptureFixture) -> None:
+    records: list[dict[str, Any]] = [{"at": 1}, {"later": 1}, {"at": 2}, {}]
+    read = [readable("a record of this test", partial(dict.__getitem__, each, "at")) for each in records]
+    assert read == [1, None, 2, None]
+    said = "a record of this test cannot be read (KeyError); was it written by another version?"
+    assert [each.getMessage() for each in caplog.records] == [said]
 
 
 def test_no_two_values_are_encrypted_with_one_nonce_and_key() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import asdict, replace
 
 import anyio
 import pytest
@@ -99,6 +100,16 @@ async def test_what_others_write_among_the_names_is_passed_over(redis_url: str) 
             await until(lambda: two.own.id in {each.id for each in one.known})
             assert await one.all() == (one.own, two.own)
         await server.run(lambda redis: redis.delete(f"{PREFIX}:replica:0123456789ab"))
+
+
+async def test_a_replica_of_another_version_is_known_though_it_says_more(redis_url: str) -> None:
+    async with opened(redis_url) as server, running(redis_url) as one, running(redis_url) as two:
+        await until_registered(server, two)
+        name = f"{PREFIX}:replica:fedcba987654"
+        newer = {**asdict(two.own), "id": "fedcba987654", "later": 1}
+        sealed = server.seal(name, {"replica": newer, "at": time.time(), "later": 1})
+        await server.run(lambda redis: redis.set(name, sealed, px=8000))
+        assert await one.find("fedcba987654") == replace(two.own, id="fedcba987654")
 
 
 async def until_registered(server: RedisServer, replicas: Replicas) -> None:
