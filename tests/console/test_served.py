@@ -70,6 +70,14 @@ async def test_the_owners_token_opens_every_page_until_it_is_revoked(tmp_path: P
         assert (gone.status_code, "send_mail" in gone.text) == (403, False)
 
 
+async def test_the_overview_tells_of_the_gateway_that_serves_it(tmp_path: Path) -> None:
+    token = tokens_in(tmp_path).add().text
+    async with served_console(tmp_path) as (served, browser):
+        page = await browser.get((await log_in(browser, token)).headers["location"])
+        assert f"The gateway at {served.url} has run for" in " ".join(page.text.split())
+        assert "No gateway runs" not in page.text
+
+
 async def test_a_link_of_the_command_opens_it_on_this_machine(tmp_path: Path) -> None:
     async with served_console(tmp_path) as (served, browser):
         link = await link_of(tmp_path)
