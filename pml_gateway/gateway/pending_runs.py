@@ -16,7 +16,7 @@ from pml_gateway.storage.redis_owned import OwnedValues
 from pml_gateway.storage.replicas import Replicas
 from pml_gateway.types import JsonObject
 from pml_gateway.workflow.execute import Run
-from pml_gateway.workflow.progress import Progress, read, written
+from pml_gateway.workflow.snapshot import RunSnapshot, dump, load
 
 MAX_CHARACTERS = 16 * 1024 * 1024
 """Maximum of a run in Redis as JSON, before it is compressed; a larger one waits in this process."""
@@ -53,7 +53,7 @@ class PendingRuns:
         return self._held.add(run, owner=owner, quota_key=quota_key, fingerprint=fingerprint)
 
     async def take(self, state: str, begin: Callable[[], Run], *, owner: str, fingerprint: str) -> Run:
-        """Return a run to go on with; `begin` makes a new run of the same plan, which takes over the progress.
+        """Return a run to go on with; `begin` makes a new run of the same plan, which is restored from the snapshot.
 
         Raises:
             PendingNotFoundError: nothing of this owner waits under this state for this request.
@@ -66,10 +66,10 @@ class PendingRuns:
         found = await self._values.get(digest, collection=RUNS)
         if found is None:
             raise not_waiting("run", MAX_SECONDS)
-        progress = await anyio.to_thread.run_sync(readable, "a suspended run", lambda: read(found["run"]))
-        if progress is None:
+        snapshot = await anyio.to_thread.run_sync(readable, "a suspended run", lambda: load(found["run"]))
+        if snapshot is None:
             raise not_waiting("run", MAX_SECONDS)
-        run.restore(progress)
+        run.restore(snapshot)
         run.claim = claim = _Claim(self._values, self._replicas, digest)
         await claim.take()
         return run
@@ -158,8 +158,8 @@ def _id(state: str, owner: str, fingerprint: str) -> str:
     return "\n".join((state, fingerprint, owner))
 
 
-def _packed(progress: Progress) -> JsonObject:
-    text = written(progress)
+def _packed(snapshot: RunSnapshot) -> JsonObject:
+    text = dump(snapshot)
     if len(text) > MAX_CHARACTERS:
         raise ValueError(f"the run has {len(text)} characters")
     return {"run": text}

@@ -29,8 +29,8 @@ from pml_gateway.workflow.outcome import (
     value_of,
 )
 from pml_gateway.workflow.plan import INDEX, INPUT, ITEM, OnError, Plan, Step
-from pml_gateway.workflow.progress import Progress
 from pml_gateway.workflow.sharing import Invocation, SharedReads
+from pml_gateway.workflow.snapshot import RunSnapshot
 from pml_gateway.workflow.templates import render, roots_of
 
 MAX_TOLD = 20
@@ -178,9 +178,9 @@ class Run:
         outcome = self.outcomes.get(step.index)
         return outcome is not None and outcome.status is not StepStatus.WAITING
 
-    def snapshot(self) -> Progress:
-        """Return the progress between two calls of `advance`."""
-        return Progress(
+    def snapshot(self) -> RunSnapshot:
+        """Return the state of the run between two calls of `advance`."""
+        return RunSnapshot(
             outcomes=self.outcomes,
             items=self._items,
             lengths=self._lengths,
@@ -191,11 +191,11 @@ class Run:
             stopped_by=self._stopped_by,
         )
 
-    def restore(self, progress: Progress) -> None:
-        """Go on from the progress of a run of the same plan and input."""
-        self.outcomes, self._items, self._lengths = progress.outcomes, progress.items, progress.lengths
-        self._begun, self.exceeded, self._spent = progress.begun, progress.exceeded, progress.spent
-        self._calls_left, self._stopped_by = progress.calls_left, progress.stopped_by
+    def restore(self, snapshot: RunSnapshot) -> None:
+        """Go on from the snapshot of a run of the same plan and input."""
+        self.outcomes, self._items, self._lengths = snapshot.outcomes, snapshot.items, snapshot.lengths
+        self._begun, self.exceeded, self._spent = snapshot.begun, snapshot.exceeded, snapshot.spent
+        self._calls_left, self._stopped_by = snapshot.calls_left, snapshot.stopped_by
 
     @property
     def waits_in_process(self) -> bool:

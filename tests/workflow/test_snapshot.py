@@ -21,9 +21,9 @@ from pml_gateway.storage.pending import IN_PROCESS
 from pml_gateway.workflow.execute import Run
 from pml_gateway.workflow.outcome import StepOutcome, StepStatus
 from pml_gateway.workflow.plan import Budget, OnError, Plan
-from pml_gateway.workflow.progress import Progress, read, written
 from pml_gateway.workflow.report import batch_answer, workflow_answer
 from pml_gateway.workflow.sharing import Invocation
+from pml_gateway.workflow.snapshot import RunSnapshot, dump, load
 from tests.support.examples import examples
 from tests.workflow.stand import LIMITS, Stand, data, plan_of
 
@@ -114,7 +114,7 @@ async def finished(plan: Plan, stand: Asking, again: Callable[[Run], Run]) -> tu
 
 def restored(run: Run) -> Run:
     other = Run(run.plan, {"given": 1})
-    other.restore(read(written(run.snapshot())))
+    other.restore(load(dump(run.snapshot())))
     return other
 
 
@@ -158,7 +158,7 @@ async def test_the_time_and_the_calls_of_before_count_and_a_stop_stays(monkeypat
     run = Run(plan_of(steps, Budget(4, 1000, 30.0, 2), on_error="stop"))
     await run.advance(Asking())
     before = run.snapshot()
-    again = read(written(before))
+    again = load(dump(before))
     assert again == before
     assert again.calls_left == 0
     assert again.spent > 0
@@ -168,15 +168,15 @@ async def test_the_time_and_the_calls_of_before_count_and_a_stop_stays(monkeypat
 @pytest.mark.parametrize("value", [float("inf"), "\ud800", 10**30, -0.0, "é\u2028", [[], {}, ""], {"": None}])
 async def test_any_value_reads_back_as_it_was(value: Any) -> None:
     outcome = StepOutcome(StepStatus.OK, value, arguments={"a": value})
-    progress = Progress({3: outcome}, {3: {0: outcome}}, {3: 1}, {3}, [], 0.5, 7, None)
-    again = read(written(progress))
-    assert repr(again) == repr(progress)
+    snapshot = RunSnapshot({3: outcome}, {3: {0: outcome}}, {3: 1}, {3}, [], 0.5, 7, None)
+    again = load(dump(snapshot))
+    assert repr(again) == repr(snapshot)
 
 
 async def test_what_is_no_json_is_refused_instead_of_changed() -> None:
-    progress = Progress({0: StepOutcome(StepStatus.OK, object())}, {}, {}, set(), [], 0.0, 0, None)
+    snapshot = RunSnapshot({0: StepOutcome(StepStatus.OK, object())}, {}, {}, set(), [], 0.0, 0, None)
     with pytest.raises(TypeError):
-        written(progress)
+        dump(snapshot)
 
 
 async def test_a_run_is_held_if_one_of_its_questions_is() -> None:
