@@ -268,7 +268,7 @@ class Tasks:
             raise MCPError(task.outcome.code, task.outcome.message, task.outcome.error.data)
         if task.outcome is not None:
             return task.outcome
-        content = await self._gateway.results.kept(client, task.ref, self._visible(client))
+        content = await self._gateway.results.result_of_task(client, task.ref, self._visible(client))
         if content is None:
             raise MCPError(INTERNAL_ERROR, LOST)
         result: JsonObject = content.value

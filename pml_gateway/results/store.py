@@ -71,11 +71,6 @@ def visible_to(view: View) -> Visible:
     return visible
 
 
-def everything(_: Source) -> bool:
-    """Return True for every source: a policy for clients that may see everything."""
-    return True
-
-
 @dataclass(frozen=True, slots=True)
 class ResolvedReference:
     """Arguments with references replaced by values, and the references that were used."""
@@ -171,9 +166,7 @@ class ResultStore:
         )
         return replace(stored, stored_bytes=kept_bytes(stored, encoded.packed_bytes))
 
-    async def resolve(
-        self, client: Principal, arguments: JsonObject, visible: Visible = everything
-    ) -> ResolvedReference:
+    async def resolve(self, client: Principal, arguments: JsonObject, visible: Visible) -> ResolvedReference:
         """Replace every `{"$ref": handle, "path": jmespath}` in the arguments; inserted values are not scanned again.
 
         Raises:
@@ -200,7 +193,7 @@ class ResultStore:
                 )
         return ResolvedReference(substitute(arguments, values), tuple(contents))
 
-    async def read(self, client: Principal, handle: str, visible: Visible = everything) -> tuple[StoredResult, Content]:
+    async def read(self, client: Principal, handle: str, visible: Visible) -> tuple[StoredResult, Content]:
         """Return the stored result of a handle, and its value.
 
         Raises:
@@ -211,24 +204,24 @@ class ResultStore:
             raise ReferenceNotFoundError(handle)
         return found
 
-    async def look_up(self, client: Principal, handle: str, visible: Visible = everything) -> StoredResult:
+    async def look_up(self, client: Principal, handle: str, visible: Visible) -> StoredResult:
         """Return the stored result of a handle, without its value.
 
         Raises:
             ReferenceNotFoundError: the handle is unknown, another client's, or expired.
         """
-        stored, _ = (None, []) if self.settings.mode == "off" else await self._head(handle, client)
+        stored, _ = (None, []) if self.settings.mode == "off" else await self._head(client, handle)
         if stored is None or not visible(stored.source):
             raise ReferenceNotFoundError(handle)
         return stored
 
-    async def kept(self, client: Principal, handle: str, visible: Visible) -> Content | None:
-        """Read the result of a task, which is kept even if nothing is answered by reference; None if there is none."""
+    async def result_of_task(self, client: Principal, handle: str, visible: Visible) -> Content | None:
+        """Return the result of a task, which is stored in every mode of references; None if there is none."""
         found = await self._with_value(client, handle, visible)
         return None if found is None else found[1]
 
     def note_use(self, source: Source) -> None:
-        """Record a call that used references, for their lineage, as long as their results are kept."""
+        """Record for the lineage that a call used references; forgotten with their results."""
         for key in map(_key, source.refs):
             if key in self._entries:
                 self._uses.setdefault(key, deque(maxlen=MAX_USES)).append(source)
@@ -240,7 +233,7 @@ class ResultStore:
     async def _with_value(
         self, client: Principal, handle: str, visible: Visible
     ) -> tuple[StoredResult, Content] | None:
-        stored, parts = await self._head(handle, client, parts=1)
+        stored, parts = await self._head(client, handle, parts=1)
         if stored is None or not visible(stored.source):
             return None
         async with self._backend() as backend:
@@ -255,9 +248,9 @@ class ResultStore:
         return stored, await anyio.to_thread.run_sync(decode, stored.content_kind, texts, stored.mime)
 
     async def _head(
-        self, handle: str, client: Principal, parts: int = 0
+        self, client: Principal, handle: str, parts: int = 0
     ) -> tuple[StoredResult | None, list[JsonObject | None]]:
-        """Return the stored result of a live reference of this client, or None; and the first parts of its value."""
+        """Return the stored result of a client's handle, None if it has none, and the first `parts` of its value."""
         if not is_handle(handle):
             return None, []
         key = _key(handle)
@@ -281,7 +274,7 @@ class ResultStore:
     async def _write(
         self, backend: Backend, key: str, stored: StoredResult, client: Principal, parts: tuple[str, ...]
     ) -> bool:
-        """Write a value; return False if it was evicted by others written at the same time."""
+        """Write a value; return False if concurrent writes evicted it."""
         ttl = max(stored.expires_at - self._clock(), 1.0)
         # Counted before it is written, so that concurrent writes stay under the cap together.
         self._remember(key, stored, client)
@@ -322,7 +315,7 @@ class ResultStore:
             await backend.values.delete(f"{key}:{number}", collection=COLLECTION)
 
     def _remember(self, key: str, stored: StoredResult, client: Principal) -> None:
-        """Count a result, as its client's most recently used one."""
+        """Count a result towards the cap, as its client's most recently used one."""
         self._held.note(key, client.quota_key, stored.stored_bytes)
         self._entries[key] = _Entry(stored.parts, stored.expires_at)
 

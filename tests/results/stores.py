@@ -28,6 +28,11 @@ class Clock:
         return self.now
 
 
+def everything(_: Source) -> bool:
+    """Hide nothing."""
+    return True
+
+
 @asynccontextmanager
 async def opened(
     folder: Path, clock: Clock | None = None, store: str = "memory", **settings: object

@@ -30,7 +30,7 @@ from pml_gateway.results.store import ResultStore, open_results
 from pml_gateway.results.stored import Source, StoredResult
 from pml_gateway.storage.backend import Backend
 from pml_gateway.storage.memory import MemoryStore
-from tests.results.stores import SOURCE, Clock, opened
+from tests.results.stores import SOURCE, Clock, everything, opened
 from tests.support.examples import examples
 from tests.support.principals import principal
 
@@ -75,7 +75,7 @@ async def test_a_result_of_another_version_is_not_found() -> None:
     store = ResultStore(ReferenceSettings(), open_backend, Clock())
     stored = await kept(store, [1])
     with pytest.raises(ReferenceNotFoundError):
-        await store.read(ANNA, stored.ref)
+        await store.read(ANNA, stored.ref, everything)
 
 
 async def kept(store: ResultStore, value: Any, client: Principal = ANNA, source: Source = SOURCE) -> StoredResult:
@@ -86,7 +86,7 @@ async def kept(store: ResultStore, value: Any, client: Principal = ANNA, source:
 
 async def is_known(store: ResultStore, ref: str, client: Principal = ANNA) -> bool:
     try:
-        await store.read(client, ref)
+        await store.read(client, ref, everything)
     except ReferenceNotFoundError:
         return False
     return True
@@ -96,7 +96,7 @@ async def test_a_value_comes_back_as_it_was_with_its_size_hash_and_shape(open_st
     value = {"z": [1, 2.5, None, True], "a": "ünïcode \ud83d", "map": {"$ref": "#/x"}}
     async with open_store() as store:
         stored = await kept(store, value)
-        _, content = await store.read(ANNA, stored.ref)
+        _, content = await store.read(ANNA, stored.ref, everything)
     assert content == Content("json", value)
     assert list(content.value) == ["z", "a", "map"], "the order of keys is kept"
     assert stored.shape.startswith("{z: ")
@@ -110,7 +110,7 @@ async def test_parts_that_take_several_writes_are_put_together_again(kind: str, 
     async with opened(tmp_path / "results", store=kind) as store:
         stored = await store.put(ANNA, Content("text", text), source=SOURCE)
         assert stored is not None and stored.parts > 1
-        assert (await store.resolve(ANNA, {"text": {"$ref": stored.ref}})).arguments == {"text": text}
+        assert (await store.resolve(ANNA, {"text": {"$ref": stored.ref}}, everything)).arguments == {"text": text}
 
 
 async def test_unknown_foreign_expired_and_hidden_references_give_one_answer(open_store: Open) -> None:
@@ -207,8 +207,8 @@ async def test_a_restart_keeps_results_with_their_source(
     async with opened(tmp_path, store=where) as store:
         stored = await kept(store, {"a": 1}, source=Source(("up", "make"), "up__make", refs=("ref_x",), at=1.0))
     async with opened(tmp_path, store=where) as store:
-        assert (await store.read(ANNA, stored.ref))[1].value == {"a": 1}
-        assert await store.look_up(ANNA, stored.ref) == stored
+        assert (await store.read(ANNA, stored.ref, everything))[1].value == {"a": 1}
+        assert await store.look_up(ANNA, stored.ref, everything) == stored
         assert not await is_known(store, stored.ref, BEN)
 
 
@@ -303,7 +303,7 @@ async def arrives(folder: Path, content: Content, around: Any) -> None:
         stored = await store.put(ANNA, content, source=SOURCE)
         assert stored is not None
         arguments = {"deep": [around, {"here": {"$ref": stored.ref}}], "other": around}
-        resolved = await store.resolve(ANNA, arguments)
+        resolved = await store.resolve(ANNA, arguments, everything)
     assert json.dumps(resolved.arguments) == json.dumps({"deep": [around, {"here": content.value}], "other": around})
     assert resolved.refs == (stored.ref,)
 
@@ -344,17 +344,17 @@ async def test_a_path_reads_json_inside_text_and_what_it_puts_in_is_not_searched
         text = json.dumps({"items": [{"$ref": inner.ref}, 7]})
         stored = await store.put(ANNA, Content("text", text), source=SOURCE)
         assert stored is not None
-        by_path = await store.resolve(ANNA, {"v": {"$ref": stored.ref, "path": "items"}})
+        by_path = await store.resolve(ANNA, {"v": {"$ref": stored.ref, "path": "items"}}, everything)
         assert by_path.arguments == {"v": [{"$ref": inner.ref}, 7]}
 
 
 async def test_json_schema_references_and_turned_off_references_pass_untouched(tmp_path: Path) -> None:
     arguments = {"schema": {"$ref": "#/$defs/a"}, "other": {"$ref": 7, "path": "x"}}
     async with opened(tmp_path) as store:
-        assert (await store.resolve(ANNA, arguments)).arguments is arguments
+        assert (await store.resolve(ANNA, arguments, everything)).arguments is arguments
     async with opened(tmp_path, mode="off") as store:
         given_ = {"a": {"$ref": "ref_0123456789012345678901"}}
-        assert (await store.resolve(ANNA, given_)).arguments is given_
+        assert (await store.resolve(ANNA, given_, everything)).arguments is given_
 
 
 @pytest.mark.parametrize(
@@ -374,7 +374,7 @@ async def test_a_wrong_reference_is_told_with_its_remedy(tmp_path: Path, referen
     async with opened(tmp_path) as store:
         stored = await kept(store, {"items": [1, 2]})
         with pytest.raises(InvalidInputError) as caught:
-            await store.resolve(ANNA, {"v": {"$ref": stored.ref, **reference}})
+            await store.resolve(ANNA, {"v": {"$ref": stored.ref, **reference}}, everything)
     assert said in str(caught.value)
 
 
@@ -383,9 +383,9 @@ async def test_references_that_would_multiply_a_value_are_refused(tmp_path: Path
         stored = await store.put(ANNA, Content("text", "x" * 1_000_000), source=SOURCE)
         assert stored is not None
         with pytest.raises(InvalidInputError, match="64 MiB"):
-            await store.resolve(ANNA, {"v": [{"$ref": stored.ref}] * 100})
+            await store.resolve(ANNA, {"v": [{"$ref": stored.ref}] * 100}, everything)
         with pytest.raises(InvalidInputError, match="more than 200 references"):
-            await store.resolve(ANNA, {"v": [{"$ref": stored.ref}] * 201})
+            await store.resolve(ANNA, {"v": [{"$ref": stored.ref}] * 201}, everything)
 
 
 async def test_storing_is_taken_back_whole_when_the_request_is_cancelled(tmp_path: Path) -> None:
@@ -415,7 +415,7 @@ async def test_others_get_their_turn_again_and_again_while_a_large_value_is_stor
         stored = await store.put(ANNA, Content("text", text), source=SOURCE)
         assert stored is not None and turns > stored.parts
         turns = 0
-        await store.read(ANNA, stored.ref)
+        await store.read(ANNA, stored.ref, everything)
         assert turns > stored.parts
         tasks.cancel_scope.cancel()
 
