@@ -1,4 +1,4 @@
-"""Records passed on between replicas by a Redis stream, so that the file of each has the calls of all."""
+"""Exchange of activity records between replicas by a Redis stream: the file of each has the calls of all."""
 
 from __future__ import annotations
 
@@ -46,17 +46,17 @@ logger = get_logger(__name__)
 STREAM: Final = f"{PREFIX}:activity"
 
 BATCH_SECONDS = 1.0
-"""Time between two batches of one replica, and between two looks at those of the others."""
+"""Time between two batches of one replica, and between two reads of the stream."""
 
 MAX_BATCH_WEIGHT = 1_000_000
 """Characters of a batch, some 2,000 calls; about a tenth of that once it is compressed."""
 
 MAX_BATCHES = 1000
-"""Batches that the stream holds at most: what a replica that was away still gets of the others."""
+"""Maximum batches in the stream: what a replica that was away can still read."""
 
 MAX_WAITING = 20_000
 MAX_WAITING_WEIGHT = 16_000_000
-"""Records, and their characters, that wait for Redis in memory; beyond, the oldest are dropped and counted."""
+"""Maximum records, and their characters, queued in memory while Redis is away; the oldest are dropped and counted."""
 
 READ_AT_ONCE = 20
 """Batches read before they are written: fewer characters than wait for the disk at most."""
@@ -67,14 +67,14 @@ SENDERS_KEPT_SECONDS = 7 * 86_400.0
 MAX_BODIES = 256
 
 _ACCESS_FIELDS = [field.name for field in fields(AccessRow) if field.name not in ("config", "replica")]
-_values = attrgetter(*_ACCESS_FIELDS)
+_access_values = attrgetter(*_ACCESS_FIELDS)
 _SEARCH_FIELDS = [field.name for field in fields(SearchRow) if field.name != "config"]
 _LIST_FIELDS = ["at", "client", "mode", "stage", "program"]
 
 
 @dataclass(frozen=True, slots=True)
-class PassedBatch:
-    """Records of another replica, from its place `entry` in the stream."""
+class ReceivedBatch:
+    """Records of another replica; `entry` is the id of the batch in the stream."""
 
     entry: str
     sender: str
@@ -89,7 +89,7 @@ class PassedBatch:
     lists: list[tuple[JsonObject, ListBody, ListBody]]
 
     @classmethod
-    def read(cls, content: JsonObject, entry: str, config: str) -> PassedBatch:
+    def read(cls, content: JsonObject, entry: str, config: str) -> ReceivedBatch:
         """Read a batch; fields of a replica of another version are left out.
 
         Raises:
@@ -123,7 +123,7 @@ class PassedBatch:
         )
 
     def write(self, connection: Connection) -> None:
-        """Write the records, unless a process with the same file has done so before."""
+        """Write the records, unless a process with the same file has already done so."""
         row = connection.execute("SELECT number FROM batches WHERE sender = ?", (self.sender,)).fetchone()
         last = None if row is None else int(row[0])
         if last is not None and self.number <= last:
@@ -147,7 +147,7 @@ class PassedBatch:
 
 
 class ActivitySharing:
-    """The records of this replica on their way to the others, and those of the others on their way into its file."""
+    """The exchange: records of this replica are sent to the others, and theirs written to its file."""
 
     def __init__(
         self, server: RedisServer, recorder: Recorder, replica: str, config: str, is_recording: Callable[[], bool]
@@ -163,31 +163,31 @@ class ActivitySharing:
         self._dropped = 0
         self._unsent: tuple[int, bytes] | None = None
         self._number = 0
-        self._file = self._sender = ""
-        self._tools: FIFOCache[str, int] = FIFOCache(MAX_BODIES)
+        self._file_id = self._sender = ""
+        self._tool_counts: FIFOCache[str, int] = FIFOCache(MAX_BODIES)
 
     def take(self, row: Row) -> Row:
-        """Take a record to be passed on, and return it. In the recorder's thread."""
+        """Queue a record for the other replicas, and return it. Called in the recorder's thread."""
         match row:
             case AccessRow():
-                self._wait(row.weight, "accesses", _values(row))
+                self._enqueue(row.weight, "accesses", _access_values(row))
             case SearchRow():
-                self._wait(row.weight, "searches", {name: getattr(row, name) for name in _SEARCH_FIELDS})
+                self._enqueue(row.weight, "searches", {name: getattr(row, name) for name in _SEARCH_FIELDS})
             case ListRow():
                 told = {name: getattr(row, name) for name in _LIST_FIELDS}
-                bodies = [self._body(each) for each in (row.body, row.full())]
-                self._wait(row.weight, "lists", {**told, "bodies": bodies})
+                bodies = [self._list_body(each) for each in (row.body, row.full())]
+                self._enqueue(row.weight, "lists", {**told, "bodies": bodies})
             case _:
                 pass
         return row
 
-    def _body(self, body: bytes) -> ListBody:
+    def _list_body(self, body: bytes) -> ListBody:
         digest = digest_of(body)
-        if digest not in self._tools:
-            self._tools[digest] = tools_in(body)
-        return ListBody(digest, self._tools[digest], len(body))
+        if digest not in self._tool_counts:
+            self._tool_counts[digest] = tools_in(body)
+        return ListBody(digest, self._tool_counts[digest], len(body))
 
-    def _wait(self, weight: int, kind: str, content: object) -> None:
+    def _enqueue(self, weight: int, kind: str, content: object) -> None:
         with self._lock:
             self._waiting.append((weight, kind, content))
             self._weight += weight
@@ -198,15 +198,15 @@ class ActivitySharing:
                 self._dropped += 1
 
     async def run(self) -> None:
-        """Pass records on and write those of others, for as long as the owner's task group lives."""
+        """Send records and write those of others, for as long as the owner's task group lives."""
         try:
             last: str | None = None
             while True:
                 await anyio.sleep(BATCH_SECONDS)
-                # An unwritable file is told by the recorder.
+                # The recorder warns of an unwritable file.
                 with suppress(GatewayError):
                     if last is None:
-                        last = await anyio.to_thread.run_sync(self._begin, self._recorder.path)
+                        last = await anyio.to_thread.run_sync(self._read_position, self._recorder.path)
                     await self._send()
                     last = await self._read(last)
         finally:
@@ -218,8 +218,8 @@ class ActivitySharing:
             if self._waiting:
                 logger.warning("%s could not be passed on", counted(len(self._waiting), "record"))
 
-    def _begin(self, path: Path) -> str:
-        """Return the place of the last batch that is written; processes with one file have one name for it."""
+    def _read_position(self, path: Path) -> str:
+        """Return the id of the last batch in the file. All processes with one file have one id for it."""
 
         def ask(connection: Connection) -> tuple[str, list[str]]:
             connection.execute(
@@ -229,14 +229,14 @@ class ActivitySharing:
             return name, [entry for (entry,) in connection.execute("SELECT entry FROM batches")]
 
         with closing(activity_tables(path)) as tables:
-            self._file, entries = tables.change(ask)
-        self._sender = f"{self._file}.{secrets.token_hex(4)}"
+            self._file_id, entries = tables.change(ask)
+        self._sender = f"{self._file_id}.{secrets.token_hex(4)}"
         return max(entries, key=lambda entry: tuple(map(int, entry.split("-"))), default="0-0")
 
     async def _send(self) -> bool:
-        """Send a batch if there is anything to send; return True if so."""
+        """Send a batch; return False if there is nothing to send."""
         if self._unsent is None and (self._waiting or self._dropped) and self._sender:
-            self._unsent = await anyio.to_thread.run_sync(self._batch)
+            self._unsent = await anyio.to_thread.run_sync(self._next_batch)
         if self._unsent is None:
             return False
         number, sealed = self._unsent
@@ -253,7 +253,7 @@ class ActivitySharing:
         self._unsent = None
         return True
 
-    def _batch(self) -> tuple[int, bytes]:
+    def _next_batch(self) -> tuple[int, bytes]:
         content: dict[str, list[Any]] = {"accesses": [], "searches": [], "lists": []}
         weight = 0
         with self._lock:
@@ -276,7 +276,7 @@ class ActivitySharing:
         return self._number, self._server.seal(STREAM, value, compressed=True)
 
     async def _read(self, last: str) -> str:
-        """Have the batches of others written that follow a place; return the last place."""
+        """Queue the batches of others after this id for writing; return the id of the last one."""
         while True:
 
             async def look(redis: Redis, after: str = last) -> Any:
@@ -286,15 +286,15 @@ class ActivitySharing:
             entries = found[0][1] if found else []
             for entry, given in entries:
                 last = entry.decode()
-                # Anybody who may write to Redis can write something else.
+                # Whoever can write to Redis can put anything here.
                 sender, batch = given.get(b"sender", b""), given.get(b"batch", b"")
-                if self._is_recording() and not sender.startswith(f"{self._file}.".encode()):
-                    self._recorder.add(partial(self._opened, last, batch))
+                if self._is_recording() and not sender.startswith(f"{self._file_id}.".encode()):
+                    self._recorder.add(partial(self._unseal_batch, last, batch))
             if len(entries) < READ_AT_ONCE:
                 return last
             await anyio.to_thread.run_sync(self._recorder.flush)
 
-    def _opened(self, entry: str, sealed: bytes) -> PassedBatch | None:
+    def _unseal_batch(self, entry: str, sealed: bytes) -> ReceivedBatch | None:
         value = self._server.unseal(STREAM, sealed)
         # The stream still has what was sealed with the storage.key of before.
-        return None if value is None else PassedBatch.read(value, entry, self._config)
+        return None if value is None else ReceivedBatch.read(value, entry, self._config)

@@ -1,7 +1,7 @@
 """Names of tools, prompts and resources that replicas agree on: the first that gives a name gives it for all.
 
-A name depends on what was listed before: of two tools that want the same one, the first gets it. Replicas hear of tools
-in different orders, so that each would call another tool by it.
+Of two tools that want the same name, the one listed first gets it. Replicas list tools in different orders, so that
+without an agreement one name could mean different tools.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 logger = get_logger(__name__)
 
 MAX_NAMES = 20_000
-"""Names of one kind that are remembered, the last given: those of servers that are gone leave first."""
+"""Maximum names of one kind; those given longest ago are forgotten."""
 
 Owner = tuple[str, str]
 Names = Mapping[Owner, str]
@@ -30,23 +30,23 @@ NO_NAMES = Manifest()
 
 
 class SharedNames:
-    """The names of one way of naming. Blocking."""
+    """The agreed names under one `naming.prefix`. Blocking."""
 
     def __init__(self, documents: SharedDocuments, name: str, local: Document[Manifest]) -> None:
-        """Name the document; `local` is the file of its copy, a manifest without listings."""
+        """Open the shared document; `local` is the file of its copy, a manifest without listings."""
         self._document = documents.shared(name, local, merged)
         self._agreed = Manifest()
         self._stamp: Signature = None
 
     def agreed(self, mine: Manifest, servers: Collection[str], refused: Manifest = NO_NAMES) -> Manifest:
-        """Return the names that all replicas have; a tool that has none yet gets the given one.
+        """Return the names that all replicas have; propose the given ones for tools without a name.
 
-        If Redis does not answer, the given ones are returned, and offered again next time.
+        If Redis does not answer, return the given ones, and propose them again next time.
 
         Args:
-            mine: the names given here.
-            servers: the servers that are configured; others give their names away.
-            refused: names of all that cannot be used here, as names are made otherwise now.
+            mine: the names that this replica has given.
+            servers: the configured servers; names of others are free.
+            refused: agreed names that the current rules of naming no longer allow; new ones replace them.
         """
         if (stamp := self._document.signature) != self._stamp:
             self._stamp, self._agreed = stamp, self._document.read()
@@ -61,7 +61,7 @@ class SharedNames:
 
 
 def _has(known: Manifest, mine: Manifest) -> bool:
-    """Return True if all names of mine are known."""
+    """Return True if `known` has all names of `mine`."""
     offers = ((names, known.offer_names.get(kind, {})) for kind, names in mine.offer_names.items())
     return all(own.items() <= all_.items() for own, all_ in ((mine.names, known.names), *offers))
 
@@ -77,7 +77,7 @@ def _with(known: Manifest, mine: Manifest, servers: Collection[str], refused: Ma
 
 
 def _added(known: Names, mine: Names, refused: Names, servers: Collection[str]) -> dict[Owner, str]:
-    """Return the known names and those of mine that are new, unless another tool of these servers has them."""
+    """Return the known names with the new ones of `mine`, unless a tool of these servers has one already."""
     new = {
         owner: name
         for owner, name in mine.items()
@@ -92,7 +92,7 @@ def _added(known: Names, mine: Names, refused: Names, servers: Collection[str]) 
 
 
 def merged(mine: Manifest, theirs: Manifest) -> Manifest:
-    """Return the names of both, in any order of the two; of two that are the same, one stays."""
+    """Merge the names of both, in either order with one result; of two tools with one name, one keeps it."""
     kinds = dict.fromkeys((*theirs.offer_names, *mine.offer_names))
     offers = {kind: _merged(mine.offer_names.get(kind, {}), theirs.offer_names.get(kind, {})) for kind in kinds}
     return Manifest(names=_merged(mine.names, theirs.names), offer_names=offers)

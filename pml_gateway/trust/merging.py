@@ -1,4 +1,4 @@
-"""Merging of pins that two replicas have changed without knowing of each other."""
+"""Merging of pins that two replicas have changed independently."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pml_gateway.trust.pins import MAX_FORMS, MAX_HELD, Acceptance, Form, HeldFo
 
 
 def merged(mine: Pins, theirs: Pins) -> Pins:
-    """Return pins with all that either has: of each form, the owner's last word, or else the newest standing."""
+    """Merge the forms of both; of each one, the owner's last decision wins, or else the newest state."""
     servers = dict(theirs.servers)
     for key, pins in mine.servers.items():
         other = servers.get(key)
@@ -19,22 +19,22 @@ def merged(mine: Pins, theirs: Pins) -> Pins:
 
 
 @dataclass(frozen=True, slots=True)
-class _Standing:
-    """One form as one replica has it."""
+class _FormState:
+    """A form at one replica: accepted, held or rejected."""
 
     form: Form | HeldForm
     is_rejected: bool = False
 
     @property
-    def is_owners(self) -> bool:
+    def is_by_owner(self) -> bool:
         return self.is_rejected or (isinstance(self.form, Form) and self.form.how is Acceptance.OWNER)
 
     @property
-    def weight(self) -> tuple[bool, float, bool, bool, bool, bool]:
-        """Return a value by which standings are compared; of equally old ones the stricter wins."""
+    def rank(self) -> tuple[bool, float, bool, bool, bool, bool]:
+        """Return the sort key: the owner's decisions are higher, then newer states, then stricter ones."""
         form = self.form
         is_held = isinstance(form, HeldForm)
-        return self.is_owners, form.at, self.is_rejected, is_held, form.verdict is not None, bool(form.definition)
+        return self.is_by_owner, form.at, self.is_rejected, is_held, form.verdict is not None, bool(form.definition)
 
 
 def _merged_server(one: ServerPins, other: ServerPins) -> ServerPins:
@@ -42,14 +42,14 @@ def _merged_server(one: ServerPins, other: ServerPins) -> ServerPins:
     held: dict[Key, tuple[HeldForm, ...]] = {}
     rejected: dict[Key, tuple[HeldForm, ...]] = {}
     for key in dict.fromkeys(key for pins in (other, one) for key in (*pins.accepted, *pins.held, *pins.rejected)):
-        unwanted_until = max(_unwanted_until(one, key), _unwanted_until(other, key))
-        best: dict[str, _Standing] = {}
-        for standing in (*_standings(one, key), *_standings(other, key)):
-            if isinstance(standing.form, Form) and standing.form.at <= unwanted_until:
+        all_rejected_at = max(_all_rejected_at(one, key), _all_rejected_at(other, key))
+        best: dict[str, _FormState] = {}
+        for state in (*_states(one, key), *_states(other, key)):
+            if isinstance(state.form, Form) and state.form.at <= all_rejected_at:
                 continue
-            known = best.get(standing.form.digest)
-            if known is None or standing.weight > known.weight:
-                best[standing.form.digest] = standing
+            known = best.get(state.form.digest)
+            if known is None or state.rank > known.rank:
+                best[state.form.digest] = state
         ordered = sorted(best.values(), key=lambda each: each.form.at)
         if forms := tuple(each.form for each in ordered if isinstance(each.form, Form)):
             accepted[key] = forms[-MAX_FORMS:]
@@ -61,15 +61,15 @@ def _merged_server(one: ServerPins, other: ServerPins) -> ServerPins:
     return ServerPins(one.server, one.what, accepted, held, rejected)
 
 
-def _standings(pins: ServerPins, key: Key) -> Iterator[_Standing]:
+def _states(pins: ServerPins, key: Key) -> Iterator[_FormState]:
     for form in pins.accepted.get(key, ()):
-        yield _Standing(form)
+        yield _FormState(form)
     for held in pins.held.get(key, ()):
-        yield _Standing(held)
+        yield _FormState(held)
     for refused in pins.rejected.get(key, ()):
-        yield _Standing(refused, is_rejected=True)
+        yield _FormState(refused, is_rejected=True)
 
 
-def _unwanted_until(pins: ServerPins, key: Key) -> float:
-    """Return when the owner rejected all forms of a definition: whoever rejects what is served wants none of it."""
+def _all_rejected_at(pins: ServerPins, key: Key) -> float:
+    """Return when the owner last rejected a definition that has no accepted form: it voids acceptances before; or 0."""
     return max((each.at for each in pins.rejected.get(key, ()) if key not in pins.accepted), default=0.0)

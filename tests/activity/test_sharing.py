@@ -15,7 +15,7 @@ from pml_gateway.activity import sharing
 from pml_gateway.activity.accesses import AccessFilter, RecordedAccess, read_accesses, read_gaps
 from pml_gateway.activity.history import History, RecordFilter, most_used, read_history
 from pml_gateway.activity.recorder import AccessRow, Recorder
-from pml_gateway.activity.sharing import STREAM, ActivitySharing, PassedBatch
+from pml_gateway.activity.sharing import STREAM, ActivitySharing, ReceivedBatch
 from pml_gateway.config.settings import ActivitySettings, Settings
 from pml_gateway.policy.refusals import refusals
 from pml_gateway.storage.redis import RedisServer, open_redis
@@ -221,7 +221,7 @@ def test_fields_of_another_version_are_left_out() -> None:
     about = {"sender": "a.b", "number": 1, "replica": "first", "dropped": 0, "weight": 9, "searches": [], "lists": []}
     names = ["at", "later", "client", "method", "server", "tool", "target", "effect", "code", "refused"]
     values = [1.5, "new", "local", "tools/call", "git", "push", "git__push", "write", "OK", False]
-    batch = PassedBatch.read({**about, "accesses": {"fields": names, "rows": [values]}}, "1-0", "here")
+    batch = ReceivedBatch.read({**about, "accesses": {"fields": names, "rows": [values]}}, "1-0", "here")
     assert batch.columns == ("config", "replica", *(name for name in names if name != "later"))
     assert batch.accesses == [["here", "first", *(value for value in values if value != "new")]]
 
@@ -230,7 +230,7 @@ def test_what_lacks_a_field_is_refused_before_it_reaches_the_file() -> None:
     about = {"sender": "a.b", "number": 1, "replica": "first", "dropped": 0, "weight": 9, "searches": []}
     row = {"at": 1.5, "client": "local", "mode": "hybrid", "stage": "", "bodies": [["a", 1, 2], ["b", 1, 2]]}
     with pytest.raises(KeyError):
-        PassedBatch.read({**about, "accesses": {"fields": [], "rows": []}, "lists": [row]}, "1-0", "here")
+        ReceivedBatch.read({**about, "accesses": {"fields": [], "rows": []}, "lists": [row]}, "1-0", "here")
 
 
 def test_a_sink_needs_a_storage() -> None:
