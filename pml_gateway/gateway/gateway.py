@@ -39,7 +39,8 @@ from pml_gateway.processes.budget import RequestBudget
 from pml_gateway.results.learning import LearnedShapes
 from pml_gateway.results.store import ResultStore, open_results
 from pml_gateway.signal import CallsInFlight
-from pml_gateway.storage.redis import RedisCounters, RedisServer, RedisValues, open_redis
+from pml_gateway.storage.counters import RedisCounters
+from pml_gateway.storage.redis import RedisServer, RedisValues, open_redis
 from pml_gateway.storage.redis_news import RedisNews
 from pml_gateway.storage.replicas import Replicas
 from pml_gateway.storage.shared_documents import SharedDocuments, open_documents

@@ -1,14 +1,11 @@
 """One Redis server, in which several gateways (replicas) keep what they share.
 
-`RedisServer` sends commands. `RedisValues` keeps encrypted values by collection and key. `RedisCounters` counts calls
-for limits. `RedisHealth` notes failures: a server that failed is left alone for a while, so that not every call waits
-for it.
+`RedisServer` sends commands. `RedisValues` keeps encrypted values by collection and key. `RedisHealth` notes failures:
+a server that failed is left alone for a while, so that not every call waits for it.
 """
 
 from __future__ import annotations
 
-import hashlib
-import json
 import math
 import random
 import time
@@ -24,7 +21,6 @@ from cachetools import LRUCache
 from pml_gateway.errors import ConfigurationError, SharedStateError
 from pml_gateway.json_text.pieces import exceeds
 from pml_gateway.log import get_logger
-from pml_gateway.storage.counters import SLOTS, Allowance, MemoryCounters, UsedUp
 from pml_gateway.storage.redis_url import address_of, check_shared_storage, connection_pool, resolved_key, resolved_url
 from pml_gateway.storage.sealing import Sealing
 from pml_gateway.text import counted
@@ -72,46 +68,6 @@ SEALED_AT_ONCE = 64 * 1024
 """Characters that are encrypted on the event loop, in half a millisecond; more are compressed as well, in a thread."""
 
 ResultT = TypeVar("ResultT")
-
-_TAKE = """
-local clock = redis.call('TIME')
-local now = clock[1] * 1000 + math.floor(clock[2] / 1000)
-local full, longest = 0, -1
-for i, key in ipairs(KEYS) do
-  local room = tonumber(ARGV[3 * i - 2]) - math.max(tonumber(ARGV[3 * i]), 1)
-  local parts, total, kept = redis.call('HGETALL', key), 0, {}
-  for j = 1, #parts, 2 do
-    if tonumber(parts[j]) <= now then
-      redis.call('HDEL', key, parts[j])
-    else
-      total = total + parts[j + 1]
-      kept[#kept + 1] = {tonumber(parts[j]), tonumber(parts[j + 1])}
-    end
-  end
-  if total > room then
-    table.sort(kept, function(one, other) return one[1] < other[1] end)
-    local wait = 0
-    for _, part in ipairs(kept) do
-      if total <= room then break end
-      total, wait = total - part[2], part[1] - now
-    end
-    if wait > longest then full, longest = i, wait end
-  end
-end
-if full == 0 then
-  for i, key in ipairs(KEYS) do
-    local window, amount = tonumber(ARGV[3 * i - 1]), tonumber(ARGV[3 * i])
-    if amount > 0 then
-      local length = math.max(math.floor(window / SLOTS), 1)
-      redis.call('HINCRBY', key, string.format('%.0f', (math.floor(now / length) + 1) * length + window), amount)
-      redis.call('PEXPIRE', key, window + length)
-    end
-  end
-end
-return {full, longest}
-""".replace("SLOTS", str(SLOTS))
-"""For each key: the maximum, the milliseconds of its window, and the amount to count. A window is a hash: when a part
-leaves it, and the amount of the part. Returns which key has no room, and the milliseconds until it has some."""
 
 _REPLACE = """
 local found = redis.call('GET', KEYS[1]) or ''
@@ -479,57 +435,6 @@ def _milliseconds(ttl: float | None) -> int:
 
 def _name(collection: str, key: str) -> str:
     return f"{PREFIX}:{collection}:{key}"
-
-
-class RedisCounters:
-    """`Counters` of all replicas together; without Redis, each counts for itself, or no call is counted."""
-
-    def __init__(self, server: RedisServer, is_open: Callable[[], bool]) -> None:
-        """Count in a server; `is_open` says whether calls go on while it does not answer."""
-        self._server = server
-        self._is_open = is_open
-        self._take = server.script(_TAKE)
-        self._alone = MemoryCounters()
-
-    async def take(self, allowances: Sequence[Allowance]) -> UsedUp | None:
-        """Count one use of each, or of none: then return the one that has room last.
-
-        Raises:
-            SharedStateError: Redis does not answer, and `limits.on_outage` is closed.
-        """
-        if not allowances:
-            return None
-        keys = [_counter_name(each) for each in allowances]
-        numbers = [number for each in allowances for number in (each.most, int(each.seconds * 1000), each.amount)]
-        try:
-            full, wait = await self._count(keys, numbers)
-        except SharedStateError:
-            if not self._is_open():
-                raise SharedStateError(
-                    "calls cannot be counted: the Redis server of storage.url does not answer",
-                    hint="try again later; with limits.on_outage: open, each gateway counts for itself meanwhile",
-                ) from None
-            return await self._alone.take(allowances)
-        return UsedUp(allowances[full - 1], wait / 1000) if full else None
-
-    async def add(self, allowance: Allowance, amount: int) -> None:
-        """Count an amount, whether or not there is room for it."""
-        if amount <= 0:
-            return
-        try:
-            await self._count([_counter_name(allowance)], [2**52, int(allowance.seconds * 1000), amount])
-        except SharedStateError:
-            await self._alone.add(allowance, amount)
-
-    async def _count(self, keys: Sequence[str], numbers: Sequence[int]) -> tuple[int, int]:
-        full, wait = await self._server.run(lambda _: self._take(keys=keys, args=numbers))
-        return int(full), int(wait)
-
-
-def _counter_name(allowance: Allowance) -> str:
-    """Return the key of a window; a digest, so that it names no client and no arguments."""
-    text = json.dumps([*allowance.key, allowance.seconds])
-    return _name("limits", hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:32])
 
 
 @asynccontextmanager

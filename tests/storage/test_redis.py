@@ -18,12 +18,11 @@ from redis.asyncio import Redis
 from redis.exceptions import OutOfMemoryError
 
 from pml_gateway.errors import ConfigurationError, SharedStateError
-from pml_gateway.storage.counters import Allowance
+from pml_gateway.storage.counters import Allowance, RedisCounters
 from pml_gateway.storage.documents import readable
 from pml_gateway.storage.redis import (
     MAX_PAUSE_SECONDS,
     PREFIX,
-    RedisCounters,
     RedisHealth,
     RedisServer,
     RedisValues,
