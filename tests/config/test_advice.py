@@ -92,7 +92,6 @@ def test_references_that_stand_for_nothing_are_named_where_they_are_used() -> No
         "servers.a.args[1]",
         "clients.ci.key",
         "storage.url",
-        "storage.key",
     }
     assert all("GONE is not set" in warning for warning in warnings)
 
