@@ -186,6 +186,9 @@ async def _serve_by_workers(command: Command, count: int, options: Sequence[str]
             log.get_logger(__name__).info(
                 "%d workers, each with processes of its own for %s over stdio", count, counted(len(stdio), "server")
             )
+        if settings.http.advertise is not None:
+            text = "http.advertise (%s) is not used with --workers: each gives an address of its own at http.host"
+            log.get_logger(__name__).warning(text, settings.http.advertise)
         url = url_of(listener, ENDPOINT)
         # -P, or modules could be imported from the working directory.
         program = [sys.executable, "-P", "-m", "pml_gateway", "serve", "--http", *options, "--worker"]

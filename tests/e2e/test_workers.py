@@ -380,6 +380,11 @@ def test_the_console_is_one_whichever_worker_is_asked(tmp_path: Path, redis_fold
                 assert (again.status_code, "data" in again.text) == (200, True)
 
 
+def test_an_address_for_one_process_is_said_not_to_be_used(tmp_path: Path, redis_folder: str) -> None:
+    with workers(tmp_path, redis_folder, http={"advertise": "http://10.0.0.5:8765"}) as gateway:
+        assert any("http.advertise (http://10.0.0.5:8765) is not used" in line for line in [*gateway.log])
+
+
 def test_a_hangup_reaches_every_worker(tmp_path: Path, redis_folder: str) -> None:
     with workers(tmp_path, redis_folder) as gateway:
         gateway.process.send_signal(signal.SIGHUP)
