@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import json
-import sys
 import threading
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
-from functools import partial
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +15,7 @@ from tests.support.balancers import Balancer, balanced
 from tests.support.process import GatewayProcess, running_gateway
 from tests.support.raw import HandshakeSession, decoded, events_modern, post_modern, result_modern
 from tests.support.redis_server import RealRedis
+from tests.support.replicas import KEYS, replica_processes, script
 from tests.support.skipping import unavailable
 from tests.support.waiting import wait_for
 
@@ -24,7 +23,7 @@ from .install import Installation, InstallationError, install_balancer
 
 pytestmark = [pytest.mark.e2e, pytest.mark.slow, pytest.mark.timeout(240)]
 
-KEY = "the key of ada, long enough"
+KEY = KEYS["anna"]
 DRAIN_SECONDS = 4
 SERVER = """
 import os, time
@@ -52,33 +51,17 @@ def redis_url(redis: RealRedis) -> str:
 
 
 @contextmanager
-def replicas(url: str, folder: Path, count: int, servers: dict[str, Any]) -> Iterator[list[GatewayProcess]]:
-    """Some replicas that know the tools of their servers."""
-    settings = {
-        "servers": servers,
-        "clients": {"ada": {"key": "${env:ADA}"}},
-        "storage": {"url": "${env:REDIS}", "key": "${env:STORAGE_KEY}"},
-        "http": {"drain_seconds": DRAIN_SECONDS, "shutdown_seconds": 20},
-        "gateway": {"tools_exposure": "full_proxy"},
-    }
-    extra = {"REDIS": url, "STORAGE_KEY": "a random text of some replicas, long enough", "ADA": KEY}
-    with ExitStack() as stack:
-        homes = [folder / f"replica-{number}" for number in range(count)]
-        started = [stack.enter_context(running_gateway(home, settings, extra=extra)) for home in homes]
-        for each in started:
-            wait_for(partial(has_tools, each.url), "a replica has listed its servers")
+def replicas(
+    url: str, folder: Path, number: int, servers: dict[str, Any], tool: str = "work__process"
+) -> Iterator[list[GatewayProcess]]:
+    http = {"drain_seconds": DRAIN_SECONDS, "shutdown_seconds": 20}
+    with replica_processes(url, folder, number, servers, tool, http=http) as started:
         yield started
-
-
-def has_tools(url: str) -> bool:
-    return bool(result_modern(url, "tools/list", key=KEY)["tools"])
 
 
 @pytest.fixture
 def work(tmp_path: Path) -> dict[str, Any]:
-    script = tmp_path / "work.py"
-    script.write_text(SERVER, encoding="utf-8")
-    return {"work": {"command": sys.executable, "args": [str(script)]}}
+    return {"work": script(tmp_path, SERVER)}
 
 
 @pytest.fixture(params=["haproxy", "nginx"])
@@ -173,7 +156,7 @@ def test_a_server_with_memory_is_run_once_behind_a_gateway_of_its_own(
     with running_gateway(tmp_path / "memory", alone, extra={"MEMORY_KEY": memory_key}) as memory:
         headers = {"Authorization": f"Bearer {memory_key}"}
         servers = {"memory": {"url": memory.url, "headers": headers}}
-        with replicas(redis_url, tmp_path, 2, servers) as (one, two):
+        with replicas(redis_url, tmp_path, 2, servers, "memory__read_graph") as (one, two):
             entity = {"name": "Ada", "entityType": "person", "observations": ["writes programs"]}
             arguments = {"entities": [entity]}
             result_modern(one.url, "tools/call", {"name": "memory__create_entities", "arguments": arguments}, key=KEY)

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import httpx2
@@ -18,14 +19,14 @@ import pytest
 from pml_gateway.storage.redis import MAX_PAUSE_SECONDS
 from pml_gateway.storage.replicas import EXPIRY_SECONDS
 from tests.support import asking, scripted_server
-from tests.support.process import GatewayProcess, running_gateway
+from tests.support.process import GatewayProcess
 from tests.support.raw import HandshakeSession, decoded, events_modern, post_modern, result_modern
 from tests.support.redis_server import RealRedis
+from tests.support.replicas import KEYS, replica_processes
 from tests.support.waiting import LIMIT, wait_for
 
 pytestmark = [pytest.mark.e2e, pytest.mark.slow, pytest.mark.timeout(300)]
 
-KEYS = {"anna": "the key of anna, long enough", "ben": "the key of ben, long enough"}
 ANNA, BEN = KEYS["anna"], KEYS["ben"]
 CAPABILITIES = "io.modelcontextprotocol/clientCapabilities"
 TASKS: dict[str, Any] = {
@@ -36,36 +37,15 @@ ANSWER = {"action": "accept", "content": {"answer": "Ada"}}
 
 
 @contextmanager
-def replica(redis: RealRedis, folder: Path, name: str) -> Iterator[GatewayProcess]:
-    """One gateway of a configuration that others have as well."""
-    path = {"PYTHONPATH": os.pathsep.join(sys.path)}
-    servers = {
-        "asks": {"command": sys.executable, "args": [str(Path(asking.__file__)), "--modern"], "env": path},
-        "old": {"command": sys.executable, "args": [str(Path(asking.__file__))], "env": path},
-        "up": {"command": sys.executable, "args": [str(Path(scripted_server.__file__))], "env": path},
-    }
-    settings = {
-        "servers": servers,
-        "clients": {"anna": {"key": "${env:ANNA}"}, "ben": {"key": "${env:BEN}"}},
-        "storage": {"url": "${env:REDIS}", "key": "${env:STORAGE_KEY}"},
-    }
-    extra = {"REDIS": redis.url, "STORAGE_KEY": "a random text of all replicas, long enough", "ANNA": ANNA, "BEN": BEN}
-    with running_gateway(folder / name, settings, extra=extra) as gateway:
-        listed = {"asks__ask", "old__ask", "up__slow"}
-        wait_for(lambda: schemas(gateway, *listed) == listed, "the gateway has listed its servers")
-        yield gateway
+def replicas(redis: RealRedis, folder: Path, number: int = 2) -> Iterator[list[GatewayProcess]]:
+    def program(module: ModuleType, *arguments: str) -> dict[str, Any]:
+        path = {"PYTHONPATH": os.pathsep.join(sys.path)}
+        return {"command": sys.executable, "args": [str(module.__file__), *arguments], "env": path}
 
-
-def schemas(gateway: GatewayProcess, *names: str) -> set[str]:
-    params = {"name": "tool_schema", "arguments": {"names": list(names)}}
-    found = result_modern(gateway.url, "tools/call", params, key=ANNA)["structuredContent"]
-    return {each["name"] for each in found.get("tools", ())}
-
-
-@contextmanager
-def two(redis: RealRedis, folder: Path) -> Iterator[tuple[GatewayProcess, GatewayProcess]]:
-    with replica(redis, folder, "one") as one, replica(redis, folder, "two") as other:
-        yield one, other
+    servers = {"asks": program(asking, "--modern"), "old": program(asking), "up": program(scripted_server)}
+    tools = ("asks__ask", "old__ask", "up__slow")
+    with replica_processes(redis.url, folder, number, servers, *tools) as started:
+        yield started
 
 
 def asked(gateway: GatewayProcess, tool: str, arguments: dict[str, Any], **given: Any) -> dict[str, Any]:
@@ -98,7 +78,7 @@ def results(answer: dict[str, Any]) -> list[Any]:
 def test_questions_are_answered_at_another_replica_also_once_that_which_asked_is_dead(
     redis: RealRedis, tmp_path: Path
 ) -> None:
-    with two(redis, tmp_path) as (one, other):
+    with replicas(redis, tmp_path) as (one, other):
         single = asked(one, "asks__ask", {"text": "Who?"})
         assert single["resultType"] == "input_required"
         assert "Ada" in str(asked(other, "asks__ask", {"text": "Who?"}, **answers(single))["content"])
@@ -123,7 +103,7 @@ def test_a_run_that_a_killed_replica_went_on_with_goes_on_at_another_and_no_call
     started = tmp_path / "started"
     slow = {"id": "slow", "tool": "up__slow", "arguments": {"seconds": 60, "started": str(started)}}
     steps = {"steps": [*STEPS["steps"][:2], {**slow, "depends_on": ["asks"]}]}
-    with two(redis, tmp_path) as (one, other):
+    with replicas(redis, tmp_path) as (one, other):
         run = asked(one, "execute_workflow", steps)
         given = {"name": "execute_workflow", "arguments": steps, "_meta": ABLE, **answers(run)}
         with ThreadPoolExecutor() as threads:
@@ -149,7 +129,7 @@ def test_a_run_that_a_killed_replica_went_on_with_goes_on_at_another_and_no_call
 
 def test_what_waits_in_one_replica_is_answered_there_and_ends_with_it(redis: RealRedis, tmp_path: Path) -> None:
     both = {"steps": [{"tool": "old__ask", "arguments": {"text": "a"}}, {"tool": "asks__ask", "arguments": {}}]}
-    with two(redis, tmp_path) as (one, other):
+    with replicas(redis, tmp_path) as (one, other):
         calls = (("old__ask", {"text": "Who?"}), ("execute_workflow", both))
         for name, arguments in calls:
             question = asked(one, name, arguments)
@@ -167,7 +147,7 @@ def test_without_redis_work_goes_on_where_it_is_and_is_found_everywhere_once_it_
     redis: RealRedis, tmp_path: Path
 ) -> None:
     with (
-        two(redis, tmp_path) as (one, other),
+        replicas(redis, tmp_path) as (one, other),
         HandshakeSession(one.url, key=ANNA) as here,
         HandshakeSession(other.url, key=ANNA) as there,
     ):
@@ -206,9 +186,9 @@ def test_without_redis_work_goes_on_where_it_is_and_is_found_everywhere_once_it_
 
 
 def test_a_workflow_waits_through_a_restart_of_its_replica(redis: RealRedis, tmp_path: Path) -> None:
-    with replica(redis, tmp_path, "one") as one:
+    with replicas(redis, tmp_path, 1) as (one,):
         run = asked(one, "execute_workflow", STEPS)
-    with replica(redis, tmp_path, "one") as again:
+    with replicas(redis, tmp_path, 1) as (again,):
         assert results(asked(again, "execute_workflow", STEPS, **answers(run))) == ["before", "Ada", "Ada"]
 
 
@@ -225,7 +205,7 @@ def begun(session: HandshakeSession, name: str, **arguments: Any) -> str:
 def test_a_task_is_got_cancelled_answered_and_followed_at_another_replica(redis: RealRedis, tmp_path: Path) -> None:
     able: dict[str, Any] = {"elicitation": {"form": {}}}
     with (
-        two(redis, tmp_path) as (one, other),
+        replicas(redis, tmp_path) as (one, other),
         HandshakeSession(one.url, key=ANNA, capabilities=able) as here,
         HandshakeSession(other.url, key=ANNA, capabilities=able) as there,
         HandshakeSession(other.url, key=BEN) as ben,
@@ -263,7 +243,7 @@ def test_a_task_is_got_cancelled_answered_and_followed_at_another_replica(redis:
 
 def test_tasks_of_a_killed_replica_are_done_or_interrupted(redis: RealRedis, tmp_path: Path) -> None:
     with (
-        two(redis, tmp_path) as (one, other),
+        replicas(redis, tmp_path) as (one, other),
         closing(HandshakeSession(one.url, key=ANNA)) as here,
         HandshakeSession(other.url, key=ANNA) as there,
     ):

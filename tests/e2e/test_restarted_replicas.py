@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import json
 import signal
-import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -22,67 +21,20 @@ from pml_gateway.storage.replicas import BEAT_SECONDS, EXPIRY_SECONDS
 from tests.support.process import GatewayProcess, run_pml, running_gateway
 from tests.support.raw import HandshakeSession, decoded, result_modern
 from tests.support.redis_server import RealRedis
+from tests.support.replicas import DATA_SERVER, KEYS, replica_processes, replica_settings, script, variables
 from tests.support.waiting import wait_for
 
 pytestmark = [pytest.mark.e2e, pytest.mark.slow, pytest.mark.timeout(300)]
 
-KEYS = {"anna": "the key of anna, long enough", "ben": "the key of ben, long enough"}
-
-SERVER = """
-import asyncio
-from pathlib import Path
-from fastmcp import FastMCP
-server = FastMCP("data")
-@server.tool
-def rows(count: int) -> list[dict]:
-    "Return rows."
-    return [{"number": number, "text": f"row {number}"} for number in range(count)]
-@server.tool
-async def slow(seconds: float, started: str) -> str:
-    "Return after a while."
-    Path(started).touch()
-    await asyncio.sleep(seconds)
-    return "done"
-server.run(show_banner=False)
-"""
-
-
-def environment(redis: RealRedis) -> dict[str, str]:
-    keys = {who.upper(): key for who, key in KEYS.items()}
-    return {"REDIS": redis.url, "PML_STORAGE_KEY": "a random text of three machines, long enough", **keys}
-
-
-def configuration(folder: Path, **http: Any) -> dict[str, Any]:
-    script = folder / "server.py"
-    script.write_text(SERVER, encoding="utf-8")
-    return {
-        "servers": {"data": {"command": sys.executable, "args": [str(script)]}},
-        "clients": {who: {"key": f"${{env:{who.upper()}}}"} for who in KEYS},
-        "storage": "${env:REDIS}",
-        "gateway": {"tools_exposure": "meta_only"},
-        "http": http,
-    }
-
 
 @contextmanager
 def replicas(redis: RealRedis, folder: Path, count: int = 3, **http: Any) -> Iterator[list[GatewayProcess]]:
-    """Gateways with one configuration, as several machines have them."""
-    settings = configuration(folder, **http)
-    with ExitStack() as stack:
-        started = [
-            stack.enter_context(running_gateway(folder / str(number), settings, extra=environment(redis)))
-            for number in range(count)
-        ]
-        for each in started:
-            wait_for(partial(knows_tools, each.url), "the gateway has listed its server")
+    with replica_processes(redis.url, folder, count, servers(folder), "data__rows", http=http) as started:
         yield started
 
 
-def knows_tools(url: str) -> bool:
-    answer = result_modern(
-        url, "tools/call", {"name": "tool_schema", "arguments": {"names": ["data__rows"]}}, key=KEYS["ben"]
-    )
-    return "data__rows" in json.dumps(answer["structuredContent"].get("tools"))
+def servers(folder: Path) -> dict[str, Any]:
+    return {"data": script(folder, DATA_SERVER)}
 
 
 def called(tool: str, **arguments: Any) -> dict[str, Any]:
@@ -126,11 +78,10 @@ def stream_of(session: HandshakeSession, url: str) -> int:
 
 def test_status_shows_all_replicas(redis: RealRedis, tmp_path: Path) -> None:
     with replicas(redis, tmp_path, count=2) as (one, two):
-        differing = configuration(tmp_path)
-        differing["limits"] = {"calls_per_day": 1000}
-        with running_gateway(tmp_path / "differing", differing, extra=environment(redis)) as other:
-            shown = run_pml(one.home, "status", extra=environment(redis)).stdout
-            rows = json.loads(run_pml(one.home, "status", "--json", extra=environment(redis)).stdout)
+        differing, extra = replica_settings(servers(tmp_path), limits={"calls_per_day": 1000}), variables(redis.url)
+        with running_gateway(tmp_path / "differing", differing, extra=extra) as other:
+            shown = run_pml(one.home, "status", extra=extra).stdout
+            rows = json.loads(run_pml(one.home, "status", "--json", extra=extra).stdout)
             wait_for(lambda: any("differs" in line for line in other.log), "the log says it")
         said = [line for line in other.log if "differs" in line]
     for each in (one, two, other):
@@ -284,14 +235,13 @@ def test_replicas_that_are_restarted_one_after_the_other_lose_no_call(redis: Rea
         with ThreadPoolExecutor() as threads:
             work = [threads.submit(balancer.look), *(threads.submit(balancer.call) for _ in range(4))]
             try:
-                for number, each in enumerate(served):
+                for each in served:
                     wait_for(lambda: balancer.answered > 20, "calls are answered")
                     each.process.send_signal(signal.SIGTERM)
                     assert each.process.wait(60) == 0
                     port = each.url.rpartition(":")[2].partition("/")[0]
-                    settings = configuration(tmp_path, drain_seconds=1.5)
-                    home = tmp_path / str(number)
-                    again = running_gateway(home, settings, "--port", port, extra=environment(redis))
+                    settings = replica_settings(servers(tmp_path), http={"drain_seconds": 1.5})
+                    again = running_gateway(each.home, settings, "--port", port, extra=variables(redis.url))
                     url = stack.enter_context(again).url
                     wait_for(partial(balancer.is_ready, url), "it is ready again")
                     balancer.answered = 0

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -13,24 +12,13 @@ from typing import Any
 import pytest
 
 from tests.support.command_line import run_here
-from tests.support.process import GatewayProcess, running_gateway
-from tests.support.raw import HandshakeSession, result_modern
+from tests.support.process import GatewayProcess
+from tests.support.raw import HandshakeSession
 from tests.support.redis_server import RealRedis, real_redis
+from tests.support.replicas import DATA_SERVER, KEYS, replica_processes, script, variables
 from tests.support.waiting import wait_for
 
 pytestmark = [pytest.mark.e2e, pytest.mark.slow, pytest.mark.timeout(240)]
-
-SERVER = """
-from fastmcp import FastMCP
-server = FastMCP("data")
-@server.tool
-def rows(count: int) -> int:
-    "Return a number of rows."
-    return count
-server.run(show_banner=False)
-"""
-
-SECRETS = {"PML_STORAGE_KEY": "a random text of two machines, long enough"}
 
 
 @pytest.fixture
@@ -40,17 +28,11 @@ def redis(redis_program: Path) -> Iterator[RealRedis]:
 
 
 @contextmanager
-def gateways(redis: RealRedis, folder: Path, *names: str) -> Iterator[list[GatewayProcess]]:
-    """Gateways with one configuration, as several machines have them."""
-    script = folder / "server.py"
-    script.write_text(SERVER, encoding="utf-8")
-    settings = {
-        "servers": {"data": {"command": sys.executable, "args": [str(script)]}},
-        "storage": redis.url,
-        "activity": {"sink": "redis"},
-    }
-    with ExitStack() as stack:
-        yield [stack.enter_context(running_gateway(folder / name, settings, extra=SECRETS)) for name in names]
+def gateways(redis: RealRedis, folder: Path, number: int) -> Iterator[list[GatewayProcess]]:
+    folder.mkdir(exist_ok=True)
+    servers, sections = {"data": script(folder, DATA_SERVER)}, {"storage": redis.url, "activity": {"sink": "redis"}}
+    with replica_processes(redis.url, folder, number, servers, "data__rows", **sections) as started:
+        yield started
 
 
 def called(home: Path) -> list[dict[str, Any]]:
@@ -61,7 +43,7 @@ def called(home: Path) -> list[dict[str, Any]]:
 
 
 def call(gateway: GatewayProcess, count: int, program: str = "raw") -> None:
-    with HandshakeSession(gateway.url, program=program) as session:
+    with HandshakeSession(gateway.url, key=KEYS["anna"], program=program) as session:
         for _ in range(count):
             assert not session.result("tools/call", {"name": "data__rows", "arguments": {"count": 1}}).get("isError")
 
@@ -71,10 +53,8 @@ def have(homes: list[Path], calls: int) -> bool:
 
 
 def test_each_gateway_shows_the_calls_of_both_also_of_an_outage(tmp_path: Path, redis: RealRedis) -> None:
-    with gateways(redis, tmp_path, "one", "two") as (one, two):
+    with gateways(redis, tmp_path, 2) as (one, two):
         homes = [one.home, two.home]
-        for gateway in (one, two):
-            wait_for(partial(knows_tools, gateway), "the gateway has listed its server")
         call(one, 3, "claude")
         call(two, 2, "cursor")
         wait_for(partial(have, homes, 5), "both have all calls")
@@ -84,7 +64,7 @@ def test_each_gateway_shows_the_calls_of_both_also_of_an_outage(tmp_path: Path, 
         assert "storage: Redis has failed" in run_here(one.home, "status").stdout
         redis.start()
         wait_for(partial(have, homes, 10), "both have the calls of the outage")
-        stats = json.loads(run_here(two.home, "stats", "--json", extra=SECRETS).stdout)
+        stats = json.loads(run_here(two.home, "stats", "--json", extra=variables(redis.url)).stdout)
     # The last calls of a gateway that ends are passed on as well.
     for home in homes:
         found = called(home)
@@ -96,15 +76,8 @@ def test_each_gateway_shows_the_calls_of_both_also_of_an_outage(tmp_path: Path, 
 
 
 def test_a_gateway_that_ends_passes_its_last_calls_on(tmp_path: Path, redis: RealRedis) -> None:
-    with gateways(redis, tmp_path, "one") as (one,):
-        wait_for(partial(knows_tools, one), "the gateway has listed its server")
-        with gateways(redis, tmp_path, "two") as (two,):
-            wait_for(partial(knows_tools, two), "the gateway has listed its server")
+    with gateways(redis, tmp_path / "one", 1) as (one,):
+        with gateways(redis, tmp_path / "two", 1) as (two,):
             call(two, 5)
         wait_for(partial(have, [one.home], 5), "the calls are there")
     assert len(called(one.home)) == 5
-
-
-def knows_tools(gateway: GatewayProcess) -> bool:
-    found = result_modern(gateway.url, "tools/call", {"name": "search_tools", "arguments": {"query": "rows"}})
-    return "data__rows" in json.dumps(found)

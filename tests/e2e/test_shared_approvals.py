@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,14 +18,14 @@ from pml_gateway.errors import GatewayError
 from pml_gateway.owner.approvals import ApprovalAnswer, answered_approval, asked_approvals
 from pml_gateway.paths import Paths
 from pml_gateway.storage.redis import MAX_PAUSE_SECONDS
-from tests.support.process import GatewayProcess, run_pml, running_gateway
+from tests.support.process import GatewayProcess, run_pml
 from tests.support.raw import result_modern
 from tests.support.redis_server import RealRedis, real_redis
+from tests.support.replicas import KEYS, replica_processes, script, variables
 from tests.support.waiting import wait_for
 
 pytestmark = [pytest.mark.e2e, pytest.mark.slow, pytest.mark.timeout(240)]
 
-KEYS = {"anna": "the key of anna, long enough", "ben": "the key of ben, long enough"}
 BACK_SECONDS = 3 * MAX_PAUSE_SECONDS
 
 SERVER = """
@@ -52,9 +50,8 @@ server.run(show_banner=False)
 class Stand:
     """Two gateways, their Redis server, and what their servers have wiped."""
 
-    gateways: tuple[GatewayProcess, GatewayProcess]
+    gateways: list[GatewayProcess]
     redis: RealRedis
-    extra: dict[str, str]
     wiped_file: Path
     threads: ThreadPoolExecutor
 
@@ -78,7 +75,7 @@ class Stand:
 
     def pml(self, at: int, *words: str) -> Any:
         """What a command prints on the machine of one gateway."""
-        done = run_pml(self.gateways[at].home, *words, "--json", extra=self.extra)
+        done = run_pml(self.gateways[at].home, *words, "--json", extra=variables(self.redis.url))
         assert done.returncode == 0, done.stderr
         return json.loads(done.stdout)
 
@@ -115,33 +112,15 @@ def redis(redis_program: Path, tmp_path_factory: pytest.TempPathFactory) -> Iter
 
 @contextmanager
 def stand(redis: RealRedis, folder: Path, hold_seconds: float = 45) -> Iterator[Stand]:
-    script, wiped = folder / "server.py", folder / "wiped.txt"
-    script.write_text(SERVER, encoding="utf-8")
-    settings = {
-        "servers": {"disk": {"command": sys.executable, "args": [str(script), str(wiped)]}},
-        "clients": {"anna": {"key": "${env:ANNA}"}, "ben": {"key": "${env:BEN}"}},
-        "storage": {"url": "${env:REDIS}", "key": "${env:STORAGE_KEY}"},
-        "rules": [{"match": {"effect": "destructive"}, "do": "ask"}],
-        "approvals": {"hold_seconds": hold_seconds, "notify": False},
-    }
-    extra = {
-        "REDIS": redis.url,
-        "STORAGE_KEY": "a random text of two machines, long enough",
-        **{who.upper(): key for who, key in KEYS.items()},
-    }
+    wiped = folder / "wiped.txt"
+    servers = {"disk": script(folder, SERVER, wiped)}
+    rules = [{"match": {"effect": "destructive"}, "do": "ask"}]
+    approvals = {"hold_seconds": hold_seconds, "notify": False}
     with (
-        running_gateway(folder / "one", settings, extra=extra) as one,
-        running_gateway(folder / "two", settings, extra=extra) as two,
+        replica_processes(redis.url, folder, 2, servers, "disk__wipe", rules=rules, approvals=approvals) as started,
         ThreadPoolExecutor(16) as threads,
     ):
-        opened = Stand((one, two), redis, extra, wiped, threads)
-        for at in range(2):
-            wait_for(partial(_looks, opened, at), "the gateway has listed its server")
-        yield opened
-
-
-def _looks(opened: Stand, at: int) -> bool:
-    return "is there" in opened.call(at, "disk", "look")
+        yield Stand(started, redis, wiped, threads)
 
 
 def test_a_held_call_goes_on_when_its_owner_answers_at_the_other_machine(redis: RealRedis, tmp_path: Path) -> None:

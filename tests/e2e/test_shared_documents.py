@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import signal
-import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -19,6 +18,7 @@ from pml_gateway.example_queries.library import definition_digest
 from tests.support.process import GatewayProcess, run_pml, running_gateway
 from tests.support.raw import HandshakeSession, post_modern, result_modern
 from tests.support.redis_server import RealRedis, real_redis
+from tests.support.replicas import replica_settings, script, variables
 from tests.support.waiting import wait_for
 
 pytestmark = [pytest.mark.e2e, pytest.mark.slow, pytest.mark.timeout(240)]
@@ -73,23 +73,19 @@ class Machine:
 @contextmanager
 def two_machines(redis: RealRedis, folder: Path, **more: Any) -> Iterator[tuple[Machine, Machine]]:
     """Two machines of one configuration, which lies in another folder at each, with a server that describes itself."""
-    script, description = folder / "server.py", folder / "description.txt"
-    script.write_text(SERVER, encoding="utf-8")
+    description = folder / "description.txt"
     description.write_text("Takes a note.", encoding="utf-8")
-    settings = {
-        "servers": {"notes": {"command": sys.executable, "args": [str(script), str(description)]}},
-        "clients": {"ci": {}},
-        "storage": "${env:REDIS}",
-        "gateway": {"tools_exposure": "full_proxy"},
-        **more,
-    }
-    extra = {"REDIS": redis.url, "PML_STORAGE_KEY": "a random text of two machines, long enough"}
-    with machine(folder / "one", settings, extra) as one, machine(folder / "two", settings, extra) as two:
+    settings = replica_settings(
+        {"notes": script(folder, SERVER, description)},
+        **{"clients": {"ci": {}}, "gateway": {"tools_exposure": "full_proxy"}, **more},
+    )
+    with machine(folder / "one", settings, redis) as one, machine(folder / "two", settings, redis) as two:
         yield one, two
 
 
 @contextmanager
-def machine(home: Path, settings: dict[str, Any], extra: dict[str, str]) -> Iterator[Machine]:
+def machine(home: Path, settings: dict[str, Any], redis: RealRedis) -> Iterator[Machine]:
+    extra = variables(redis.url)
     with running_gateway(home, settings, extra=extra) as gateway:
         yield Machine(gateway, extra)
 
@@ -171,7 +167,7 @@ def test_a_machine_that_was_away_while_redis_lost_everything_knows_no_revoked_ke
         one.pml("keys", "revoke", made["id"], "--yes")
         redis.stop()
         redis.start()
-        with machine(two.gateway.home, settings, two.extra) as back:
+        with machine(two.gateway.home, settings, redis) as back:
             wait_for(lambda: back.status(revoked) == 401, "it is told")
             assert back.status(kept) == one.status(kept) == 200
             # When all of them have filled what was lost.
@@ -196,24 +192,14 @@ server.run(show_banner=False)
 def test_machines_with_empty_folders_give_the_same_names_whichever_server_is_slow(
     redis: RealRedis, tmp_path: Path
 ) -> None:
-    (script := tmp_path / "twin.py").write_text(TWIN, encoding="utf-8")
-    extra = {"REDIS": redis.url, "PML_STORAGE_KEY": "a random text of two other machines, long enough"}
-
     def settings(**seconds: float) -> dict[str, Any]:
-        servers = {
-            name: {"command": sys.executable, "args": [str(script), name, str(delay)]}
-            for name, delay in seconds.items()
-        }
-        return {
-            "servers": servers,
-            "storage": "${env:REDIS}",
-            "gateway": {"tools_exposure": "full_proxy"},
-            "naming": {"prefix": "on_collision"},
-        }
+        servers = {name: script(tmp_path, TWIN, name, delay) for name, delay in seconds.items()}
+        sections = {"gateway": {"tools_exposure": "full_proxy"}, "naming": {"prefix": "on_collision"}}
+        return replica_settings(servers, clients={}, **sections)
 
     with (
-        machine(tmp_path / "one", settings(ada=0, ben=6), extra) as one,
-        machine(tmp_path / "two", settings(ada=6, ben=0), extra) as two,
+        machine(tmp_path / "one", settings(ada=0, ben=6), redis) as one,
+        machine(tmp_path / "two", settings(ada=6, ben=0), redis) as two,
     ):
         said = []
         for each in (one, two):

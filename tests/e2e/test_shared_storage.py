@@ -3,65 +3,30 @@
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from pml_gateway.storage.redis import MAX_PAUSE_SECONDS
-from tests.support.process import GatewayProcess, running_gateway
+from tests.support.process import GatewayProcess
 from tests.support.raw import HandshakeSession, decoded, result_modern
 from tests.support.redis_server import PASSWORD, RealRedis
+from tests.support.replicas import DATA_SERVER, KEYS, replica_processes, script
 from tests.support.waiting import wait_for
 
 pytestmark = [pytest.mark.e2e, pytest.mark.slow, pytest.mark.timeout(240)]
 
-KEYS = {"anna": "the key of anna, long enough", "ben": "the key of ben, long enough"}
-
 LIMIT = 4
-SERVER = """
-from fastmcp import FastMCP
-server = FastMCP("data")
-@server.tool
-def rows(count: int) -> list[dict]:
-    "Return rows."
-    return [{"number": number, "text": f"row {number}"} for number in range(count)]
-@server.tool
-def total(rows: list) -> int:
-    "Return the sum of the numbers of rows."
-    return sum(row["number"] for row in rows)
-server.run(show_banner=False)
-"""
 
 
 @contextmanager
-def two_gateways(redis: RealRedis, folder: Path, **limits: Any) -> Iterator[tuple[GatewayProcess, GatewayProcess]]:
-    """Two gateways with one configuration, as two machines have them."""
-    script = folder / "server.py"
-    script.write_text(SERVER, encoding="utf-8")
-    settings = {
-        "servers": {"data": {"command": sys.executable, "args": [str(script)]}},
-        "clients": {"anna": {"key": "${env:ANNA}"}, "ben": {"key": "${env:BEN}"}},
-        "storage": {"url": "${env:REDIS}", "key": "${env:STORAGE_KEY}"},
-        "gateway": {"tools_exposure": "meta_only"},
-        "limits": limits,
-    }
-    extra = {
-        "REDIS": redis.url,
-        "STORAGE_KEY": "a random text of two machines, long enough",
-        **{who.upper(): key for who, key in KEYS.items()},
-    }
-    with (
-        running_gateway(folder / "one", settings, extra=extra) as one,
-        running_gateway(folder / "two", settings, extra=extra) as two,
-    ):
-        for gateway in (one, two):
-            wait_for(partial(knows_tools, gateway), "the gateway has listed its server")
-        yield one, two
+def two_gateways(redis: RealRedis, folder: Path, **limits: Any) -> Iterator[list[GatewayProcess]]:
+    servers = {"data": script(folder, DATA_SERVER)}
+    with replica_processes(redis.url, folder, 2, servers, "data__rows", limits=limits) as started:
+        yield started
 
 
 def ask(gateway: GatewayProcess, who: str, tool: str, **arguments: Any) -> dict[str, Any]:
@@ -69,10 +34,6 @@ def ask(gateway: GatewayProcess, who: str, tool: str, **arguments: Any) -> dict[
     answer = result_modern(gateway.url, "tools/call", {"name": tool, "arguments": arguments}, key=KEYS[who])
     found: dict[str, Any] = answer["structuredContent"]
     return found
-
-
-def knows_tools(gateway: GatewayProcess) -> bool:
-    return "data__rows" in json.dumps(ask(gateway, "ben", "tool_schema", names=["data__rows"]).get("tools"))
 
 
 def call(gateway: GatewayProcess, who: str, name: str, **arguments: Any) -> dict[str, Any]:

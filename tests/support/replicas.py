@@ -1,9 +1,10 @@
-"""Gateways in one event loop that share a Redis server, in front of the same upstreams."""
+"""Gateways that share a Redis server and have the same settings: in one event loop, or as processes."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping
-from contextlib import AsyncExitStack, asynccontextmanager
+import sys
+from collections.abc import AsyncIterator, Iterator, Mapping
+from contextlib import AsyncExitStack, ExitStack, asynccontextmanager, contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -12,9 +13,11 @@ import pytest
 
 from pml_gateway.storage.redis import PREFIX, RedisServer
 from tests.support.memory import settings_for
+from tests.support.process import GatewayProcess, running_gateway
+from tests.support.raw import result_modern
 from tests.support.scripted_server import ScriptedServer
 from tests.support.serving import Serving, serving
-from tests.support.waiting import until
+from tests.support.waiting import until, wait_for
 
 KEYS = {"anna": "the key of anna, long enough", "ben": "the key of ben, long enough"}
 
@@ -25,10 +28,8 @@ def bearer(who: str) -> dict[str, str]:
 
 
 @pytest.fixture
-def shared_sections(redis_url: str, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+def shared_sections(redis_url: str, empty_redis: object, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     """The settings of gateways with one empty Redis server and two clients."""
-    with pytest.importorskip("redis").Redis.from_url(redis_url) as client:
-        client.flushall()
     monkeypatch.setenv("REDIS", redis_url)
     monkeypatch.setenv("STORAGE_KEY", "a random text of two machines, long enough")
     for who, key in KEYS.items():
@@ -52,6 +53,68 @@ async def replicas(
             assert known is not None
             await until(lambda known=known: len(known.known) >= number)
         yield tuple(served)
+
+
+DATA_SERVER = """
+import asyncio
+from pathlib import Path
+from fastmcp import FastMCP
+server = FastMCP("data")
+@server.tool
+def rows(count: int) -> list[dict]:
+    "Return rows."
+    return [{"number": number, "text": f"row {number}"} for number in range(count)]
+@server.tool
+def total(rows: list) -> int:
+    "Return the sum of the numbers of rows."
+    return sum(row["number"] for row in rows)
+@server.tool
+async def slow(seconds: float, started: str) -> str:
+    "Return after a while."
+    Path(started).touch()
+    await asyncio.sleep(seconds)
+    return "done"
+server.run(show_banner=False)
+"""
+
+
+def script(folder: Path, text: str, *arguments: object) -> dict[str, Any]:
+    """The definition of a server that is a script in a folder."""
+    file = folder / "server.py"
+    file.write_text(text, encoding="utf-8")
+    return {"command": sys.executable, "args": [str(file), *map(str, arguments)]}
+
+
+def variables(redis_url: str) -> dict[str, str]:
+    """The variables that the settings of replicas name."""
+    keys = {who.upper(): key for who, key in KEYS.items()}
+    return {"REDIS": redis_url, "PML_STORAGE_KEY": "a random text of all machines, long enough", **keys}
+
+
+def replica_settings(servers: Mapping[str, Any], **sections: Any) -> dict[str, Any]:
+    """The settings of replicas with two clients."""
+    clients = {who: {"key": f"${{env:{who.upper()}}}"} for who in KEYS}
+    return {"servers": servers, "clients": clients, "storage": "${env:REDIS}", **sections}
+
+
+@contextmanager
+def replica_processes(
+    redis_url: str, folder: Path, number: int, servers: Mapping[str, Any], *tools: str, **sections: Any
+) -> Iterator[list[GatewayProcess]]:
+    """Run so many replicas, each in a folder of its own, all of which know these tools when this yields."""
+    settings, extra = replica_settings(servers, **sections), variables(redis_url)
+    with ExitStack() as stack:
+        homes = [folder / f"replica-{at}" for at in range(number)]
+        started = [stack.enter_context(running_gateway(home, settings, extra=extra)) for home in homes]
+        for each in started:
+            wait_for(partial(_knows, each, {*tools}), "the replica has listed its servers")
+        yield started
+
+
+def _knows(replica: GatewayProcess, tools: set[str]) -> bool:
+    params = {"name": "tool_schema", "arguments": {"names": sorted(tools)}}
+    found = result_modern(replica.url, "tools/call", params, key=KEYS["ben"])["structuredContent"]
+    return {each["name"] for each in found.get("tools", ())} == tools
 
 
 async def written(server: RedisServer, pattern: str) -> dict[bytes, tuple[bytes, int]]:
