@@ -135,7 +135,7 @@ async def await_handle(tasks: Tasks, client: Principal, ref: str) -> JsonObject 
         CallEndedError: it ended without a result.
         SharedStateError: another gateway runs it, and Redis does not answer.
     """
-    task = await tasks.of_handle(client, ref)
+    task = await tasks.find_by_ref(client, ref)
     if task is None:
         return None
     with tasks.following(task), anyio.move_on_after(READ_SECONDS):

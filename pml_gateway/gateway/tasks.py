@@ -38,7 +38,7 @@ from pml_gateway.types import JsonObject
 logger = get_logger(__name__)
 
 SWEEP_SECONDS = 30.0
-"""Seconds between looks for tasks whose time is over."""
+"""Seconds between two removals of expired tasks."""
 
 TOO_LARGE = "the result is larger than references.max_bytes"
 
@@ -58,7 +58,7 @@ Store = Callable[[GatewayTask, JsonObject], Awaitable[StoredResult | None]]
 
 @dataclass(frozen=True, slots=True)
 class _Told:
-    """A client's session that asked for a task last, and when it did."""
+    """The session that asked for a task last, and when."""
 
     tell: Tell
     at: float
@@ -68,7 +68,7 @@ class Tasks:
     """The tasks of one gateway, each found by its client alone: unknown, foreign and expired ids look the same."""
 
     def __init__(self, gateway: Host, records: TaskRecords | None = None, shared: SharedTasks | None = None) -> None:
-        """Keep tasks; with `records`, they are known after a restart, with `shared`, at other replicas."""
+        """Keep tasks: with `records` also after a restart, with `shared` for all replicas."""
         self._gateway = gateway
         self._records = records
         self._shared = shared
@@ -77,7 +77,7 @@ class Tasks:
         self._background = Background()
         self._table: PendingTable[GatewayTask] = PendingTable("task", MAX_TTL, give_up=self._give_up)
         self._told: dict[str, _Told] = {}
-        """Who is told of tasks of other replicas, by their ids."""
+        """The sessions that are told of tasks of other replicas, by task id."""
         self._filled = Signal()
         self.is_running = False
         """True while calls can run apart from their requests."""
@@ -99,7 +99,7 @@ class Tasks:
                 self._records.close()
 
     async def restore(self) -> None:
-        """Take over the tasks of processes that have ended: those that had not are interrupted, and none runs again."""
+        """Read the tasks of earlier processes. Unfinished ones have failed as interrupted: none runs again."""
         if self._records is not None:
             for record in await anyio.to_thread.run_sync(self._records.read):
                 task = GatewayTask.restored(record)
@@ -107,7 +107,7 @@ class Tasks:
                 self._table.add(task, owner=task.owner, quota_key=task.owner, seconds=seconds, state=task.id)
 
     def new(self, client: Principal, name: str, ttl: float = DEFAULT_TTL) -> GatewayTask:
-        """Return a task that is not yet kept; `name` is what it calls."""
+        """Return a task that is not kept yet; `name` is the tool that it calls."""
         return GatewayTask(client, name, ttl, "" if self._shared is None else self._shared.replica)
 
     def start(self, task: GatewayTask, work: Work, store: Store | None = None) -> None:
@@ -118,7 +118,7 @@ class Tasks:
         """
 
         async def run() -> None:
-            # Nothing of the request that began it is left to be told.
+            # The request that began it is answered, and gets no notifications any more.
             DELIVERY.set(None)
             USED_TOOLS.set(task.tools)
             task.scope.deadline = anyio.current_time() + task.ttl
@@ -126,7 +126,7 @@ class Tasks:
                 await self._finish(task, await _outcome(task, work), store or self._store)
                 await self._save(task)
             if task.scope.cancelled_caught and task.status is TaskStatus.FAILED:
-                # Other replicas took this one for gone.
+                # Other replicas found this one gone, and failed the task.
                 await task.tell_now()
             elif task.scope.cancelled_caught:
                 task.outcome = task.outcome or MCPError(INTERNAL_ERROR, "the task was cancelled")
@@ -136,7 +136,7 @@ class Tasks:
         self._background.start(run)
 
     async def keep(self, task: GatewayTask) -> None:
-        """Let the task's client find it from now on, until its time is over."""
+        """Let the client of a task find it until it expires."""
         task.is_kept = True
         self._table.add(task, owner=task.owner, quota_key=task.client.quota_key, seconds=task.ttl, state=task.id)
         self._filled.set()
@@ -146,16 +146,16 @@ class Tasks:
             await self._save(task)
 
     async def share(self, task: GatewayTask) -> None:
-        """Have other replicas see an own task as it is now, before its client does and asks one of them."""
+        """Write the state of an own task for other replicas, before its client sees it and asks one of them."""
         if self._shared is not None and task.id in self._table:
             await self._shared.write(task)
 
     def is_found_everywhere(self, task: GatewayTask) -> bool:
-        """Return True if a kept task is found at all replicas; not yet while Redis does not take it."""
+        """Return True if all replicas can find a kept task; False until Redis has it."""
         return self._shared is None or self._shared.is_written(task)
 
     async def find(self, client: Principal, task_id: str) -> GatewayTask:
-        """Return a task of this client, whose tools it may use now; one of another replica in its current state.
+        """Return a task of this client in its current state, if the client may still use its tools.
 
         Raises:
             MCPError: there is none of this id.
@@ -166,7 +166,7 @@ class Tasks:
             raise not_found()
         return task
 
-    async def of_handle(self, client: Principal, ref: str) -> GatewayTask | None:
+    async def find_by_ref(self, client: Principal, ref: str) -> GatewayTask | None:
         """Return the task of this client whose result is stored under a reference; None if there is none.
 
         Raises:
@@ -191,7 +191,7 @@ class Tasks:
         return nullcontext() if self._shared is None else self._shared.following(task)
 
     def tell_by(self, task: GatewayTask, tell: Tell) -> None:
-        """Have the client of a task told of each new status by `tell`, and no more by who asked before.
+        """Tell the client of a task of each new status by `tell`, in place of the session that asked before.
 
         Raises:
             GatewayError: the gateway ends.
@@ -205,7 +205,7 @@ class Tasks:
             self._background.start(partial(self._tell, task, told))
 
     async def _tell(self, task: GatewayTask, told: _Told) -> None:
-        """Tell a client of each new status of a task of another replica, as long as it is the last that asked."""
+        """Tell a session of each new status of a task of another replica, while it is the last that asked."""
         shown = task.status
 
         def is_due() -> bool:
@@ -217,7 +217,7 @@ class Tasks:
                 if self._told.get(task.id) is not told or task.asked_at > told.at:
                     break
                 shown = task.status
-                # A task that goes on after an answer is news to nobody.
+                # The client that answered knows that the task goes on.
                 if shown is not TaskStatus.WORKING:
                     await told.tell(task)
         if self._told.get(task.id) is told:
@@ -233,7 +233,7 @@ class Tasks:
         return task if task is not None and self._visible(client)(_source(task)) else None
 
     def current(self, client: Principal) -> Principal:
-        """Return the client of a task with the rights that it has now.
+        """Return the client of a task with its current rights.
 
         Raises:
             MCPError: it may no longer ask.
@@ -244,7 +244,7 @@ class Tasks:
         return now
 
     def _visible(self, client: Principal) -> Visible:
-        """Return a check of sources: a tool that is gone must not take the results of those with it who saw it."""
+        """Return a check of sources. Who may see a whole server keeps the results of its removed tools."""
         state, now = self._gateway.state, self.current(client)
         view, apps = state.view(now), state.view(now, for_apps=True)
 
@@ -258,13 +258,13 @@ class Tasks:
         return visible
 
     async def result_of(self, client: Principal, task: GatewayTask) -> JsonObject:
-        """Return the result of a task of this client that is over.
+        """Return the result of a finished task of this client.
 
         Raises:
             MCPError: it failed, or was cancelled.
         """
         if isinstance(task.outcome, MCPError):
-            # Raising the same one again and again would grow its traceback.
+            # Raising one object repeatedly would grow its traceback.
             raise MCPError(task.outcome.code, task.outcome.message, task.outcome.error.data)
         if task.outcome is not None:
             return task.outcome
@@ -275,7 +275,7 @@ class Tasks:
         return result
 
     async def cancel(self, task: GatewayTask) -> None:
-        """End a task that is not over; its call is cancelled.
+        """Cancel an unfinished task and its call.
 
         Raises:
             SharedStateError: it is of another replica, which does not answer.
@@ -291,10 +291,10 @@ class Tasks:
         await task.end(TaskStatus.CANCELLED, "cancelled by the client")
         await self._save(task)
 
-    def end_of(self, is_meant: Callable[[Principal], bool]) -> None:
-        """End the tasks of some clients that are not over, as their key or their entry is gone."""
+    def end_of_clients(self, is_revoked: Callable[[Principal], bool]) -> None:
+        """Cancel the unfinished tasks of clients whose key or entry is gone."""
         for task in list(self._table):
-            if not task.is_over and is_meant(task.client):
+            if not task.is_over and is_revoked(task.client):
                 task.message = WITHDRAWN
                 task.scope.cancel()
 
@@ -304,7 +304,7 @@ class Tasks:
             self._shared.forget(task)
 
     async def _save(self, task: GatewayTask) -> None:
-        """Write what is known of a task if it is kept: to Redis, or in one go with other changes to the file."""
+        """Write the state of a kept task: to Redis, or to the file, in one write with other changes."""
         if self._shared is not None and task.is_kept:
             await self._shared.write(task)
         if self._records is None or not task.is_kept:
@@ -347,7 +347,7 @@ async def _outcome(task: GatewayTask, work: Work) -> JsonObject | MCPError:
         return error
     except GatewayError as error:
         return as_rpc_error(error)
-    # A fault of ours must end this task only.
+    # A bug of the gateway must end this task only.
     except Exception as fault:
         logger.error("%s in a task of %r", type(fault).__name__, task.name, exc_info=logger.isEnabledFor(DEBUG))
         return MCPError(INTERNAL_ERROR, f"the gateway failed in this task ({type(fault).__name__})")

@@ -409,13 +409,13 @@ class HttpApp:
         # A task goes on with other rights: its result is shown only to a client that sees its tools.
         ended = {each.id for name, each in was.items() if name not in now or keys[0][name] != keys[1][name]}
         ended |= changed & {ANONYMOUS.id}
-        self._runtime.caller.tasks.end_of(lambda client: client.account in ended and not client.key_id)
+        self._runtime.caller.tasks.end_of_clients(lambda client: client.account in ended and not client.key_id)
 
     async def end_keys(self, key_ids: frozenset[str]) -> None:
         """End requests, tasks and sessions that came with one of these keys."""
         self._visitors.expected = self.keys.authenticator.quota_keys
         self._cancel(lambda client: client.key_id in key_ids)
-        self._runtime.caller.tasks.end_of(lambda client: client.key_id in key_ids)
+        self._runtime.caller.tasks.end_of_clients(lambda client: client.key_id in key_ids)
         await self._sessions.end_of_keys(key_ids)
 
     def _cancel(self, is_meant: Callable[[Principal], bool]) -> None:
