@@ -1,9 +1,9 @@
-"""The process that accepts connections: it looks at the beginning of each, chooses a worker and hands it over.
+"""The process that accepts connections: it peeks at the beginning of each, chooses a worker and hands it over.
 
 A connection whose first request names a session goes to the worker that has it, every other to the worker with the
-fewest. It looks without taking anything, and not for long: a connection that sends nothing goes to any worker, which
-limits how long a request may take to arrive. A wrong choice costs a detour alone, since a worker forwards requests for
-another's session.
+fewest. It consumes nothing, and does not wait for long: a connection that sends nothing goes to any worker, which
+limits how long a request may take to arrive. A wrong choice only costs a detour: workers forward requests for each
+other's sessions.
 """
 
 from __future__ import annotations
@@ -27,38 +27,38 @@ from pml_gateway.serve.workers.handover import FrameKind, WorkerLink
 logger = get_logger(__name__)
 
 ACCEPTED_AT_ONCE = 64
-"""Connections accepted before workers are heard again."""
+"""Connections accepted before frames of workers are read again."""
 
-REST_SECONDS = 0.1
-"""Pause in accepting after the system could open no more files, or while too many connections wait for a worker."""
+PAUSE_SECONDS = 0.1
+"""Pause before accepting again if no more files can be opened or too many connections wait, and of other retries."""
 
-SEEN_BYTES = 16 * 1024
-"""Bytes of a request that are looked at."""
+PEEKED_BYTES = 16 * 1024
+"""Maximum bytes of a request that are peeked at."""
 
 LOOK_SECONDS = 1.0
 """Seconds for a request's head to arrive before its connection goes to any worker."""
 
 FIRST_PAUSE_SECONDS = 0.005
-"""Pause before a look at a head of which a part has arrived; it doubles with each."""
+"""First pause before another look at a partial head; it doubles with each look."""
 
 STUCK_SECONDS = 1.0
-"""Seconds without reading what it was given after which a worker gets no more: it is stopped, or computes."""
+"""Seconds without taking a connection after which a worker gets no more: it is stopped, or busy."""
 
 HELD_SECONDS = 10.0
-"""Seconds in which a worker must take a connection: more than one needs to start."""
+"""Seconds until a connection that no worker takes is refused: more than a worker needs to start."""
 
 MAX_WAITING = 1024
 WAITING_PART = 4
-"""Connections whose heads are waited for, and that wait for a worker, each at most: so many, and a quarter of the files
-that may be open. With one more, the oldest goes to any worker, or no more are accepted."""
+"""Maximum connections whose heads are awaited, and maximum that wait for a worker: this number, and a quarter of the
+open files allowed. Beyond, the oldest awaited goes to any worker, and no more are accepted while too many wait."""
 
 UNAVAILABLE = (
     b"HTTP/1.1 503 Service Unavailable\r\ncontent-type: application/json\r\ncontent-length: 35\r\n"
     b'retry-after: 5\r\nconnection: close\r\n\r\n{"error": "no worker is serving"}\r\n'
 )
 
-PASSING = frozenset({errno.ECONNABORTED, errno.EPROTO, errno.EPERM})
-"""Errors of one connection, after which the next can be accepted."""
+TRANSIENT_ERRORS = frozenset({errno.ECONNABORTED, errno.EPROTO, errno.EPERM})
+"""Errors of one connection; the next one can be accepted."""
 
 _SESSION = re.compile(rb"\r\nmcp-session-id:[ \t]*([0-9a-f]{12})-", re.IGNORECASE)
 
@@ -84,7 +84,7 @@ class Worker:
     connections: dict[int, str] = field(default_factory=dict)
     """Quota keys of the addresses of its connections, by their numbers."""
     untaken: dict[int, ArrivingConnection] = field(default_factory=dict)
-    """Those that it has not read yet."""
+    """Those that it has not confirmed yet."""
     by_address: Counter[str] = field(default_factory=Counter)
 
     def is_stuck(self, seconds: float) -> bool:
@@ -92,8 +92,8 @@ class Worker:
         oldest = next(iter(self.untaken.values()), None)
         return oldest is not None and asyncio.get_running_loop().time() - oldest.handed_at > seconds
 
-    def left(self, number: int) -> None:
-        """Count a connection no more."""
+    def drop(self, number: int) -> None:
+        """Forget a connection that has ended."""
         quota_key = self.connections.pop(number, None)
         if quota_key is not None:
             self.by_address[quota_key] -= 1
@@ -118,7 +118,7 @@ class Accepting:
     """The listener and its workers."""
 
     def __init__(self, listener: socket.socket, settings: HttpSettings, descriptors: int) -> None:
-        """Accept connections from a bound listener, in a process that may open so many files."""
+        """Accept connections from a bound listener, in a process that may have this many open files."""
         self._max_waiting = max(min(MAX_WAITING, descriptors // WAITING_PART), 1)
         self._listener = listener
         self._settings = settings
@@ -130,7 +130,7 @@ class Accepting:
         self._is_listening = self._is_stopping = self._is_closed = False
         self._resume: asyncio.TimerHandle | None = None
         self._retry: asyncio.TimerHandle | None = None
-        self._seen = bytearray(SEEN_BYTES)
+        self._peeked = bytearray(PEEKED_BYTES)
         self._line = ThrottledWarning(logger)
 
     # Workers
@@ -145,7 +145,7 @@ class Accepting:
             yield worker
         finally:
             self._loop.remove_reader(end)
-            # Of its last words, some may be unheard: what it has begun to read must go to no other worker.
+            # Frames may be unread: what the worker has begun to read must go to no other.
             self._hear(worker)
             self._remove(worker)
 
@@ -165,7 +165,7 @@ class Accepting:
                     case FrameKind.TAKEN:
                         worker.untaken.pop(number).connection.close()
                     case FrameKind.LEFT:
-                        worker.left(number)
+                        worker.drop(number)
                     case FrameKind.ENDING:
                         self._dismiss(worker)
                         worker.link.end()
@@ -194,7 +194,7 @@ class Accepting:
             )
         ]
         if not all(told):
-            self._loop.call_later(REST_SECONDS, self._introduce, *ended)
+            self._loop.call_later(PAUSE_SECONDS, self._introduce, *ended)
 
     def _remove(self, worker: Worker) -> None:
         """Forget a worker that has ended, and give the connections that it has not read to others."""
@@ -242,17 +242,17 @@ class Accepting:
     def _accept(self) -> None:
         for _ in range(ACCEPTED_AT_ONCE):
             if len(self._held) >= self._max_waiting:
-                self._rest()
+                self._pause_accepting()
                 return
             try:
                 connection, peer = self._listener.accept()
             except BlockingIOError:
                 return
             except OSError as error:
-                if error.errno in PASSING:
+                if error.errno in TRANSIENT_ERRORS:
                     continue
                 self._line.warning("no connection can be accepted: %s", error.strerror)
-                self._rest()
+                self._pause_accepting()
                 return
             connection.setblocking(False)
             with suppress(OSError):
@@ -260,18 +260,18 @@ class Accepting:
             address = str(peer[0]) if isinstance(peer, tuple) else ""
             self._look(ArrivingConnection(connection, quota_key_of_address(address), self._loop.time()))
 
-    def _rest(self) -> None:
+    def _pause_accepting(self) -> None:
         self._loop.remove_reader(self._listener)
-        self._resume = self._loop.call_later(REST_SECONDS, self._loop.add_reader, self._listener, self._accept)
+        self._resume = self._loop.call_later(PAUSE_SECONDS, self._loop.add_reader, self._listener, self._accept)
 
     # Looking
 
     def _look(self, arriving: ArrivingConnection) -> None:
-        """Look at what has arrived of the first request, and place the connection once that is enough."""
+        """Peek at the first request, and place the connection once enough of it has arrived."""
         try:
-            size = arriving.connection.recv_into(self._seen, SEEN_BYTES, socket.MSG_PEEK)
+            size = arriving.connection.recv_into(self._peeked, PEEKED_BYTES, socket.MSG_PEEK)
         except (BlockingIOError, InterruptedError):
-            self._await(arriving, has_begun=False)
+            self._look_later(arriving, has_begun=False)
             return
         except OSError:
             size = 0
@@ -279,19 +279,19 @@ class Accepting:
             self._stop_looking(arriving)
             arriving.connection.close()
             return
-        head, end, _ = bytes(memoryview(self._seen)[:size]).partition(b"\r\n\r\n")
+        head, end, _ = bytes(memoryview(self._peeked)[:size]).partition(b"\r\n\r\n")
         named = _SESSION.search(head)
-        if named is None and not end and size < SEEN_BYTES:
-            self._await(arriving, has_begun=True)
+        if named is None and not end and size < PEEKED_BYTES:
+            self._look_later(arriving, has_begun=True)
             return
         arriving.replica = named[1] if named is not None else b""
         self._stop_looking(arriving)
         self._place(arriving)
 
-    def _await(self, arriving: ArrivingConnection, *, has_begun: bool) -> None:
-        """Look again at the first byte, or in a moment; or give the connection to any worker.
+    def _look_later(self, arriving: ArrivingConnection, *, has_begun: bool) -> None:
+        """Look again at the first byte, or after a pause; if time is up, give the connection to any worker.
 
-        The selector would report a head of which a part has arrived again and again, since nothing is taken.
+        Part of a head is polled: the selector would report it at once, again and again, since it stays unread.
         """
         left = arriving.since + LOOK_SECONDS - self._loop.time()
         if left <= 0:
@@ -325,40 +325,40 @@ class Accepting:
 
     def _place(self, arriving: ArrivingConnection) -> None:
         """Hand a connection to a worker, or hold it until there is one."""
-        if self._handed(arriving):
+        if self._hand_over(arriving):
             return
         if self._is_closed or len(self._held) >= self._max_waiting:
             self._refuse(arriving)
         else:
             self._held[arriving] = None
             if self._retry is None:
-                self._retry = self._loop.call_later(REST_SECONDS, self._place_held)
+                self._retry = self._loop.call_later(PAUSE_SECONDS, self._place_held)
 
     def _place_held(self) -> None:
-        """Hand over what is held, and end what was held for too long."""
+        """Hand over held connections, and refuse those held for too long."""
         if self._retry is not None:
             self._retry.cancel()
             self._retry = None
         until = self._loop.time() - HELD_SECONDS
         for arriving in [*self._held]:
-            if self._handed(arriving):
+            if self._hand_over(arriving):
                 del self._held[arriving]
             elif arriving.since < until:
                 self._refuse(arriving)
         if self._held:
-            self._retry = self._loop.call_later(REST_SECONDS, self._place_held)
+            self._retry = self._loop.call_later(PAUSE_SECONDS, self._place_held)
 
     def _refuse(self, arriving: ArrivingConnection) -> None:
         self._held.pop(arriving, None)
         self._line.warning("a connection was refused: no worker takes it")
         with suppress(OSError):
-            # What is unread when it is closed would have the system drop the answer.
-            arriving.connection.recv(SEEN_BYTES)
+            # With unread bytes at its close, the system would reset the connection and drop the answer.
+            arriving.connection.recv(PEEKED_BYTES)
             arriving.connection.send(UNAVAILABLE)
         arriving.connection.close()
 
-    def _handed(self, arriving: ArrivingConnection) -> bool:
-        kind, workers = self._chosen(arriving)
+    def _hand_over(self, arriving: ArrivingConnection) -> bool:
+        kind, workers = self._choose(arriving)
         for worker in workers:
             self._last_number += 1
             if worker.link.hand(arriving.connection, kind, self._last_number):
@@ -366,14 +366,14 @@ class Accepting:
                 worker.untaken[self._last_number] = arriving
                 worker.connections[self._last_number] = arriving.quota_key
                 worker.by_address[arriving.quota_key] += 1
-                # In turns where several have as few.
+                # Round robin among workers with equally few.
                 self.workers.remove(worker)
                 self.workers.append(worker)
                 return True
         return False
 
-    def _chosen(self, arriving: ArrivingConnection) -> tuple[FrameKind, list[Worker]]:
-        """Return the workers for a connection, the best first, and whether it needs the place of another one.
+    def _choose(self, arriving: ArrivingConnection) -> tuple[FrameKind, list[Worker]]:
+        """Return the workers for a connection, the best first, and whether it must displace an idle one.
 
         Where there is no place, the worker with most connections of the address, or most of all, is the one that
         probably has one to give up.
