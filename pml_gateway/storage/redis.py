@@ -36,7 +36,8 @@ PREFIX = "{pml}"
 """Start of every key; the braces keep all keys on one node of a Redis cluster, as scripts need it."""
 
 FORMAT = "1"
-"""Version of all keys and values: a replica that writes another one does not start."""
+"""Version of all keys and values: a replica that writes another one does not start. Raise it with each change of what
+is written; `tests/storage/shared_format.txt` lists that."""
 
 FORMAT_NAME = f"{PREFIX}:format"
 
