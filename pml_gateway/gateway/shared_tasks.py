@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from functools import partial
@@ -206,11 +206,10 @@ class SharedTasks:
         with self._news.following(TOPIC, self._told_of), self._news.following(ORDERS, self._told_of_orders):
             while True:
                 self._check_followed()
-                with suppress(SharedStateError):
-                    await self._send_all()
-                    await self._write_all()
-                    await self._carry_out(cancel)
-                    await self._look()
+                await self._send_all()
+                await self._each(self._changed, self._write)
+                await self._each(self._ordered, partial(self._carry_out, cancel))
+                await self._each(self._look_at, self._look)
                 pause = None
                 if self._outgoing or self._changed or self._ordered or self._look_at:
                     # Redis did not answer.
@@ -243,9 +242,11 @@ class SharedTasks:
             self._ordered.update(own)
             self._due.set()
 
-    async def _write_all(self) -> None:
-        for digest in list(self._changed):
-            await self._write(digest)
+    async def _each(self, noted: set[str], work: Callable[[str], Awaitable[None]]) -> None:
+        """Do some work on each task that is noted; if Redis refuses it of one, that keeps no other one back."""
+        for digest in list(noted):
+            with suppress(SharedStateError):
+                await work(digest)
 
     async def _write(self, digest: str) -> None:
         async with self._writing:
@@ -285,30 +286,32 @@ class SharedTasks:
         await self._news.publish(ORDERS, digest)
 
     async def _send_all(self) -> None:
-        while self._outgoing:
-            await self._order(*self._outgoing[0])
-            del self._outgoing[0]
+        outgoing, self._outgoing = self._outgoing, []
+        for order in outgoing:
+            try:
+                await self._order(*order)
+            except SharedStateError:
+                self._outgoing.append(order)
 
-    async def _carry_out(self, cancel: Callable[[GatewayTask], object]) -> None:
-        for digest in list(self._ordered):
-            with _taken(digest, self._ordered):
-                found = await self._take_orders(digest)
-            task = self._own.get(digest)
-            if task is None:
-                continue
-            if INTERRUPT in found:
-                task.fail_as_interrupted()
-            elif CANCEL in found and not task.is_over:
-                cancel(task)
-            asked_at = readable(AN_ORDER, partial(_asked_at, found)) or 0.0
-            if asked_at > task.asked_at:
-                task.tell, task.asked_at = None, asked_at
-                self._note(task)
-            for key, question in list(task.questions.items()):
-                if key in found and not question.is_over.is_set():
-                    answer = readable(AN_ORDER, partial(_answer_from_json, found[key]))
-                    if answer is not None:
-                        question.settle(answer)
+    async def _carry_out(self, cancel: Callable[[GatewayTask], object], digest: str) -> None:
+        with _taken(digest, self._ordered):
+            found = await self._take_orders(digest)
+        task = self._own.get(digest)
+        if task is None:
+            return
+        if INTERRUPT in found:
+            task.fail_as_interrupted()
+        elif CANCEL in found and not task.is_over:
+            cancel(task)
+        asked_at = readable(AN_ORDER, partial(_asked_at, found)) or 0.0
+        if asked_at > task.asked_at:
+            task.tell, task.asked_at = None, asked_at
+            self._note(task)
+        for key, question in list(task.questions.items()):
+            if key in found and not question.is_over.is_set():
+                answer = readable(AN_ORDER, partial(_answer_from_json, found[key]))
+                if answer is not None:
+                    question.settle(answer)
 
     async def _take_orders(self, digest: str) -> JsonObject:
         """Remove and return the orders for a task, not by one command: if its answer is lost, so are they."""
@@ -321,17 +324,16 @@ class SharedTasks:
         await self._values.change(digest, taken, collection=ORDERS)
         return found
 
-    async def _look(self) -> None:
-        for digest in list(self._look_at):
-            with _taken(digest, self._look_at):
-                record = _read(await self._values.get(digest, collection=RECORDS))
-                if record is not None:
-                    record = await self._settled(record)
-            for task in self._followed.get(digest, ()):
-                if record is not None:
-                    self._apply(task, record)
-                elif self._is_abandoned(task):
-                    task.fail_as_interrupted()
+    async def _look(self, digest: str) -> None:
+        with _taken(digest, self._look_at):
+            record = _read(await self._values.get(digest, collection=RECORDS))
+            if record is not None:
+                record = await self._settled(record)
+        for task in self._followed.get(digest, ()):
+            if record is not None:
+                self._apply(task, record)
+            elif self._is_abandoned(task):
+                task.fail_as_interrupted()
 
     def _check_followed(self) -> None:
         """Have followed tasks looked at now and then, or if their replica is gone; end those whose time is over."""

@@ -20,6 +20,7 @@ from pml_gateway.gateway import handles, shared_tasks
 from pml_gateway.gateway.task import GatewayTask, replica_of
 from pml_gateway.policy.principal import LOCAL
 from pml_gateway.storage.redis import PREFIX, RedisValues
+from pml_gateway.storage.redis_news import RedisNews
 from pml_gateway.storage.redis_owned import OwnedValues
 from tests.extensions.test_handles import let_end
 from tests.extensions.test_tasks import (
@@ -183,6 +184,22 @@ async def test_a_task_is_cancelled_from_another_gateway(
         await at_other.result("tasks/cancel", taskId=task_id)
         await until(lambda: slow.cancelled == 2)
         assert (await at_one.result("tasks/get", taskId=task_id))["status"] == "cancelled"
+
+
+async def test_a_task_of_which_redis_refuses_something_keeps_no_other_one_back(
+    tmp_path: Path, slow: SlowServer, shared_sections: dict[str, Any], soon: None
+) -> None:
+    async with two(tmp_path, slow.server(), shared_sections) as (one, _, here, there):
+        refused, other = [(await here.task("up__slow"))["taskId"] for _ in range(2)]
+        redis = one.gateway.redis
+        assert redis is not None
+        digest = OwnedValues(redis, "tasks", 9, 9).digest(refused)
+        await redis.run(lambda client: client.lpush(f"{PREFIX}:task-orders:{digest}", "no orders"))
+        await RedisNews(redis).publish("task-orders", digest)
+        # The other gateway wants to tell this client from now on, which it cannot say.
+        assert (await there.result("tasks/get", taskId=refused))["status"] == "working"
+        assert (await there.result("tasks/cancel", taskId=other))["status"] == "cancelled"
+        await until(lambda: slow.cancelled == 1)
 
 
 async def test_a_client_that_is_slow_to_hear_of_its_cancelled_task_holds_up_nobody(
