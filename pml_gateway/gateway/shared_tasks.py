@@ -203,7 +203,7 @@ class SharedTasks:
 
         `cancel` begins to cancel a task and returns at once, as its client may be slow to hear of it.
         """
-        with self._news.following(TOPIC, self._told_of), self._news.following(ORDERS, self._told_of_orders):
+        with self._news.following(TOPIC, self._on_task_news), self._news.following(ORDERS, self._on_order_news):
             while True:
                 self._check_followed()
                 await self._send_all()
@@ -225,7 +225,7 @@ class SharedTasks:
         self._changed.add(self._records.digest(task.id))
         self._due.set()
 
-    def _told_of(self, digest: str | None) -> None:
+    def _on_task_news(self, digest: str | None) -> None:
         if digest is None:
             # What Redis had may be gone, as may be news.
             self._changed.update(self._own)
@@ -236,7 +236,7 @@ class SharedTasks:
             return
         self._due.set()
 
-    def _told_of_orders(self, digest: str | None) -> None:
+    def _on_order_news(self, digest: str | None) -> None:
         own = self._own if digest is None else {digest} & self._own.keys()
         if own:
             self._ordered.update(own)

@@ -186,7 +186,7 @@ class HttpApp:
         trace = Trace(request_id, parent=parent)
         CURRENT_TRACE.set(trace)
         exchange = HttpExchange(trace, scope, headers, receive, self._naming(send, request_id))
-        forwarded = self._forwarding is not None and self._forwarding.taken(scope, headers)
+        forwarded = self._forwarding is not None and self._forwarding.verify(scope, headers)
         if forwarded is True:
             exchange = replace(exchange, is_forwarded=True)
             scope["state"][CONNECTION_KEY].note_replica()

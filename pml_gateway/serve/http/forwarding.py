@@ -88,7 +88,7 @@ class ForeignRequest:
 
 
 class Forwarding:
-    """This replica as it passes requests on to others, and as it takes those of others."""
+    """The way of requests to other replicas, and the check of those that they pass on."""
 
     def __init__(
         self, server: RedisServer, replicas: Replicas, client: httpx2.AsyncClient, settings: HttpSettings
@@ -101,10 +101,10 @@ class Forwarding:
 
     # Requests of others
 
-    def taken(self, scope: Scope, headers: Mapping[bytes, bytes]) -> bool | Response:
-        """Return True for a request that another replica passed on, with its client's address put into the scope.
+    def verify(self, scope: Scope, headers: Mapping[bytes, bytes]) -> bool | Response:
+        """Return True if another replica passed a request on, and put the client's address into the scope.
 
-        One that is meant for another process is refused; one that nobody signed is a client's.
+        Return False for a request of a client: it has no valid signature. Refuse one meant for another process, or late.
         """
         value = headers.get(FORWARDED_HEADER)
         if value is None:

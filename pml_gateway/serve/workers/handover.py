@@ -91,17 +91,17 @@ class WorkerLink:
 
     def __init__(self, end: socket.socket) -> None:
         end.setblocking(False)
-        self._end = end
+        self._socket = end
         self._content = b""
 
     def fileno(self) -> int:
-        return self._end.fileno()
+        return self._socket.fileno()
 
     def hand(self, connection: socket.socket, kind: FrameKind, number: int) -> bool:
         """Hand a connection over; return False if the worker does not take it now."""
         try:
             # A frame is much smaller than what such a socket takes at once: all of it is sent, or nothing.
-            socket.send_fds(self._end, [FRAME.pack(kind, b"", number)], [connection.fileno()])
+            socket.send_fds(self._socket, [FRAME.pack(kind, b"", number)], [connection.fileno()])
         except OSError:
             # Its socket is full, it has ended, or too many open files are under way.
             return False
@@ -110,7 +110,7 @@ class WorkerLink:
     def introduce(self, number: int, replica: bytes, port: int) -> bool:
         """Tell the worker of another one; return False if it cannot be told now."""
         try:
-            self._end.send(FRAME.pack(FrameKind.OTHER, replica, number << PORT_BITS | port))
+            self._socket.send(FRAME.pack(FrameKind.OTHER, replica, number << PORT_BITS | port))
         except BlockingIOError:
             return False
         except OSError:
@@ -119,14 +119,14 @@ class WorkerLink:
         return True
 
     def frames(self) -> Iterator[tuple[FrameKind, bytes, int]]:
-        """Yield all that the worker has said.
+        """Yield the frames that have arrived.
 
         Raises:
-            EOFError: it says nothing any more.
+            EOFError: the worker has closed the stream.
         """
         while True:
             try:
-                received = self._end.recv(FRAME.size * 256)
+                received = self._socket.recv(FRAME.size * 256)
             except BlockingIOError:
                 return
             except OSError:
@@ -142,7 +142,7 @@ class WorkerLink:
     def end(self) -> None:
         """Hand over no more."""
         with suppress(OSError):
-            self._end.shutdown(socket.SHUT_WR)
+            self._socket.shutdown(socket.SHUT_WR)
 
 
 class Handover:
@@ -162,10 +162,10 @@ class Handover:
         self.url = url
         self.host = host
         self._others: dict[int, tuple[str, int]] = {}
-        self._end = end
+        self._socket = end
         self._unsent = b""
         self._to_serve: list[Callable[[], object]] = []
-        """Connections to be read once it is said that they are taken: until then, another worker may get them."""
+        """Connections to be read once TAKEN is sent: until then, another worker may get them."""
         self._content = b""
         self._descriptors: list[int] = []
         self._is_ending = False
@@ -173,13 +173,13 @@ class Handover:
 
     @classmethod
     def inherited(cls, text: str, host: str) -> Handover:
-        """Return what `argument` describes."""
+        """Return the handover that `argument` describes."""
         number, descriptor, url = text.split(":", 2)
         return cls(int(number), socket.socket(fileno=int(descriptor)), url, host)
 
     @staticmethod
     def argument(number: int, end: socket.socket, url: str) -> str:
-        """Return the text by which a worker finds its end."""
+        """Return the command-line argument by which a worker finds its end."""
         return f"{number}:{end.fileno()}:{url}"
 
     def others(self) -> Iterator[tuple[int, str]]:
@@ -196,7 +196,7 @@ class Handover:
     def begin(self, replica: str, port: int, serve: Callable[[HandedConnection], object]) -> None:
         """Take connections from now on."""
         self._tell(FrameKind.OPEN, replica=replica.encode(), number=port)
-        asyncio.get_running_loop().add_reader(self._end, self._take, serve)
+        asyncio.get_running_loop().add_reader(self._socket, self._take, serve)
 
     def ready(self) -> None:
         """Say that there is a list of tools."""
@@ -212,14 +212,14 @@ class Handover:
     def close(self) -> None:
         """Leave the stream."""
         loop = asyncio.get_running_loop()
-        loop.remove_reader(self._end)
-        loop.remove_writer(self._end)
-        self._end.close()
+        loop.remove_reader(self._socket)
+        loop.remove_writer(self._socket)
+        self._socket.close()
 
     def _take(self, serve: Callable[[HandedConnection], object]) -> None:
         for _ in range(TAKEN_AT_ONCE):
             try:
-                content, ancillary, _, _ = self._end.recvmsg(
+                content, ancillary, _, _ = self._socket.recvmsg(
                     FRAME.size - len(self._content), socket.CMSG_SPACE(4), getattr(socket, "MSG_CMSG_CLOEXEC", 0)
                 )
             except BlockingIOError:
@@ -266,15 +266,15 @@ class Handover:
         self._tell(FrameKind.TAKEN, number=number)
 
     def _note_end(self) -> None:
-        """Notice that nothing more comes: as asked for, or because the accepting process has ended."""
-        asyncio.get_running_loop().remove_reader(self._end)
+        """Note the end of the stream; end this process if it was not asked for: the accepting process is gone."""
+        asyncio.get_running_loop().remove_reader(self._socket)
         self._ended.set()
         if not self._is_ending:
             # The first signal ends this process in order, and one that is ending already at once.
             signal.raise_signal(signal.SIGTERM)
 
     def _tell(self, kind: FrameKind, replica: bytes = b"", number: int = 0) -> None:
-        if self._end.fileno() < 0:
+        if self._socket.fileno() < 0:
             # It was closed: only connections that end with the process are left.
             return
         was_waiting = bool(self._unsent)
@@ -285,16 +285,16 @@ class Handover:
     def _send(self) -> None:
         loop = asyncio.get_running_loop()
         try:
-            sent = self._end.send(self._unsent)
+            sent = self._socket.send(self._unsent)
         except BlockingIOError:
             sent = 0
         except OSError:
-            # Nobody listens any more, which reading notices as well.
+            # The other end is closed; reading notices it as well.
             sent = len(self._unsent)
         self._unsent = self._unsent[sent:]
         if self._unsent:
-            loop.add_writer(self._end, self._send)
+            loop.add_writer(self._socket, self._send)
         else:
-            loop.remove_writer(self._end)
+            loop.remove_writer(self._socket)
             while self._to_serve:
                 self._to_serve.pop(0)()
