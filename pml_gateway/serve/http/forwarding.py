@@ -104,7 +104,7 @@ class Forwarding:
     def verify(self, scope: Scope, headers: Mapping[bytes, bytes]) -> bool | Response:
         """Return True if another replica passed a request on, and put the client's address into the scope.
 
-        Return False for a request of a client: it has no valid signature. Refuse one meant for another process, or late.
+        Return False for one of a client, without a valid signature; refuse one for another process, or a late one.
         """
         value = headers.get(FORWARDED_HEADER)
         if value is None:
