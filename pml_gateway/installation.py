@@ -10,7 +10,7 @@ from pathlib import Path
 EXTRAS = {
     "sentence-transformers": ("sentence-transformers>=5",),
     "otel": ("opentelemetry-sdk>=1.37", "opentelemetry-exporter-otlp-proto-http>=1.37"),
-    "redis": ("redis>=5",),
+    "redis": ("redis[hiredis]>=5",),
 }
 """Modules of each extra, as in `pyproject.toml`."""
 
