@@ -55,8 +55,8 @@ OPERATION_SECONDS = 3.0
 
 PAUSE_SECONDS = 0.5
 MAX_PAUSE_SECONDS = 8.0
-"""Shortest and longest pause after a failure, in which no command is tried. It doubles with each further failure. It is
-at least as long as the failed command took, so that a silent server holds nobody up for more than half of the time."""
+"""Shortest and longest pause after a failure, in which no command is tried. It doubles with each further failure. From
+the second on it lasts at least as long as the failed command took, so that a silent server seldom holds anybody up."""
 
 
 REFUSAL_SECONDS = 60.0
@@ -234,7 +234,7 @@ class RedisHealth:
                 self._note_failure(words, self._failed_at - began)
             raise SharedStateError(f"{self._server} failed: {words}", hint=hint) from error
         if self._failures:
-            self._failures, self._failing_since = 0, None
+            self._failures, self._resumes_at, self._failing_since = 0, 0.0, None
             self._tell("answers again")
 
     def _note_refusal(self, words: str) -> None:
@@ -253,8 +253,8 @@ class RedisHealth:
             self._tell(f"failed: {words}")
         # A power of an outage of hours is too large for a float.
         pause = min(PAUSE_SECONDS * 2.0 ** min(self._failures, 16), MAX_PAUSE_SECONDS)
-        # Not all replicas at the same moment.
-        self._resumes_at = time.monotonic() + max(pause * random.uniform(0.5, 1), seconds)
+        # Not all replicas at the same moment. The first may be no failure of the server: this process stood still.
+        self._resumes_at = time.monotonic() + max(pause * random.uniform(0.5, 1), seconds if self._failures else 0)
         self._failures += 1
 
 

@@ -32,6 +32,7 @@ from pml_gateway.storage.redis_owned import OwnedValues
 from pml_gateway.storage.sealing import NONCE_BYTES, SALT_BYTES, Sealing
 from pml_gateway.types import JsonObject
 from tests.support.redis_server import losing_answers
+from tests.support.waiting import until
 
 pytestmark = pytest.mark.anyio
 
@@ -198,6 +199,45 @@ async def test_commands_that_fail_at_once_count_as_one_failure(redis_url: str) -
                     break
                 except SharedStateError:
                     await anyio.lowlevel.checkpoint()
+
+
+async def test_an_answer_to_a_command_under_way_ends_the_pause_after_a_failure(redis_url: str) -> None:
+    failed = anyio.Event()
+
+    async def late(redis: Any) -> None:
+        await failed.wait()
+        await redis.ping()
+
+    async def fail(_: Any) -> None:
+        raise ConnectionError
+
+    async with opened(redis_url) as server, anyio.create_task_group() as tasks:
+        tasks.start_soon(server.run, late)
+        await anyio.wait_all_tasks_blocked()
+        with pytest.raises(SharedStateError):
+            await server.run(fail)
+        failed.set()
+        await until(lambda: not server.health.failure)
+        await server.run(lambda redis: redis.ping())
+
+
+@pytest.mark.parametrize(("number", "pause"), [(1, 0.5), (2, 3.0)])
+def test_who_stood_still_asks_again_soon_and_a_silent_server_is_asked_for_half_of_the_time(
+    monkeypatch: pytest.MonkeyPatch, number: int, pause: float
+) -> None:
+    clock, health = [100.0], RedisHealth()
+    monkeypatch.setattr("pml_gateway.storage.redis.time.monotonic", lambda: clock[0])
+    for _ in range(number):
+        clock[0] += 100
+        with pytest.raises(SharedStateError), health.command():
+            clock[0] += 3
+            raise TimeoutError
+    clock[0] += pause - 0.3
+    with pytest.raises(SharedStateError), health.command():
+        pass
+    clock[0] += 0.31
+    with health.command():
+        pass
 
 
 def test_after_an_outage_of_hours_the_server_is_asked_again_after_eight_seconds(
