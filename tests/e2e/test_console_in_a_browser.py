@@ -146,6 +146,7 @@ def test_a_setting_is_tried_made_and_undone_and_a_tool_is_called(tmp_path: Path,
             page.goto(link)
             root = page.url
             page.goto(f"{root}lists")
+            assert page.locator("h1").inner_text() == "What a client sees", page.locator("main").inner_text()
             page.get_by_text("Try other settings").click()
             page.get_by_label("gateway.blacklisted_tools").fill("calc:date_*\ncalc:factorize")
             page.get_by_role("button", name="Show the effect").click()
