@@ -5,6 +5,8 @@ from __future__ import annotations
 import anyio
 import pytest
 
+from pml_gateway.errors import SharedStateError
+from pml_gateway.storage.redis import RedisServer
 from pml_gateway.storage.redis_news import STREAM, RedisNews
 from tests.storage.test_redis import opened
 from tests.support.waiting import until
@@ -80,3 +82,13 @@ async def test_after_news_could_not_be_read_everything_is_to_be_looked_at(redis_
             await heard.until(2)
         tasks.cancel_scope.cancel()
     assert heard.ids == [None, None]
+
+
+async def fail(server: RedisServer) -> None:
+    """Have the server left alone for a moment."""
+
+    async def broken(_: object) -> None:
+        raise ConnectionError
+
+    with pytest.raises(SharedStateError):
+        await server.run(broken)
