@@ -234,7 +234,7 @@ class RedisHealth:
                 self._note_failure(words, self._failed_at - began)
             raise SharedStateError(f"{self._server} failed: {words}", hint=hint) from error
         if self._failures:
-            self._failures, self._resumes_at, self._failing_since = 0, 0.0, None
+            self._failures, self._failing_since = 0, None
             self._tell("answers again")
 
     def _note_refusal(self, words: str) -> None:

@@ -32,7 +32,6 @@ from pml_gateway.storage.redis_owned import OwnedValues
 from pml_gateway.storage.sealing import NONCE_BYTES, SALT_BYTES, Sealing
 from pml_gateway.types import JsonObject
 from tests.support.redis_server import losing_answers
-from tests.support.waiting import until
 
 pytestmark = pytest.mark.anyio
 
@@ -199,26 +198,6 @@ async def test_commands_that_fail_at_once_count_as_one_failure(redis_url: str) -
                     break
                 except SharedStateError:
                     await anyio.lowlevel.checkpoint()
-
-
-async def test_an_answer_to_a_command_under_way_ends_the_pause_after_a_failure(redis_url: str) -> None:
-    failed = anyio.Event()
-
-    async def late(redis: Any) -> None:
-        await failed.wait()
-        await redis.ping()
-
-    async def fail(_: Any) -> None:
-        raise ConnectionError
-
-    async with opened(redis_url) as server, anyio.create_task_group() as tasks:
-        tasks.start_soon(server.run, late)
-        await anyio.wait_all_tasks_blocked()
-        with pytest.raises(SharedStateError):
-            await server.run(fail)
-        failed.set()
-        await until(lambda: not server.health.failure)
-        await server.run(lambda redis: redis.ping())
 
 
 @pytest.mark.parametrize(("number", "pause"), [(1, 0.5), (2, 3.0)])
