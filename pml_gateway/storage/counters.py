@@ -13,7 +13,7 @@ from typing import Protocol
 
 from pml_gateway.errors import SharedStateError
 from pml_gateway.quotas import Holdings
-from pml_gateway.storage.redis import PREFIX, RedisServer
+from pml_gateway.storage.redis import RedisServer, value_name
 
 SLOTS = 120
 """Parts of a window that are counted as one, so that a window takes the same room whatever it counts. What was counted
@@ -229,4 +229,4 @@ def _counter_name(allowance: Allowance) -> str:
     """Return the key of a window; a digest, so that it names no client and no arguments."""
     text = json.dumps([*allowance.key, allowance.seconds])
     digest = hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:32]
-    return f"{PREFIX}:limits:{digest}"
+    return value_name("limits", digest)

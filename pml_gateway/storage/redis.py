@@ -340,13 +340,13 @@ class RedisValues:
         """Return the values of several keys, in their order."""
         if not keys:
             return []
-        names = [_name(collection, key) for key in keys]
+        names = [value_name(collection, key) for key in keys]
         found = await self._server.run(lambda redis: redis.mget(names))
         return await self._read(names, found)
 
     async def put(self, key: str, value: JsonObject, *, collection: str, ttl: float | None = None) -> None:
         """Keep a value for `ttl` seconds, a day at most."""
-        name = _name(collection, key)
+        name = value_name(collection, key)
         sealed, milliseconds = await self._server.sealed(name, value), _milliseconds(ttl)
         await self._server.run(lambda redis: redis.set(name, sealed, px=milliseconds))
 
@@ -355,7 +355,7 @@ class RedisValues:
     ) -> None:
         """Keep several values, all of them or none."""
         milliseconds = _milliseconds(ttl)
-        names = [_name(collection, key) for key in keys]
+        names = [value_name(collection, key) for key in keys]
         sealed = [await self._server.sealed(name, value) for name, value in zip(names, values, strict=True)]
 
         async def put(redis: Redis) -> None:
@@ -368,11 +368,11 @@ class RedisValues:
 
     async def delete(self, key: str, *, collection: str) -> bool:
         """Delete a key; return True if it was there."""
-        return bool(await self._server.run(lambda redis: redis.delete(_name(collection, key))))
+        return bool(await self._server.run(lambda redis: redis.delete(value_name(collection, key))))
 
     async def take(self, key: str, *, collection: str) -> JsonObject | None:
         """Delete a key and return its value; of several that take it at once, one gets it."""
-        name = _name(collection, key)
+        name = value_name(collection, key)
         [value] = await self._server.unsealed((name, await self._server.run(lambda redis: redis.getdel(name))))
         return value
 
@@ -395,7 +395,7 @@ class RedisValues:
         Raises:
             SharedStateError: Redis does not answer, or others change the value all the time.
         """
-        name, milliseconds = _name(collection, key), _milliseconds(ttl)
+        name, milliseconds = value_name(collection, key), _milliseconds(ttl)
         # Mostly it is as it was last seen, which Redis compares; then it need not be read before.
         sealed = self._seen.pop(name, None)
         is_read = sealed is None
@@ -434,7 +434,8 @@ def _milliseconds(ttl: float | None) -> int:
     return max(int(min(ttl or MAX_TTL, MAX_TTL) * 1000), 1)
 
 
-def _name(collection: str, key: str) -> str:
+def value_name(collection: str, key: str) -> str:
+    """Return the name in Redis of a key of a collection."""
     return f"{PREFIX}:{collection}:{key}"
 
 
