@@ -236,12 +236,15 @@ class ResultStore:
         stored, parts = await self._head(client, handle, parts=1)
         if stored is None or not visible(stored.source):
             return None
-        async with self._backend() as backend:
-            for number in range(len(parts), stored.parts):
-                # Stores in this process never block, so other tasks run between the parts.
-                await anyio.lowlevel.checkpoint()
-                parts.append(await backend.values.get(f"{_key(handle)}:{number}", collection=COLLECTION))
-        texts = [str(part["part"]) for part in parts[: stored.parts] if part is not None]
+        if stored.parts > len(parts):
+            async with self._backend() as backend:
+                for number in range(len(parts), stored.parts):
+                    # Stores in this process never block, so other tasks run between the parts.
+                    await anyio.lowlevel.checkpoint()
+                    parts.append(await backend.values.get(f"{_key(handle)}:{number}", collection=COLLECTION))
+                    if parts[-1] is None:
+                        break
+        texts = [str(part["part"]) for part in parts if part is not None]
         if len(texts) < stored.parts:
             # It has expired in the meantime.
             return None
