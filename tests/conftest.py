@@ -114,8 +114,8 @@ def _known_servers_once() -> Callable[[ZipFile], KnownServers]:
 
 
 @pytest.fixture(scope="module")
-def redis_url() -> Iterator[str]:
-    """An empty Redis server of this process."""
+def redis_server() -> Iterator[str]:
+    """The URL of a Redis server in this process."""
     fakeredis = pytest.importorskip("fakeredis", reason="an in-process Redis server")
     server = fakeredis.TcpFakeServer(("127.0.0.1", 0), server_type="redis")
     thread = threading.Thread(target=server.serve_forever, daemon=True)
@@ -132,11 +132,17 @@ def redis_url() -> Iterator[str]:
 
 
 @pytest.fixture
-def empty_redis(redis_url: str) -> Iterator[Redis]:
+def empty_redis(redis_server: str) -> Iterator[Redis]:
     """A client of this server, which was emptied."""
-    with pytest.importorskip("redis").Redis.from_url(redis_url) as client:
+    with pytest.importorskip("redis").Redis.from_url(redis_server) as client:
         client.flushall()
         yield client
+
+
+@pytest.fixture
+def redis_url(redis_server: str, empty_redis: Redis) -> str:
+    """The URL of this server, which was emptied."""
+    return redis_server
 
 
 def _forget_set_up() -> None:

@@ -27,6 +27,7 @@ from pml_gateway.text import counted
 from pml_gateway.types import JsonObject
 
 if TYPE_CHECKING:
+    from redis import Redis as SyncRedis
     from redis.asyncio import Redis
     from redis.commands.core import AsyncScript
 
@@ -88,6 +89,21 @@ return 1
 
 A command is sent again if its answer is lost, and then finds what it has written itself: no two values are the same."""
 
+_STATE = """
+redis.call('SET', KEYS[1], ARGV[1], 'NX')
+local found = {redis.call('GET', KEYS[1])}
+for _, id in ipairs(redis.call('SMEMBERS', KEYS[2])) do
+  local name = ARGV[2] .. id
+  if redis.call('PTTL', name) > 0 and redis.call('TYPE', name).ok == 'string' then
+    table.insert(found, {name, redis.call('GET', name)})
+  end
+end
+return found
+"""
+"""Write the format of a server that has none; return its format, and the names and entries of the replicas that run.
+
+What never expires was not written by a replica."""
+
 MAX_SEEN = 256
 SEEN_BYTES = 16 * 1024
 """Number of values that are remembered as they were last seen in Redis, and the maximum bytes of each."""
@@ -129,33 +145,30 @@ def _unobserved(outcome: StorageOutcome, seconds: float) -> None:
     pass
 
 
-def replica_names(ids: Any) -> list[str]:
-    """Return the names of the entries of replicas with these ids."""
-    return [replica_name(each.decode(errors="replace")) for each in sorted(ids)]
+def read_state(redis: Redis | SyncRedis) -> Any:
+    """Ask for the format of a server's state, and for the names and entries of the replicas that run."""
+    return redis.eval(_STATE, 2, FORMAT_NAME, REPLICAS, FORMAT, replica_name(""))
 
 
-def refuse_other_state(sealing: Sealing, found_format: Any, entries: Mapping[str, bytes | None]) -> None:
-    """Refuse the state of a server that cannot be shared.
-
-    Args:
-        sealing: encryption by the own `storage.key`.
-        found_format: the format that was read.
-        entries: what the replicas wrote that run, by name.
+def refuse_other_state(sealing: Sealing, state: Any) -> None:
+    """Refuse the state of a server that cannot be shared, as `read_state` gives it.
 
     Raises:
-        ConfigurationError: the format is another one, or no entry was written with this key.
+        ConfigurationError: the format is another one, or no replica wrote its entry with this `storage.key`.
     """
-    shown = found_format[:20].decode(errors="replace") if isinstance(found_format, bytes) else found_format
-    if shown not in (FORMAT, None):
+    found, *entries = state
+    shown = found[:20].decode(errors="replace")
+    if shown != FORMAT:
         raise ConfigurationError(
             f"the state at storage.url has format {shown!r}, and this pml writes {FORMAT}",
             hint="use the same version of pml everywhere, or another database: redis://host/1",
         )
-    running = {name: sealed for name, sealed in entries.items() if sealed is not None}
-    if running and not any(sealing.is_sealed_by_this(name, sealed) for name, sealed in running.items()):
-        use = "uses" if len(running) == 1 else "use"
+    if entries and not any(
+        sealing.is_sealed_by_this(name.decode(errors="replace"), sealed) for name, sealed in entries
+    ):
+        use = "uses" if len(entries) == 1 else "use"
         raise ConfigurationError(
-            f"{counted(len(running), 'gateway')} at storage.url {use} another storage.key",
+            f"{counted(len(entries), 'gateway')} at storage.url {use} another storage.key",
             hint="give all the same; to change it, stop all of them first",
         )
 
@@ -315,13 +328,10 @@ class RedisServer(Sealing):
             ConfigurationError: its state has another format, or the gateways that run have another `storage.key`.
         """
         try:
-            await self.run(lambda redis: redis.set(FORMAT_NAME, FORMAT, nx=True))
-            found = await self.run(lambda redis: redis.get(FORMAT_NAME))
-            names = replica_names(await self.run(lambda redis: redis.smembers(REPLICAS)))
-            entries: Any = await self.run(lambda redis: redis.mget(names)) if names else []
+            state = await self.run(read_state)
         except SharedStateError:
             return
-        refuse_other_state(self, found, dict(zip(names, entries, strict=True)))
+        refuse_other_state(self, state)
 
 
 class RedisValues:

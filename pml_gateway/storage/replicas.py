@@ -27,8 +27,8 @@ from pml_gateway.storage.redis import (
     OPERATION_SECONDS,
     REPLICAS,
     RedisServer,
+    read_state,
     replica_name,
-    replica_names,
 )
 from pml_gateway.storage.redis_news import RedisNews
 from pml_gateway.text import escaped
@@ -288,10 +288,9 @@ async def living_replicas(server: RedisServer) -> list[Replica]:
     Raises:
         SharedStateError: Redis does not answer.
     """
-    names = replica_names(await server.run(lambda redis: redis.smembers(REPLICAS)))
-    found = await server.run(lambda redis: redis.mget(names)) if names else []
-    values = [server.unseal(name, sealed) for name, sealed in zip(names, found, strict=True) if sealed is not None]
-    return [replica for replica in map(_read, values) if replica is not None]
+    _, *entries = await server.run(read_state)
+    values = [server.unseal(name.decode(errors="replace"), sealed) for name, sealed in entries]
+    return sorted((each for each in map(_read, values) if each is not None), key=lambda each: each.id)
 
 
 def _read(value: JsonObject | None) -> Replica | None:

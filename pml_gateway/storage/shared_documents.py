@@ -25,15 +25,13 @@ from pml_gateway.files import write_atomically
 from pml_gateway.log import get_logger
 from pml_gateway.storage.documents import DAMAGE, ContentT, Document, ResultT, compact
 from pml_gateway.storage.redis import (
-    FORMAT_NAME,
     OPERATION_SECONDS,
     PREFIX,
-    REPLICAS,
     RedisHealth,
     RedisServer,
     named,
+    read_state,
     refuse_other_state,
-    replica_names,
 )
 from pml_gateway.storage.redis_news import MAX_NEWS, STREAM, RedisNews
 from pml_gateway.storage.redis_url import address_of, resolved_key, resolved_url
@@ -237,10 +235,7 @@ class SharedDocuments:
 
     def _check(self, redis: Redis) -> None:
         """Refuse the state of gateways with another format or key: what is written would reach none of them."""
-        ids: Any = redis.smembers(REPLICAS)
-        names = replica_names(ids)
-        entries: Any = redis.mget(names) if names else []
-        refuse_other_state(self._sealing, redis.get(FORMAT_NAME), dict(zip(names, entries, strict=True)))
+        refuse_other_state(self._sealing, read_state(redis))
         self._is_checked = True
 
 

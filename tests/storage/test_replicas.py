@@ -99,7 +99,21 @@ async def test_what_others_write_among_the_names_is_passed_over(redis_url: str) 
         async with running(redis_url) as two:
             await until(lambda: two.own.id in {each.id for each in one.known})
             assert await one.all() == (one.own, two.own)
-        await server.run(lambda redis: redis.delete(f"{PREFIX}:replica:0123456789ab"))
+
+
+@pytest.mark.parametrize("written", ["forged", "x" * 500, ["a list"]])
+async def test_what_others_left_under_the_name_of_a_replica_keeps_no_gateway_from_starting(
+    redis_url: str, written: str | list[str]
+) -> None:
+    async with opened(redis_url) as server:
+        name = replica_name("0123456789ab")
+        await server.run(lambda redis: redis.sadd(REPLICAS, b"\xff\xfe", "0123456789ab"))
+        await server.run(
+            lambda redis: redis.set(name, written) if isinstance(written, str) else redis.rpush(name, *written)
+        )
+        async with running(redis_url) as one:
+            await until_registered(server, one)
+            assert await one.all() == (one.own,)
 
 
 async def test_a_replica_of_another_version_is_known_though_it_says_more(redis_url: str) -> None:

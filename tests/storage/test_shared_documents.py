@@ -281,7 +281,7 @@ def test_a_command_changes_nothing_where_gateways_have_another_format_or_key(
     empty_redis.delete(f"{PREFIX}:format")
     empty_redis.sadd(f"{PREFIX}:replicas", "b" * 12)
     name = f"{PREFIX}:replica:{'b' * 12}"
-    empty_redis.set(name, Sealing(KEY + "!").seal(name, {}))
+    empty_redis.set(name, Sealing(KEY + "!").seal(name, {}), px=60_000)
     with pytest.raises(ConfigurationError, match=r"another storage\.key"):
         replica("one").add(1)
     empty_redis.delete(name)
