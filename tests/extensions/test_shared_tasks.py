@@ -190,7 +190,7 @@ async def test_a_task_of_which_redis_refuses_something_keeps_no_other_one_back(
     tmp_path: Path, slow: SlowServer, shared_sections: dict[str, Any], soon: None
 ) -> None:
     async with two(tmp_path, slow.server(), shared_sections) as (one, _, here, there):
-        refused, other = [(await here.task("up__slow"))["taskId"] for _ in range(2)]
+        other, refused = [(await here.task("up__slow"))["taskId"] for _ in range(2)]
         redis = one.gateway.redis
         assert redis is not None
         digest = OwnedValues(redis, "tasks", 9, 9).digest(refused)
@@ -200,6 +200,7 @@ async def test_a_task_of_which_redis_refuses_something_keeps_no_other_one_back(
         assert (await there.result("tasks/get", taskId=refused))["status"] == "working"
         assert (await there.result("tasks/cancel", taskId=other))["status"] == "cancelled"
         await until(lambda: slow.cancelled == 1)
+        slow.go.set()
 
 
 async def test_a_client_that_is_slow_to_hear_of_its_cancelled_task_holds_up_nobody(
@@ -639,7 +640,7 @@ async def test_records_of_another_version_keep_nobody_from_the_other_tasks(
         assert redis is not None
         assert one.gateway.news is not None
         values, digest = RedisValues(redis), OwnedValues(redis, "tasks", 9, 9).digest
-        newer, odd, known = [(await here.task("up__slow"))["taskId"] for _ in range(3)]
+        known, newer, odd = [(await here.task("up__slow"))["taskId"] for _ in range(3)]
         record = await values.get(digest(newer), collection="tasks")
         assert record is not None
         further = {**record, "later": 1, "task": {**record["task"], "later": [2]}}
@@ -650,11 +651,12 @@ async def test_records_of_another_version_keep_nobody_from_the_other_tasks(
             await one.gateway.news.publish("task-orders", digest(task_id))
         for _ in range(2):
             listed = [each["taskId"] for each in (await there.result("tasks/list"))["tasks"]]
-            assert listed == [newer, known]
+            assert listed == [known, newer]
         assert (await there.message("tasks/get", taskId=odd))["error"]["code"] == INVALID_PARAMS
         assert (await there.result("tasks/get", taskId=newer))["status"] == "working"
         assert (await there.result("tasks/cancel", taskId=known))["status"] == "cancelled"
         await until(lambda: slow.cancelled == 1)
+        slow.go.set()
 
 
 async def test_an_owner_has_so_many_values_and_those_that_end_first_make_room(redis_url: str) -> None:
