@@ -9,6 +9,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Protocol
 
 from pml_gateway.errors import SharedStateError
@@ -198,7 +199,7 @@ class RedisCounters:
         """
         if not allowances:
             return None
-        keys = [_counter_name(each) for each in allowances]
+        keys = [_counter_name(each.key, each.seconds) for each in allowances]
         numbers = [number for each in allowances for number in (each.most, int(each.seconds * 1000), each.amount)]
         try:
             full, wait = await self._count(keys, numbers)
@@ -216,7 +217,9 @@ class RedisCounters:
         if amount <= 0:
             return
         try:
-            await self._count([_counter_name(allowance)], [2**52, int(allowance.seconds * 1000), amount])
+            await self._count(
+                [_counter_name(allowance.key, allowance.seconds)], [2**52, int(allowance.seconds * 1000), amount]
+            )
         except SharedStateError:
             await self._alone.add(allowance, amount)
 
@@ -225,8 +228,9 @@ class RedisCounters:
         return int(full), int(wait)
 
 
-def _counter_name(allowance: Allowance) -> str:
-    """Return the key of a window; a digest, so that it names no client and no arguments."""
-    text = json.dumps([*allowance.key, allowance.seconds])
+@lru_cache(maxsize=1024)
+def _counter_name(key: tuple[str, ...], seconds: float) -> str:
+    """Return the name of a window; a digest, so that it names no client and no arguments."""
+    text = json.dumps([*key, seconds])
     digest = hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:32]
     return value_name("limits", digest)

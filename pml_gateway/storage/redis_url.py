@@ -85,7 +85,9 @@ def address_of(url: str) -> str:
 
 
 def connection_pool(url: str, seconds: float = 3.0) -> BlockingConnectionPool:
-    """Return a pool for a resolved URL, without a connection yet; none of its commands takes longer than `seconds`.
+    """Return a pool for a resolved URL, without a connection yet; none takes longer than `seconds` to make.
+
+    Callers limit the time of each command: a limit in redis-py would start a task for each.
 
     Raises:
         ConfigurationError: it names no server, or has a parameter that cannot be used.
@@ -110,7 +112,7 @@ def connection_pool(url: str, seconds: float = 3.0) -> BlockingConnectionPool:
             url,
             max_connections=MAX_CONNECTIONS,
             timeout=seconds,
-            socket_timeout=seconds,
+            socket_timeout=None,
             socket_connect_timeout=seconds,
             # Once more at once: a connection that was idle may have been closed.
             retry=Retry(NoBackoff(), 1),

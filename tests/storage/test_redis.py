@@ -280,15 +280,20 @@ async def test_after_a_failover_a_command_reaches_the_new_primary_though_the_old
     async def forward(client: ByteStream) -> None:
         nonlocal accepted
         accepted, number = accepted + 1, accepted
-        async with client, await anyio.connect_tcp("127.0.0.1", port) as server:
-            with suppress(anyio.EndOfStream, anyio.BrokenResourceError):
-                while True:
-                    asked = await client.receive()
+        async with client, await anyio.connect_tcp("127.0.0.1", port) as server, anyio.create_task_group() as both:
+
+            async def answer() -> None:
+                async for answered in server:
+                    await client.send(answered)
+
+            both.start_soon(answer)
+            with suppress(anyio.BrokenResourceError):
+                async for asked in client:
                     if number < demoted:
                         await client.send(f"-{refusal}\r\n".encode())
                     else:
                         await server.send(asked)
-                        await client.send(await server.receive())
+            both.cancel_scope.cancel()
 
     async with await anyio.create_tcp_listener(local_host="127.0.0.1") as listener, anyio.create_task_group() as tasks:
         tasks.start_soon(listener.serve, forward)
