@@ -6,12 +6,13 @@ A store keeps requests and changes one at a time; `ApprovalRequest` and `Approva
 from __future__ import annotations
 
 import time
+from abc import ABC, abstractmethod
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import replace
 from itertools import chain
-from typing import Protocol
+from typing import ClassVar
 from weakref import WeakValueDictionary
 
 import anyio
@@ -56,100 +57,103 @@ Update = Callable[[ApprovalRequest], ApprovalRequest]
 """Returns a request as it is from now on, or the same one; may be called several times."""
 
 
-class ApprovalStore(Protocol):
+class ApprovalStore(ABC):
     """The requests that have not expired. If there are too many, the client that has most loses its oldest."""
 
-    on_change: list[Tell]
-    """Told the id of each request that is answered, used or gone; None if any may be."""
+    is_shared: ClassVar[bool]
+    """True if all replicas use it."""
 
-    @property
-    def is_shared(self) -> bool:
-        """Return True if all replicas use it."""
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self.on_change: list[Tell] = []
+        """Called with the id of each request that is answered, used or gone; with None if any may be."""
+        self.now = clock
+        """Returns the current time on the clock of `expires_at`."""
 
-    def now(self) -> float:
-        """Return the current time on the clock of `expires_at`."""
-
+    @abstractmethod
     async def answered(self, tool_keys: Collection[str]) -> list[ApprovalRequest]:
         """Return the answered requests about calls with these keys, the oldest first."""
 
+    @abstractmethod
     async def asked(self, left: Mapping[str, int]) -> list[ApprovalRequest]:
         """Return the requests that asked about exactly these calls, the oldest first; others may be among them."""
 
+    @abstractmethod
     async def all(self) -> list[ApprovalRequest]:
         """Return all requests, the oldest first."""
 
+    @abstractmethod
     async def find(self, id_: str) -> ApprovalRequest | None:
         """Return a request by its id."""
 
+    @abstractmethod
     async def arguments(self, id_: str) -> Sequence[JsonObject] | None:
         """Return the arguments of a request's calls."""
 
+    @abstractmethod
     async def add(
         self, request: ApprovalRequest, arguments: Sequence[JsonObject], ignored: Collection[str] = ()
     ) -> bool:
         """Add a request; return False if there is another one about the same calls, apart from those in `ignored`."""
 
+    @abstractmethod
     async def change(self, id_: str, update: Update, *, seconds: float | None = None) -> ApprovalRequest | None:
         """Change a request and return it; None if there is none. With `seconds`, it expires that long from now."""
 
+    @abstractmethod
     async def drop(self, id_: str) -> None:
-        """Forget a request."""
+        """Delete a request."""
 
+    @abstractmethod
     async def continue_later(self, key: str, approval: str) -> None:
-        """Keep the approval of a call that comes again."""
+        """Keep the approval of a call that will be sent again."""
 
+    @abstractmethod
     async def take_continued(self, key: str) -> str | None:
-        """Return the approval of a call that comes again, once."""
+        """Return the approval of a call that is sent again, once."""
 
     def following(self) -> AbstractContextManager[None]:
         """Receive changes by other replicas in this context."""
+        return nullcontext()
+
+    def _notify(self, id_: str | None) -> None:
+        for on_change in self.on_change:
+            on_change(id_)
 
 
-class MemoryApprovalStore:
+class MemoryApprovalStore(ApprovalStore):
     """A store in memory. Its methods never await, so each is atomic."""
 
     is_shared = False
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
-        self.on_change: list[Tell] = []
-        self._clock = clock
+        super().__init__(clock)
         self._requests: dict[str, ApprovalRequest] = {}
         self._arguments: dict[str, Sequence[JsonObject]] = {}
         self._by_tool: defaultdict[str, list[str]] = defaultdict(list)
         self._held: Holdings[str] = Holdings()
         self._continued: dict[str, str] = {}
 
-    def now(self) -> float:
-        """Return the monotonic time."""
-        return self._clock()
-
     async def answered(self, tool_keys: Collection[str]) -> list[ApprovalRequest]:
-        """Return the answered requests about calls with these keys, the oldest first."""
         known = [self._by_tool.get(key, ()) for key in tool_keys]
-        found = self._lasting(known[0] if len(known) == 1 else dict.fromkeys(chain(*known)))
+        found = self._unexpired(known[0] if len(known) == 1 else dict.fromkeys(chain(*known)))
         return [each for each in found if each.state is not ApprovalState.PENDING]
 
     async def asked(self, left: Mapping[str, int]) -> list[ApprovalRequest]:
-        """Return the requests of which exactly these calls are left, the oldest first."""
-        return [each for each in self._lasting(self._requests) if each.left == left]
+        return [each for each in self._unexpired(self._requests) if each.left == left]
 
     async def all(self) -> list[ApprovalRequest]:
-        """Return all requests, the oldest first."""
-        return self._lasting(self._requests)
+        return self._unexpired(self._requests)
 
     async def find(self, id_: str) -> ApprovalRequest | None:
-        """Return a request by its id."""
-        return next(iter(self._lasting([id_] if id_ in self._requests else [])), None)
+        return next(iter(self._unexpired([id_] if id_ in self._requests else [])), None)
 
     async def arguments(self, id_: str) -> Sequence[JsonObject] | None:
-        """Return the arguments of a request's calls."""
         return self._arguments.get(id_)
 
     async def add(
         self, request: ApprovalRequest, arguments: Sequence[JsonObject], ignored: Collection[str] = ()
     ) -> bool:
-        """Add a request. Return True: no other replica can have added one meanwhile."""
-        self._lasting(self._requests)
+        self._unexpired(self._requests)
         self._requests[request.id] = request
         self._arguments[request.id] = arguments
         for key in dict.fromkeys(each.tool_key for each in request.calls):
@@ -160,35 +164,27 @@ class MemoryApprovalStore:
         return True
 
     async def change(self, id_: str, update: Update, *, seconds: float | None = None) -> ApprovalRequest | None:
-        """Change a request and return it; None if there is none."""
         before = self._requests.get(id_)
-        if before is None or before.expires_at <= self._clock():
+        if before is None or before.expires_at <= self.now():
             return None
         after = self._requests[id_] = update(before)
-        if concerns_calls(before, after):
-            self._tell(id_)
+        if _affects_calls(before, after):
+            self._notify(id_)
         return after
 
     async def drop(self, id_: str) -> None:
-        """Forget a request."""
         self._forget(id_)
 
     async def continue_later(self, key: str, approval: str) -> None:
-        """Keep the approval of a call that comes again; the oldest ones make room."""
         while len(self._continued) >= MAX_CONTINUED:
             del self._continued[next(iter(self._continued))]
         self._continued[key] = approval
 
     async def take_continued(self, key: str) -> str | None:
-        """Return the approval of a call that comes again, once."""
         return self._continued.pop(key, None)
 
-    def following(self) -> AbstractContextManager[None]:
-        """Do nothing: no other replica uses this store."""
-        return nullcontext()
-
-    def _lasting(self, ids: Iterable[str]) -> list[ApprovalRequest]:
-        now, found = self._clock(), [self._requests[each] for each in ids]
+    def _unexpired(self, ids: Iterable[str]) -> list[ApprovalRequest]:
+        now, found = self.now(), [self._requests[each] for each in ids]
         if over := [each.id for each in found if each.expires_at <= now]:
             for id_ in over:
                 self._forget(id_)
@@ -202,14 +198,10 @@ class MemoryApprovalStore:
             self._by_tool[key].remove(id_)
             if not self._by_tool[key]:
                 del self._by_tool[key]
-        self._tell(id_)
-
-    def _tell(self, id_: str) -> None:
-        for tell in self.on_change:
-            tell(id_)
+        self._notify(id_)
 
 
-class RedisApprovalStore:
+class RedisApprovalStore(ApprovalStore):
     """A store in Redis. Each value is encrypted and bound to its key, so that none can be put in the place of another.
 
     Redis may come back with older values after a crash. A replica that knew a later revision of a request treats it as
@@ -220,8 +212,7 @@ class RedisApprovalStore:
     is_shared = True
 
     def __init__(self, values: RedisValues, news: RedisNews, clock: Callable[[], float] = time.time) -> None:
-        self.on_change: list[Tell] = []
-        self._clock = clock
+        super().__init__(clock)
         self._values = values
         self._news = news
         self._revisions: LRUCache[str, int] = LRUCache(MAX_KNOWN)
@@ -230,41 +221,31 @@ class RedisApprovalStore:
         self._changing: WeakValueDictionary[str, anyio.Lock] = WeakValueDictionary()
         """Locks by request id: changes by this replica take turns, so that few compete with those of others."""
 
-    def now(self) -> float:
-        """Return the Unix time, which all replicas share."""
-        return self._clock()
-
     async def answered(self, tool_keys: Collection[str]) -> list[ApprovalRequest]:
-        """Return the answered requests about calls with these keys, the oldest first."""
         wanted = {key[:TOOL_CHARACTERS] for key in tool_keys}
         index = (await self._index()).items()
         ids = [id_ for id_, each in index if each.get("is_answered") and not wanted.isdisjoint(each.get("tools", ()))]
-        return await self._lasting(ids)
+        return await self._unexpired(ids)
 
     async def asked(self, left: Mapping[str, int]) -> list[ApprovalRequest]:
-        """Return the requests that asked about exactly these calls, the oldest first."""
         asked = digest_of(left)
-        return await self._lasting([id_ for id_, each in (await self._index()).items() if each.get("asked") == asked])
+        return await self._unexpired([id_ for id_, each in (await self._index()).items() if each.get("asked") == asked])
 
     async def all(self) -> list[ApprovalRequest]:
-        """Return all requests, the oldest first."""
-        return await self._lasting(list(await self._index()))
+        return await self._unexpired(list(await self._index()))
 
     async def find(self, id_: str) -> ApprovalRequest | None:
-        """Return a request by its id."""
-        return next(iter(await self._lasting([id_])), None)
+        return next(iter(await self._unexpired([id_])), None)
 
     async def arguments(self, id_: str) -> Sequence[JsonObject] | None:
-        """Return the arguments of a request's calls."""
         found = await self._values.get(id_, collection=ARGUMENTS)
         return None if found is None else found["arguments"]
 
     async def add(
         self, request: ApprovalRequest, arguments: Sequence[JsonObject], ignored: Collection[str] = ()
     ) -> bool:
-        """Add a request; return False if there is another one about the same calls, apart from those in `ignored`."""
         known = await self._index()
-        gone = known.keys() - {each.id for each in await self._lasting(list(known))}
+        gone = known.keys() - {each.id for each in await self._unexpired(list(known))}
         seconds = request.expires_at - self.now()
         asked = digest_of(request.left)
         tools = list(dict.fromkeys(each.tool_key[:TOOL_CHARACTERS] for each in request.calls))
@@ -297,7 +278,6 @@ class RedisApprovalStore:
         return is_added
 
     async def change(self, id_: str, update: Update, *, seconds: float | None = None) -> ApprovalRequest | None:
-        """Change a request and return it; None if there is none. With `seconds`, it expires that long from now."""
         known = self._known_revision(id_)
         before = after = None
 
@@ -319,13 +299,11 @@ class RedisApprovalStore:
         self._note_revision(id_, after.revision)
         if seconds is None and after.state is not before.state:
             await self._note_answer(id_)
-        if concerns_calls(before, after):
+        if _affects_calls(before, after):
             await self._tell(id_, after.revision)
         return after
 
     async def drop(self, id_: str) -> None:
-        """Forget a request."""
-
         def without(value: JsonObject | None) -> JsonObject | None:
             entries = dict((value or {}).get("requests", {}))
             return value if entries.pop(id_, None) is None else {"requests": entries}
@@ -334,17 +312,14 @@ class RedisApprovalStore:
         await self._delete(id_)
 
     async def continue_later(self, key: str, approval: str) -> None:
-        """Keep the approval of a call that comes again."""
         value = {"approval": approval, "expires_at": self.now() + CONTINUED_SECONDS}
         await self._values.put(key, value, collection=CONTINUED, ttl=CONTINUED_SECONDS)
 
     async def take_continued(self, key: str) -> str | None:
-        """Return the approval of a call that comes again, once."""
         found = await self._values.take(key, collection=CONTINUED)
         return found["approval"] if found is not None and found["expires_at"] > self.now() else None
 
     def following(self) -> AbstractContextManager[None]:
-        """Receive changes by other replicas in this context."""
         return self._news.following(TOPIC, self._hear)
 
     def _hear(self, news: str | None) -> None:
@@ -352,13 +327,11 @@ class RedisApprovalStore:
         id_, _, revision = (news or "").partition(":")
         if revision.isdecimal():
             self._heard[id_] = max(self._heard.get(id_, 0), int(revision[:9]))
-        for tell in self.on_change:
-            tell(id_ or None)
+        self._notify(id_ or None)
 
     async def _tell(self, id_: str, revision: int) -> None:
         """Tell of a change that was made; who does not hear of it looks itself after a while."""
-        for tell in self.on_change:
-            tell(id_)
+        self._notify(id_)
         with suppress(SharedStateError):
             await self._news.publish(TOPIC, f"{id_}:{revision}")
 
@@ -367,7 +340,7 @@ class RedisApprovalStore:
         entries: JsonObject = {} if found is None else found["requests"]
         return entries
 
-    async def _lasting(self, ids: Sequence[str]) -> list[ApprovalRequest]:
+    async def _unexpired(self, ids: Sequence[str]) -> list[ApprovalRequest]:
         known = {id_: self._known_revision(id_) for id_ in ids}
         values = await self._values.get_many(ids, collection=REQUESTS)
         found = (self._read(value, known[id_]) for id_, value in zip(ids, values, strict=True))
@@ -418,6 +391,6 @@ def _as_value(request: ApprovalRequest) -> JsonObject:
     return value
 
 
-def concerns_calls(before: ApprovalRequest, after: ApprovalRequest) -> bool:
+def _affects_calls(before: ApprovalRequest, after: ApprovalRequest) -> bool:
     """Return True if a change affects which calls may be made."""
     return (before.state, before.left) != (after.state, after.left)

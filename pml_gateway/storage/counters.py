@@ -91,7 +91,7 @@ class _Window:
         return wait
 
 
-class MemoryCounters:
+class MemoryCounters(Counters):
     """`Counters` for the tasks of one event loop, among which each method is atomic."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic, max_windows: int = MAX_WINDOWS) -> None:
@@ -104,7 +104,6 @@ class MemoryCounters:
         return len(self._windows)
 
     async def take(self, allowances: Sequence[Allowance]) -> UsedUp | None:
-        """Count one use of each, or of none: then return the one that has room last."""
         now, used_up = self._clock(), None
         for allowance in allowances:
             window = self._windows.get(allowance.key)
@@ -123,7 +122,6 @@ class MemoryCounters:
         return used_up
 
     async def add(self, allowance: Allowance, amount: int) -> None:
-        """Count an amount, whether or not there is room for it."""
         self._add(allowance, amount, self._clock())
 
     def _add(self, allowance: Allowance, amount: int, now: float) -> None:
@@ -181,7 +179,7 @@ return {full, longest}
 leaves it, and the amount of the part. Returns which key has no room, and the milliseconds until it has some."""
 
 
-class RedisCounters:
+class RedisCounters(Counters):
     """`Counters` of all replicas together; without Redis, each counts for itself, or no call is counted."""
 
     def __init__(self, server: RedisServer, is_open: Callable[[], bool]) -> None:
@@ -213,7 +211,6 @@ class RedisCounters:
         return UsedUp(allowances[full - 1], wait / 1000) if full else None
 
     async def add(self, allowance: Allowance, amount: int) -> None:
-        """Count an amount, whether or not there is room for it."""
         if amount <= 0:
             return
         try:

@@ -35,7 +35,7 @@ class KeyValues(Protocol):
         """Return the values of several keys, in their order."""
 
     async def put(self, key: str, value: JsonObject, *, collection: str, ttl: float | None = None) -> None:
-        """Keep a value for `ttl` seconds."""
+        """Keep a value for `ttl` seconds; by default, for as long as the store does."""
 
     async def put_many(
         self, keys: Sequence[str], values: Sequence[JsonObject], *, collection: str, ttl: float | None = None
@@ -52,7 +52,7 @@ class _Entry:
     expires_at: float
 
 
-class MemoryStore:
+class MemoryStore(KeyValues):
     """Values for the tasks of one event loop; who puts them there limits how many there are.
 
     They are kept as JSON, so that nobody changes them from outside.
@@ -63,7 +63,6 @@ class MemoryStore:
         self._entries: dict[tuple[str, str], _Entry] = {}
 
     async def get(self, key: str, *, collection: str) -> JsonObject | None:
-        """Return the value of a key that has not expired."""
         entry = self._entries.get((collection, key))
         if entry is None or entry.expires_at <= self._clock():
             return None
@@ -71,22 +70,18 @@ class MemoryStore:
         return value
 
     async def get_many(self, keys: Sequence[str], *, collection: str) -> list[JsonObject | None]:
-        """Return the values of several keys, in their order."""
         return [await self.get(key, collection=collection) for key in keys]
 
     async def put(self, key: str, value: JsonObject, *, collection: str, ttl: float | None = None) -> None:
-        """Keep a value for `ttl` seconds; without, until it is deleted."""
         expires_at = math.inf if ttl is None else self._clock() + ttl
         self._entries[collection, key] = _Entry(json.dumps(value), expires_at)
 
     async def put_many(
         self, keys: Sequence[str], values: Sequence[JsonObject], *, collection: str, ttl: float | None = None
     ) -> None:
-        """Keep several values."""
         for key, value in zip(keys, values, strict=True):
             await self.put(key, value, collection=collection, ttl=ttl)
 
     async def delete(self, key: str, *, collection: str) -> bool:
-        """Delete a key; return True if it was there."""
         entry = self._entries.pop((collection, key), None)
         return entry is not None and entry.expires_at > self._clock()

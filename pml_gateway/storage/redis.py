@@ -21,6 +21,7 @@ from cachetools import LRUCache
 from pml_gateway.errors import ConfigurationError, SharedStateError
 from pml_gateway.json_text.pieces import exceeds
 from pml_gateway.log import get_logger
+from pml_gateway.storage.memory import KeyValues
 from pml_gateway.storage.redis_url import address_of, check_shared_storage, connection_pool, resolved_key, resolved_url
 from pml_gateway.storage.sealing import Sealing
 from pml_gateway.text import counted
@@ -334,8 +335,8 @@ class RedisServer(Sealing):
         refuse_other_state(self, state)
 
 
-class RedisValues:
-    """`KeyValues` in Redis: all values are encrypted, and each of them expires."""
+class RedisValues(KeyValues):
+    """Values in Redis: encrypted, and kept for a day at most. Several are written together: all of them, or none."""
 
     def __init__(self, server: RedisServer) -> None:
         self._server = server
@@ -343,11 +344,9 @@ class RedisValues:
         self._seen: LRUCache[str, bytes | str] = LRUCache(MAX_SEEN)
 
     async def get(self, key: str, *, collection: str) -> JsonObject | None:
-        """Return the value of a key that has not expired."""
         return (await self.get_many([key], collection=collection))[0]
 
     async def get_many(self, keys: Sequence[str], *, collection: str) -> list[JsonObject | None]:
-        """Return the values of several keys, in their order."""
         if not keys:
             return []
         names = [value_name(collection, key) for key in keys]
@@ -355,7 +354,6 @@ class RedisValues:
         return await self._read(names, found)
 
     async def put(self, key: str, value: JsonObject, *, collection: str, ttl: float | None = None) -> None:
-        """Keep a value for `ttl` seconds, a day at most."""
         name = value_name(collection, key)
         sealed, milliseconds = await self._server.sealed(name, value), _milliseconds(ttl)
         await self._server.run(lambda redis: redis.set(name, sealed, px=milliseconds))
@@ -363,7 +361,6 @@ class RedisValues:
     async def put_many(
         self, keys: Sequence[str], values: Sequence[JsonObject], *, collection: str, ttl: float | None = None
     ) -> None:
-        """Keep several values, all of them or none."""
         milliseconds = _milliseconds(ttl)
         names = [value_name(collection, key) for key in keys]
         sealed = [await self._server.sealed(name, value) for name, value in zip(names, values, strict=True)]
@@ -377,7 +374,6 @@ class RedisValues:
         await self._server.run(put)
 
     async def delete(self, key: str, *, collection: str) -> bool:
-        """Delete a key; return True if it was there."""
         return bool(await self._server.run(lambda redis: redis.delete(value_name(collection, key))))
 
     async def take(self, key: str, *, collection: str) -> JsonObject | None:
