@@ -22,9 +22,9 @@ from pydantic import TypeAdapter
 from pml_gateway.errors import SharedStateError
 from pml_gateway.gateway.approval_requests import ApprovalRequest, ApprovalState, digest_of
 from pml_gateway.quotas import Holdings
+from pml_gateway.storage.change_feed import ChangeFeed, OnChange
 from pml_gateway.storage.documents import readable
 from pml_gateway.storage.redis import RedisValues
-from pml_gateway.storage.redis_news import RedisNews, Tell
 from pml_gateway.types import JsonObject
 
 MAX_REQUESTS = 128
@@ -37,7 +37,7 @@ CONTINUED_SECONDS = 3600.0
 """Seconds that such a call is known in Redis: a person has to answer."""
 
 TOPIC = "approvals"
-"""Topic of the news of requests. Their ids are secret to nobody who can read Redis, and of no use there."""
+"""Topic of changes of requests. Their ids are no secret from those who can read Redis, and of no use there."""
 
 REQUESTS, ARGUMENTS, INDEX, CONTINUED = "approvals", "approval-arguments", "approval-index", "approval-continued"
 """Collections in Redis. Arguments lie by themselves, as they may be large and only people read them."""
@@ -64,7 +64,7 @@ class ApprovalStore(ABC):
     """True if all replicas use it."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
-        self.on_change: list[Tell] = []
+        self.on_change: list[OnChange] = []
         """Called with the id of each request that is answered, used or gone; with None if any may be."""
         self.now = clock
         """Returns the current time on the clock of `expires_at`."""
@@ -211,13 +211,13 @@ class RedisApprovalStore(ApprovalStore):
 
     is_shared = True
 
-    def __init__(self, values: RedisValues, news: RedisNews, clock: Callable[[], float] = time.time) -> None:
+    def __init__(self, values: RedisValues, feed: ChangeFeed, clock: Callable[[], float] = time.time) -> None:
         super().__init__(clock)
         self._values = values
-        self._news = news
+        self._feed = feed
         self._revisions: LRUCache[str, int] = LRUCache(MAX_KNOWN)
-        self._heard: LRUCache[str, int] = LRUCache(MAX_KNOWN)
-        """Revisions in news alone, which anybody can forge who may write to Redis: they do not push out others."""
+        self._announced: LRUCache[str, int] = LRUCache(MAX_KNOWN)
+        """Revisions in the change feed, which anybody can forge who may write to Redis: they do not push out others."""
         self._changing: WeakValueDictionary[str, anyio.Lock] = WeakValueDictionary()
         """Locks by request id: changes by this replica take turns, so that few compete with those of others."""
 
@@ -300,7 +300,7 @@ class RedisApprovalStore(ApprovalStore):
         if seconds is None and after.state is not before.state:
             await self._note_answer(id_)
         if _affects_calls(before, after):
-            await self._tell(id_, after.revision)
+            await self._publish(id_, after.revision)
         return after
 
     async def drop(self, id_: str) -> None:
@@ -320,20 +320,20 @@ class RedisApprovalStore(ApprovalStore):
         return found["approval"] if found is not None and found["expires_at"] > self.now() else None
 
     def following(self) -> AbstractContextManager[None]:
-        return self._news.following(TOPIC, self._hear)
+        return self._feed.subscribed(TOPIC, self._on_change)
 
-    def _hear(self, news: str | None) -> None:
-        """Note the revision of a request that was changed, and have those who wait for it look."""
-        id_, _, revision = (news or "").partition(":")
+    def _on_change(self, entry: str | None) -> None:
+        """Note the revision of a request that was changed, and notify those who wait for it."""
+        id_, _, revision = (entry or "").partition(":")
         if revision.isdecimal():
-            self._heard[id_] = max(self._heard.get(id_, 0), int(revision[:9]))
+            self._announced[id_] = max(self._announced.get(id_, 0), int(revision[:9]))
         self._notify(id_ or None)
 
-    async def _tell(self, id_: str, revision: int) -> None:
-        """Tell of a change that was made; who does not hear of it looks itself after a while."""
+    async def _publish(self, id_: str, revision: int) -> None:
+        """Announce a change that was made; replicas that miss it read the request after a while anyway."""
         self._notify(id_)
         with suppress(SharedStateError):
-            await self._news.publish(TOPIC, f"{id_}:{revision}")
+            await self._feed.publish(TOPIC, f"{id_}:{revision}")
 
     async def _index(self) -> JsonObject:
         found = await self._values.get(ALL, collection=INDEX)
@@ -357,7 +357,7 @@ class RedisApprovalStore(ApprovalStore):
         return request
 
     def _known_revision(self, id_: str) -> int:
-        return max(self._revisions.get(id_, 0), self._heard.get(id_, 0))
+        return max(self._revisions.get(id_, 0), self._announced.get(id_, 0))
 
     def _note_revision(self, id_: str, revision: int) -> None:
         self._revisions[id_] = max(self._revisions.get(id_, 0), revision)
@@ -383,7 +383,7 @@ class RedisApprovalStore(ApprovalStore):
     async def _delete(self, id_: str) -> None:
         for collection in (REQUESTS, ARGUMENTS):
             await self._values.delete(id_, collection=collection)
-        await self._tell(id_, 0)
+        await self._publish(id_, 0)
 
 
 def _as_value(request: ApprovalRequest) -> JsonObject:

@@ -39,9 +39,9 @@ from pml_gateway.processes.budget import RequestBudget
 from pml_gateway.results.learning import LearnedShapes
 from pml_gateway.results.store import ResultStore, open_results
 from pml_gateway.signal import CallsInFlight
+from pml_gateway.storage.change_feed import ChangeFeed
 from pml_gateway.storage.counters import RedisCounters
 from pml_gateway.storage.redis import RedisServer, RedisValues, open_redis
-from pml_gateway.storage.redis_news import RedisNews
 from pml_gateway.storage.replicas import Replicas
 from pml_gateway.storage.shared_documents import SharedDocuments, open_documents
 from pml_gateway.telemetry.events import Events, StorageAsked
@@ -111,11 +111,11 @@ class Gateway:
         if redis is not None and events.reach(StorageAsked):
             redis.observe = lambda outcome, seconds: events.publish(StorageAsked(outcome, seconds))
         self.documents = documents
-        self.news = None if redis is None else RedisNews(redis)
+        self.change_feed = None if redis is None else ChangeFeed(redis)
         self.replicas = None
-        if redis is not None and self.news is not None:
-            self.replicas = Replicas(redis, self.news, __version__, self._replica_facts)
-            store = RedisApprovalStore(RedisValues(redis), self.news)
+        if redis is not None and self.change_feed is not None:
+            self.replicas = Replicas(redis, self.change_feed, __version__, self._replica_facts)
+            store = RedisApprovalStore(RedisValues(redis), self.change_feed)
             self.approvals = shared.approvals.with_store(store, self._is_served_elsewhere)
         self.deciders: list[Decider] = [decide_by_rules, call_limits]
         self._listings = listings
@@ -395,11 +395,11 @@ async def open_gateway(
                 indexer.follow_examples,
             ):
                 tasks.start_soon(run)
-            if gateway.news is not None and gateway.replicas is not None:
-                tasks.start_soon(gateway.news.run)
+            if gateway.change_feed is not None and gateway.replicas is not None:
+                tasks.start_soon(gateway.change_feed.run)
                 tasks.start_soon(gateway.replicas.run)
-            if redis is not None and gateway.news is not None and documents is not None:
-                tasks.start_soon(documents.run, redis, gateway.news)
+            if redis is not None and gateway.change_feed is not None and documents is not None:
+                tasks.start_soon(documents.run, redis, gateway.change_feed)
             if connects:
                 tasks.start_soon(gateway.connect_all)
             yield gateway

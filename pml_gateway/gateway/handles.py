@@ -84,9 +84,9 @@ class HandledCall:
         patience = None if self._options.on_progress is not None else max(limit - EARLIER_SECONDS, limit / 2)
         try:
             with anyio.move_on_after(patience):
-                await task.news.until(lambda: task.is_over)
+                await task.updates.until(lambda: task.is_over)
             # A call that its server does not run as a task has the time limit of the server.
-            await task.news.until(lambda: task.is_over or task.is_of_server)
+            await task.updates.until(lambda: task.is_over or task.is_of_server)
         except anyio.get_cancelled_exc_class():
             task.scope.cancel()
             raise
@@ -139,7 +139,7 @@ async def await_handle(tasks: Tasks, client: Principal, ref: str) -> JsonObject 
     if task is None:
         return None
     with tasks.following(task), anyio.move_on_after(READ_SECONDS):
-        await task.news.until(lambda: task.is_over)
+        await task.updates.until(lambda: task.is_over)
     if not task.is_over:
         return running(task)
     if isinstance(task.outcome, MCPError):

@@ -1,6 +1,6 @@
-"""Tasks that all replicas know: each runs its own, reads records of the others' in Redis, and leaves orders for them.
+"""Tasks that all replicas know: each runs its own, reads records of the others' in Redis, and sends them commands.
 
-An order cancels or answers a task; the replica that runs the task takes it from Redis.
+A command cancels or answers a task; the replica that runs the task takes it from Redis.
 """
 
 from __future__ import annotations
@@ -23,43 +23,43 @@ from pml_gateway.gateway.task import FINAL, INTERRUPTED, GatewayTask, TaskQuesti
 from pml_gateway.gateway.task_records import TaskRecord
 from pml_gateway.json_text.pieces import exceeds
 from pml_gateway.policy.principal import PrincipalKind
+from pml_gateway.storage.change_feed import ChangeFeed
 from pml_gateway.storage.documents import readable
 from pml_gateway.storage.pending import MAX_PENDING
 from pml_gateway.storage.redis import RedisServer, RedisValues
-from pml_gateway.storage.redis_news import RedisNews
 from pml_gateway.storage.redis_owned import OwnedValues
-from pml_gateway.storage.replicas import BEAT_SECONDS, Replicas
+from pml_gateway.storage.replicas import HEARTBEAT_SECONDS, Replicas
 from pml_gateway.types import JsonObject
 
 RECORDS = TOPIC = "tasks"
-ORDERS = "task-orders"
-"""The collections of records and of orders, and the news of either."""
+COMMANDS = "task-commands"
+"""The collections of records and of commands, and the topics of changes of either."""
 
 MARGIN_SECONDS = 60.0
 """Seconds that a record outlives its task: those who follow the task at other replicas see how it ended."""
 
 CANCEL = "cancel"
-"""The order to cancel a task; others are answers, by the keys of their questions."""
+"""The command to cancel a task; others are answers, by the keys of their questions."""
 
 INTERRUPT = "interrupt"
-"""The order to cancel a task that has failed for the others, who took its replica for gone."""
+"""The command to cancel a task that has failed for the others, who took its replica for gone."""
 
-ASKED = "asked"
-"""The order to leave telling the client to another replica, which it has asked since."""
+NOTIFIER = "notifier"
+"""The command to leave notifying the client to another replica, which it has asked since."""
 
-AN_ORDER = "an order for a task"
+A_COMMAND = "a command for a task"
 
-ORDER_SECONDS = 900.0
-"""Seconds after which an order that nobody has taken is void."""
+COMMAND_SECONDS = 900.0
+"""Seconds after which a command that no replica has taken expires."""
 
 CANCEL_SECONDS = 10.0
 """Maximum wait for another replica to cancel a task."""
 
 UNSURE_SECONDS = 30.0
-"""Time after a failure of Redis in which a missing record says nothing: its replica may have yet to write it."""
+"""Time after a failure of Redis in which the record of a task may be missing, as its replica has yet to write it."""
 
-LOOK_SECONDS = 10.0
-"""Time after which followed tasks are looked at without news, which may be lost in a failover of Redis."""
+REFRESH_SECONDS = 10.0
+"""Time after which followed tasks are read anyway, as changes may be lost in a failover of Redis."""
 
 RETRY_SECONDS = 1.0
 
@@ -67,7 +67,7 @@ MAX_BYTES = 16 * 1024 * 1024
 """Maximum of the records of one client, as they are written."""
 
 COALESCE_SECONDS = 0.05
-"""Time in which several changes of a task are written once: servers may tell all the time how far they have come."""
+"""Time in which several changes of a task are written once: servers may report progress all the time."""
 
 MAX_QUESTIONS = 256 * 1024
 """Maximum of a task's questions as JSON that are written; larger ones are seen at the replica of the task."""
@@ -81,7 +81,7 @@ class _SharedTask:
     name: str
     message: str
     poll_seconds: float
-    asked_at: float
+    notified_since: float
     tools: tuple[tuple[str, str], ...]
     error: tuple[int, str, Any] | None
     questions: dict[str, JsonObject]
@@ -93,21 +93,21 @@ _SHARED_TASK = TypeAdapter(_SharedTask)
 class SharedTasks:
     """The tasks of this replica as the others see them, and those of the others as this one sees them."""
 
-    def __init__(self, redis: RedisServer, news: RedisNews, replicas: Replicas) -> None:
+    def __init__(self, redis: RedisServer, feed: ChangeFeed, replicas: Replicas) -> None:
         self._redis = redis
         self._records = OwnedValues(redis, RECORDS, MAX_PENDING, MAX_BYTES)
         self._values = RedisValues(redis)
-        self._news = news
+        self._feed = feed
         self._replicas = replicas
         self._own: dict[str, GatewayTask] = {}
         """Tasks of this replica that are kept, by the digest of their ids."""
         self._writing = anyio.Lock()
         self._written: set[str] = set()
         self._changed: set[str] = set()
-        self._ordered: set[str] = set()
+        self._commanded: set[str] = set()
         self._followed: dict[str, list[GatewayTask]] = defaultdict(list)
-        self._look_at: set[str] = set()
-        self._looks_at = 0.0
+        self._stale: set[str] = set()
+        self._refresh_at = 0.0
         self._outgoing: list[tuple[str, str, JsonObject]] = []
         self._due = anyio.Event()
 
@@ -171,7 +171,7 @@ class SharedTasks:
         digest = self._records.digest(task.id)
         self._followed[digest].append(task)
         # It may have changed since it was read.
-        self._look_at.add(digest)
+        self._stale.add(digest)
         self._due.set()
         try:
             yield
@@ -187,35 +187,35 @@ class SharedTasks:
             SharedStateError: Redis or that replica does not answer.
         """
         with self.following(task):
-            await self._order(self._records.digest(task.id), CANCEL, {})
+            await self._send(self._records.digest(task.id), CANCEL, {})
             with anyio.move_on_after(CANCEL_SECONDS):
-                await task.news.until(lambda: task.is_over)
+                await task.updates.until(lambda: task.is_over)
         if not task.is_over:
             raise SharedStateError(f"the replica that runs the task did not cancel it in {CANCEL_SECONDS:g} s")
 
-    def note_asked(self, task: GatewayTask, at: float) -> None:
-        """Let the replica of a task know that this one tells its client from now on."""
-        self._outgoing.append((self._records.digest(task.id), ASKED, {"at": at}))
+    def take_over_notifying(self, task: GatewayTask, since: float) -> None:
+        """Tell the replica of a task that this one notifies its client from now on."""
+        self._outgoing.append((self._records.digest(task.id), NOTIFIER, {"since": since}))
         self._due.set()
 
     async def run(self, cancel: Callable[[GatewayTask], object]) -> None:
-        """Write what changes, follow tasks and carry out orders, for as long as the owner's task group lives.
+        """Write what changes, follow tasks and carry out commands, for as long as the owner's task group lives.
 
-        `cancel` begins to cancel a task and returns at once, as its client may be slow to hear of it.
+        `cancel` begins to cancel a task and returns at once, as notifying its client may take long.
         """
-        with self._news.following(TOPIC, self._on_task_news), self._news.following(ORDERS, self._on_order_news):
+        with self._feed.subscribed(TOPIC, self._on_record), self._feed.subscribed(COMMANDS, self._on_commands):
             while True:
                 self._check_followed()
-                await self._send_all()
+                await self._send_outgoing()
                 await self._each(self._changed, self._write)
-                await self._each(self._ordered, partial(self._carry_out, cancel))
-                await self._each(self._look_at, self._look)
+                await self._each(self._commanded, partial(self._carry_out, cancel))
+                await self._each(self._stale, self._refresh)
                 pause = None
-                if self._outgoing or self._changed or self._ordered or self._look_at:
+                if self._outgoing or self._changed or self._commanded or self._stale:
                     # Redis did not answer.
                     pause = RETRY_SECONDS
                 elif self._followed:
-                    pause = BEAT_SECONDS
+                    pause = HEARTBEAT_SECONDS
                 with anyio.move_on_after(pause):
                     await self._due.wait()
                 await anyio.sleep(COALESCE_SECONDS)
@@ -225,25 +225,25 @@ class SharedTasks:
         self._changed.add(self._records.digest(task.id))
         self._due.set()
 
-    def _on_task_news(self, digest: str | None) -> None:
+    def _on_record(self, digest: str | None) -> None:
         if digest is None:
-            # What Redis had may be gone, as may be news.
+            # Redis may have lost records, and changes may have been missed.
             self._changed.update(self._own)
-            self._look_at.update(self._followed)
+            self._stale.update(self._followed)
         elif digest in self._followed:
-            self._look_at.add(digest)
+            self._stale.add(digest)
         else:
             return
         self._due.set()
 
-    def _on_order_news(self, digest: str | None) -> None:
+    def _on_commands(self, digest: str | None) -> None:
         own = self._own if digest is None else {digest} & self._own.keys()
         if own:
-            self._ordered.update(own)
+            self._commanded.update(own)
             self._due.set()
 
     async def _each(self, noted: set[str], work: Callable[[str], Awaitable[None]]) -> None:
-        """Do some work on each task that is noted; if Redis refuses it of one, that keeps no other one back."""
+        """Do some work on each task that is noted; if Redis refuses it for one, go on with the others."""
         for digest in list(noted):
             with suppress(SharedStateError):
                 await work(digest)
@@ -254,7 +254,7 @@ class SharedTasks:
             with _taken(digest, self._changed):
                 if is_changed and task is not None:
                     await self._replace(digest, task)
-                    await self._news.publish(TOPIC, digest)
+                    await self._feed.publish(TOPIC, digest)
 
     async def _replace(self, digest: str, task: GatewayTask) -> None:
         """Write a task; if others took this replica for gone, let it fail here as it has failed for them."""
@@ -274,28 +274,28 @@ class SharedTasks:
             if digest in self._own:
                 self._written.add(digest)
                 # Its client may wait for that.
-                task.news.set()
+                task.updates.set()
 
-    async def _order(self, digest: str, about: str, order: JsonObject) -> None:
-        """Leave an order for the replica of a task, about a question or `CANCEL`."""
+    async def _send(self, digest: str, name: str, command: JsonObject) -> None:
+        """Leave a command for the replica of a task: its name, or the key of a question, and what goes with it."""
 
         def add(before: JsonObject | None) -> JsonObject:
-            return {**(before or {}), about: order}
+            return {**(before or {}), name: command}
 
-        await self._values.change(digest, add, collection=ORDERS, ttl=ORDER_SECONDS)
-        await self._news.publish(ORDERS, digest)
+        await self._values.change(digest, add, collection=COMMANDS, ttl=COMMAND_SECONDS)
+        await self._feed.publish(COMMANDS, digest)
 
-    async def _send_all(self) -> None:
+    async def _send_outgoing(self) -> None:
         outgoing, self._outgoing = self._outgoing, []
-        for order in outgoing:
+        for command in outgoing:
             try:
-                await self._order(*order)
+                await self._send(*command)
             except SharedStateError:
-                self._outgoing.append(order)
+                self._outgoing.append(command)
 
     async def _carry_out(self, cancel: Callable[[GatewayTask], object], digest: str) -> None:
-        with _taken(digest, self._ordered):
-            found = await self._take_orders(digest)
+        with _taken(digest, self._commanded):
+            found = await self._take_commands(digest)
         task = self._own.get(digest)
         if task is None:
             return
@@ -303,32 +303,32 @@ class SharedTasks:
             task.fail_as_interrupted()
         elif CANCEL in found and not task.is_over:
             cancel(task)
-        asked_at = readable(AN_ORDER, partial(_asked_at, found)) or 0.0
-        if asked_at > task.asked_at:
-            task.tell, task.asked_at = None, asked_at
+        since = readable(A_COMMAND, partial(_notified_since, found)) or 0.0
+        if since > task.notified_since:
+            task.notify, task.notified_since = None, since
             self._note(task)
         for key, question in list(task.questions.items()):
             if key in found and not question.is_over.is_set():
-                answer = readable(AN_ORDER, partial(_answer_from_json, found[key]))
+                answer = readable(A_COMMAND, partial(_answer_from_json, found[key]))
                 if answer is not None:
                     question.settle(answer)
 
-    async def _take_orders(self, digest: str) -> JsonObject:
-        """Remove and return the orders for a task, not by one command: if its answer is lost, so are they."""
+    async def _take_commands(self, digest: str) -> JsonObject:
+        """Remove and return the commands for a task. With GETDEL, they would be lost if its answer is lost."""
         found: JsonObject = {}
 
-        def taken(orders: JsonObject | None) -> None:
+        def taken(commands: JsonObject | None) -> None:
             nonlocal found
-            found = orders or {}
+            found = commands or {}
 
-        await self._values.change(digest, taken, collection=ORDERS)
+        await self._values.change(digest, taken, collection=COMMANDS)
         return found
 
-    async def _look(self, digest: str) -> None:
-        with _taken(digest, self._look_at):
+    async def _refresh(self, digest: str) -> None:
+        with _taken(digest, self._stale):
             record = _read(await self._values.get(digest, collection=RECORDS))
             if record is not None:
-                record = await self._settled(record)
+                record = await self._checked(record)
         for task in self._followed.get(digest, ()):
             if record is not None:
                 self._apply(task, record)
@@ -336,30 +336,30 @@ class SharedTasks:
                 task.fail_as_interrupted()
 
     def _check_followed(self) -> None:
-        """Have followed tasks looked at now and then, or if their replica is gone; end those whose time is over."""
-        is_due = time.monotonic() >= self._looks_at
+        """Have followed tasks read now and then, and if their replica is gone; end those that have expired."""
+        is_due = time.monotonic() >= self._refresh_at
         if is_due:
-            self._looks_at = time.monotonic() + LOOK_SECONDS
+            self._refresh_at = time.monotonic() + REFRESH_SECONDS
         for digest, followed in self._followed.items():
             for task in followed:
                 if task.is_over:
                     continue
                 if is_due or self._is_abandoned(task):
-                    self._look_at.add(digest)
+                    self._stale.add(digest)
                 elif task.expires_at + MARGIN_SECONDS / 2 < time.time():
                     task.status, task.outcome = TaskStatus.CANCELLED, MCPError(INTERNAL_ERROR, "the task was cancelled")
-                    task.news.set()
+                    task.updates.set()
 
-    async def _settled(self, record: _SharedTask) -> _SharedTask | None:
+    async def _checked(self, record: _SharedTask) -> _SharedTask | None:
         """Return a record, after marking an unfinished task of a replica that is gone as failed."""
         known = record.task
         if known.status in FINAL or await self._replicas.find(replica_of(known.id) or "") is not None:
             return record
         digest = self._records.digest(known.id)
         settled = _read(await self._values.change(digest, _interrupted, collection=RECORDS, ttl=_seconds_left(known)))
-        await self._news.publish(TOPIC, digest)
+        await self._feed.publish(TOPIC, digest)
         # If it comes back, its call is no longer wanted.
-        await self._order(digest, INTERRUPT, {})
+        await self._send(digest, INTERRUPT, {})
         return settled
 
     def _index_of(self, task: GatewayTask) -> str:
@@ -368,7 +368,7 @@ class SharedTasks:
         return task.owner if is_known else f"{self.replica} {task.owner}"
 
     def _is_abandoned(self, task: GatewayTask) -> bool:
-        """Return True if the replica of a task was gone at the last look."""
+        """Return True if the replica of a task was gone when replicas were last read."""
         return replica_of(task.id) not in {each.id for each in self._replicas.known}
 
     def _is_elsewhere(self, task_id: str) -> bool:
@@ -379,7 +379,7 @@ class SharedTasks:
         record = _read(value)
         if record is None or record.task.owner != owner or record.task.created_at + record.task.ttl <= time.time():
             return None
-        settled = await self._settled(record)
+        settled = await self._checked(record)
         if settled is None:
             return None
         task = GatewayTask.of_record(record.task)
@@ -390,14 +390,14 @@ class SharedTasks:
         """Copy the state in a record into a task."""
         task.take_over(record.task)
         task.name, task.message, task.poll_seconds = record.name, record.message, record.poll_seconds
-        task.asked_at, task.tools = record.asked_at, set(record.tools)
+        task.notified_since, task.tools = record.notified_since, set(record.tools)
         task.outcome = None if record.error is None else MCPError(*record.error)
         for key in [key for key in task.questions if key not in record.questions]:
             task.questions.pop(key).is_over.set()
         for key, request in record.questions.items():
             if key not in task.questions:
                 task.questions[key] = TaskQuestion(request, partial(self._pass_on, task, key))
-        task.news.set()
+        task.updates.set()
 
     def _pass_on(self, task: GatewayTask, key: str, answer: JsonObject | MCPError) -> None:
         self._outgoing.append((self._records.digest(task.id), key, _answer_to_json(answer)))
@@ -426,7 +426,7 @@ def _to_json(task: GatewayTask) -> JsonObject:
         "name": task.name,
         "message": task.message,
         "poll_seconds": task.poll_seconds,
-        "asked_at": task.asked_at,
+        "notified_since": task.notified_since,
         "tools": sorted(task.tools),
         "error": _error_json(task.outcome) if isinstance(task.outcome, MCPError) else None,
         "questions": {} if exceeds(questions, MAX_QUESTIONS) else questions,
@@ -451,8 +451,8 @@ def _error_json(error: MCPError) -> list[Any]:
     return [error.code, error.message, error.error.data]
 
 
-def _asked_at(orders: JsonObject) -> float | None:
-    return float(orders[ASKED]["at"]) if ASKED in orders else None
+def _notified_since(commands: JsonObject) -> float | None:
+    return float(commands[NOTIFIER]["since"]) if NOTIFIER in commands else None
 
 
 def _answer_to_json(answer: JsonObject | MCPError) -> JsonObject:

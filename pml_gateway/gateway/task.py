@@ -80,8 +80,8 @@ class TaskQuestion:
         self._pass_on(answer)
 
 
-Tell = Callable[["GatewayTask"], Awaitable[None]]
-"""Tells a client of a task."""
+Notify = Callable[["GatewayTask"], Awaitable[None]]
+"""Notifies a client of the status of a task."""
 
 
 class GatewayTask:
@@ -135,12 +135,12 @@ class GatewayTask:
         self.is_error = False
         """True if it ended with a result that says that the tool failed."""
         self.questions: dict[str, TaskQuestion] = {}
-        self.news = Signal()
+        self.updates = Signal()
         self.scope = anyio.CancelScope()
-        self.tell: Tell | None = None
-        """Tells the client of a new status, where it can be told."""
-        self.asked_at = self.created_at
-        """Time at which the client asked last that is told."""
+        self.notify: Notify | None = None
+        """Notifies the session that asked last, unless it is at another replica."""
+        self.notified_since = self.created_at
+        """Time at which that session asked."""
         self.on_change: Callable[[GatewayTask], None] | None = None
         """Called when what others see of it has changed."""
         self._asked = 0
@@ -155,13 +155,13 @@ class GatewayTask:
         self.status, self.message = TaskStatus.FAILED, INTERRUPTED
         self.outcome = interrupted()
         self.scope.cancel()
-        self.news.set()
+        self.updates.set()
 
-    def tell_by(self, tell: Tell) -> None:
-        """Have the client told of each new status by `tell` from now on."""
-        is_new, self.tell, self.asked_at = self.tell != tell, tell, time.time()
+    def notify_by(self, notify: Notify) -> None:
+        """Notify the client of each new status by `notify` from now on."""
+        is_new, self.notify, self.notified_since = self.notify != notify, notify, time.time()
         if is_new:
-            self._tell_of_change()
+            self._report_change()
 
     @property
     def record(self) -> TaskRecord:
@@ -183,7 +183,7 @@ class GatewayTask:
         """Note that the server runs the call as a task."""
         self.is_of_server = True
         await self.changed(task)
-        self.news.set()
+        self.updates.set()
 
     async def changed(self, task: JsonObject) -> None:
         """Note what the server says of its task; its states follow from what becomes of the call."""
@@ -191,13 +191,13 @@ class GatewayTask:
         seconds = next((task[key] / 1000 for key in ("pollInterval", "pollIntervalMs") if _is_number(task.get(key))), 0)
         if seconds:
             self.poll_seconds = min(max(seconds, PAUSE_SECONDS), MAX_POLL_SECONDS)
-            self._tell_of_change()
+            self._report_change()
 
     def note(self, message: object) -> None:
         """Note how far the call has come, in the server's words."""
         if isinstance(message, str) and message and not self.is_over:
             self.message, self.updated_at = shortened(message, MAX_MESSAGE), time.time()
-            self._tell_of_change()
+            self._report_change()
 
     async def ask(self, method: str, params: JsonObject) -> JsonObject:
         """Ask the client a question when it comes for it, and return the answer.
@@ -245,19 +245,19 @@ class GatewayTask:
         is_new = status is not self.status
         self._take(status)
         if is_new:
-            await self.tell_now()
+            await self.notify_now()
 
-    async def tell_now(self) -> None:
-        """Tell the client of the status."""
-        if self.tell is not None:
-            await self.tell(self)
+    async def notify_now(self) -> None:
+        """Notify the client of the status."""
+        if self.notify is not None:
+            await self.notify(self)
 
     def _take(self, status: TaskStatus) -> None:
         self.status, self.updated_at = status, time.time()
-        self.news.set()
-        self._tell_of_change()
+        self.updates.set()
+        self._report_change()
 
-    def _tell_of_change(self) -> None:
+    def _report_change(self) -> None:
         if self.on_change is not None:
             self.on_change(self)
 

@@ -23,7 +23,7 @@ from pml_gateway.delivery import DELIVERY
 from pml_gateway.errors import GatewayError, ResultStoreError
 from pml_gateway.gateway.host import Host
 from pml_gateway.gateway.shared_tasks import SharedTasks
-from pml_gateway.gateway.task import DEFAULT_TTL, FINAL, MAX_TTL, GatewayTask, TaskStatus, Tell, owner_of, task_id_of
+from pml_gateway.gateway.task import DEFAULT_TTL, FINAL, MAX_TTL, GatewayTask, Notify, TaskStatus, owner_of, task_id_of
 from pml_gateway.gateway.task_records import TaskRecords
 from pml_gateway.log import get_logger
 from pml_gateway.policy.principal import Principal
@@ -57,11 +57,11 @@ Store = Callable[[GatewayTask, JsonObject], Awaitable[StoredResult | None]]
 
 
 @dataclass(frozen=True, slots=True)
-class _Told:
+class _Notifier:
     """The session that asked for a task last, and when."""
 
-    tell: Tell
-    at: float
+    notify: Notify
+    since: float
 
 
 class Tasks:
@@ -76,8 +76,8 @@ class Tasks:
         self._changes = self._saved = 0
         self._background = Background()
         self._table: PendingTable[GatewayTask] = PendingTable("task", MAX_TTL, give_up=self._give_up)
-        self._told: dict[str, _Told] = {}
-        """The sessions that are told of tasks of other replicas, by task id."""
+        self._notifiers: dict[str, _Notifier] = {}
+        """The sessions that are notified of tasks of other replicas, by task id."""
         self._filled = Signal()
         self.is_running = False
         """True while calls can run apart from their requests."""
@@ -127,7 +127,7 @@ class Tasks:
                 await self._save(task)
             if task.scope.cancelled_caught and task.status is TaskStatus.FAILED:
                 # Other replicas found this one gone, and failed the task.
-                await task.tell_now()
+                await task.notify_now()
             elif task.scope.cancelled_caught:
                 task.outcome = task.outcome or MCPError(INTERNAL_ERROR, "the task was cancelled")
                 await task.end(TaskStatus.CANCELLED)
@@ -190,38 +190,38 @@ class Tasks:
         """Keep a task of another replica up to date in this context."""
         return nullcontext() if self._shared is None else self._shared.following(task)
 
-    def tell_by(self, task: GatewayTask, tell: Tell) -> None:
-        """Tell the client of a task of each new status by `tell`, in place of the session that asked before.
+    def notify_by(self, task: GatewayTask, notify: Notify) -> None:
+        """Notify the client of a task of each new status by `notify`, in place of the session that asked before.
 
         Raises:
             GatewayError: the gateway ends.
         """
-        told = self._told.get(task.id)
+        known = self._notifiers.get(task.id)
         if task.id in self._table or self._shared is None:
-            task.tell_by(tell)
-        elif told is None or told.tell != tell or told.at < task.asked_at:
-            self._told[task.id] = told = _Told(tell, time.time())
-            self._shared.note_asked(task, told.at)
-            self._background.start(partial(self._tell, task, told))
+            task.notify_by(notify)
+        elif known is None or known.notify != notify or known.since < task.notified_since:
+            self._notifiers[task.id] = notifier = _Notifier(notify, time.time())
+            self._shared.take_over_notifying(task, notifier.since)
+            self._background.start(partial(self._notify, task, notifier))
 
-    async def _tell(self, task: GatewayTask, told: _Told) -> None:
-        """Tell a session of each new status of a task of another replica, while it is the last that asked."""
+    async def _notify(self, task: GatewayTask, notifier: _Notifier) -> None:
+        """Notify a session of each new status of a task of another replica, while it is the last that asked."""
         shown = task.status
 
         def is_due() -> bool:
-            return task.status is not shown or task.asked_at > told.at
+            return task.status is not shown or task.notified_since > notifier.since
 
         with self.following(task):
             while shown not in FINAL:
-                await task.news.until(is_due)
-                if self._told.get(task.id) is not told or task.asked_at > told.at:
+                await task.updates.until(is_due)
+                if self._notifiers.get(task.id) is not notifier or task.notified_since > notifier.since:
                     break
                 shown = task.status
                 # The client that answered knows that the task goes on.
                 if shown is not TaskStatus.WORKING:
-                    await told.tell(task)
-        if self._told.get(task.id) is told:
-            del self._told[task.id]
+                    await notifier.notify(task)
+        if self._notifiers.get(task.id) is notifier:
+            del self._notifiers[task.id]
 
     async def _known(self, client: Principal, task_id: str) -> GatewayTask | None:
         owner = owner_of(client)

@@ -177,8 +177,8 @@ def _open_sharing(gateway: Gateway, identity: str) -> ActivitySharing | None:
 
 async def _open_tasks(gateway: Gateway, paths: Paths, identity: str) -> Tasks:
     """Return the tasks of a gateway, with those of other replicas in Redis, or else those of before in a file."""
-    if gateway.redis is not None and gateway.news is not None and gateway.replicas is not None:
-        return Tasks(gateway, shared=SharedTasks(gateway.redis, gateway.news, gateway.replicas))
+    if gateway.redis is not None and gateway.change_feed is not None and gateway.replicas is not None:
+        return Tasks(gateway, shared=SharedTasks(gateway.redis, gateway.change_feed, gateway.replicas))
     tasks = Tasks(gateway, TaskRecords(paths.tasks_dir, identity))
     await tasks.restore()
     return tasks

@@ -188,10 +188,10 @@ class TaskMethods:
                 await _put(ctx, task, question)
                 continue
             if not wants_progress:
-                await task.news.wait()
+                await task.updates.wait()
                 continue
             with anyio.move_on_after(KEEPALIVE_SECONDS) as patience:
-                await task.news.wait()
+                await task.updates.wait()
             if patience.cancelled_caught:
                 await ctx.session.report_progress(time.time() - task.created_at, None, task.message or "working")
 
@@ -233,7 +233,7 @@ class TaskMethods:
                 answered.add(key)
         # The client may look next at any gateway, which must not show what was answered.
         with self._tasks.following(task), anyio.move_on_after(TAKEN_SECONDS):
-            await task.news.until(lambda: task.is_over or not answered & task.questions.keys())
+            await task.updates.until(lambda: task.is_over or not answered & task.questions.keys())
             return {}
         raise SharedStateError(f"the gateway that runs the task did not take the answers in {TAKEN_SECONDS:g} s")
 
@@ -279,7 +279,7 @@ class TaskMethods:
                 await request_channel(ctx).notify(STATE_CHANGED, {**form, "_meta": meta})
                 if is_last:
                     return
-                await task.news.until(lambda shown=shown: task.status is not shown)  # type: ignore[misc]
+                await task.updates.until(lambda shown=shown: task.status is not shown)  # type: ignore[misc]
 
     async def _detailed(self, ctx: Context, task: GatewayTask) -> JsonObject:
         """Return a task in the form of the extension, with its result, error or questions."""
@@ -312,11 +312,11 @@ class TaskMethods:
         waits = (ctx.meta or {}).get("progressToken") is not None
         try:
             with anyio.move_on_after(None if waits else PROMOTE_SECONDS):
-                await task.news.until(lambda: task.is_over or task.is_of_server)
+                await task.updates.until(lambda: task.is_over or task.is_of_server)
             if not (task.is_over or task.outcome is not None):
                 await self._tasks.keep(task)
                 # Its client may look for it at any replica.
-                await task.news.until(lambda: task.is_over or self._tasks.is_found_everywhere(task))
+                await task.updates.until(lambda: task.is_over or self._tasks.is_found_everywhere(task))
                 if not task.is_over:
                     return {"resultType": "task", **_extension_form(task)}
         except anyio.get_cancelled_exc_class():
@@ -338,7 +338,7 @@ class TaskMethods:
             shows_apps=ctx.scope.shows_apps,
         )
         if not modern:
-            task.tell = _Teller(connection)
+            task.notify = _StatusNotifier(connection)
 
         async def report(progress: float, total: float | None = None, message: str | None = None) -> None:
             task.note(message)
@@ -399,7 +399,7 @@ class TaskMethods:
     def _follow(self, ctx: Context, task: GatewayTask) -> None:
         """Tell of a task over the connection by which its client asked last."""
         if not task.is_over:
-            self._tasks.tell_by(task, _Teller(connection_of(ctx)))
+            self._tasks.notify_by(task, _StatusNotifier(connection_of(ctx)))
 
 
 class _AcknowledgingSession:
@@ -464,12 +464,12 @@ async def _put(ctx: Context, task: GatewayTask, question: TaskQuestion) -> None:
         if question.answer is None:
             # The request ended before the client answered: the next one asks again.
             question.is_asked = False
-            task.news.set()
+            task.updates.set()
 
 
 @dataclass(frozen=True, slots=True)
-class _Teller:
-    """Tells a client of 2025-11-25 of its tasks over one connection."""
+class _StatusNotifier:
+    """Notifies a client of 2025-11-25 of its tasks over one connection."""
 
     connection: Connection
 

@@ -37,7 +37,7 @@ logger = get_logger(__name__)
 PREFIX = "{pml}"
 """Start of every key; the braces keep all keys on one node of a Redis cluster, as scripts need it."""
 
-FORMAT = "1"
+FORMAT = "2"
 """Version of all keys and values: a replica that writes another one does not start. Raise it with each change of what
 is written; `tests/storage/shared_format.txt` lists that."""
 
@@ -48,7 +48,7 @@ REPLICAS = f"{PREFIX}:replicas"
 
 
 def replica_name(id_: str) -> str:
-    """Return the name of a replica's entry, which is there while it gives signs of life."""
+    """Return the name of a replica's entry, which expires unless it is renewed."""
     return f"{PREFIX}:replica:{id_}"
 
 

@@ -49,7 +49,7 @@ class OwnedValues:
         self._put = server.script(_PUT)
 
     def digest(self, id_: str) -> str:
-        """Return the name of an id that is no secret, also for news."""
+        """Return the name of an id that is no secret, also in the change feed."""
         return hashlib.sha256(f"{self._collection}\n{id_}".encode("utf-8", "surrogatepass")).hexdigest()
 
     async def put(self, owner: str, id_: str, value: JsonObject, seconds: float) -> None:

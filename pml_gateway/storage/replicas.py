@@ -1,4 +1,4 @@
-"""Replicas: the serving processes that share a Redis server, and what each of them tells the others about itself.
+"""Replicas: the serving processes that share a Redis server, and what each publishes about itself.
 
 Each writes an entry with its URL, version and configuration every two seconds. If an entry expires, its replica is
 gone. A worker of `pml serve --workers` is a replica, too.
@@ -21,6 +21,7 @@ from pydantic import TypeAdapter
 from pml_gateway.errors import SharedStateError
 from pml_gateway.log import get_logger
 from pml_gateway.signal import Signal
+from pml_gateway.storage.change_feed import ChangeFeed
 from pml_gateway.storage.documents import readable
 from pml_gateway.storage.redis import (
     MAX_PAUSE_SECONDS,
@@ -30,7 +31,6 @@ from pml_gateway.storage.redis import (
     read_state,
     replica_name,
 )
-from pml_gateway.storage.redis_news import RedisNews
 from pml_gateway.text import escaped
 from pml_gateway.types import JsonObject
 
@@ -39,24 +39,24 @@ if TYPE_CHECKING:
 
 logger = get_logger(__name__)
 
-BEAT_SECONDS = 2.0
-"""Time between two signs of life, each with a look at the others."""
+HEARTBEAT_SECONDS = 2.0
+"""Time between two heartbeats; after each, the entries of the others are read."""
 
 EXPIRY_SECONDS = 8.0
-"""Time without a sign of life after which a replica is gone: three in a row may be missed."""
+"""Time without a heartbeat after which a replica is gone: three in a row may be missed."""
 
-RETURN_SECONDS = MAX_PAUSE_SECONDS + OPERATION_SECONDS + BEAT_SECONDS
-"""Time after an outage in which all replicas give a sign of life again: until then, none that was known is gone."""
+RETURN_SECONDS = MAX_PAUSE_SECONDS + OPERATION_SECONDS + HEARTBEAT_SECONDS
+"""Time after an outage in which all replicas send a heartbeat again: until then, none that was known is gone."""
 
 MAX_AGE_SECONDS = EXPIRY_SECONDS + 60.0
 """Age of an entry by whose address a replica is still reached, with clocks that differ."""
 
 ABSENT_SECONDS = 1.0
 MAX_ABSENT = 1000
-"""Time for which an id that was not found is not looked for again, and how many such ids are remembered."""
+"""Time for which an id that was not found is not searched again, and the number of such ids."""
 
 NAMES_SECONDS = 60.0
-"""Time after the last sign of life of any replica in which the ids expire."""
+"""Time after the last heartbeat of any replica in which the ids expire."""
 
 TOPIC = "replicas"
 
@@ -68,7 +68,7 @@ _OF_REPLICA = re.compile(f"([0-9a-f]{{{2 * ID_BYTES}}})~")
 
 @dataclass(frozen=True, slots=True)
 class Replica:
-    """One serving process, as it tells the others."""
+    """One serving process, as it describes itself to the others."""
 
     id: str
     url: str | None
@@ -97,9 +97,9 @@ Facts = Callable[[], tuple[str, int]]
 class Replicas:
     """This process among those that share a Redis server."""
 
-    def __init__(self, server: RedisServer, news: RedisNews, version: str, facts: Facts) -> None:
+    def __init__(self, server: RedisServer, feed: ChangeFeed, version: str, facts: Facts) -> None:
         self._server = server
-        self._news = news
+        self._feed = feed
         self._facts = facts
         configuration, stdio_servers = facts()
         self.own = Replica(
@@ -108,24 +108,25 @@ class Replicas:
         self._others: dict[str, Replica] = {}
         self._absent: TTLCache[str, None] = TTLCache(MAX_ABSENT, ABSENT_SECONDS)
         self._differing: set[tuple[str, str]] = set()
-        self._told: set[tuple[str, str]] = set()
-        self._foreign: set[str] = set()
+        self._warned: set[tuple[str, str]] = set()
+        self._unreadable: set[str] = set()
+        """Ids of replicas whose entries another key encrypted."""
         self._due = anyio.Event()
-        self._looked = Signal()
-        self._beats = anyio.Lock()
+        self._others_read = Signal()
+        self._heartbeats = anyio.Lock()
         self._has_entry = False
-        self._was_cut_off = False
+        self._was_disconnected = False
         self._all_are_back_at = 0.0
 
     @property
     def known(self) -> tuple[Replica, ...]:
-        """Return all replicas as they were at the last look, this one first."""
+        """Return all replicas as last read, this one first."""
         return (self.own, *self._others.values())
 
     async def all(self) -> tuple[Replica, ...]:
-        """Return all replicas as they are now, this one first; in an outage, as they were before."""
+        """Return all replicas as they are now, this one first; in an outage, as last read."""
         with suppress(SharedStateError):
-            await self._look()
+            await self._read_others()
         return self.known
 
     async def find(self, id_: str) -> Replica | None:
@@ -141,7 +142,7 @@ class Replicas:
             return known
         name = replica_name(id_)
         sealed = await self._server.run(lambda redis: redis.get(name))
-        found = None if sealed is None else self._read(id_, sealed)
+        found = None if sealed is None else self._replica_in(id_, sealed)
         if found is None and not self._are_all_back:
             raise SharedStateError("Redis was away a moment ago, and not all replicas may have come back")
         if found is None:
@@ -152,61 +153,61 @@ class Replicas:
 
     @property
     def _are_all_back(self) -> bool:
-        """Return False while a replica without an entry may yet give a sign of life."""
-        return not self._was_cut_off and time.monotonic() >= self._all_are_back_at
+        """Return False while a replica without an entry may yet send a heartbeat."""
+        return not self._was_disconnected and time.monotonic() >= self._all_are_back_at
 
     async def until_gone(self, id_: str) -> None:
         """Wait until a replica that was found lives no more."""
-        await self._looked.until(lambda: id_ not in self._others)
+        await self._others_read.until(lambda: id_ not in self._others)
 
     async def serve_at(self, url: str) -> None:
-        """Tell the others where this replica is reached; without Redis, they hear of it later."""
-        self._tell(replace(self.own, url=url))
+        """Tell the others where this replica is reached; without Redis, they learn it later."""
+        self._publish(replace(self.own, url=url))
         with suppress(SharedStateError):
-            await self._beat()
+            await self._send_heartbeat()
 
     def drain(self) -> None:
         """Tell the others that this replica is about to end."""
-        self._tell(replace(self.own, is_draining=True))
+        self._publish(replace(self.own, is_draining=True))
 
-    def _tell(self, own: Replica) -> None:
+    def _publish(self, own: Replica) -> None:
         self.own = own
         self._due.set()
 
     async def run(self) -> None:
-        """Give signs of life and look at the others, for as long as the owner's task group lives."""
-        told: Replica | None = None
+        """Send heartbeats and read the entries of the others, for as long as the owner's task group lives."""
+        published: Replica | None = None
         try:
-            with self._news.following(TOPIC, lambda _: self._due.set()):
+            with self._feed.subscribed(TOPIC, lambda _: self._due.set()):
                 while True:
                     self._due = anyio.Event()
                     configuration, stdio_servers = self._facts()
                     self.own = replace(self.own, configuration=configuration, stdio_servers=stdio_servers)
                     try:
-                        own = await self._beat()
-                        if own != told:
-                            await self._news.publish(TOPIC, own.id)
-                            told = own
-                        await self._look()
-                        self._say_differences()
+                        own = await self._send_heartbeat()
+                        if own != published:
+                            await self._feed.publish(TOPIC, own.id)
+                            published = own
+                        await self._read_others()
+                        self._warn_of_differences()
                     except SharedStateError:
-                        self._was_cut_off = True
-                    with anyio.move_on_after(BEAT_SECONDS):
+                        self._was_disconnected = True
+                    with anyio.move_on_after(HEARTBEAT_SECONDS):
                         await self._due.wait()
         finally:
             with anyio.move_on_after(OPERATION_SECONDS, shield=True):
                 await self._leave()
 
-    async def _beat(self) -> Replica:
+    async def _send_heartbeat(self) -> Replica:
         """Write the entry of this replica, and return it as it was written."""
         # One after the other: an older entry must not replace a newer one.
-        async with self._beats:
+        async with self._heartbeats:
             own = self.own
             name = replica_name(own.id)
             sealed = self._server.seal(name, {"replica": asdict(own), "at": time.time()})
             is_new = 0
 
-            async def beat(redis: Redis) -> None:
+            async def write(redis: Redis) -> None:
                 async with redis.pipeline(transaction=False) as commands:
                     commands.set(name, sealed, px=int(EXPIRY_SECONDS * 1000))
                     commands.sadd(REPLICAS, own.id)
@@ -214,45 +215,45 @@ class Replicas:
                     nonlocal is_new
                     _, is_new, _ = await commands.execute()
 
-            await self._server.run(beat)
+            await self._server.run(write)
             if is_new and self._has_entry:
                 # Redis has lost what it had, perhaps without an outage that was noticed here.
-                self._was_cut_off = True
-                self._news.tell_all()
+                self._was_disconnected = True
+                self._feed.resync()
             self._has_entry = True
             return own
 
-    async def _look(self) -> None:
+    async def _read_others(self) -> None:
         ids: Any = await self._server.run(lambda redis: redis.smembers(REPLICAS))
-        # Also those that were found before: a name may be missing until the next sign of life.
+        # Also those that were found before: a name may be missing until the next heartbeat.
         others = sorted({each.decode(errors="replace") for each in ids}.union(self._others) - {self.own.id})
         found = (
             await self._server.run(lambda redis: redis.mget([replica_name(id_) for id_ in others])) if others else []
         )
         gone = [id_ for id_, sealed in zip(others, found, strict=True) if sealed is None]
-        read = (self._read(id_, sealed) for id_, sealed in zip(others, found, strict=True) if sealed is not None)
-        if self._was_cut_off or (self._has_entry and self.own.id.encode() not in ids):
-            self._was_cut_off = False
+        read = (self._replica_in(id_, sealed) for id_, sealed in zip(others, found, strict=True) if sealed is not None)
+        if self._was_disconnected or (self._has_entry and self.own.id.encode() not in ids):
+            self._was_disconnected = False
             self._all_are_back_at = time.monotonic() + RETURN_SECONDS
         are_back = self._are_all_back
         found_meanwhile = {id_: each for id_, each in self._others.items() if id_ not in others}
         before = found_meanwhile if are_back else self._others
         self._others = before | {each.id: each for each in read if each is not None}
-        self._looked.set()
+        self._others_read.set()
         if gone and are_back:
             await self._server.run(lambda redis: redis.srem(REPLICAS, *gone))
 
-    def _read(self, id_: str, sealed: bytes | str) -> Replica | None:
+    def _replica_in(self, id_: str, sealed: bytes | str) -> Replica | None:
         if self._server.is_sealed_by_this(replica_name(id_), sealed):
             return _read(self._server.unseal(replica_name(id_), sealed))
-        if id_ not in self._foreign:
+        if id_ not in self._unreadable:
             # It started while Redis did not answer, and shares nothing with this one.
-            self._foreign = {id_, *self._foreign} if len(self._foreign) < MAX_ABSENT else {id_}
+            self._unreadable = {id_, *self._unreadable} if len(self._unreadable) < MAX_ABSENT else {id_}
             logger.error("replica %s has another storage.key, or its entry was forged: give all the same", escaped(id_))
         return None
 
-    def _say_differences(self) -> None:
-        """Warn once of each replica that is set otherwise at two looks: while all change, they differ for a moment."""
+    def _warn_of_differences(self) -> None:
+        """Warn once of each replica that differs two times in a row: while all change, they differ for a moment."""
         differing = set()
         # What serves no HTTP may be a command, or a client's own gateway.
         for each in (each for each in self._others.values() if each.url is not None):
@@ -260,15 +261,15 @@ class Replicas:
                 differing.add((each.id, f"it has version {each.version}, and this one {self.own.version}"))
             elif each.configuration != self.own.configuration:
                 differing.add((each.id, "its configuration is not the same"))
-        for id_, difference in differing & self._differing - self._told:
+        for id_, difference in differing & self._differing - self._warned:
             logger.warning("replica %s at %s differs: %s", id_, self._others[id_].url, difference)
-        self._told = differing & (self._told | self._differing)
+        self._warned = differing & (self._warned | self._differing)
         self._differing = differing
 
     async def _leave(self) -> None:
         with suppress(SharedStateError):
             await self._server.run(lambda redis: redis.delete(replica_name(self.own.id)))
-            await self._news.publish(TOPIC, self.own.id)
+            await self._feed.publish(TOPIC, self.own.id)
 
 
 def with_replica(state: str, replica_id: str) -> str:
@@ -283,7 +284,7 @@ def without_replica(state: str) -> tuple[str, str | None]:
 
 
 async def living_replicas(server: RedisServer) -> list[Replica]:
-    """Return the replicas that give signs of life, by their ids.
+    """Return the living replicas, by their ids.
 
     Raises:
         SharedStateError: Redis does not answer.

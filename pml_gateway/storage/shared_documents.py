@@ -23,6 +23,7 @@ import anyio.to_thread
 from pml_gateway.errors import ConfigurationError, GatewayError, SharedStateError, error_message
 from pml_gateway.files import write_atomically
 from pml_gateway.log import get_logger
+from pml_gateway.storage.change_feed import MAX_ENTRIES, STREAM, ChangeFeed
 from pml_gateway.storage.documents import DAMAGE, ContentT, Document, ResultT, compact
 from pml_gateway.storage.redis import (
     OPERATION_SECONDS,
@@ -33,7 +34,6 @@ from pml_gateway.storage.redis import (
     read_state,
     refuse_other_state,
 )
-from pml_gateway.storage.redis_news import MAX_NEWS, STREAM, RedisNews
 from pml_gateway.storage.redis_url import address_of, resolved_key, resolved_url
 from pml_gateway.storage.sealing import Sealing
 from pml_gateway.types import JsonObject
@@ -51,7 +51,7 @@ KEPT_MILLISECONDS = 30 * 24 * 3600 * 1000
 """Time after which a document is deleted if no replica looks at it."""
 
 LOOK_SECONDS = 2.0
-"""Time between two looks without news."""
+"""Time between two reads without a change in the feed."""
 
 FILL_SECONDS = 5.0
 """Time after the start in which a replica fills no gaps in Redis: those that ran before know more."""
@@ -74,8 +74,7 @@ redis.call('PEXPIRE', KEYS[1], ARGV[4])
 redis.pcall('XADD', KEYS[2], 'MAXLEN', '~', ARGV[5], '*', 'topic', ARGV[6], 'id', ARGV[7])
 return 1
 """
-"""Replace a document if it has the stamp that was read, and tell the news if they take it; no stamp is an empty string.
-"""
+"""Replace a document if it has the stamp that was read, empty if it had none; add it to the change feed if possible."""
 
 
 class OvertakenError(Exception):
@@ -163,10 +162,10 @@ class SharedDocuments:
             what = "may be out of date" if self.are_known else "are not known, and /readyz answers 503 until they are"
             logger.warning("client keys and accepted definitions %s: %s", what, error_message(error))
 
-    async def run(self, server: RedisServer, news: RedisNews) -> None:
+    async def run(self, server: RedisServer, feed: ChangeFeed) -> None:
         """Follow the others' changes, for as long as the owner's task group lives."""
         changed, problem, fills_at = anyio.Event(), "", anyio.current_time() + FILL_SECONDS
-        with news.following(TOPIC, lambda _: changed.set()):
+        with feed.subscribed(TOPIC, lambda _: changed.set()):
             while True:
                 with anyio.move_on_after(LOOK_SECONDS):
                     await changed.wait()
@@ -213,7 +212,7 @@ class SharedDocuments:
         """
         now = secrets.token_hex(8).encode()
         sealed = self._sealing.seal(key, value)
-        arguments = (stamp, now, sealed, KEPT_MILLISECONDS, MAX_NEWS, TOPIC, name)
+        arguments = (stamp, now, sealed, KEPT_MILLISECONDS, MAX_ENTRIES, TOPIC, name)
         if not self._run(lambda redis: redis.eval(_REPLACE, 2, key, STREAM, *arguments)):
             raise OvertakenError
         return now

@@ -17,7 +17,7 @@ from typing import Any
 import httpx2
 import pytest
 
-from pml_gateway.storage.replicas import BEAT_SECONDS, EXPIRY_SECONDS
+from pml_gateway.storage.replicas import EXPIRY_SECONDS, HEARTBEAT_SECONDS
 from tests.support.process import GatewayProcess, run_pml, running_gateway
 from tests.support.raw import HandshakeSession, decoded, result_modern
 from tests.support.redis_server import RealRedis
@@ -142,7 +142,7 @@ def test_a_replica_that_stands_still_keeps_nobody_waiting_and_has_its_sessions_a
         again = session.result("tools/call", called("data__rows", count=2), url=two.url)
         session.close()
     assert error["data"]["details"]["executed"] == "unknown"
-    assert took < EXPIRY_SECONDS + 2 * BEAT_SECONDS + 3
+    assert took < EXPIRY_SECONDS + 2 * HEARTBEAT_SECONDS + 3
     assert gone.status_code == 404
     assert len(own["structuredContent"]["result"]) == 3
     assert len(again["structuredContent"]["result"]) == 2
@@ -157,7 +157,7 @@ def test_sessions_are_used_at_any_replica_while_redis_is_gone_and_once_it_is_bac
         assert session.result("tools/call", rows, url=two.url)
         redis.stop()
         try:
-            until = time.monotonic() + EXPIRY_SECONDS + 2 * BEAT_SECONDS
+            until = time.monotonic() + EXPIRY_SECONDS + 2 * HEARTBEAT_SECONDS
             without = [
                 session.result("tools/call", rows, url=two.url) for _ in iter(lambda: time.monotonic() < until, False)
             ]
@@ -165,7 +165,7 @@ def test_sessions_are_used_at_any_replica_while_redis_is_gone_and_once_it_is_bac
             crossed = session_of_two.result("tools/call", rows, url=one.url)
         finally:
             redis.start()
-        until = time.monotonic() + EXPIRY_SECONDS + 2 * BEAT_SECONDS
+        until = time.monotonic() + EXPIRY_SECONDS + 2 * HEARTBEAT_SECONDS
         back = [session.result("tools/call", rows, url=two.url) for _ in iter(lambda: time.monotonic() < until, False)]
         for each in (session, session_of_two):
             each.close()

@@ -19,8 +19,8 @@ from pml_gateway.errors import SharedStateError
 from pml_gateway.gateway import handles, shared_tasks
 from pml_gateway.gateway.task import GatewayTask, replica_of
 from pml_gateway.policy.principal import LOCAL
+from pml_gateway.storage.change_feed import ChangeFeed
 from pml_gateway.storage.redis import PREFIX, RedisValues
-from pml_gateway.storage.redis_news import RedisNews
 from pml_gateway.storage.redis_owned import OwnedValues
 from tests.extensions.test_handles import let_end
 from tests.extensions.test_tasks import (
@@ -131,7 +131,7 @@ async def test_of_the_states_of_a_task_its_client_is_told_in_the_session_that_as
 
         async def are_passed_on() -> bool:
             found = [await RedisValues(redis).get(records.digest(each), collection="tasks") for each in ids[1:3]]
-            return all(each is not None and each["asked_at"] > each["task"]["created_at"] for each in found)
+            return all(each is not None and each["notified_since"] > each["task"]["created_at"] for each in found)
 
         await eventually(are_passed_on)
         slow.go.set()
@@ -194,8 +194,8 @@ async def test_a_task_of_which_redis_refuses_something_keeps_no_other_one_back(
         redis = one.gateway.redis
         assert redis is not None
         digest = OwnedValues(redis, "tasks", 9, 9).digest(refused)
-        await redis.run(lambda client: client.lpush(f"{PREFIX}:task-orders:{digest}", "no orders"))
-        await RedisNews(redis).publish("task-orders", digest)
+        await redis.run(lambda client: client.lpush(f"{PREFIX}:task-commands:{digest}", "no commands"))
+        await ChangeFeed(redis).publish("task-commands", digest)
         # The other gateway wants to tell this client from now on, which it cannot say.
         assert (await there.result("tasks/get", taskId=refused))["status"] == "working"
         assert (await there.result("tasks/cancel", taskId=other))["status"] == "cancelled"
@@ -208,7 +208,7 @@ async def test_a_client_that_is_slow_to_hear_of_its_cancelled_task_holds_up_nobo
 ) -> None:
     heard, ended = anyio.Event(), list[str]()
 
-    async def tell(_: GatewayTask) -> None:
+    async def notify(_: GatewayTask) -> None:
         await heard.wait()
 
     async def work(task: GatewayTask) -> dict[str, Any]:
@@ -222,7 +222,7 @@ async def test_a_client_that_is_slow_to_hear_of_its_cancelled_task_holds_up_nobo
         here, there, made = one.runtime.caller.tasks, other.runtime.caller.tasks, list[str]()
         for _ in range(3):
             task = here.new(LOCAL, "name")
-            task.tell = tell
+            task.notify = notify
             await here.keep(task)
             here.start(task, work)
             await there.cancel(await there.find(LOCAL, task.id))
@@ -263,7 +263,7 @@ async def test_a_question_is_answered_at_another_gateway_though_answers_of_redis
     go = anyio.Event()
 
     up = asking_after(go, modern=True)
-    async with losing_answers(redis_url, b":task-orders:") as url:
+    async with losing_answers(redis_url, b":task-commands:") as url:
         monkeypatch.setenv("REDIS", url)
         async with two(tmp_path, up, shared_sections) as (one, other, _, _):
             able: dict[str, Any] = {"elicitation": {"form": {}}}
@@ -436,7 +436,7 @@ async def test_a_handle_is_read_at_another_gateway_while_its_call_runs(
 async def test_a_stream_at_another_gateway_tells_of_each_state_though_news_are_lost(
     tmp_path: Path, slow: SlowServer, shared_sections: dict[str, Any], soon: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(shared_tasks, "LOOK_SECONDS", 0.1)
+    monkeypatch.setattr(shared_tasks, "REFRESH_SECONDS", 0.1)
     states = list[str]()
     async with two(tmp_path, slow.server(), shared_sections) as (one, other, _, _):
         task_id = (await ModernClient(one, ANNA).result("tools/call", name="up__slow", arguments={}))["taskId"]
@@ -452,7 +452,7 @@ async def test_a_stream_at_another_gateway_tells_of_each_state_though_news_are_l
                     return
 
         async def become(state: str) -> None:
-            """Write a state as its own gateway does, without news."""
+            """Write a state as its own gateway does, and do not publish it."""
 
             def changed(record: dict[str, Any] | None) -> dict[str, Any]:
                 assert record is not None
@@ -638,7 +638,7 @@ async def test_records_of_another_version_keep_nobody_from_the_other_tasks(
     async with two(tmp_path, up, shared_sections) as (one, _, here, there):
         redis = one.gateway.redis
         assert redis is not None
-        assert one.gateway.news is not None
+        assert one.gateway.change_feed is not None
         values, digest = RedisValues(redis), OwnedValues(redis, "tasks", 9, 9).digest
         known, newer, odd = [(await here.task("up__slow"))["taskId"] for _ in range(3)]
         record = await values.get(digest(newer), collection="tasks")
@@ -646,9 +646,12 @@ async def test_records_of_another_version_keep_nobody_from_the_other_tasks(
         further = {**record, "later": 1, "task": {**record["task"], "later": [2]}}
         await values.put(digest(newer), further, collection="tasks")
         await values.put(digest(odd), {"later": True}, collection="tasks")
-        for task_id, orders in ((odd, {"asked": 5, "question-1": 6}), (known, {"asked": {"at": "?"}, "later": {}})):
-            await values.put(digest(task_id), orders, collection="task-orders")
-            await one.gateway.news.publish("task-orders", digest(task_id))
+        for task_id, commands in (
+            (odd, {"notifier": 5, "question-1": 6}),
+            (known, {"notifier": {"since": "?"}, "later": {}}),
+        ):
+            await values.put(digest(task_id), commands, collection="task-commands")
+            await one.gateway.change_feed.publish("task-commands", digest(task_id))
         for _ in range(2):
             listed = [each["taskId"] for each in (await there.result("tasks/list"))["tasks"]]
             assert listed == [known, newer]

@@ -16,7 +16,7 @@ from pml_gateway.gateway.approvals import hashed_passphrase
 from pml_gateway.gateway.gateway import open_gateway
 from pml_gateway.owner.approvals import answered_approval, asked_approvals
 from tests.policy.test_approval_changes import ACCEPTED, questioning
-from tests.storage.test_redis_news import fail
+from tests.storage.test_change_feed import fail
 from tests.support.approving import KEYS, MINE, REDIS, STORAGE, WIPE, Asking, approved, asking
 from tests.support.memory import MemoryStreams, paths_in, settings_for
 from tests.support.waiting import eventually, until

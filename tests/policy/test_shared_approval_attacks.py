@@ -24,9 +24,9 @@ from pml_gateway.gateway.approval_stores import (
     RedisApprovalStore,
 )
 from pml_gateway.gateway.approvals import Approvals
+from pml_gateway.storage.change_feed import STREAM
 from pml_gateway.storage.redis import PREFIX, RedisValues
-from pml_gateway.storage.redis_news import STREAM
-from tests.storage.test_redis_news import fail
+from tests.storage.test_change_feed import fail
 from tests.support.approval_stores import Sharing, a_call, ask, sharing
 from tests.support.waiting import eventually
 
@@ -63,7 +63,7 @@ async def test_what_lies_in_redis_is_encrypted_and_expires(redis_url: str, raw: 
         await one.approvals.continue_later(a_call(), "state", id_)
         names = [each.decode() for each in raw.scan_iter() if each != f"{PREFIX}:format".encode()]
         values = b"".join(raw.get(each) for each in names if each != STREAM)
-    assert {each.split(":")[1] for each in names} == {"news", REQUESTS, ARGUMENTS, INDEX, CONTINUED}
+    assert {each.split(":")[1] for each in names} == {"changes", REQUESTS, ARGUMENTS, INDEX, CONTINUED}
     assert all(raw.pttl(each) > 0 for each in names)
     for secret in (b"of-ada", b"up__wipe", b"ada", b"rules[0]"):
         assert secret not in values
@@ -143,7 +143,7 @@ async def test_a_restored_value_is_of_no_use_after_its_time(redis_url: str, raw:
         raw.delete(key(REQUESTS, id_))
         assert await passes([one]) == 0
         restore()
-        later = Approvals(store=RedisApprovalStore(RedisValues(one.server), one.news, lambda: time.time() + 3601))
+        later = Approvals(store=RedisApprovalStore(RedisValues(one.server), one.feed, lambda: time.time() + 3601))
         assert await later.approved(a_call()) is None
         assert await passes([one]) == 1
 
@@ -155,13 +155,13 @@ async def test_a_call_that_goes_on_does_so_once_more_only_within_its_time(redis_
         value = raw.get(name)
         assert await one.approvals.continued(a_call(), "state") == "id"
         raw.set(name, value)
-        later = Approvals(store=RedisApprovalStore(RedisValues(one.server), one.news, lambda: time.time() + 3601))
+        later = Approvals(store=RedisApprovalStore(RedisValues(one.server), one.feed, lambda: time.time() + 3601))
         assert await later.continued(a_call(), "state") is None
 
 
 async def test_a_clock_that_is_moved_back_lengthens_no_approval(redis_url: str, raw: Any) -> None:
     async with sharing(redis_url, 1) as [one]:
-        slow = Approvals(store=RedisApprovalStore(RedisValues(one.server), one.news, lambda: time.time() - 86_400))
+        slow = Approvals(store=RedisApprovalStore(RedisValues(one.server), one.feed, lambda: time.time() - 86_400))
         id_ = await approved(one.approvals, scope=ApprovalScope.TOOL)
         before = raw.pttl(key(REQUESTS, id_))
         assert await slow.approved(a_call()) is not None
@@ -193,7 +193,7 @@ async def test_replayed_news_bring_no_use_back(redis_url: str, raw: Any) -> None
         for _, fields in raw.xrange(STREAM):
             raw.xadd(STREAM, fields)
         heard: list[Any] = []
-        with opened[1].news.following("end", heard.append):
+        with opened[1].feed.subscribed("end", heard.append):
             raw.xadd(STREAM, {"topic": "end", "id": "x"})
 
             async def has_heard() -> bool:
@@ -208,7 +208,7 @@ async def test_forged_news_have_no_replica_forget_what_it_has_seen(redis_url: st
         restore = older(raw, await approved(opened[0].approvals))
         assert await passes(opened) == 1
         heard: list[Any] = []
-        with opened[0].news.following("end", heard.append), raw.pipeline() as commands:
+        with opened[0].feed.subscribed("end", heard.append), raw.pipeline() as commands:
             for number in range(MAX_KNOWN):
                 commands.xadd(STREAM, {"topic": TOPIC, "id": f"{number:08x}:1"})
             commands.xadd(STREAM, {"topic": "end", "id": "x"})

@@ -162,7 +162,7 @@ async def test_a_use_that_is_given_back_after_another_answer_allows_no_call_more
 async def test_a_call_that_is_held_at_one_goes_on_as_soon_as_the_other_is_answered(
     both: Sequence[Approvals], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # So that only news can wake it.
+    # So that only the change feed can wake it.
     monkeypatch.setattr("pml_gateway.gateway.approvals.PROGRESS_SECONDS", 300.0)
     one, two = both
     request = await ask(one, settings=HELD)

@@ -11,11 +11,11 @@ import anyio
 import pytest
 
 from pml_gateway.errors import ConfigurationError, SharedStateError
+from pml_gateway.storage.change_feed import ChangeFeed
 from pml_gateway.storage.redis import PREFIX, REPLICAS, RedisServer, replica_name
-from pml_gateway.storage.redis_news import RedisNews
 from pml_gateway.storage.replicas import MAX_AGE_SECONDS, Replicas
+from tests.storage.test_change_feed import fail
 from tests.storage.test_redis import KEY, opened, raw
-from tests.storage.test_redis_news import fail
 from tests.support.waiting import eventually, until
 
 pytestmark = pytest.mark.anyio
@@ -26,9 +26,9 @@ async def running(
     redis_url: str, *, key: str = KEY, configuration: str = "same", version: str = "1"
 ) -> AsyncIterator[Replicas]:
     async with opened(redis_url, key) as server, anyio.create_task_group() as tasks:
-        news = RedisNews(server)
-        replicas = Replicas(server, news, version, lambda: (configuration, 2))
-        tasks.start_soon(news.run)
+        feed = ChangeFeed(server)
+        replicas = Replicas(server, feed, version, lambda: (configuration, 2))
+        tasks.start_soon(feed.run)
         tasks.start_soon(replicas.run)
         yield replicas
         tasks.cancel_scope.cancel()
@@ -50,7 +50,7 @@ async def test_replicas_know_of_each_other_and_of_the_end_of_one(redis_url: str)
 
 async def test_a_replica_that_began_a_moment_ago_is_found(redis_url: str) -> None:
     async with opened(redis_url) as server, running(redis_url) as two:
-        one = Replicas(server, RedisNews(server), "1", lambda: ("same", 0))
+        one = Replicas(server, ChangeFeed(server), "1", lambda: ("same", 0))
         await until_registered(server, two)
         assert await one.find(two.own.id) == two.own
         assert one.known == (one.own, two.own)
@@ -70,7 +70,7 @@ async def test_a_replica_of_another_key_that_came_in_an_outage_is_said_once(
     redis_url: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with opened(redis_url, KEY + "!") as server, running(redis_url) as one:
-        stranger = Replicas(server, RedisNews(server), "1", lambda: ("same", 0))
+        stranger = Replicas(server, ChangeFeed(server), "1", lambda: ("same", 0))
         await stranger.serve_at("http://10.0.0.3:8765")
         assert await one.find(stranger.own.id) is None
         assert await one.all() == (one.own,)
@@ -82,7 +82,7 @@ async def test_a_replica_of_another_key_that_came_in_an_outage_is_said_once(
 
 async def test_a_replica_that_was_found_is_not_gone_while_it_gives_signs_of_life(redis_url: str) -> None:
     async with opened(redis_url) as server:
-        one = Replicas(server, RedisNews(server), "1", lambda: ("same", 0))
+        one = Replicas(server, ChangeFeed(server), "1", lambda: ("same", 0))
         async with running(redis_url) as two:
             await until_registered(server, two)
             assert await one.find(two.own.id) == two.own
@@ -147,7 +147,7 @@ async def test_in_an_outage_the_last_known_replicas_are_found_and_others_are_not
     redis_url: str,
 ) -> None:
     async with running(redis_url) as two, opened(redis_url) as server:
-        one = Replicas(server, RedisNews(server), "1", lambda: ("same", 0))
+        one = Replicas(server, ChangeFeed(server), "1", lambda: ("same", 0))
         await two.serve_at("http://10.0.0.2:8765")
         assert len(await one.all()) == 2
 
@@ -162,15 +162,15 @@ async def test_after_an_outage_a_replica_that_is_slow_to_come_back_is_not_gone(
     redis_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with opened(redis_url) as server, anyio.create_task_group() as tasks:
-        news = RedisNews(server)
-        one = Replicas(server, news, "1", lambda: ("same", 0))
-        two = Replicas(server, news, "1", lambda: ("same", 0))
+        feed = ChangeFeed(server)
+        one = Replicas(server, feed, "1", lambda: ("same", 0))
+        two = Replicas(server, feed, "1", lambda: ("same", 0))
         await two.serve_at("http://10.0.0.2:8765")
         assert await one.all() == (one.own, two.own)
         await fail(server)
         tasks.start_soon(one.run)
         # Its first beat fails; Redis comes back without what it had.
-        monkeypatch.setattr("pml_gateway.storage.replicas.BEAT_SECONDS", 0.05)
+        monkeypatch.setattr("pml_gateway.storage.replicas.HEARTBEAT_SECONDS", 0.05)
         async with opened(redis_url) as other:
             await other.run(lambda redis: redis.delete(f"{PREFIX}:replica:{two.own.id}", REPLICAS))
             await until_registered(other, one)
@@ -184,7 +184,7 @@ async def test_after_an_outage_a_replica_that_is_slow_to_come_back_is_not_gone(
 
 async def test_replicas_that_have_no_entry_after_redis_lost_everything_are_not_said_to_be_gone(redis_url: str) -> None:
     async with running(redis_url) as one, opened(redis_url) as server:
-        two = Replicas(server, RedisNews(server), "1", lambda: ("same", 0))
+        two = Replicas(server, ChangeFeed(server), "1", lambda: ("same", 0))
         await two.serve_at("http://10.0.0.2:8765")
         await until(lambda: two.own in one.known)
         await server.run(lambda redis: redis.flushall())
@@ -220,7 +220,7 @@ async def test_an_old_entry_that_was_put_back_gives_no_address(redis_url: str, m
         await server.run(lambda redis: redis.set(name, old, px=3_600_000))
         now = time.time()
         for seconds, url in ((0.0, "http://10.0.0.2:8765"), (MAX_AGE_SECONDS + 1, None)):
-            one = Replicas(server, RedisNews(server), "1", lambda: ("same", 0))
+            one = Replicas(server, ChangeFeed(server), "1", lambda: ("same", 0))
             monkeypatch.setattr(time, "time", lambda seconds=seconds: now + seconds)
             found = await one.find(gone.own.id)
             assert found is not None

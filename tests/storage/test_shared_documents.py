@@ -17,9 +17,9 @@ from redis import Redis
 
 from pml_gateway.errors import ConfigurationError, SharedStateError
 from pml_gateway.storage import kinds
+from pml_gateway.storage.change_feed import STREAM, ChangeFeed
 from pml_gateway.storage.documents import Document, model_document
 from pml_gateway.storage.redis import PREFIX, RedisHealth
-from pml_gateway.storage.redis_news import STREAM, RedisNews
 from pml_gateway.storage.sealing import Sealing
 from pml_gateway.storage.shared_documents import KEPT_MILLISECONDS, SharedDocuments
 from tests.storage.test_redis import KEY, opened
@@ -221,7 +221,7 @@ def test_a_document_that_cannot_be_read_keeps_no_other_one_back(redis_url: str, 
 
 
 def test_a_change_is_made_though_the_news_cannot_be_told(empty_redis: Redis, replica: MakeReplica) -> None:
-    empty_redis.set(STREAM, "no news")
+    empty_redis.set(STREAM, "no stream")
     replica("one").add(1)
     assert replica("two").pulled() == (1,)
 
@@ -275,8 +275,8 @@ def test_content_of_another_version_is_refused(empty_redis: Redis, replica: Make
 def test_a_command_changes_nothing_where_gateways_have_another_format_or_key(
     empty_redis: Redis, replica: MakeReplica, redis_url: str, tmp_path: Path
 ) -> None:
-    empty_redis.set(f"{PREFIX}:format", "2")
-    with pytest.raises(ConfigurationError, match="format '2', and this pml writes 1"):
+    empty_redis.set(f"{PREFIX}:format", "other")
+    with pytest.raises(ConfigurationError, match="format 'other', and this pml writes "):
         replica("one").add(1)
     empty_redis.delete(f"{PREFIX}:format")
     empty_redis.sadd(f"{PREFIX}:replicas", "b" * 12)
@@ -307,9 +307,9 @@ async def test_replicas_follow_by_news(
         another = two.documents.shared("others", local(tmp_path / "others"), merged)
         empty_redis.set(another.key, "no document")
     async with opened(redis_url) as server, anyio.create_task_group() as tasks:
-        news = RedisNews(server)
-        tasks.start_soon(news.run)
-        tasks.start_soon(two.documents.run, server, news)
+        feed = ChangeFeed(server)
+        tasks.start_soon(feed.run)
+        tasks.start_soon(two.documents.run, server, feed)
         for number in range(3):
             await anyio.to_thread.run_sync(one.add, number)
             await until(partial(lambda n: n in two.document.load().numbers, number))
@@ -334,7 +334,7 @@ async def test_a_look_opens_no_connection_and_keeps_documents_from_expiring(
         await until(lambda: bool(empty_redis.pttl(name) > KEPT_MILLISECONDS - 60_000))
 
     async with opened(redis_url) as server, anyio.create_task_group() as tasks:
-        tasks.start_soon(one.documents.run, server, RedisNews(server))
+        tasks.start_soon(one.documents.run, server, ChangeFeed(server))
         await until_looked()
         before = new_connection()
         for _ in range(5):

@@ -143,10 +143,10 @@ async def use(folder: Path, sections: dict[str, Any]) -> set[str]:
         "references": {"threshold_tokens": 500},
     }
     async with replicas(folder, {"up": up}, **given) as (one, other):
-        redis, documents, news = one.gateway.redis, one.gateway.documents, one.gateway.news
+        redis, documents, feed = one.gateway.redis, one.gateway.documents, one.gateway.change_feed
         assert redis is not None
         assert documents is not None
-        assert news is not None
+        assert feed is not None
         made = await anyio.to_thread.run_sync(one.runtime.keys.add, "anna")
         await anyio.to_thread.run_sync(lambda: post_modern(one.url, "tools/list", key=made.text))
         library = ExampleLibrary(folder / "examples", documents)
@@ -159,7 +159,7 @@ async def use(folder: Path, sections: dict[str, Any]) -> set[str]:
         [row] = await other.gateway.approvals.shown()
         await other.gateway.approvals.answer(row["id"], is_approved=True, scope=ApprovalScope.TOOL)
         await one.call("up__wipe", {}, headers=bearer("anna"))
-        await RedisApprovalStore(RedisValues(redis), news).continue_later("key", "approval")
+        await RedisApprovalStore(RedisValues(redis), feed).continue_later("key", "approval")
         able: dict[str, Any] = {"elicitation": {"form": {}}}
         async with core(one, KEYS["anna"], **able) as here, core(other, KEYS["anna"], **able) as there:
             for name in ("up__long", "up__broken", "nothing"):

@@ -13,8 +13,8 @@ from pml_gateway.config.settings import ApprovalSettings
 from pml_gateway.gateway.approval_requests import ApprovalRequest, AskedCall, asked_call
 from pml_gateway.gateway.approval_stores import RedisApprovalStore
 from pml_gateway.gateway.approvals import Approvals
+from pml_gateway.storage.change_feed import ChangeFeed
 from pml_gateway.storage.redis import RedisServer, RedisValues, open_redis
-from pml_gateway.storage.redis_news import RedisNews
 
 STORAGE_KEY = "a random text of all gateways, long enough"
 NO_HOLD = ApprovalSettings(hold_seconds=0, notify=False)
@@ -27,7 +27,7 @@ class Sharing:
     approvals: Approvals
     server: RedisServer
     store: RedisApprovalStore
-    news: RedisNews
+    feed: ChangeFeed
 
 
 @asynccontextmanager
@@ -39,11 +39,11 @@ async def sharing(url: str, count: int = 2, key: str = STORAGE_KEY) -> AsyncIter
         for _ in range(count):
             server = await stack.enter_async_context(open_redis(url, "${env:KEY}", {"KEY": key}))
             assert server is not None
-            news = RedisNews(server)
-            store = RedisApprovalStore(RedisValues(server), news)
+            feed = ChangeFeed(server)
+            store = RedisApprovalStore(RedisValues(server), feed)
             stack.enter_context(store.following())
-            tasks.start_soon(news.run)
-            opened.append(Sharing(Approvals(store=store), server, store, news))
+            tasks.start_soon(feed.run)
+            opened.append(Sharing(Approvals(store=store), server, store, feed))
         yield opened
         tasks.cancel_scope.cancel()
 

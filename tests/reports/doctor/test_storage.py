@@ -12,8 +12,8 @@ from anyio.abc import ByteStream, SocketAttribute
 from pml_gateway.config.findings import Finding, SettingsCase, Severity
 from pml_gateway.config.settings import Settings
 from pml_gateway.reports.doctor.storage import RedisFacts, findings_of, storage
+from pml_gateway.storage.change_feed import ChangeFeed
 from pml_gateway.storage.redis import replica_name
-from pml_gateway.storage.redis_news import RedisNews
 from pml_gateway.storage.replicas import Replica, Replicas
 from tests.storage.test_redis import opened
 
@@ -78,7 +78,7 @@ async def test_a_replica_that_gives_a_wrong_address_is_named(redis_url: str, url
         urls = [one] if url is None else [one, url.format(one=one)]
         async with opened(redis_url, KEY) as server, anyio.create_task_group() as tasks:
             tasks.start_soon(listener.serve, answer)
-            replicas = [Replicas(server, RedisNews(server), "1", lambda: ("same", 0)) for _ in urls]
+            replicas = [Replicas(server, ChangeFeed(server), "1", lambda: ("same", 0)) for _ in urls]
             for replica, address in zip(replicas, urls, strict=True):
                 await replica.serve_at(address)
             found = await anyio.to_thread.run_sync(checked, redis_url)

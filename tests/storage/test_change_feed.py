@@ -1,4 +1,4 @@
-"""News between gateways in Redis: who hears of what, and what is said after an outage."""
+"""The change feed between gateways in Redis: who is called for what, and what happens after an outage."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import anyio
 import pytest
 
 from pml_gateway.errors import SharedStateError
+from pml_gateway.storage.change_feed import STREAM, ChangeFeed
 from pml_gateway.storage.redis import RedisServer
-from pml_gateway.storage.redis_news import STREAM, RedisNews
 from tests.storage.test_redis import opened
 from tests.support.waiting import until
 
@@ -35,11 +35,11 @@ class Heard:
 async def test_every_gateway_hears_of_its_topics_in_order(redis_url: str) -> None:
     async with opened(redis_url) as one, opened(redis_url) as two, anyio.create_task_group() as tasks:
         here, there, other = Heard(), Heard(), Heard()
-        first, second = RedisNews(one), RedisNews(two)
+        first, second = ChangeFeed(one), ChangeFeed(two)
         with (
-            first.following("approvals", here),
-            second.following("approvals", there),
-            second.following("keys", other),
+            first.subscribed("approvals", here),
+            second.subscribed("approvals", there),
+            second.subscribed("keys", other),
         ):
             tasks.start_soon(first.run)
             tasks.start_soon(second.run)
@@ -58,13 +58,13 @@ async def test_every_gateway_hears_of_its_topics_in_order(redis_url: str) -> Non
 
 async def test_what_is_no_news_is_passed_over(redis_url: str) -> None:
     async with opened(redis_url) as server, anyio.create_task_group() as tasks:
-        news, heard = RedisNews(server), Heard()
-        with news.following("keys", heard):
-            tasks.start_soon(news.run)
+        feed, heard = ChangeFeed(server), Heard()
+        with feed.subscribed("keys", heard):
+            tasks.start_soon(feed.run)
             await heard.until(1)
             for fields in ({"of": "others"}, {b"topic": b"\xff", b"id": b"1"}, {b"topic": b"keys", b"id": b"\xff"}):
                 await server.run(lambda redis, fields=fields: redis.xadd(STREAM, fields))  # type: ignore[misc]
-            await news.publish("keys", "k")
+            await feed.publish("keys", "k")
             await heard.until(3)
         tasks.cancel_scope.cancel()
     assert heard.ids == [None, "\ufffd", "k"]
@@ -72,9 +72,9 @@ async def test_what_is_no_news_is_passed_over(redis_url: str) -> None:
 
 async def test_after_news_could_not_be_read_everything_is_to_be_looked_at(redis_url: str) -> None:
     async with opened(redis_url) as server, anyio.create_task_group() as tasks:
-        news, heard = RedisNews(server), Heard()
-        with news.following("keys", heard):
-            tasks.start_soon(news.run)
+        feed, heard = ChangeFeed(server), Heard()
+        with feed.subscribed("keys", heard):
+            tasks.start_soon(feed.run)
             await heard.until(1)
             await server.run(lambda redis: redis.set(STREAM, "no stream"))
             await until(lambda: bool(server.health.failure))
