@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import re
 import secrets
 import time
@@ -93,7 +92,7 @@ class GatewayTask:
     def __init__(self, client: Principal, name: str, ttl: float, replica: str = "") -> None:
         """Begin a task of a client; its ids begin with the id of its replica, if there are several."""
         token = secrets.token_urlsafe(HANDLE_BYTES)
-        self._begin(f"{replica}-{token}" if replica else token, owner_of(client), name, ttl)
+        self._begin(f"{replica}-{token}" if replica else token, client.digest, name, ttl)
         self.client = client
 
     @classmethod
@@ -278,11 +277,6 @@ def replica_of(handle: str) -> str | None:
     """Return the id of the replica in the id or reference of a task; None if it has none."""
     match = _OF_REPLICA.match(handle)
     return None if match is None else match[1]
-
-
-def owner_of(client: Principal) -> str:
-    """Return the digest by which a client's tasks are known, also on disk."""
-    return hashlib.sha256(client.id.encode("utf-8", "surrogatepass")).hexdigest()
 
 
 def _is_number(value: object) -> bool:

@@ -23,7 +23,7 @@ from pml_gateway.delivery import DELIVERY
 from pml_gateway.errors import GatewayError, ResultStoreError
 from pml_gateway.gateway.host import Host
 from pml_gateway.gateway.shared_tasks import SharedTasks
-from pml_gateway.gateway.task import DEFAULT_TTL, FINAL, MAX_TTL, GatewayTask, Notify, TaskStatus, owner_of, task_id_of
+from pml_gateway.gateway.task import DEFAULT_TTL, FINAL, MAX_TTL, GatewayTask, Notify, TaskStatus, task_id_of
 from pml_gateway.gateway.task_records import TaskRecords
 from pml_gateway.log import get_logger
 from pml_gateway.policy.principal import Principal
@@ -180,7 +180,7 @@ class Tasks:
         Raises:
             SharedStateError: Redis does not answer.
         """
-        owner, visible = owner_of(client), self._visible(client)
+        owner, visible = client.digest, self._visible(client)
         found = [task for _, task in self._table.of(owner)]
         if self._shared is not None:
             found = sorted([*found, *await self._shared.of(owner)], key=lambda task: task.created_at)
@@ -224,10 +224,9 @@ class Tasks:
             del self._notifiers[task.id]
 
     async def _known(self, client: Principal, task_id: str) -> GatewayTask | None:
-        owner = owner_of(client)
-        task = self._table.find(task_id, owner=owner)
+        task = self._table.find(task_id, owner=client.digest)
         if task is None and self._shared is not None:
-            task = await self._shared.find(owner, task_id)
+            task = await self._shared.find(client.digest, task_id)
         elif task is not None:
             await self.share(task)
         return task if task is not None and self._visible(client)(_source(task)) else None

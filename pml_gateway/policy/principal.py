@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from functools import cached_property, lru_cache
@@ -60,6 +61,11 @@ class Principal:
     def shown(self) -> str:
         """Return its name for logs and records: that of a configured client, else the kind; session ids are keys."""
         return self.id.removeprefix(_CONFIGURED) if self.kind is PrincipalKind.CLIENT else self.kind.value
+
+    @cached_property
+    def digest(self) -> str:
+        """Return the digest of its id, under which its results and tasks are stored."""
+        return hashlib.sha256(self.id.encode("utf-8", "surrogatepass")).hexdigest()
 
     @property
     def has_own_records(self) -> bool:

@@ -210,10 +210,10 @@ class ResultStore:
         Raises:
             ReferenceNotFoundError: the handle is unknown, another client's, or expired.
         """
-        stored, _ = (None, []) if self.settings.mode == "off" else await self._head(client, handle)
-        if stored is None or not visible(stored.source):
+        found = None if self.settings.mode == "off" else await self._head(client, handle)
+        if found is None or not visible(found[0].source):
             raise ReferenceNotFoundError(handle)
-        return stored
+        return found[0]
 
     async def result_of_task(self, client: Principal, handle: str, visible: Visible) -> Content | None:
         """Return the result of a task, which is stored in every mode of references; None if there is none."""
@@ -233,12 +233,13 @@ class ResultStore:
     async def _with_value(
         self, client: Principal, handle: str, visible: Visible
     ) -> tuple[StoredResult, Content] | None:
-        stored, parts = await self._head(client, handle, parts=1)
-        if stored is None or not visible(stored.source):
+        found = await self._head(client, handle, with_part=True)
+        if found is None or not visible(found[0].source):
             return None
-        if stored.parts > len(parts):
+        stored, parts = found[0], [found[1]]
+        if stored.parts > 1:
             async with self._backend() as backend:
-                for number in range(len(parts), stored.parts):
+                for number in range(1, stored.parts):
                     # Stores in this process never block, so other tasks run between the parts.
                     await anyio.lowlevel.checkpoint()
                     parts.append(await backend.values.get(f"{_key(handle)}:{number}", collection=COLLECTION))
@@ -251,28 +252,28 @@ class ResultStore:
         return stored, await anyio.to_thread.run_sync(decode, stored.content_kind, texts, stored.mime)
 
     async def _head(
-        self, client: Principal, handle: str, parts: int = 0
-    ) -> tuple[StoredResult | None, list[JsonObject | None]]:
-        """Return the stored result of a client's handle, None if it has none, and the first `parts` of its value."""
+        self, client: Principal, handle: str, *, with_part: bool = False
+    ) -> tuple[StoredResult, JsonObject | None] | None:
+        """Return the stored result of a client's handle, on request with the first part of its value; or None."""
         if not is_handle(handle):
-            return None, []
+            return None
         key = _key(handle)
         async with self._backend() as backend:
-            keys = [f"{key}:head", *(f"{key}:{number}" for number in range(parts))]
-            head, *values = await backend.values.get_many(keys, collection=COLLECTION)
+            keys = [f"{key}:head", *([f"{key}:0"] if with_part else [])]
+            head, *parts = await backend.values.get_many(keys, collection=COLLECTION)
             if head is None:
                 self._forget(key)
-                return None, []
-            if not hmac.compare_digest(str(head.get("owner")), _owner(client)):
-                return None, []
+                return None
+            if not hmac.compare_digest(str(head.get("owner")), client.digest):
+                return None
             stored = readable("a stored result", lambda: from_head(head, handle))
             if stored is None:
-                return None, []
+                return None
             self._remember(key, stored, client)
             if stored.expires_at <= self._clock():
                 await self._delete(backend, key)
-                return None, []
-        return stored, values
+                return None
+        return stored, parts[0] if parts else None
 
     async def _write(
         self, backend: Backend, key: str, stored: StoredResult, client: Principal, parts: tuple[str, ...]
@@ -281,7 +282,7 @@ class ResultStore:
         ttl = max(stored.expires_at - self._clock(), 1.0)
         # Counted before it is written, so that concurrent writes stay under the cap together.
         self._remember(key, stored, client)
-        head = {**to_head(stored), "owner": _owner(client)}
+        head = {**to_head(stored), "owner": client.digest}
         try:
             await self._make_room(backend)
             keys = [f"{key}:{number}" for number in range(len(parts))]
@@ -398,7 +399,3 @@ async def open_results(
 def _key(handle: str) -> str:
     """Return the key under which a handle's value is stored; a hash, so that the store's keys reveal no handle."""
     return hashlib.sha256(handle.encode()).hexdigest()
-
-
-def _owner(client: Principal) -> str:
-    return hashlib.sha256(client.id.encode("utf-8", "surrogatepass")).hexdigest()

@@ -77,7 +77,7 @@ class HttpExchange:
     receive: Receive
     send: Send
     is_forwarded: bool = False
-    """True if another replica passed the request on, and has looked at where it came from."""
+    """True if another replica forwarded the request, and has checked where it came from."""
 
     def header(self, name: bytes) -> str | None:
         """Return the header of this name."""
@@ -141,7 +141,7 @@ class HttpApp:
         if handover is not None and forwarding is not None and handover.number != FIRST:
             # What the console remembers of a browser lies in one process, to which its link leads as well.
             self._owner_apps = dict.fromkeys(
-                self._owner_apps, partial(forwarding.pass_to, partial(handover.replica_of, FIRST))
+                self._owner_apps, partial(forwarding.forward_to, partial(handover.replica_of, FIRST))
             )
             runtime.presence.console_link = None
         runtime.gateway.current.on_swap(self._follow_clients)
@@ -219,7 +219,7 @@ class HttpApp:
             return refusal
         for prefix, app in self._owner_apps.items():
             if path == prefix or path.startswith(f"{prefix}/"):
-                await self._pass_to_owner(app, exchange)
+                await self._serve_owner(app, exchange)
                 return None
         if route is None:
             return _not_found(path)
@@ -255,7 +255,7 @@ class HttpApp:
         trace, scope, receive, send = exchange.trace, exchange.scope, exchange.receive, exchange.send
         self._visitors.note(client.quota_key)
         if self._forwarding is not None and not exchange.is_forwarded:
-            receive, is_answered = await self._answered_elsewhere(self._forwarding, exchange, client)
+            receive, is_answered = await self._forward(self._forwarding, exchange, client)
             if is_answered:
                 return None
         session_id = exchange.headers.get(SESSION_HEADER)
@@ -287,7 +287,7 @@ class HttpApp:
             try:
                 if scope["method"] == "POST":
                     request_scope.turn = await self._turns.next(client.quota_key)
-                await self._pass_on(request_scope, session_id is None, scope, receive, send)
+                await self._serve_by_sdk(request_scope, session_id is None, scope, receive, send)
             finally:
                 request_scope.end_turn()
                 del self._requests[cancel_scope]
@@ -295,10 +295,8 @@ class HttpApp:
                     self._sessions.end_use(used)
         return None
 
-    async def _answered_elsewhere(
-        self, forwarding: Forwarding, exchange: HttpExchange, client: Principal
-    ) -> tuple[Receive, bool]:
-        """Pass on a request about what another replica holds; return the body again, and False if it is served here."""
+    async def _forward(self, forwarding: Forwarding, exchange: HttpExchange, client: Principal) -> tuple[Receive, bool]:
+        """Forward a request about what another replica holds; return its body again, and False if it is served here."""
         scope, send = exchange.scope, exchange.send
         request, receive = await forwarding.find(scope, exchange.headers, _whole(exchange.receive))
         if request is None:
@@ -313,7 +311,7 @@ class HttpApp:
         ):
             self._requests[cancel_scope] = client
             try:
-                await self._until_shutdown(partial(forwarding.pass_on, request), scope, receive, send)
+                await self._until_shutdown(partial(forwarding.forward, request), scope, receive, send)
                 if request.is_open and not is_call:
                     # A stream of notices, which the shutdown ends.
                     await send({"type": "http.response.body", "body": b"", "more_body": False})
@@ -321,7 +319,7 @@ class HttpApp:
                 del self._requests[cancel_scope]
         return again(request.body, receive), not request.is_gone
 
-    async def _pass_on(
+    async def _serve_by_sdk(
         self, request_scope: RequestScope, may_open_session: bool, scope: Scope, receive: Receive, send: Send
     ) -> None:
         """Serve by the SDK, put finished values into its answers, and remember whose session it opens."""
@@ -347,7 +345,7 @@ class HttpApp:
             if request_scope.on_sent is not None:
                 request_scope.on_sent(complete)
 
-    async def _pass_to_owner(self, app: ASGIApp, exchange: HttpExchange) -> None:
+    async def _serve_owner(self, app: ASGIApp, exchange: HttpExchange) -> None:
         """Serve by an application for the owner, whose streams the shutdown ends."""
         has_begun = complete = False
 

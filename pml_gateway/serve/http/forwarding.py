@@ -1,4 +1,4 @@
-"""Requests about what lies in the memory of another replica: passed on to it, and its answer passed back.
+"""Requests about something in the memory of another replica: forwarded to it, and its answer relayed.
 
 A session and a call that waits for an answer stay where they run. Their ids begin with the id of the replica.
 """
@@ -34,14 +34,14 @@ from pml_gateway.telemetry.trace import REQUEST_ID_HEADER
 logger = get_logger(__name__)
 
 FORWARDED_HEADER = b"pml-forwarded"
-"""Who passed a request on, to whom, and for which address: signed, with the method, the path and the time."""
+"""Signed, with the method and path: the receiving and the forwarding replica, the client's address, and the time."""
 
 FORWARDED_SECONDS = 60.0
 """Age of a signature at most, with clocks that differ."""
 
 MISDIRECTED = 421
-NOT_MEANT_HEADER = b"pml-not-this-replica"
-"""In an answer with this status: another process has the address of the replica that is meant."""
+MISDIRECTED_HEADER = b"pml-not-this-replica"
+"""In a response with this status: the id of the receiving replica, at whose address another process listens now."""
 
 CONNECT_SECONDS = 2.0
 
@@ -74,7 +74,7 @@ _SESSION = re.compile(r"([0-9a-f]{12})-")
 
 
 @dataclass(slots=True)
-class ForeignRequest:
+class ForwardedRequest:
     """A request about something that another replica holds."""
 
     replica: Replica
@@ -82,13 +82,13 @@ class ForeignRequest:
     is_modern: bool
     is_session: bool
     is_gone: bool = False
-    """True once nobody listens where that replica was; nothing is answered yet."""
+    """True once no process listens at the address of that replica; nothing is answered yet."""
     is_open: bool = False
-    """True while a part of the answer is sent, and not its end."""
+    """True while the answer has begun, and not ended."""
 
 
 class Forwarding:
-    """The way of requests to other replicas, and the check of those that they pass on."""
+    """Forwards requests to other replicas, and verifies those that they forward."""
 
     def __init__(
         self, server: RedisServer, replicas: Replicas, client: httpx2.AsyncClient, settings: HttpSettings
@@ -99,10 +99,10 @@ class Forwarding:
         self._max_body_bytes = settings.max_body_bytes
         self._line = ThrottledWarning(logger)
 
-    # Requests of others
+    # Received
 
     def verify(self, scope: Scope, headers: Mapping[bytes, bytes]) -> bool | Response:
-        """Return True if another replica passed a request on, and put the client's address into the scope.
+        """Return True if another replica forwarded a request, and put the client's address into the scope.
 
         Return False for one of a client, without a valid signature; refuse one for another process, or a late one.
         """
@@ -114,10 +114,10 @@ class Forwarding:
             return False
         meant, sender, address, at = json.loads(base64.urlsafe_b64decode(text))
         if abs(time.time() - at) > FORWARDED_SECONDS:
-            logger.warning("a request that replica %s passed on is refused: the clocks differ", sender)
-            return PlainTextResponse("the clocks of this replica and the one that passed this on differ", 503)
+            logger.warning("a request that replica %s forwarded is refused: the clocks differ", sender)
+            return PlainTextResponse("the clocks of this replica and the one that forwarded this differ", 503)
         if meant != self._replicas.own.id:
-            return PlainTextResponse("another replica is meant", MISDIRECTED, {NOT_MEANT_HEADER.decode(): meant})
+            return PlainTextResponse("another replica is meant", MISDIRECTED, {MISDIRECTED_HEADER.decode(): meant})
         scope["client"] = (address, 0)
         return True
 
@@ -125,11 +125,11 @@ class Forwarding:
         signed = b"\n".join((text, method.encode(), target))
         return base64.urlsafe_b64encode(hmac.digest(self._key, signed, "sha256"))
 
-    # Requests for others
+    # Sent
 
     async def find(
         self, scope: Scope, headers: Mapping[bytes, bytes], receive: Receive
-    ) -> tuple[ForeignRequest | Response | None, Receive]:
+    ) -> tuple[ForwardedRequest | Response | None, Receive]:
         """Return a client's request about what another replica holds, and its body again; None for any other.
 
         If nobody knows whether that replica lives, return the answer that says so.
@@ -152,10 +152,10 @@ class Forwarding:
             return await unavailable(error, body, is_modern=is_modern), receive
         if replica is None or replica.url is None:
             return None, receive
-        return ForeignRequest(replica, body, is_modern, is_session=session_id is not None), receive
+        return ForwardedRequest(replica, body, is_modern, is_session=session_id is not None), receive
 
-    async def pass_on(self, request: ForeignRequest, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass a request on, and its answer back; if the client leaves, the other replica sees that it left."""
+    async def forward(self, request: ForwardedRequest, scope: Scope, receive: Receive, send: Send) -> None:
+        """Forward a request and relay the answer; if the client disconnects, disconnect from the other replica."""
         await receive()  # the body, which was read before
         outcome: GatewayError | None = None
         answer = _Answer(request, send)
@@ -199,8 +199,8 @@ class Forwarding:
         else:
             await answer.break_off(outcome)
 
-    async def pass_to(self, find: Callable[[], str | None], scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass a request on to the replica with the id that `find` returns, as an ASGI application."""
+    async def forward_to(self, find: Callable[[], str | None], scope: Scope, receive: Receive, send: Send) -> None:
+        """Forward a request to the replica with the id that `find` returns, as an ASGI application."""
         body, receive = await _read(receive, self._max_body_bytes)
         if body is None:
             await PlainTextResponse("the body is too large", 413)(scope, receive, send)
@@ -213,9 +213,10 @@ class Forwarding:
             message = "the process that answers this is being started; try again"
             await PlainTextResponse(message, 503, {"Retry-After": "1"})(scope, receive, send)
             return
-        await self.pass_on(ForeignRequest(replica, body, is_modern=True, is_session=False), scope, receive, send)
+        await self.forward(ForwardedRequest(replica, body, is_modern=True, is_session=False), scope, receive, send)
 
-    async def _exchange(self, request: ForeignRequest, scope: Scope, answer: _Answer) -> None:
+    async def _exchange(self, request: ForwardedRequest, scope: Scope, answer: _Answer) -> None:
+        """Send a request to the other replica and relay its answer."""
         assert request.replica.url is not None
         target = _target(scope)
         own, client = self._replicas.own.id, scope["client"]
@@ -237,9 +238,9 @@ class Forwarding:
         )
         response = await self._client.send(sent, stream=True)
         try:
-            if response.status_code == MISDIRECTED and NOT_MEANT_HEADER.decode() in response.headers:
+            if response.status_code == MISDIRECTED and MISDIRECTED_HEADER.decode() in response.headers:
                 raise httpx2.ConnectError("another process answers there", request=sent)
-            await answer.pass_back(response)
+            await answer.relay(response)
         finally:
             with anyio.CancelScope(shield=True):
                 await response.aclose()
@@ -248,14 +249,14 @@ class Forwarding:
 class _Answer:
     """An answer on its way back to the client."""
 
-    def __init__(self, request: ForeignRequest, send: Send) -> None:
+    def __init__(self, request: ForwardedRequest, send: Send) -> None:
         self._request = request
         self._send = send
         self._is_stream = False
         self._end = b"\n\n"
 
-    async def pass_back(self, response: httpx2.Response) -> None:
-        """Pass back all of a response, as it comes."""
+    async def relay(self, response: httpx2.Response) -> None:
+        """Send all of a response, part by part."""
         # This replica gives its own date and request id.
         left_out = {*HOP_HEADERS, b"date", REQUEST_ID_HEADER.encode()}
         headers = [(name.lower(), value) for name, value in response.headers.raw if name.lower() not in left_out]
@@ -304,7 +305,7 @@ async def open_forwarding(
 
 
 async def unavailable(error: GatewayError, body: bytes, *, is_modern: bool) -> Response:
-    """Return the answer to a request that could not be passed on."""
+    """Return the answer to a request that could not be forwarded."""
     request_id = await _request_id(body)
     status = 503 if error.retryable else 502
     # In the handshake era an error with an id is an answer as any is.

@@ -1,4 +1,4 @@
-"""Requests about what another replica holds: passed on to it, whole and once, and only by replicas."""
+"""Requests about what another replica holds: forwarded to it, whole and once, and only by replicas."""
 
 from __future__ import annotations
 
