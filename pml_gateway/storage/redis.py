@@ -118,10 +118,15 @@ StorageOutcome = Literal["ok", "failed", "not_sent"]
 
 REFUSED_LOGIN = "it refuses the user or password"
 NO_SUCH_DATABASE = "it has no database of this number"
+UNTRUSTED_CERTIFICATE = "its certificate is not trusted, or is that of another host"
+NO_CONNECTION = "no connection"
+UNKNOWN_HOST = "no address is known for its host name"
 
 _FAILURES = {
     "AuthenticationError": REFUSED_LOGIN,
     "AuthenticationWrongNumberOfArgsError": REFUSED_LOGIN,
+    "SSLCertVerificationError": UNTRUSTED_CERTIFICATE,
+    "gaierror": UNKNOWN_HOST,
     "InvalidResponse": "what answers there is not Redis",
     "AuthorizationError": "its user may not do that",
     "NoPermissionError": "its user may not do that",
@@ -129,17 +134,23 @@ _FAILURES = {
     "ReadOnlyError": "it is a replica of Redis that only reads",
     "BusyLoadingError": "it is loading its data",
     "TimeoutError": f"no answer in {OPERATION_SECONDS:g} s",
-    "ConnectionError": "no connection",
-    "RuntimeError": "no connection",
+    "ConnectionError": NO_CONNECTION,
+    "RuntimeError": NO_CONNECTION,
 }
 
 
 def failure_in_words(error: Exception) -> str:
     """Return why a command failed; not the text of the error, which may quote what was sent."""
-    if "DB index" in str(error):
-        return NO_SUCH_DATABASE
-    name = next((each.__name__ for each in type(error).__mro__ if each.__name__ in _FAILURES), None)
-    return type(error).__name__ if name is None else _FAILURES[name]
+    words = ""
+    each: BaseException | None = error
+    # redis-py raises a plain ConnectionError for what else fails while it connects.
+    while each is not None and words in ("", NO_CONNECTION):
+        if "DB index" in str(each):
+            return NO_SUCH_DATABASE
+        name = next((base.__name__ for base in type(each).__mro__ if base.__name__ in _FAILURES), None)
+        words = words if name is None else _FAILURES[name]
+        each = each.__cause__ or each.__context__
+    return words or type(error).__name__
 
 
 def _unobserved(outcome: StorageOutcome, seconds: float) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from importlib.util import find_spec
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, urlsplit
 
 from pml_gateway.errors import ConfigurationError, SecretError
@@ -94,7 +94,7 @@ def connection_pool(url: str, seconds: float = 3.0) -> BlockingConnectionPool:
     """
     # Importing it takes a tenth of a second.
     from redis.asyncio import BlockingConnectionPool
-    from redis.asyncio.connection import parse_url
+    from redis.asyncio.connection import SSLConnection, parse_url
     from redis.asyncio.retry import Retry
     from redis.backoff import NoBackoff
     from redis.exceptions import MasterDownError, ReadOnlyError, RedisError
@@ -119,9 +119,17 @@ def connection_pool(url: str, seconds: float = 3.0) -> BlockingConnectionPool:
             # And if this one is a replica by now: after a failover, a new connection leads to the new primary.
             retry_on_error=[ReadOnlyError, MasterDownError],
         )
-        # Parameters that there are not, and unreadable certificates, are found when a connection is made.
-        pool.make_connection()  # type: ignore[no-untyped-call]  # not annotated there
-    except (ValueError, TypeError, AttributeError, OSError, RedisError):
+        # Parameters that there are not are found when a connection is made.
+        connection: Any = pool.make_connection()  # type: ignore[no-untyped-call]  # not annotated there
+        if isinstance(connection, SSLConnection):
+            # Certificates are read only when it connects.
+            connection.ssl_context.get()
+    except OSError:
+        raise ConfigurationError(
+            "storage.url names a certificate or key that cannot be read",
+            hint="correct the path after ssl_ca_certs=, ssl_ca_path=, ssl_certfile= or ssl_keyfile=",
+        ) from None
+    except (ValueError, TypeError, AttributeError, RedisError):
         # Without the cause, as its text may quote the password.
         raise ConfigurationError(
             "storage.url names no Redis server, or has a parameter that redis-py does not know",

@@ -16,7 +16,14 @@ import httpx2
 
 from pml_gateway.config.findings import Area, Finding, SettingsCase, Severity
 from pml_gateway.errors import ConfigurationError, SharedStateError
-from pml_gateway.storage.redis import NO_SUCH_DATABASE, REFUSED_LOGIN, RedisServer, open_redis
+from pml_gateway.storage.redis import (
+    NO_SUCH_DATABASE,
+    REFUSED_LOGIN,
+    UNKNOWN_HOST,
+    UNTRUSTED_CERTIFICATE,
+    RedisServer,
+    open_redis,
+)
 from pml_gateway.storage.redis_url import check_shared_storage
 from pml_gateway.storage.replicas import Replica, living_replicas
 from pml_gateway.text import span
@@ -40,6 +47,8 @@ _NUMBERS = re.compile(r"\d+")
 _REMEDIES = {
     REFUSED_LOGIN: "correct the user and password of storage.url",
     NO_SUCH_DATABASE: "correct the number at the end of storage.url",
+    UNTRUSTED_CERTIFICATE: "name the host of its certificate in storage.url, and its authority: ?ssl_ca_certs=PATH",
+    UNKNOWN_HOST: "correct the host of storage.url",
     "its user may not do that": "give its user all commands on its keys: ACL SETUSER NAME ~{pml}:* +@all",
     "it has no memory left": "give it more memory: maxmemory",
     "it is a replica of Redis that only reads": "name the primary in storage.url",
@@ -73,7 +82,7 @@ def storage(case: SettingsCase) -> Iterator[Finding]:
     except ConfigurationError as error:
         yield Finding(Area.STORAGE, Severity.ERROR, "storage.url", error.message, error.hint)
     except _FailedServerError as error:
-        fix = _REMEDIES.get(str(error), "is it running, and does storage.url name it?")
+        fix = _REMEDIES.get(str(error), "is it running, and does storage.url name it (rediss:// for TLS)?")
         yield Finding(Area.STORAGE, Severity.ERROR, "storage.url", f"Redis at {error.address} fails: {error}", fix)
     else:
         yield from findings_of(facts)
@@ -166,8 +175,8 @@ def findings_of(facts: RedisFacts) -> Iterator[Finding]:
         what = f"its clock and that of this machine differ by {span(abs(facts.clock_difference))}"
         yield found(Severity.WARNING, what, "set the clocks of all machines by NTP")
     if info and not info.get("aof_enabled"):
-        kept = "nothing on disk" if facts.save == "" else "snapshots on disk only, and no append-only file"
-        what = f"it keeps {kept}: if it crashes, approvals, tasks and results of before are lost"
+        kept = {"": "nothing", None: "snapshots at most"}.get(facts.save, "snapshots only")
+        what = f"it keeps {kept} on disk: if it crashes, approvals, tasks and results of before are lost"
         yield found(Severity.NOTE, what, "set appendonly yes if they should outlast that")
     if facts.replicas:
         yield from _of_replicas(facts.replicas)

@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
+import ssl
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 import anyio
 import anyio.to_thread
 import pytest
 from anyio.abc import ByteStream, SocketAttribute
+from anyio.streams.tls import TLSListener
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
+from cryptography.x509.oid import NameOID
 
 from pml_gateway.config.findings import Finding, SettingsCase, Severity
 from pml_gateway.config.settings import Settings
@@ -55,6 +64,67 @@ def test_a_server_that_does_not_answer_is_an_error_without_the_password() -> Non
     assert (finding.severity, finding.what) == (Severity.ERROR, "Redis at 127.0.0.1:1 fails: no connection")
     assert finding.fix
     assert "hunter2" not in repr(finding)
+
+
+@pytest.mark.anyio
+async def test_a_socket_whose_server_wants_a_password_says_so(tmp_path: Path) -> None:
+    async def refuse(stream: ByteStream) -> None:
+        async with stream:
+            async for asked in stream:
+                await stream.send(b"-NOAUTH Authentication required.\r\n" * asked.count(b"*"))
+
+    async with (
+        await anyio.create_unix_listener(tmp_path / "redis") as listener,
+        anyio.create_task_group() as tasks,
+    ):
+        tasks.start_soon(listener.serve, refuse)
+        [finding] = await anyio.to_thread.run_sync(checked, f"unix://{tmp_path}/redis?db=3")
+        tasks.cancel_scope.cancel()
+    assert "it refuses the user or password" in finding.what
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize(
+    ("host", "authority", "what", "fix"),
+    [
+        ("localhost", "", "its certificate is not trusted", "ssl_ca_certs="),
+        ("127.0.0.1", "?ssl_ca_certs={file}", "or is that of another host", "ssl_ca_certs="),
+        ("localhost", "?ssl_ca_certs={file}", "no connection", "is it running"),
+    ],
+)
+async def test_a_certificate_that_is_refused_is_named(
+    tmp_path: Path, host: str, authority: str, what: str, fix: str
+) -> None:
+    certificate, context = tmp_path / "cert.pem", ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    private_key, now = ec.generate_private_key(ec.SECP256R1()), datetime.now(UTC)
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "localhost")])
+    made = x509.CertificateBuilder(name, name, private_key.public_key(), 1, now, now + timedelta(hours=1))
+    made = made.add_extension(x509.SubjectAlternativeName([x509.DNSName("localhost")]), critical=False)
+    made = made.add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
+    written = private_key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+    certificate.write_bytes(written + made.sign(private_key, hashes.SHA256()).public_bytes(Encoding.PEM))
+    context.load_cert_chain(certificate)
+
+    async def close(stream: ByteStream) -> None:
+        await stream.aclose()
+
+    tcp = await anyio.create_tcp_listener(local_host="127.0.0.1")
+    async with TLSListener(tcp, context, standard_compatible=False) as listener, anyio.create_task_group() as tasks:
+        tasks.start_soon(listener.serve, close)
+        port = tcp.extra(SocketAttribute.local_port)
+        url = f"rediss://{host}:{port}/0{authority.format(file=certificate)}"
+        [finding] = await anyio.to_thread.run_sync(checked, url)
+        tasks.cancel_scope.cancel()
+    assert what in finding.what
+    assert fix in finding.fix
+
+
+def test_a_host_without_an_address_is_named() -> None:
+    [finding] = checked("redis://none.invalid")
+    assert (finding.what, finding.fix) == (
+        "Redis at none.invalid:6379 fails: no address is known for its host name",
+        "correct the host of storage.url",
+    )
 
 
 async def answer(stream: ByteStream) -> None:
@@ -117,7 +187,8 @@ def test_a_good_server_needs_nothing() -> None:
         ({}, {"seconds": 0.05}, Severity.WARNING, "takes 50 ms"),
         ({}, {"clock_difference": -30}, Severity.WARNING, "differ by 30 s"),
         ({"aof_enabled": 0}, {}, Severity.NOTE, "keeps nothing on disk"),
-        ({"aof_enabled": 0}, {"save": "3600 1"}, Severity.NOTE, "keeps snapshots on disk only"),
+        ({"aof_enabled": 0}, {"save": None}, Severity.NOTE, "keeps snapshots at most on disk"),
+        ({"aof_enabled": 0}, {"save": "3600 1"}, Severity.NOTE, "keeps snapshots only on disk"),
     ],
 )
 def test_what_loses_or_slows_something_has_a_remedy(
