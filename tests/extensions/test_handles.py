@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import pytest
 
 from pml_gateway.config.settings import Settings
 from pml_gateway.gateway import handles
+from tests.support.raw import modern
 from tests.support.scripted_server import ScriptedServer, text_result, tool
 from tests.support.serving import serving
 from tests.support.task_server import Era, TaskServer
@@ -139,6 +141,10 @@ async def test_tools_that_run_as_tasks_are_found_and_are_slots_and_steps(tmp_pat
 async def test_a_call_whose_client_leaves_before_it_has_the_handle_is_cancelled(tmp_path: Path, era: Era) -> None:
     up = TaskServer(era)
     async with serving(tmp_path, {"up": up.scripted}) as served:
-        with pytest.raises(httpx2.ReadTimeout):
-            await served.call(*CALLS["direct"], timeout=0.5)
+        name, arguments = CALLS["direct"]
+        body, headers = modern("tools/call", {"name": name, "arguments": arguments}, None)
+        async with anyio.create_task_group() as group, httpx2.AsyncClient(timeout=30) as client:
+            group.start_soon(partial(client.post, served.url, content=body, headers=headers))
+            await until(lambda: up.tasks)
+            group.cancel_scope.cancel()
         await until(lambda: [work.status for work in up.tasks.values()] == ["cancelled"])

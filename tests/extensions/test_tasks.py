@@ -286,7 +286,10 @@ async def test_the_task_of_a_client_is_one_of_a_server_that_has_tasks(
         assert work.id != task_id
         await client.result("tasks/cancel", taskId=task_id)
         await until(lambda: work.status == "cancelled")
-        again = await client.result("tools/call", name="up__work", arguments={}, **asked)
+        again = await client.result("tools/call", name="up__work", arguments={"polls": ENDLESS}, **asked)
+        await until(lambda: len(up.tasks) == 2)
+        for work in up.tasks.values():
+            work.left = 0
         await client.until("completed", again.get("task", again)["taskId"])
     assert len(up.calls) == 2
 
@@ -348,13 +351,14 @@ def soon(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 async def test_a_call_that_takes_long_becomes_a_task_for_a_client_with_the_extension(
-    tmp_path: Path, slow: SlowServer, soon: None
+    tmp_path: Path, slow: SlowServer, request: pytest.FixtureRequest
 ) -> None:
     up = slow.server()
     async with serving(tmp_path, {"up": up}) as served:
         client = ModernClient(served)
         quick = await client.result("tools/call", name="up__quick", arguments={})
         assert quick["content"] == [{"type": "text", "text": "quick"}]
+        request.getfixturevalue("soon")
         task = await client.result("tools/call", name="up__slow", arguments={"number": 2})
         assert task["resultType"] == "task"
         assert task["status"] == "working"

@@ -18,14 +18,15 @@ from tests.support.waiting import swapped
 pytestmark = pytest.mark.anyio
 
 
-async def test_a_manifest_answers_before_any_upstream_is_up(tmp_path: Path) -> None:
+async def test_a_manifest_answers_before_any_upstream_is_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pml_gateway.gateway.gateway.FIRST_LIST_WAIT", 3600.0)
     good = {"a": ScriptedServer([tool("one")]), "b": ScriptedServer([tool("two")])}
     async with serving(tmp_path, good) as served:
         assert await served.names("/full_proxy") == ["a__one", "b__two"]
         await swapped(served.gateway, lambda: served.gateway.pool.upstreams["b"].connector.state is UpstreamState.READY)
     bad = {"a": ScriptedServer(hang=True), "b": ScriptedServer(refuse=True)}
     async with serving(tmp_path, bad) as served:
-        with anyio.fail_after(2):
+        with anyio.fail_after(60):
             assert await served.names("/full_proxy") == ["a__one", "b__two"]
         error = (await served.call("b__two"))["structuredContent"]["error"]
         assert (error["code"], error["retryable"]) == ("UPSTREAM_UNAVAILABLE", True)
@@ -36,7 +37,8 @@ async def test_a_manifest_answers_before_any_upstream_is_up(tmp_path: Path) -> N
 
 async def test_without_a_manifest_the_first_list_waits_for_the_living_and_not_for_the_hanging(tmp_path: Path) -> None:
     upstreams = {"a": ScriptedServer([tool("one")]), "h": ScriptedServer(hang=True), "d": ScriptedServer(refuse=True)}
-    with anyio.fail_after(6):
+    # Less than the connect timeout.
+    with anyio.fail_after(14):
         async with serving(tmp_path, upstreams) as served:
             assert await served.names("/full_proxy") == ["a__one"]
 
@@ -84,7 +86,7 @@ async def test_two_refreshes_at_once_both_end(tmp_path: Path) -> None:
     streams = MemoryStreams({"up": upstream})
     settings = settings_for({"up": upstream})
     async with open_gateway(settings, paths_in(tmp_path), identity="t", open_streams=streams) as gateway:
-        with anyio.fail_after(5):
+        with anyio.fail_after(25):
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(gateway.refresh, 30)
                 tasks.start_soon(gateway.refresh, 30)

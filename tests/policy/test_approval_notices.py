@@ -55,7 +55,6 @@ async def test_a_call_that_waits_is_shown_once_and_without_its_arguments(
 
 async def test_a_notifier_that_hangs_or_fails_holds_up_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     shown = notifier(tmp_path, monkeypatch, "exec sleep 60")
-    monkeypatch.setattr("pml_gateway.gateway.approval_notices.PROGRAM_SECONDS", 0.2)
     async with asking(tmp_path, approvals={"notify": True}) as asked:
         assert await asked.call("up__wipe", {"repo": "mine"}) == "PENDING_APPROVAL"
 

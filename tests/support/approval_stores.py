@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 import anyio
 import redis
+from anyio.abc import TaskGroup
 
 from pml_gateway.config.settings import ApprovalSettings
 from pml_gateway.gateway.approval_requests import ApprovalRequest, AskedCall, asked_call
@@ -15,6 +16,7 @@ from pml_gateway.gateway.approval_stores import RedisApprovalStore
 from pml_gateway.gateway.approvals import Approvals
 from pml_gateway.storage.change_feed import ChangeFeed
 from pml_gateway.storage.redis import RedisServer, RedisValues, open_redis
+from tests.support.waiting import LIMIT
 
 STORAGE_KEY = "a random text of all gateways, long enough"
 NO_HOLD = ApprovalSettings(hold_seconds=0, notify=False)
@@ -42,10 +44,19 @@ async def sharing(url: str, count: int = 2, key: str = STORAGE_KEY) -> AsyncIter
             feed = ChangeFeed(server)
             store = RedisApprovalStore(RedisValues(server), feed)
             stack.enter_context(store.following())
-            tasks.start_soon(feed.run)
+            await _follow(feed, tasks)
             opened.append(Sharing(Approvals(store=store), server, store, feed))
         yield opened
         tasks.cancel_scope.cancel()
+
+
+async def _follow(feed: ChangeFeed, tasks: TaskGroup) -> None:
+    """Start reading the change feed, and wait until no later change is missed."""
+    begun = anyio.Event()
+    with feed.subscribed("", lambda _: begun.set()):
+        tasks.start_soon(feed.run)
+        with anyio.fail_after(LIMIT):
+            await begun.wait()
 
 
 @asynccontextmanager

@@ -82,9 +82,6 @@ def _main() -> None:
     folder = home / "cache" / "_npx" / _folder_name(package)
     if not (folder / "package.json").exists():
         (folder / "node_modules").mkdir(parents=True, exist_ok=True)
-        note("begun")
-        sys.stdout.write("Progress: resolved 1, reused 0\n")
-        sys.stdout.flush()
 
         def killed(*_: object) -> None:
             note("killed")
@@ -92,6 +89,9 @@ def _main() -> None:
             sys.exit(143)
 
         signal.signal(signal.SIGTERM, killed)
+        note("begun")
+        sys.stdout.write("Progress: resolved 1, reused 0\n")
+        sys.stdout.flush()
         while not (home / "go").exists():
             time.sleep(0.01)
         signal.signal(signal.SIGTERM, signal.SIG_DFL)

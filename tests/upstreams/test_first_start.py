@@ -128,10 +128,10 @@ async def test_another_runner_is_remembered_as_installed_once_it_answered(tmp_pa
 
 
 async def test_an_installation_at_its_limit_is_ended_with_time_to_take_it_back(tmp_path: Path) -> None:
-    settings = settings_of({"up": entry(runner_in(tmp_path))}, first_start_timeout=0.5, connect_timeout=0.5)
+    settings = settings_of({"up": entry(runner_in(tmp_path))}, first_start_timeout=3, connect_timeout=3)
     async with gateway_with(tmp_path / "home", settings) as gateway:
         upstream = await settled(gateway)
-        assert "0.5 s of its first start" in upstream.connector.last_error.message
+        assert "3 s of its first start" in upstream.connector.last_error.message
         assert "upstreams.first_start_timeout" in upstream.connector.last_error.hint
         await until(lambda: "killed" in journal(tmp_path))
 

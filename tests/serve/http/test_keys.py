@@ -210,13 +210,11 @@ async def test_tasks_of_a_revoked_key_end_and_those_of_another_go_on(tmp_path: P
 async def test_a_key_ends_when_it_expires_and_so_does_its_session(tmp_path: Path) -> None:
     store = store_in(tmp_path)
     past = store.add("bob", datetime.now(UTC) - timedelta(seconds=1))
-    soon = store.add("bob", datetime.now(UTC) + timedelta(seconds=5))
     later = store.add("bob", datetime.now(UTC) + timedelta(days=1))
-    async with (
-        serving(tmp_path, {"up": upstream()}, clients=CLIENTS) as served,
-        served.handshake(key=soon.text) as session,
-    ):
+    async with serving(tmp_path, {"up": upstream()}, clients=CLIENTS) as served, AsyncExitStack() as opened:
         assert await status(served, past.text) == 401
+        soon = store.add("bob", datetime.now(UTC) + timedelta(seconds=5))
+        session = await opened.enter_async_context(served.handshake(key=soon.text))
         with anyio.fail_after(30):
             while await status(served, soon.text) == 200:
                 await anyio.lowlevel.checkpoint()
