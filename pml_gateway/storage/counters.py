@@ -184,7 +184,6 @@ class RedisCounters(Counters):
 
     def __init__(self, server: RedisServer, is_open: Callable[[], bool]) -> None:
         """Count in a server; `is_open` says whether calls go on while it does not answer."""
-        self._server = server
         self._is_open = is_open
         self._take = server.script(_TAKE)
         self._alone = MemoryCounters()
@@ -221,7 +220,7 @@ class RedisCounters(Counters):
             await self._alone.add(allowance, amount)
 
     async def _count(self, keys: Sequence[str], numbers: Sequence[int]) -> tuple[int, int]:
-        full, wait = await self._server.run(lambda _: self._take(keys=keys, args=numbers))
+        full, wait = await self._take(keys, numbers)
         return int(full), int(wait)
 
 

@@ -64,7 +64,7 @@ class OwnedValues:
         keys = [self._index(owner), name]
         times = (milliseconds, now, now + milliseconds)
         arguments: list[str | bytes | int] = [digest, sealed, *times, *self._limits, self._start]
-        await self._server.run(lambda _: self._put(keys=keys, args=arguments))
+        await self._put(keys, arguments)
 
     async def of(self, owner: str) -> list[JsonObject]:
         """Return the values of an owner, those that end first at the beginning."""

@@ -14,7 +14,6 @@ from typing import Any
 import anyio
 import pytest
 from anyio.abc import ByteStream, SocketAttribute
-from redis.asyncio import Redis
 from redis.exceptions import OutOfMemoryError
 
 from pml_gateway.errors import ConfigurationError, SharedStateError
@@ -29,6 +28,7 @@ from pml_gateway.storage.redis import (
     open_redis,
 )
 from pml_gateway.storage.redis_owned import OwnedValues
+from pml_gateway.storage.redis_url import connection_pool
 from pml_gateway.storage.sealing import NONCE_BYTES, SALT_BYTES, Sealing
 from pml_gateway.types import JsonObject
 from tests.support.redis_server import losing_answers
@@ -407,7 +407,7 @@ class Watched(RedisServer):
     """A server that notes in which threads large values are encrypted and decrypted."""
 
     def __init__(self, url: str) -> None:
-        super().__init__(Redis.from_url(url), "", KEY)
+        super().__init__(connection_pool(url), "", KEY)
         self.threads: list[tuple[str, threading.Thread]] = []
 
     def seal(self, name: str, value: dict[str, Any], *, compressed: bool = False) -> bytes:
@@ -430,7 +430,7 @@ async def test_large_values_are_encrypted_and_decrypted_off_the_event_loop(redis
     assert await values.take("k", collection="apart") == {"b": text}
     await owned.put("anna", "1", {"a": text}, 60)
     assert await owned.of("anna") == [{"a": text}]
-    await watched.run(lambda redis: redis.aclose())
+    await watched.aclose()
     assert {done for done, _ in watched.threads} == {"seal", "unseal"}
     assert {thread is threading.main_thread() for _, thread in watched.threads} == {not is_large}
 

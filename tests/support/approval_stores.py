@@ -37,15 +37,16 @@ async def sharing(url: str, count: int = 2, key: str = STORAGE_KEY) -> AsyncIter
     """The approvals of several gateways that share a Redis server, each with a connection of its own."""
     async with AsyncExitStack() as stack:
         opened = []
-        tasks = await stack.enter_async_context(anyio.create_task_group())
         for _ in range(count):
             server = await stack.enter_async_context(open_redis(url, "${env:KEY}", {"KEY": key}))
             assert server is not None
             feed = ChangeFeed(server)
             store = RedisApprovalStore(RedisValues(server), feed)
             stack.enter_context(store.following())
-            await _follow(feed, tasks)
             opened.append(Sharing(Approvals(store=store), server, store, feed))
+        tasks = await stack.enter_async_context(anyio.create_task_group())
+        for each in opened:
+            await _follow(each.feed, tasks)
         yield opened
         tasks.cancel_scope.cancel()
 
