@@ -2,20 +2,14 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import anyio
 import anyio.to_thread
-import httpx2
 import pytest
-from redis.exceptions import ResponseError
 
-from pml_gateway.errors import SharedStateError
 from pml_gateway.gateway import handles, shared_tasks
 from pml_gateway.gateway.task import GatewayTask, replica_of
 from pml_gateway.policy.principal import LOCAL
@@ -23,25 +17,25 @@ from pml_gateway.storage.change_feed import ChangeFeed
 from pml_gateway.storage.redis import PREFIX, RedisValues
 from pml_gateway.storage.redis_owned import OwnedValues
 from tests.extensions.test_handles import let_end
-from tests.extensions.test_tasks import (
+from tests.support.asking import asking, asking_after, question_of
+from tests.support.raw import events_modern, post_modern
+from tests.support.redis_server import losing_answers
+from tests.support.replicas import KEYS, bearer, replicas, shared_sections, written
+from tests.support.scripted_server import text_result
+from tests.support.serving import Serving
+from tests.support.task_clients import (
+    ABLE,
     CAPABILITIES,
     DECLARED,
-    INVALID_PARAMS,
-    CoreClient,
     ModernClient,
     SlowServer,
     core,
+    notified,
     slow,
     soon,
+    two,
 )
-from tests.storage.test_redis import opened
-from tests.support.asking import asking, asking_after, question_of
-from tests.support.raw import events_modern, modern, post_modern
-from tests.support.redis_server import losing_answers
-from tests.support.replicas import KEYS, bearer, replicas, shared_sections, written
-from tests.support.scripted_server import ScriptedServer, text_result
-from tests.support.serving import Serving, serving
-from tests.support.task_server import TaskServer
+from tests.support.task_server import INVALID_PARAMS, TaskServer
 from tests.support.waiting import eventually, until
 
 pytestmark = pytest.mark.anyio
@@ -50,39 +44,6 @@ __all__ = ["shared_sections", "slow", "soon"]
 
 ANNA, BEN = KEYS["anna"], KEYS["ben"]
 ANSWER = {"action": "accept", "content": {"answer": "Ada"}}
-
-
-@asynccontextmanager
-async def two(
-    folder: Path, up: ScriptedServer, sections: dict[str, Any]
-) -> AsyncIterator[tuple[Serving, Serving, CoreClient, CoreClient]]:
-    """Two gateways, and a session of anna at each."""
-    async with replicas(folder, {"up": up}, **sections) as (one, other):
-        able: dict[str, Any] = {"elicitation": {"form": {}}}
-        async with core(one, ANNA, **able) as here, core(other, ANNA, **able) as there:
-            yield one, other, here, there
-
-
-@asynccontextmanager
-async def told(client: CoreClient) -> AsyncIterator[list[dict[str, Any]]]:
-    """What a session is told of the states of tasks."""
-    states: list[dict[str, Any]] = []
-    headers = {**client.session.headers, "accept": "text/event-stream"}
-    async with (
-        httpx2.AsyncClient(timeout=60) as http,
-        http.stream("GET", client.session.url, headers=headers) as it,
-        anyio.create_task_group() as group,
-    ):
-
-        async def listen() -> None:
-            async for line in it.aiter_lines():
-                message = json.loads(line[6:]) if line.startswith("data: {") else {}
-                if message.get("method") == "notifications/tasks/status":
-                    states.append(message["params"])
-
-        group.start_soon(listen)
-        yield states
-        group.cancel_scope.cancel()
 
 
 async def test_a_task_is_found_at_another_gateway_until_its_end(
@@ -108,64 +69,6 @@ async def test_a_task_is_found_at_another_gateway_until_its_end(
         assert results[0]["content"] == [{"type": "text", "text": "done 1"}]
         modern = await ModernClient(other, ANNA).result("tasks/get", taskId=task_id)
         assert modern["result"]["content"] == results[0]["content"]
-
-
-async def test_of_the_states_of_a_task_its_client_is_told_in_the_session_that_asked_last(
-    tmp_path: Path, slow: SlowServer, shared_sections: dict[str, Any]
-) -> None:
-    ids = list[str]()
-    async with (
-        two(tmp_path, slow.server(), shared_sections) as (_, other, here, there),
-        core(other, ANNA) as later,
-        told(here) as at_own,
-        told(there) as at_other,
-        told(later) as at_later,
-    ):
-        for sessions in ([], [there], [there, later, later], [there, here]):
-            ids.append((await here.task("up__slow"))["taskId"])
-            for session in sessions:
-                assert (await session.result("tasks/get", taskId=ids[-1]))["status"] == "working"
-        redis = other.gateway.redis
-        assert redis is not None
-        records = OwnedValues(redis, "tasks", 9, 9)
-
-        async def are_passed_on() -> bool:
-            found = [await RedisValues(redis).get(records.digest(each), collection="tasks") for each in ids[1:3]]
-            return all(each is not None and each["notified_since"] > each["task"]["created_at"] for each in found)
-
-        await eventually(are_passed_on)
-        slow.go.set()
-        everywhere = (at_own, at_other, at_later)
-        await until(lambda: sum(map(len, everywhere)) >= 4)
-        own, other_, later_, back = ids
-        found = [{each["taskId"] for each in states} for states in everywhere]
-        assert found == [{own, back}, {other_}, {later_}]
-        seen = await here.result("tasks/get", taskId=other_)
-    assert at_other == [seen]
-    assert seen["status"] == "completed"
-
-
-async def test_a_session_is_told_of_questions_and_the_end_of_a_task_at_another_gateway_as_at_its_own(
-    tmp_path: Path, shared_sections: dict[str, Any]
-) -> None:
-    go = anyio.Event()
-
-    up = asking_after(go, modern=True)
-    async with two(tmp_path, up, shared_sections) as (_, _, here, there), told(here) as at_own, told(there) as at_other:
-        [own, other] = [(await here.task("up__ask", text="Who?"))["taskId"] for _ in range(2)]
-        assert (await there.result("tasks/get", taskId=other))["status"] == "working"
-        go.set()
-        for session, states, task_id in ((here, at_own, own), (there, at_other, other)):
-            await until(lambda states=states: bool(states))
-            collect = partial(session.session.asked, "tasks/result", {"taskId": task_id}, lambda _: ANSWER)
-            await anyio.to_thread.run_sync(collect)
-            await until(lambda states=states: states[-1]["status"] == "completed")
-    shown = [
-        [(each["status"], [*each]) for each in states if each["taskId"] == task_id]
-        for states, task_id in ((at_own, own), (at_other, other))
-    ]
-    assert shown[0] == shown[1]
-    assert [status for status, _ in shown[0]] == ["input_required", "completed"]
 
 
 async def test_a_task_is_cancelled_from_another_gateway(
@@ -231,180 +134,6 @@ async def test_a_client_that_is_slow_to_hear_of_its_cancelled_task_holds_up_nobo
         heard.set()
 
 
-@pytest.mark.parametrize("modern", [False, True], ids=["of handshake", "of 2026"])
-async def test_questions_of_a_task_are_answered_at_another_gateway(
-    tmp_path: Path, shared_sections: dict[str, Any], soon: None, modern: bool
-) -> None:
-    go, asked = anyio.Event(), list[dict[str, Any]]()
-
-    def answer(question: dict[str, Any]) -> dict[str, Any]:
-        asked.append(question)
-        return ANSWER
-
-    up = asking_after(go, modern=modern)
-    async with two(tmp_path, up, shared_sections) as (one, other, here, there):
-        able: dict[str, Any] = {"elicitation": {"form": {}}}
-        at_one, at_other = ModernClient(one, ANNA, **able), ModernClient(other, ANNA, **able)
-        stateless = (await at_one.result("tools/call", name="up__ask", arguments={"text": "Who?"}))["taskId"]
-        go.set()
-        [key] = (await at_other.until("input_required", stateless))["inputRequests"]
-        await at_other.result("tasks/update", taskId=stateless, inputResponses={key: ANSWER, "other": ANSWER})
-        assert "Ada" in str((await at_other.until("completed", stateless))["result"]["content"])
-        in_session = (await here.task("up__ask", text="Who?"))["taskId"]
-        collect = partial(there.session.asked, "tasks/result", {"taskId": in_session}, answer)
-        result = (await anyio.to_thread.run_sync(collect))["result"]
-    assert "Ada" in str(result["content"])
-    assert [each["params"]["message"] for each in asked] == ["Who?"]
-
-
-async def test_a_question_is_answered_at_another_gateway_though_answers_of_redis_about_it_are_lost(
-    tmp_path: Path, shared_sections: dict[str, Any], soon: None, redis_url: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    go = anyio.Event()
-
-    up = asking_after(go, modern=True)
-    async with losing_answers(redis_url, b":task-commands:") as url:
-        monkeypatch.setenv("REDIS", url)
-        async with two(tmp_path, up, shared_sections) as (one, other, _, _):
-            able: dict[str, Any] = {"elicitation": {"form": {}}}
-            at_one, at_other = ModernClient(one, ANNA, **able), ModernClient(other, ANNA, **able)
-            task_id = (await at_one.result("tools/call", name="up__ask", arguments={"text": "Who?"}))["taskId"]
-            go.set()
-            [key] = (await at_other.until("input_required", task_id))["inputRequests"]
-            await at_other.result("tasks/update", taskId=task_id, inputResponses={key: ANSWER})
-            assert "Ada" in str((await at_other.until("completed", task_id))["result"]["content"])
-
-
-async def test_a_question_that_was_answered_is_shown_nowhere_any_longer(
-    tmp_path: Path, shared_sections: dict[str, Any], soon: None
-) -> None:
-    go = anyio.Event()
-
-    async def two_questions(ctx: Any, call: dict[str, Any]) -> dict[str, Any]:
-        if (ctx.params or {}).get("inputResponses"):
-            return text_result("both")
-        await go.wait()
-        requests = {text: question_of("ask", text) for text in ("Who?", "Why?")}
-        return {"resultType": "input_required", "inputRequests": requests, "requestState": "s"}
-
-    up = asking(modern=True)
-    up.handler = two_questions
-    async with two(tmp_path, up, shared_sections) as (one, other, _, _):
-        able: dict[str, Any] = {"elicitation": {"form": {}}}
-        at_one, at_other = ModernClient(one, ANNA, **able), ModernClient(other, ANNA, **able)
-        task_id = (await at_one.result("tools/call", name="up__ask", arguments={"text": "?"}))["taskId"]
-        go.set()
-        first, second = (await at_other.until("input_required", task_id))["inputRequests"]
-        await at_other.result("tasks/update", taskId=task_id, inputResponses={first: ANSWER})
-        for client in (at_other, at_one):
-            assert [*(await client.result("tasks/get", taskId=task_id))["inputRequests"]] == [second]
-        await at_other.result("tasks/update", taskId=task_id, inputResponses={second: ANSWER})
-        assert "both" in str((await at_other.until("completed", task_id))["result"]["content"])
-
-
-async def test_what_a_client_has_seen_at_one_gateway_the_other_knows(
-    tmp_path: Path, shared_sections: dict[str, Any], soon: None, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    # Nothing is written in the background.
-    monkeypatch.setattr(shared_tasks, "COALESCE_SECONDS", 3600.0)
-    go = anyio.Event()
-
-    up = asking_after(go, modern=False)
-    async with two(tmp_path, up, shared_sections) as (one, other, _, _):
-        able: dict[str, Any] = {"elicitation": {"form": {}}}
-        at_one, at_other = ModernClient(one, ANNA, **able), ModernClient(other, ANNA, **able)
-        task_id = (await at_one.result("tools/call", name="up__ask", arguments={"text": "Who?"}))["taskId"]
-        go.set()
-        seen = await at_one.until("input_required", task_id)
-        assert (await at_other.result("tasks/get", taskId=task_id))["inputRequests"] == seen["inputRequests"]
-
-
-async def test_after_a_failure_of_redis_a_task_without_a_record_may_exist(
-    tmp_path: Path, slow: SlowServer, shared_sections: dict[str, Any]
-) -> None:
-    async def refuse(_: object) -> None:
-        raise ResponseError("OOM command not allowed when used memory > 'maxmemory'")
-
-    async with two(tmp_path, slow.server(), shared_sections) as (one, other, _, _):
-        assert one.gateway.replicas is not None
-        assert other.gateway.redis is not None
-        params = {"taskId": f"task_{one.gateway.replicas.own.id}-unknown"}
-        unknown = await ModernClient(other, ANNA).message("tasks/get", **params)
-        with pytest.raises(SharedStateError):
-            await other.gateway.redis.run(refuse)
-        unsure = await ModernClient(other, ANNA).message("tasks/get", **params)
-    assert unknown["error"]["code"] == INVALID_PARAMS
-    assert unsure["error"]["code"] != INVALID_PARAMS
-    assert unsure["error"]["data"]["retryable"] is True
-
-
-async def test_a_call_that_takes_long_becomes_a_task_once_redis_is_back(
-    tmp_path: Path, slow: SlowServer, shared_sections: dict[str, Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    async def fail(_: object) -> None:
-        raise ConnectionError
-
-    # Before the pause is over that the gateway makes after a failure.
-    monkeypatch.setattr("pml_gateway.serve.tasks.PROMOTE_SECONDS", 0.02)
-    async with replicas(tmp_path, {"up": slow.server()}, **shared_sections) as (one, other):
-        assert one.gateway.redis is not None
-        with pytest.raises(SharedStateError):
-            await one.gateway.redis.run(fail)
-        with anyio.fail_after(15):
-            task_id = (await ModernClient(one, ANNA).result("tools/call", name="up__slow", arguments={}))["taskId"]
-        assert (await ModernClient(other, ANNA).result("tasks/get", taskId=task_id))["status"] == "working"
-        slow.go.set()
-
-
-async def test_a_call_ends_with_a_request_that_was_not_told_its_task(
-    tmp_path: Path, slow: SlowServer, shared_sections: dict[str, Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    refused = 0
-
-    async def refuse(*_: object) -> None:
-        nonlocal refused
-        refused += 1
-        raise SharedStateError("the Redis server of storage.url failed: no connection")
-
-    monkeypatch.setattr("pml_gateway.serve.tasks.PROMOTE_SECONDS", 0.02)
-    up = slow.server()
-    async with replicas(tmp_path, {"up": up}, 1, **shared_sections) as (one,):
-        monkeypatch.setattr(OwnedValues, "put", refuse)
-        body, headers = modern(
-            "tools/call", {"name": "up__slow", "arguments": {}, "_meta": {CAPABILITIES: DECLARED}}, ANNA
-        )
-        async with anyio.create_task_group() as group, httpx2.AsyncClient(timeout=30) as client:
-            group.start_soon(partial(client.post, one.url, content=body, headers=headers))
-            await until(lambda: refused > 0)
-            group.cancel_scope.cancel()
-        await until(lambda: slow.cancelled == 1)
-
-
-async def test_a_stream_at_another_gateway_tells_of_each_state(
-    tmp_path: Path, slow: SlowServer, shared_sections: dict[str, Any], soon: None
-) -> None:
-    async with two(tmp_path, slow.server(), shared_sections) as (one, other, _, _):
-        task_id = (await ModernClient(one, ANNA).result("tools/call", name="up__slow", arguments={}))["taskId"]
-        events: list[dict[str, Any]] = []
-        wanted = {"taskIds": [task_id, "task_of_somebody_else"]}
-
-        def listen() -> None:
-            params = {"notifications": wanted, "_meta": {CAPABILITIES: DECLARED}}
-            for message in events_modern(other.url, "subscriptions/listen", params, ANNA):
-                events.append(message)
-                if message.get("params", {}).get("status") == "completed":
-                    return
-
-        async with anyio.create_task_group() as group:
-            group.start_soon(anyio.to_thread.run_sync, listen)
-            await until(lambda: len(events) > 1)
-            slow.go.set()
-    acknowledged, working, done = events
-    assert acknowledged["params"]["notifications"] == {"taskIds": [task_id]}
-    assert working["params"]["status"] == "working"
-    assert done["params"]["result"]["content"] == [{"type": "text", "text": "done"}]
-
-
 async def test_a_handle_is_read_at_another_gateway_while_its_call_runs(
     tmp_path: Path, shared_sections: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -431,133 +160,6 @@ async def test_a_handle_is_read_at_another_gateway_while_its_call_runs(
             group.start_soon(wait)
             let_end(up)
         assert read[0]["text"] == "only"
-
-
-async def test_a_stream_at_another_gateway_tells_of_each_state_though_news_are_lost(
-    tmp_path: Path, slow: SlowServer, shared_sections: dict[str, Any], soon: None, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(shared_tasks, "REFRESH_SECONDS", 0.1)
-    states = list[str]()
-    async with two(tmp_path, slow.server(), shared_sections) as (one, other, _, _):
-        task_id = (await ModernClient(one, ANNA).result("tools/call", name="up__slow", arguments={}))["taskId"]
-        redis = one.gateway.redis
-        assert redis is not None
-        digest = OwnedValues(redis, "tasks", 9, 9).digest(task_id)
-
-        def listen() -> None:
-            params = {"notifications": {"taskIds": [task_id]}, "_meta": {CAPABILITIES: DECLARED}}
-            for message in events_modern(other.url, "subscriptions/listen", params, ANNA):
-                states.extend(filter(None, [message.get("params", {}).get("status")]))
-                if states[-1:] == ["cancelled"]:
-                    return
-
-        async def become(state: str) -> None:
-            """Write a state as its own gateway does, and do not publish it."""
-
-            def changed(record: dict[str, Any] | None) -> dict[str, Any]:
-                assert record is not None
-                return {**record, "task": {**record["task"], "status": state}, "error": [-32603, "cancelled", None]}
-
-            await RedisValues(redis).change(digest, changed, collection="tasks", ttl=60)
-
-        async with anyio.create_task_group() as group:
-            group.start_soon(anyio.to_thread.run_sync, listen)
-            # The first of these may be what the stream finds when it begins.
-            for at, state in enumerate(("input_required", "working", "cancelled")):
-                await until(lambda at=at: len(states) > at)
-                await become(state)
-        slow.go.set()
-    assert states == ["working", "input_required", "working", "cancelled"]
-
-
-async def test_tasks_of_a_gateway_that_is_gone_are_done_or_interrupted(
-    tmp_path: Path, slow: SlowServer, shared_sections: dict[str, Any]
-) -> None:
-    up, failed = slow.server(), list[dict[str, Any]]()
-    async with serving(tmp_path / "other", {"up": up}, **shared_sections) as other, core(other, ANNA) as there:
-
-        async def collect(task_id: str) -> None:
-            failed.append(await there.message("tasks/result", taskId=task_id))
-
-        async with (
-            anyio.create_task_group() as group,
-            serving(tmp_path / "one", {"up": up}, **shared_sections) as one,
-            core(one, ANNA) as here,
-        ):
-            done = (await here.task("up__quick"))["taskId"]
-            await here.until("completed", done)
-            broken = (await here.task("up__broken"))["taskId"]
-            await here.until("failed", broken)
-            working = (await here.task("up__slow"))["taskId"]
-            await until(lambda: len(up.calls) == 3)
-            group.start_soon(collect, working)
-            assert (await there.result("tasks/get", taskId=working))["status"] == "working"
-        assert "interrupted" in failed[0]["error"]["message"]
-        assert failed[0]["error"]["data"]["details"] == {"executed": "unknown"}
-        listed = {task["taskId"]: task for task in (await there.result("tasks/list"))["tasks"]}
-        states = {each: task["status"] for each, task in listed.items()}
-        assert states == {done: "completed", broken: "failed", working: "failed"}
-        assert "interrupted" in listed[working]["statusMessage"]
-        assert (await there.result("tasks/result", taskId=done))["content"] == [{"type": "text", "text": "quick"}]
-        assert (await there.result("tasks/result", taskId=broken))["isError"] is True
-        assert (await there.message("tasks/cancel", taskId=working))["error"]["code"] == INVALID_PARAMS
-        modern = ModernClient(other, ANNA)
-        assert "interrupted" in (await modern.result("tasks/get", taskId=working))["error"]["message"]
-        await modern.result("tasks/cancel", taskId=working)
-        assert (await modern.result("tasks/get", taskId=done))["result"]["content"][0]["text"] == "quick"
-    assert len(up.calls) == 3
-
-
-async def test_a_stream_tells_that_a_task_is_lost_with_its_gateway_and_its_record(
-    tmp_path: Path, slow: SlowServer, shared_sections: dict[str, Any]
-) -> None:
-    up, events = slow.server(), list[dict[str, Any]]()
-    async with serving(tmp_path / "other", {"up": up}, **shared_sections) as other:
-
-        def listen(task_id: str) -> None:
-            params = {"notifications": {"taskIds": [task_id]}, "_meta": {CAPABILITIES: DECLARED}}
-            for message in events_modern(other.url, "subscriptions/listen", params, ANNA):
-                events.append(message)
-                if message.get("params", {}).get("status") == "failed":
-                    return
-
-        async with (
-            anyio.create_task_group() as group,
-            serving(tmp_path / "one", {"up": up}, **shared_sections) as one,
-        ):
-            task_id = (await ModernClient(one, ANNA).result("tools/call", name="up__slow", arguments={}))["taskId"]
-            group.start_soon(anyio.to_thread.run_sync, listen, task_id)
-            await until(lambda: len(events) > 1)
-            redis = other.gateway.redis
-            assert redis is not None
-            names = list(await written(redis, "tasks*"))
-            await redis.run(lambda client: client.delete(*names))
-    assert "interrupted" in events[-1]["params"]["error"]["message"]
-
-
-async def test_a_task_that_has_failed_as_its_gateway_seemed_gone_stays_failed_when_that_is_back(
-    tmp_path: Path, slow: SlowServer, shared_sections: dict[str, Any]
-) -> None:
-    up = slow.server()
-    async with two(tmp_path, up, shared_sections) as (one, other, here, there), told(here) as states:
-        working = (await here.task("up__slow"))["taskId"]
-        await until(lambda: len(up.calls) == 1)
-        own, redis = one.gateway.replicas, other.gateway.redis
-        assert own is not None
-        assert redis is not None
-
-        async def seems_gone() -> bool:
-            await redis.run(lambda client: client.delete(f"{PREFIX}:replica:{own.own.id}"))
-            # A client of 2026 is told nothing of states, and takes that from nobody.
-            return str((await ModernClient(other, ANNA).result("tasks/get", taskId=working))["status"]) == "failed"
-
-        await eventually(seems_gone)
-        await until(lambda: slow.cancelled == 1)
-        await until(lambda: [each["status"] for each in states] == ["failed"])
-        await here.until("failed", working)
-        for client in (here, there):
-            assert (await client.result("tasks/get", taskId=working))["status"] == "failed"
-            assert "interrupted" in (await client.message("tasks/result", taskId=working))["error"]["message"]
 
 
 async def test_a_key_that_is_revoked_at_one_gateway_ends_its_tasks_at_another(
@@ -626,9 +228,6 @@ async def test_what_is_written_of_a_task_names_nobody_and_expires_and_is_written
 
         await eventually(is_found)
         assert (await there.result("tasks/get", taskId=task_id))["status"] == "working"
-        slow.go.set()
-        await here.until("completed", task_id)
-        await there.until("completed", task_id)
 
 
 async def test_records_of_another_version_keep_nobody_from_the_other_tasks(
@@ -662,21 +261,194 @@ async def test_records_of_another_version_keep_nobody_from_the_other_tasks(
         slow.go.set()
 
 
-async def test_an_owner_has_so_many_values_and_those_that_end_first_make_room(redis_url: str) -> None:
-    async with opened(redis_url) as server:
-        values = OwnedValues(server, "few", 3, 10_000)
-        for at, seconds in enumerate((60, 20, 30, 40, 10)):
-            await values.put("a", str(at), {"at": at}, seconds)
-        await values.put("b", "other", {}, 10)
-        assert [each["at"] for each in await values.of("a")] == [4, 3, 0]
-        assert await RedisValues(server).get(values.digest("1"), collection="few") is None
-        assert await RedisValues(server).get(values.digest("3"), collection="few") == {"at": 3}
-        assert await RedisValues(server).delete(values.digest("4"), collection="few")
-        assert [each["at"] for each in await values.of("a")] == [3, 0]
-        await values.put("a", "3", {"at": "new"}, 70)
-        assert [each["at"] for each in await values.of("a")] == [0, "new"]
-        await values.put("a", "large", {"text": "x" * 6000}, 50)
-        assert [each.get("at") for each in await values.of("a")] == [None, 0, "new"]
-        await values.put("a", "larger", {"text": "x" * 6500}, 5)
-        assert [each.get("at", len(each.get("text", ""))) for each in await values.of("a")] == [6500, 0, "new"]
-        assert await values.of("b") == [{}]
+def modern_clients(one: Serving, other: Serving) -> tuple[ModernClient, ModernClient]:
+    """A client of 2026 at each gateway."""
+    return ModernClient(one, ANNA, **ABLE), ModernClient(other, ANNA, **ABLE)
+
+
+@pytest.mark.parametrize("modern", [False, True], ids=["of handshake", "of 2026"])
+async def test_questions_of_a_task_are_answered_at_another_gateway(
+    tmp_path: Path, shared_sections: dict[str, Any], soon: None, modern: bool
+) -> None:
+    go, asked = anyio.Event(), list[dict[str, Any]]()
+
+    def answer(question: dict[str, Any]) -> dict[str, Any]:
+        asked.append(question)
+        return ANSWER
+
+    up = asking_after(go, modern=modern)
+    async with two(tmp_path, up, shared_sections) as (one, other, here, there):
+        at_one, at_other = modern_clients(one, other)
+        stateless = (await at_one.result("tools/call", name="up__ask", arguments={"text": "Who?"}))["taskId"]
+        go.set()
+        [key] = (await at_other.until("input_required", stateless))["inputRequests"]
+        await at_other.result("tasks/update", taskId=stateless, inputResponses={key: ANSWER, "other": ANSWER})
+        assert "Ada" in str((await at_other.until("completed", stateless))["result"]["content"])
+        in_session = (await here.task("up__ask", text="Who?"))["taskId"]
+        collect = partial(there.session.asked, "tasks/result", {"taskId": in_session}, answer)
+        result = (await anyio.to_thread.run_sync(collect))["result"]
+    assert "Ada" in str(result["content"])
+    assert [each["params"]["message"] for each in asked] == ["Who?"]
+
+
+async def test_a_question_is_answered_at_another_gateway_though_answers_of_redis_about_it_are_lost(
+    tmp_path: Path, shared_sections: dict[str, Any], soon: None, redis_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    go = anyio.Event()
+
+    up = asking_after(go, modern=True)
+    async with losing_answers(redis_url, b":task-commands:") as url:
+        monkeypatch.setenv("REDIS", url)
+        async with two(tmp_path, up, shared_sections) as (one, other, _, _):
+            at_one, at_other = modern_clients(one, other)
+            task_id = (await at_one.result("tools/call", name="up__ask", arguments={"text": "Who?"}))["taskId"]
+            go.set()
+            [key] = (await at_other.until("input_required", task_id))["inputRequests"]
+            await at_other.result("tasks/update", taskId=task_id, inputResponses={key: ANSWER})
+            assert "Ada" in str((await at_other.until("completed", task_id))["result"]["content"])
+
+
+async def test_a_question_that_was_answered_is_shown_nowhere_any_longer(
+    tmp_path: Path, shared_sections: dict[str, Any], soon: None
+) -> None:
+    go = anyio.Event()
+
+    async def two_questions(ctx: Any, call: dict[str, Any]) -> dict[str, Any]:
+        if (ctx.params or {}).get("inputResponses"):
+            return text_result("both")
+        await go.wait()
+        requests = {text: question_of("ask", text) for text in ("Who?", "Why?")}
+        return {"resultType": "input_required", "inputRequests": requests, "requestState": "s"}
+
+    up = asking(modern=True)
+    up.handler = two_questions
+    async with two(tmp_path, up, shared_sections) as (one, other, _, _):
+        at_one, at_other = modern_clients(one, other)
+        task_id = (await at_one.result("tools/call", name="up__ask", arguments={"text": "?"}))["taskId"]
+        go.set()
+        first, second = (await at_other.until("input_required", task_id))["inputRequests"]
+        await at_other.result("tasks/update", taskId=task_id, inputResponses={first: ANSWER})
+        for client in (at_other, at_one):
+            assert [*(await client.result("tasks/get", taskId=task_id))["inputRequests"]] == [second]
+        await at_other.result("tasks/update", taskId=task_id, inputResponses={second: ANSWER})
+        assert "both" in str((await at_other.until("completed", task_id))["result"]["content"])
+
+
+async def test_what_a_client_has_seen_at_one_gateway_the_other_knows(
+    tmp_path: Path, shared_sections: dict[str, Any], soon: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Nothing is written in the background.
+    monkeypatch.setattr(shared_tasks, "COALESCE_SECONDS", 3600.0)
+    go = anyio.Event()
+
+    up = asking_after(go, modern=False)
+    async with two(tmp_path, up, shared_sections) as (one, other, _, _):
+        at_one, at_other = modern_clients(one, other)
+        task_id = (await at_one.result("tools/call", name="up__ask", arguments={"text": "Who?"}))["taskId"]
+        go.set()
+        seen = await at_one.until("input_required", task_id)
+        assert (await at_other.result("tasks/get", taskId=task_id))["inputRequests"] == seen["inputRequests"]
+
+
+async def test_of_the_states_of_a_task_its_client_is_told_in_the_session_that_asked_last(
+    tmp_path: Path, slow: SlowServer, shared_sections: dict[str, Any]
+) -> None:
+    ids = list[str]()
+    async with (
+        two(tmp_path, slow.server(), shared_sections) as (_, other, here, there),
+        core(other, ANNA) as later,
+        notified(here) as at_own,
+        notified(there) as at_other,
+        notified(later) as at_later,
+    ):
+        for sessions in ([], [there], [there, later, later], [there, here]):
+            ids.append((await here.task("up__slow"))["taskId"])
+            for session in sessions:
+                assert (await session.result("tasks/get", taskId=ids[-1]))["status"] == "working"
+        redis = other.gateway.redis
+        assert redis is not None
+        records = OwnedValues(redis, "tasks", 9, 9)
+
+        async def are_passed_on() -> bool:
+            found = [await RedisValues(redis).get(records.digest(each), collection="tasks") for each in ids[1:3]]
+            return all(each is not None and each["notified_since"] > each["task"]["created_at"] for each in found)
+
+        await eventually(are_passed_on)
+        slow.go.set()
+        everywhere = (at_own, at_other, at_later)
+        await until(lambda: sum(map(len, everywhere)) >= 4)
+        own, other_, later_, back = ids
+        found = [{each["taskId"] for each in states} for states in everywhere]
+        assert found == [{own, back}, {other_}, {later_}]
+        seen = await here.result("tasks/get", taskId=other_)
+    assert at_other == [seen]
+    assert seen["status"] == "completed"
+
+
+async def test_a_session_is_told_of_questions_and_the_end_of_a_task_at_another_gateway_as_at_its_own(
+    tmp_path: Path, shared_sections: dict[str, Any]
+) -> None:
+    go = anyio.Event()
+
+    up = asking_after(go, modern=True)
+    async with (
+        two(tmp_path, up, shared_sections) as (_, _, here, there),
+        notified(here) as at_own,
+        notified(there) as at_other,
+    ):
+        [own, other] = [(await here.task("up__ask", text="Who?"))["taskId"] for _ in range(2)]
+        assert (await there.result("tasks/get", taskId=other))["status"] == "working"
+        go.set()
+        for session, states, task_id in ((here, at_own, own), (there, at_other, other)):
+            await until(lambda states=states: bool(states))
+            collect = partial(session.session.asked, "tasks/result", {"taskId": task_id}, lambda _: ANSWER)
+            await anyio.to_thread.run_sync(collect)
+            await until(lambda states=states: states[-1]["status"] == "completed")
+    shown = [
+        [(each["status"], [*each]) for each in states if each["taskId"] == task_id]
+        for states, task_id in ((at_own, own), (at_other, other))
+    ]
+    assert shown[0] == shown[1]
+    assert [status for status, _ in shown[0]] == ["input_required", "completed"]
+
+
+async def test_a_stream_at_another_gateway_has_each_state_though_changes_are_missed(
+    tmp_path: Path, slow: SlowServer, shared_sections: dict[str, Any], soon: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(shared_tasks, "REFRESH_SECONDS", 0.1)
+    events = list[dict[str, Any]]()
+    async with two(tmp_path, slow.server(), shared_sections) as (one, other, _, _):
+        task_id = (await ModernClient(one, ANNA).result("tools/call", name="up__slow", arguments={}))["taskId"]
+        redis = one.gateway.redis
+        assert redis is not None
+        digest = OwnedValues(redis, "tasks", 9, 9).digest(task_id)
+
+        def listen() -> None:
+            wanted = {"taskIds": [task_id, "task_of_somebody_else"]}
+            params = {"notifications": wanted, "_meta": {CAPABILITIES: DECLARED}}
+            for message in events_modern(other.url, "subscriptions/listen", params, ANNA):
+                events.append(message["params"])
+                if events[-1].get("status") == "completed":
+                    return
+
+        async def become(state: str) -> None:
+            """Write a state as its own gateway does, and do not publish it."""
+
+            def changed(record: dict[str, Any] | None) -> dict[str, Any]:
+                assert record is not None
+                return {**record, "task": {**record["task"], "status": state}}
+
+            await RedisValues(redis).change(digest, changed, collection="tasks", ttl=60)
+
+        async with anyio.create_task_group() as group:
+            group.start_soon(anyio.to_thread.run_sync, listen)
+            # The first of these may be what the stream finds when it begins.
+            for at, state in enumerate(("input_required", "working")):
+                await until(lambda at=at: len(events) > at + 1)
+                await become(state)
+            await until(lambda: len(events) > 3)
+            slow.go.set()
+    acknowledged, *states, done = events
+    assert acknowledged["notifications"] == {"taskIds": [task_id]}
+    assert [each["status"] for each in states] == ["working", "input_required", "working"]
+    assert done["result"]["content"] == [{"type": "text", "text": "done"}]

@@ -5,9 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import time
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -19,90 +17,18 @@ import pytest
 from pml_gateway.gateway.task import GatewayTask
 from pml_gateway.gateway.task_records import TaskRecord, TaskRecords
 from pml_gateway.policy.principal import LOCAL
-from pml_gateway.serve import tasks
 from tests.support.asking import asking, asking_after
 from tests.support.memory import paths_in, settings_for
-from tests.support.raw import HandshakeSession, decoded, events_modern
+from tests.support.raw import decoded, events_modern
 from tests.support.scripted_server import ScriptedServer, text_result, tool
-from tests.support.serving import Serving, serving
-from tests.support.task_server import Era, TaskServer
+from tests.support.serving import serving
+from tests.support.task_clients import CAPABILITIES, DECLARED, CoreClient, ModernClient, SlowServer, core, slow, soon
+from tests.support.task_server import INVALID_PARAMS, NO_CAPABILITY, NOT_FOUND, RELATED, TASKS, Era, TaskServer
 from tests.support.waiting import eventually, until
 
 pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("gateways")]
 
-TASKS = "io.modelcontextprotocol/tasks"
-RELATED = "io.modelcontextprotocol/related-task"
-CAPABILITIES = "io.modelcontextprotocol/clientCapabilities"
-DECLARED: dict[str, Any] = {"extensions": {TASKS: {}}}
-NOT_FOUND, INVALID_PARAMS, MISSING_CAPABILITY = -32601, -32602, -32021
-
-
-@dataclass
-class SlowServer:
-    """A server whose tool `slow` ends when it is let, and `broken` fails."""
-
-    go: anyio.Event = field(default_factory=anyio.Event)
-    cancelled: int = 0
-    modern: bool | None = False
-
-    def server(self) -> ScriptedServer:
-        async def handler(ctx: Any, call: dict[str, Any]) -> dict[str, Any]:
-            match call["name"]:
-                case "slow":
-                    try:
-                        await self.go.wait()
-                    except anyio.get_cancelled_exc_class():
-                        self.cancelled += 1
-                        raise
-                    return text_result(f"done {call['arguments'].get('number', '')}".strip())
-                case "broken":
-                    return {**text_result("no luck"), "isError": True}
-            return text_result(call["name"])
-
-        return ScriptedServer([tool(name) for name in ("slow", "broken", "quick")], handler, modern=self.modern)
-
-
-@pytest.fixture
-async def slow() -> SlowServer:
-    return SlowServer()
-
-
-class CoreClient:
-    """A client of 2025-11-25 that asks for tasks."""
-
-    def __init__(self, session: HandshakeSession) -> None:
-        self.session = session
-
-    async def message(self, method: str, **params: Any) -> dict[str, Any]:
-        return await anyio.to_thread.run_sync(lambda: decoded(self.session.send(method, params)))
-
-    async def result(self, method: str, **params: Any) -> dict[str, Any]:
-        message = await self.message(method, **params)
-        assert "result" in message, message
-        result: dict[str, Any] = message["result"]
-        return result
-
-    async def task(self, name: str, ttl: int | None = None, **arguments: Any) -> dict[str, Any]:
-        """The task that a call becomes."""
-        asked = {} if ttl is None else {"ttl": ttl}
-        created = await self.result("tools/call", name=name, arguments=arguments, task=asked)
-        assert set(created) == {"task"}, created
-        task: dict[str, Any] = created["task"]
-        return task
-
-    async def until(self, status: str, task_id: str) -> None:
-        """Wait until a task has this status."""
-
-        async def has_it() -> bool:
-            return str((await self.result("tasks/get", taskId=task_id))["status"]) == status
-
-        await eventually(has_it)
-
-
-@asynccontextmanager
-async def core(served: Serving, key: str | None = None, **capabilities: Any) -> AsyncIterator[CoreClient]:
-    async with served.handshake(key=key, capabilities=capabilities) as session:
-        yield CoreClient(session)
+__all__ = ["slow", "soon"]
 
 
 async def test_a_client_is_told_of_tasks_in_the_form_of_its_version(tmp_path: Path) -> None:
@@ -315,41 +241,6 @@ async def test_the_question_of_a_servers_task_is_one_of_the_clients_task(tmp_pat
     assert len(up.calls) == 2
 
 
-class ModernClient:
-    """A client of 2026-07-28 that declares the extension."""
-
-    def __init__(self, served: Serving, key: str | None = None, **capabilities: Any) -> None:
-        self._served = served
-        self._key = key
-        self._meta = {CAPABILITIES: {**DECLARED, **capabilities}}
-
-    async def message(self, method: str, **params: Any) -> dict[str, Any]:
-        return await self._served.message(method, {**params, "_meta": self._meta}, key=self._key)
-
-    async def result(self, method: str, **params: Any) -> dict[str, Any]:
-        message = await self.message(method, **params)
-        assert "result" in message, message
-        result: dict[str, Any] = message["result"]
-        return result
-
-    async def until(self, status: str, task_id: str) -> dict[str, Any]:
-        """Wait until a task has this status, and return it."""
-        seen: list[dict[str, Any]] = []
-
-        async def has_it() -> bool:
-            seen.append(await self.result("tasks/get", taskId=task_id))
-            return str(seen[-1]["status"]) == status
-
-        await eventually(has_it)
-        return seen[-1]
-
-
-@pytest.fixture
-def soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Calls become tasks after a moment."""
-    monkeypatch.setattr(tasks, "PROMOTE_SECONDS", 0.2)
-
-
 async def test_a_call_that_takes_long_becomes_a_task_for_a_client_with_the_extension(
     tmp_path: Path, slow: SlowServer, request: pytest.FixtureRequest
 ) -> None:
@@ -385,7 +276,7 @@ async def test_clients_without_the_extension_get_no_task(tmp_path: Path, slow: S
         slow.go.set()
         for method in ("tasks/get", "tasks/cancel", "tasks/update"):
             message = await served.message(method, {"taskId": "x", "inputResponses": {}})
-            assert message["error"]["code"] == MISSING_CAPABILITY
+            assert message["error"]["code"] == NO_CAPABILITY
             assert message["error"]["data"] == {"requiredCapabilities": {"extensions": {TASKS: {}}}}
     assert results[0]["content"] == [{"type": "text", "text": "done"}]
 
@@ -473,7 +364,7 @@ async def test_a_listening_client_of_2026_is_told_of_the_states_of_its_own_tasks
         task_id = (await client.result("tools/call", name="up__slow", arguments={}))["taskId"]
         wanted = {"taskIds": [task_id, "task_of_somebody_else"]}
         refused = await served.message("subscriptions/listen", {"notifications": wanted})
-        assert refused["error"]["code"] == MISSING_CAPABILITY
+        assert refused["error"]["code"] == NO_CAPABILITY
         meta = {CAPABILITIES: DECLARED}
         events: list[dict[str, Any]] = []
 

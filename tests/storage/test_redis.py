@@ -495,3 +495,23 @@ def test_no_two_values_are_encrypted_with_one_nonce_and_key() -> None:
 def test_what_was_cut_or_changed_is_not_accepted(damage: Callable[[bytes], bytes]) -> None:
     sealing = Sealing(KEY)
     assert sealing.unseal("name", damage(sealing.seal("name", {"a": 1}))) is None
+
+
+async def test_an_owner_has_so_many_values_and_those_that_end_first_make_room(redis_url: str) -> None:
+    async with opened(redis_url) as server:
+        values = OwnedValues(server, "few", 3, 10_000)
+        for at, seconds in enumerate((60, 20, 30, 40, 10)):
+            await values.put("a", str(at), {"at": at}, seconds)
+        await values.put("b", "other", {}, 10)
+        assert [each["at"] for each in await values.of("a")] == [4, 3, 0]
+        assert await RedisValues(server).get(values.digest("1"), collection="few") is None
+        assert await RedisValues(server).get(values.digest("3"), collection="few") == {"at": 3}
+        assert await RedisValues(server).delete(values.digest("4"), collection="few")
+        assert [each["at"] for each in await values.of("a")] == [3, 0]
+        await values.put("a", "3", {"at": "new"}, 70)
+        assert [each["at"] for each in await values.of("a")] == [0, "new"]
+        await values.put("a", "large", {"text": "x" * 6000}, 50)
+        assert [each.get("at") for each in await values.of("a")] == [None, 0, "new"]
+        await values.put("a", "larger", {"text": "x" * 6500}, 5)
+        assert [each.get("at", len(each.get("text", ""))) for each in await values.of("a")] == [6500, 0, "new"]
+        assert await values.of("b") == [{}]

@@ -22,12 +22,12 @@ from pml_gateway.gateway.approval_stores import RedisApprovalStore
 from pml_gateway.storage.redis import FORMAT, PREFIX, RedisValues
 from pml_gateway.storage.sealing import Sealing
 from pml_gateway.workflow.snapshot import RunSnapshot
-from tests.extensions.test_tasks import core
 from tests.gateway.test_shared_runs import answered
 from tests.support.golden import WRITES
 from tests.support.raw import post_modern
 from tests.support.replicas import KEYS, bearer, replicas, shared_sections
 from tests.support.scripted_server import ScriptedServer, text_result, tool
+from tests.support.task_clients import ABLE, core
 from tests.support.waiting import eventually
 from tests.workflow.test_questions import ANSWER, QUESTION
 
@@ -160,8 +160,7 @@ async def use(folder: Path, sections: dict[str, Any]) -> set[str]:
         await other.gateway.approvals.answer(row["id"], is_approved=True, scope=ApprovalScope.TOOL)
         await one.call("up__wipe", {}, headers=bearer("anna"))
         await RedisApprovalStore(RedisValues(redis), feed).continue_later("key", "approval")
-        able: dict[str, Any] = {"elicitation": {"form": {}}}
-        async with core(one, KEYS["anna"], **able) as here, core(other, KEYS["anna"], **able) as there:
+        async with core(one, KEYS["anna"], **ABLE) as here, core(other, KEYS["anna"], **ABLE) as there:
             for name in ("up__long", "up__broken", "nothing"):
                 await there.message("tasks/result", taskId=(await here.task(name))["taskId"])
             cancelled = (await here.task("up__slow"))["taskId"]
