@@ -107,15 +107,13 @@ class Gateway:
         call_limits = shared.call_limits
         if redis is not None:
             call_limits = CallLimits(RedisCounters(redis, lambda: self.state.settings.limits.on_outage == "open"))
-        self.redis = redis
         if redis is not None and events.reach(StorageAsked):
             redis.observe = lambda outcome, seconds: events.publish(StorageAsked(outcome, seconds))
         self.documents = documents
-        self.change_feed = None if redis is None else ChangeFeed(redis)
         self.replicas = None
-        if redis is not None and self.change_feed is not None:
-            self.replicas = Replicas(redis, self.change_feed, __version__, self._replica_facts)
-            store = RedisApprovalStore(RedisValues(redis), self.change_feed)
+        if redis is not None:
+            self.replicas = Replicas(redis, ChangeFeed(redis), __version__, self._replica_facts)
+            store = RedisApprovalStore(RedisValues(redis), self.replicas.feed)
             self.approvals = shared.approvals.with_store(store, self._is_served_elsewhere)
         self.deciders: list[Decider] = [decide_by_rules, call_limits]
         self._listings = listings
@@ -395,11 +393,10 @@ async def open_gateway(
                 indexer.follow_examples,
             ):
                 tasks.start_soon(run)
-            if gateway.change_feed is not None and gateway.replicas is not None:
-                tasks.start_soon(gateway.change_feed.run)
+            if gateway.replicas is not None and documents is not None:
+                tasks.start_soon(gateway.replicas.feed.run)
                 tasks.start_soon(gateway.replicas.run)
-            if redis is not None and gateway.change_feed is not None and documents is not None:
-                tasks.start_soon(documents.run, redis, gateway.change_feed)
+                tasks.start_soon(documents.run, gateway.replicas.server, gateway.replicas.feed)
             if connects:
                 tasks.start_soon(gateway.connect_all)
             yield gateway

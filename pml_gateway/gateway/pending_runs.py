@@ -11,7 +11,7 @@ import anyio.to_thread
 from pml_gateway.errors import SharedStateError
 from pml_gateway.storage.documents import readable
 from pml_gateway.storage.pending import MAX_PENDING, MAX_SECONDS, PendingTable, new_state, not_waiting, waits_in_process
-from pml_gateway.storage.redis import OPERATION_SECONDS, RedisServer, RedisValues
+from pml_gateway.storage.redis import OPERATION_SECONDS, RedisValues
 from pml_gateway.storage.redis_owned import OwnedValues
 from pml_gateway.storage.replicas import Replicas
 from pml_gateway.types import JsonObject
@@ -33,12 +33,13 @@ run just before it was deleted finds the claim."""
 class PendingRuns:
     """Suspended runs by their states, each for one request of one client, and usable once."""
 
-    def __init__(self, redis: RedisServer | None = None, replicas: Replicas | None = None) -> None:
+    def __init__(self, replicas: Replicas | None = None) -> None:
         self._held: PendingTable[Run] = PendingTable("run")
         self._values = self._stored = None
         self._replicas = replicas
-        if redis is not None:
-            self._values, self._stored = RedisValues(redis), OwnedValues(redis, RUNS, MAX_PENDING, MAX_BYTES)
+        if replicas is not None:
+            self._values = RedisValues(replicas.server)
+            self._stored = OwnedValues(replicas.server, RUNS, MAX_PENDING, MAX_BYTES)
 
     async def add(self, run: Run, *, owner: str, quota_key: str, fingerprint: str) -> str:
         """Keep a run and return its state. It waits in this process if one of its questions does."""

@@ -23,10 +23,9 @@ from pml_gateway.gateway.task import FINAL, INTERRUPTED, GatewayTask, TaskQuesti
 from pml_gateway.gateway.task_records import TaskRecord
 from pml_gateway.json_text.pieces import exceeds
 from pml_gateway.policy.principal import PrincipalKind
-from pml_gateway.storage.change_feed import ChangeFeed
 from pml_gateway.storage.documents import readable
 from pml_gateway.storage.pending import MAX_PENDING
-from pml_gateway.storage.redis import RedisServer, RedisValues
+from pml_gateway.storage.redis import RedisValues
 from pml_gateway.storage.redis_owned import OwnedValues
 from pml_gateway.storage.replicas import HEARTBEAT_SECONDS, Replicas
 from pml_gateway.types import JsonObject
@@ -93,12 +92,11 @@ _SHARED_TASK = TypeAdapter(_SharedTask)
 class SharedTasks:
     """The tasks of this replica as the others see them, and those of the others as this one sees them."""
 
-    def __init__(self, redis: RedisServer, feed: ChangeFeed, replicas: Replicas) -> None:
-        self._redis = redis
-        self._records = OwnedValues(redis, RECORDS, MAX_PENDING, MAX_BYTES)
-        self._values = RedisValues(redis)
-        self._feed = feed
+    def __init__(self, replicas: Replicas) -> None:
         self._replicas = replicas
+        self._records = OwnedValues(replicas.server, RECORDS, MAX_PENDING, MAX_BYTES)
+        self._values = RedisValues(replicas.server)
+        self._feed = replicas.feed
         self._own: dict[str, GatewayTask] = {}
         """Tasks of this replica that are kept, by the digest of their ids."""
         self._writing = anyio.Lock()
@@ -149,7 +147,7 @@ class SharedTasks:
         record = await self._values.get(self._records.digest(task_id), collection=RECORDS)
         if record is not None:
             return await self._found(record, owner)
-        if self._redis.health.has_failed_within(UNSURE_SECONDS):
+        if self._replicas.server.health.has_failed_within(UNSURE_SECONDS):
             raise SharedStateError("the Redis server of storage.url failed a moment ago, and may not know the task yet")
         return None
 

@@ -158,13 +158,13 @@ def gateway_status(gateway: Gateway) -> ProcessStatus:
 
 
 def _storage(gateway: Gateway) -> ProcessStatus:
-    redis, replicas = gateway.redis, gateway.replicas
-    if redis is None or replicas is None:
+    replicas = gateway.replicas
+    if replicas is None:
         return {}
     return {
         "storage": {
-            "failure": redis.health.failure or None,
-            "failing_seconds": redis.health.failing_seconds,
+            "failure": replicas.server.health.failure or None,
+            "failing_seconds": replicas.server.health.failing_seconds,
             "replicas": [_replica(each, replicas.own) for each in replicas.known],
         }
     }

@@ -200,7 +200,8 @@ def build_server(
     tasks = TaskMethods(caller, caller.tasks)
     methods = method_table(gateway, subscribers, offers, sessions, clients, extensions, tasks)
     # State that a client gives back is its own and of the same request, or it is refused.
-    key = os.urandom(32) if gateway.redis is None else gateway.redis.key_for("request state")
+    replicas = gateway.replicas
+    key = os.urandom(32) if replicas is None else replicas.server.key_for("request state")
     security = RequestStateSecurity(keys=[key], ttl=MAX_SECONDS, bind_principal=_principal)
     boundary = RequestStateBoundary(security, default_audience=server.name)
     Dispatch(methods, gateway, clients, boundary, spans).serve_by(server)

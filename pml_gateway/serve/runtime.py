@@ -138,7 +138,7 @@ async def open_runtime(
         ActivitySubscriber(identity, gateway.shared.activity, sharing).subscribe_to(gateway.events)
         AuditSubscriber(identity, paths.home, gateway.shared.audit, watching.export_access).subscribe_to(gateway.events)
         calls_as_tasks = await _open_tasks(gateway, paths, identity)
-        caller = Caller(gateway, calls_as_tasks, PendingRuns(gateway.redis, gateway.replicas))
+        caller = Caller(gateway, calls_as_tasks, PendingRuns(gateway.replicas))
         followers = ResourceFollowers(gateway)
         subscribers = Subscribers(gateway, followers)
         offers = PromptAndResourceRequests(gateway, caller, followers)
@@ -165,20 +165,20 @@ async def open_runtime(
 
 
 def _open_sharing(gateway: Gateway, identity: str) -> ActivitySharing | None:
-    if gateway.redis is None or gateway.replicas is None or gateway.state.settings.activity.sink == "file":
+    if gateway.replicas is None or gateway.state.settings.activity.sink == "file":
         return None
 
     def is_recording() -> bool:
         return gateway.state.settings.activity.record
 
-    replica = gateway.replicas.own.id
-    return ActivitySharing(gateway.redis, gateway.shared.activity, replica, identity, is_recording)
+    server, replica = gateway.replicas.server, gateway.replicas.own.id
+    return ActivitySharing(server, gateway.shared.activity, replica, identity, is_recording)
 
 
 async def _open_tasks(gateway: Gateway, paths: Paths, identity: str) -> Tasks:
     """Return the tasks of a gateway, with those of other replicas in Redis, or else those of before in a file."""
-    if gateway.redis is not None and gateway.change_feed is not None and gateway.replicas is not None:
-        return Tasks(gateway, shared=SharedTasks(gateway.redis, gateway.change_feed, gateway.replicas))
+    if gateway.replicas is not None:
+        return Tasks(gateway, shared=SharedTasks(gateway.replicas))
     tasks = Tasks(gateway, TaskRecords(paths.tasks_dir, identity))
     await tasks.restore()
     return tasks

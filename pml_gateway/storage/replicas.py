@@ -98,8 +98,8 @@ class Replicas:
     """This process among those that share a Redis server."""
 
     def __init__(self, server: RedisServer, feed: ChangeFeed, version: str, facts: Facts) -> None:
-        self._server = server
-        self._feed = feed
+        self.server = server
+        self.feed = feed
         self._facts = facts
         configuration, stdio_servers = facts()
         self.own = Replica(
@@ -141,7 +141,7 @@ class Replicas:
         if id_ in self._absent or (known is not None and known.url is not None):
             return known
         name = replica_name(id_)
-        sealed = await self._server.run(lambda redis: redis.get(name))
+        sealed = await self.server.run(lambda redis: redis.get(name))
         found = None if sealed is None else self._replica_in(id_, sealed)
         if found is None and not self._are_all_back:
             raise SharedStateError("Redis was away a moment ago, and not all replicas may have come back")
@@ -178,7 +178,7 @@ class Replicas:
         """Send heartbeats and read the entries of the others, for as long as the owner's task group lives."""
         published: Replica | None = None
         try:
-            with self._feed.subscribed(TOPIC, lambda _: self._due.set()):
+            with self.feed.subscribed(TOPIC, lambda _: self._due.set()):
                 while True:
                     self._due = anyio.Event()
                     configuration, stdio_servers = self._facts()
@@ -186,7 +186,7 @@ class Replicas:
                     try:
                         own = await self._send_heartbeat()
                         if own != published:
-                            await self._feed.publish(TOPIC, own.id)
+                            await self.feed.publish(TOPIC, own.id)
                             published = own
                         await self._read_others()
                         self._warn_of_differences()
@@ -204,7 +204,7 @@ class Replicas:
         async with self._heartbeats:
             own = self.own
             name = replica_name(own.id)
-            sealed = self._server.seal(name, {"replica": asdict(own), "at": time.time()})
+            sealed = self.server.seal(name, {"replica": asdict(own), "at": time.time()})
             is_new = 0
 
             async def write(redis: Redis) -> None:
@@ -215,24 +215,23 @@ class Replicas:
                     nonlocal is_new
                     _, is_new, _ = await commands.execute()
 
-            await self._server.run(write)
+            await self.server.run(write)
             if is_new and self._has_entry:
                 # Redis has lost what it had, perhaps without an outage that was noticed here.
                 self._was_disconnected = True
-                self._feed.resync()
+                self.feed.resync()
             self._has_entry = True
             return own
 
     async def _read_others(self) -> None:
-        ids: Any = await self._server.run(lambda redis: redis.smembers(REPLICAS))
+        ids: Any = await self.server.run(lambda redis: redis.smembers(REPLICAS))
         # Also those that were found before: a name may be missing until the next heartbeat.
         others = sorted({each.decode(errors="replace") for each in ids}.union(self._others) - {self.own.id})
-        found = (
-            await self._server.run(lambda redis: redis.mget([replica_name(id_) for id_ in others])) if others else []
-        )
+        names = [replica_name(id_) for id_ in (self.own.id, *others)]
+        own, *found = await self.server.run(lambda redis: redis.mget(names))
         gone = [id_ for id_, sealed in zip(others, found, strict=True) if sealed is None]
         read = (self._replica_in(id_, sealed) for id_, sealed in zip(others, found, strict=True) if sealed is not None)
-        if self._was_disconnected or (self._has_entry and self.own.id.encode() not in ids):
+        if self._was_disconnected or (self._has_entry and (own is None or self.own.id.encode() not in ids)):
             self._was_disconnected = False
             self._all_are_back_at = time.monotonic() + RETURN_SECONDS
         are_back = self._are_all_back
@@ -241,11 +240,11 @@ class Replicas:
         self._others = before | {each.id: each for each in read if each is not None}
         self._others_read.set()
         if gone and are_back:
-            await self._server.run(lambda redis: redis.srem(REPLICAS, *gone))
+            await self.server.run(lambda redis: redis.srem(REPLICAS, *gone))
 
     def _replica_in(self, id_: str, sealed: bytes | str) -> Replica | None:
-        if self._server.is_sealed_by_this(replica_name(id_), sealed):
-            return _read(self._server.unseal(replica_name(id_), sealed))
+        if self.server.is_sealed_by_this(replica_name(id_), sealed):
+            return _read(self.server.unseal(replica_name(id_), sealed))
         if id_ not in self._unreadable:
             # It started while Redis did not answer, and shares nothing with this one.
             self._unreadable = {id_, *self._unreadable} if len(self._unreadable) < MAX_ABSENT else {id_}
@@ -268,8 +267,8 @@ class Replicas:
 
     async def _leave(self) -> None:
         with suppress(SharedStateError):
-            await self._server.run(lambda redis: redis.delete(replica_name(self.own.id)))
-            await self._feed.publish(TOPIC, self.own.id)
+            await self.server.run(lambda redis: redis.delete(replica_name(self.own.id)))
+            await self.feed.publish(TOPIC, self.own.id)
 
 
 def with_replica(state: str, replica_id: str) -> str:

@@ -20,6 +20,7 @@ from pml_gateway.config.settings import ActivitySettings, Settings
 from pml_gateway.policy.refusals import refusals
 from pml_gateway.storage.redis import RedisServer, open_redis
 from tests.support.memory import paths_in
+from tests.support.replicas import replicas_of
 from tests.support.scripted_server import ScriptedServer, text_result, tool
 from tests.support.serving import Serving, serving
 from tests.support.waiting import eventually
@@ -86,7 +87,7 @@ async def test_each_file_has_the_activity_of_all_gateways_once(
             await served.call("git__push", {"branch": "main"})
         for folder in folders:
             await has(folder, 2)
-        ids = [each.gateway.replicas.own.id for each in (one, two) if each.gateway.replicas is not None]
+        ids = [replicas_of(each).own.id for each in (one, two)]
         [entry] = (await sent(redis))[:1]
         assert b"push" not in entry[1][b"batch"]
         assert await redis.run(lambda client: client.pttl(STREAM)) > 0

@@ -16,7 +16,7 @@ from pml_gateway.errors import SharedStateError
 from pml_gateway.storage.redis import PREFIX
 from pml_gateway.storage.redis_owned import OwnedValues
 from tests.support.raw import events_modern, modern
-from tests.support.replicas import KEYS, replicas, shared_sections, written
+from tests.support.replicas import KEYS, replicas, replicas_of, shared_sections, written
 from tests.support.serving import serving
 from tests.support.task_clients import (
     CAPABILITIES,
@@ -97,8 +97,7 @@ async def test_a_stream_tells_that_a_task_is_lost_with_its_gateway_and_its_recor
             task_id = (await ModernClient(one, ANNA).result("tools/call", name="up__slow", arguments={}))["taskId"]
             group.start_soon(anyio.to_thread.run_sync, listen, task_id)
             await until(lambda: len(events) > 1)
-            redis = other.gateway.redis
-            assert redis is not None
+            redis = replicas_of(other).server
             names = list(await written(redis, "tasks*"))
             await redis.run(lambda client: client.delete(*names))
     assert "interrupted" in events[-1]["params"]["error"]["message"]
@@ -111,12 +110,10 @@ async def test_a_task_that_has_failed_as_its_gateway_seemed_gone_stays_failed_wh
     async with two(tmp_path, up, shared_sections) as (one, other, here, there), notified(here) as states:
         working = (await here.task("up__slow"))["taskId"]
         await until(lambda: len(up.calls) == 1)
-        own, redis = one.gateway.replicas, other.gateway.redis
-        assert own is not None
-        assert redis is not None
+        own, redis = replicas_of(one).own, replicas_of(other).server
 
         async def seems_gone() -> bool:
-            await redis.run(lambda client: client.delete(f"{PREFIX}:replica:{own.own.id}"))
+            await redis.run(lambda client: client.delete(f"{PREFIX}:replica:{own.id}"))
             # A client of 2026 is told nothing of states, and takes that from nobody.
             return str((await ModernClient(other, ANNA).result("tasks/get", taskId=working))["status"]) == "failed"
 
@@ -136,12 +133,10 @@ async def test_after_a_failure_of_redis_a_task_without_a_record_may_exist(
         raise ResponseError("OOM command not allowed when used memory > 'maxmemory'")
 
     async with two(tmp_path, slow.server(), shared_sections) as (one, other, _, _):
-        assert one.gateway.replicas is not None
-        assert other.gateway.redis is not None
-        params = {"taskId": f"task_{one.gateway.replicas.own.id}-unknown"}
+        params = {"taskId": f"task_{replicas_of(one).own.id}-unknown"}
         unknown = await ModernClient(other, ANNA).message("tasks/get", **params)
         with pytest.raises(SharedStateError):
-            await other.gateway.redis.run(refuse)
+            await replicas_of(other).server.run(refuse)
         unsure = await ModernClient(other, ANNA).message("tasks/get", **params)
     assert unknown["error"]["code"] == INVALID_PARAMS
     assert unsure["error"]["code"] != INVALID_PARAMS
@@ -157,9 +152,8 @@ async def test_a_call_that_takes_long_becomes_a_task_once_redis_is_back(
     # Before the pause is over that the gateway makes after a failure.
     monkeypatch.setattr("pml_gateway.serve.tasks.PROMOTE_SECONDS", 0.02)
     async with replicas(tmp_path, {"up": slow.server()}, **shared_sections) as (one, other):
-        assert one.gateway.redis is not None
         with pytest.raises(SharedStateError):
-            await one.gateway.redis.run(fail)
+            await replicas_of(one).server.run(fail)
         with anyio.fail_after(15):
             task_id = (await ModernClient(one, ANNA).result("tools/call", name="up__slow", arguments={}))["taskId"]
         assert (await ModernClient(other, ANNA).result("tasks/get", taskId=task_id))["status"] == "working"

@@ -20,7 +20,7 @@ from tests.extensions.test_handles import let_end
 from tests.support.asking import asking, asking_after, question_of
 from tests.support.raw import events_modern, post_modern
 from tests.support.redis_server import losing_answers
-from tests.support.replicas import KEYS, bearer, replicas, shared_sections, written
+from tests.support.replicas import KEYS, bearer, replicas, replicas_of, shared_sections, written
 from tests.support.scripted_server import text_result
 from tests.support.serving import Serving
 from tests.support.task_clients import (
@@ -51,8 +51,7 @@ async def test_a_task_is_found_at_another_gateway_until_its_end(
 ) -> None:
     async with two(tmp_path, slow.server(), shared_sections) as (one, other, here, there):
         task_id = (await here.task("up__slow", number=1))["taskId"]
-        assert one.gateway.replicas is not None
-        assert replica_of(task_id) == one.gateway.replicas.own.id
+        assert replica_of(task_id) == replicas_of(one).own.id
         assert (await there.result("tasks/get", taskId=task_id))["status"] == "working"
         second = (await there.task("up__quick"))["taskId"]
         for client in (here, there):
@@ -94,8 +93,7 @@ async def test_a_task_of_which_redis_refuses_something_keeps_no_other_one_back(
 ) -> None:
     async with two(tmp_path, slow.server(), shared_sections) as (one, _, here, there):
         other, refused = [(await here.task("up__slow"))["taskId"] for _ in range(2)]
-        redis = one.gateway.redis
-        assert redis is not None
+        redis = replicas_of(one).server
         digest = OwnedValues(redis, "tasks", 9, 9).digest(refused)
         await redis.run(lambda client: client.lpush(f"{PREFIX}:task-commands:{digest}", "no commands"))
         await ChangeFeed(redis).publish("task-commands", digest)
@@ -212,8 +210,7 @@ async def test_what_is_written_of_a_task_names_nobody_and_expires_and_is_written
     tmp_path: Path, slow: SlowServer, shared_sections: dict[str, Any]
 ) -> None:
     async with two(tmp_path, slow.server(), shared_sections) as (one, _, here, there):
-        redis = one.gateway.redis
-        assert redis is not None
+        redis = replicas_of(one).server
         task_id = (await here.task("up__slow"))["taskId"]
         found = await written(redis, "tasks*")
         assert len(found) == 2
@@ -235,9 +232,7 @@ async def test_records_of_another_version_keep_nobody_from_the_other_tasks(
 ) -> None:
     up = slow.server()
     async with two(tmp_path, up, shared_sections) as (one, _, here, there):
-        redis = one.gateway.redis
-        assert redis is not None
-        assert one.gateway.change_feed is not None
+        redis = replicas_of(one).server
         values, digest = RedisValues(redis), OwnedValues(redis, "tasks", 9, 9).digest
         known, newer, odd = [(await here.task("up__slow"))["taskId"] for _ in range(3)]
         record = await values.get(digest(newer), collection="tasks")
@@ -250,7 +245,7 @@ async def test_records_of_another_version_keep_nobody_from_the_other_tasks(
             (known, {"notifier": {"since": "?"}, "later": {}}),
         ):
             await values.put(digest(task_id), commands, collection="task-commands")
-            await one.gateway.change_feed.publish("task-commands", digest(task_id))
+            await replicas_of(one).feed.publish("task-commands", digest(task_id))
         for _ in range(2):
             listed = [each["taskId"] for each in (await there.result("tasks/list"))["tasks"]]
             assert listed == [known, newer]
@@ -365,8 +360,7 @@ async def test_of_the_states_of_a_task_its_client_is_told_in_the_session_that_as
             ids.append((await here.task("up__slow"))["taskId"])
             for session in sessions:
                 assert (await session.result("tasks/get", taskId=ids[-1]))["status"] == "working"
-        redis = other.gateway.redis
-        assert redis is not None
+        redis = replicas_of(other).server
         records = OwnedValues(redis, "tasks", 9, 9)
 
         async def are_passed_on() -> bool:
@@ -419,8 +413,7 @@ async def test_a_stream_at_another_gateway_has_each_state_though_changes_are_mis
     events = list[dict[str, Any]]()
     async with two(tmp_path, slow.server(), shared_sections) as (one, other, _, _):
         task_id = (await ModernClient(one, ANNA).result("tools/call", name="up__slow", arguments={}))["taskId"]
-        redis = one.gateway.redis
-        assert redis is not None
+        redis = replicas_of(one).server
         digest = OwnedValues(redis, "tasks", 9, 9).digest(task_id)
 
         def listen() -> None:

@@ -18,7 +18,7 @@ from pml_gateway.storage.redis import PREFIX
 from tests.support.asking import asking
 from tests.support.memory import settings_for
 from tests.support.raw import modern
-from tests.support.replicas import KEYS, bearer, replicas, shared_sections, written
+from tests.support.replicas import KEYS, bearer, replicas, replicas_of, shared_sections, written
 from tests.support.scripted_server import ScriptedServer, text_result, tool
 from tests.support.serving import Serving, serving
 from tests.support.waiting import eventually, until
@@ -150,8 +150,7 @@ async def test_a_run_is_continued_once_by_its_client_with_its_request_and_not_af
         late = await answered(two, "call_batch", arguments, first)
         assert late["result"]["structuredContent"]["error"]["code"] == "NOT_FOUND"
         second = await asked()
-        redis = one.gateway.redis
-        assert redis is not None
+        redis = replicas_of(one).server
         await redis.run(lambda client: client.flushall())
         gone = await answered(two, "call_batch", arguments, second)
         assert gone["result"]["structuredContent"]["error"]["code"] == "NOT_FOUND"
@@ -193,9 +192,7 @@ async def test_a_run_of_a_gateway_that_is_gone_goes_on_at_another_and_repeats_on
     stuck, results, name = Stuck(at), list[dict[str, Any]](), "execute_workflow"
     async with replicas(tmp_path, {"up": stuck.server()}, **shared_sections) as (one, two):
         first = await one.call(name, stuck.steps, headers=bearer("anna"))
-        replica, redis = one.gateway.replicas, two.gateway.redis
-        assert replica is not None
-        assert redis is not None
+        replica, redis = replicas_of(one), replicas_of(two).server
 
         async def go_on() -> None:
             results.append((await answered(one, name, stuck.steps, first))["result"])
@@ -296,8 +293,7 @@ async def test_nothing_of_a_run_can_be_read_in_redis_and_all_of_it_expires(
     tmp_path: Path, shared_sections: dict[str, Any]
 ) -> None:
     async with replicas(tmp_path, {"up": server()}, **shared_sections) as (one, _):
-        redis = one.gateway.redis
-        assert redis is not None
+        redis = replicas_of(one).server
         await one.call("execute_workflow", steps(), headers=bearer("anna"))
         found = await written(redis, "runs*")
     assert len(found) == 2
@@ -343,18 +339,16 @@ async def test_a_run_with_a_question_of_a_handshake_server_is_answered_where_it_
     settings = settings_for(servers, **shared_sections)
     async with serving(tmp_path / "two", servers, settings) as two:
         async with serving(tmp_path / "one", servers, settings) as one:
-            await until(lambda: two.gateway.replicas is not None and len(two.gateway.replicas.known) > 1)
+            await until(lambda: len(replicas_of(two).known) > 1)
             first, given = await begin(one, "call_batch", arguments=arguments)
             assert sorted(first["inputRequests"]) == ["n.who", "o.q1"]
-            redis = one.gateway.redis
-            assert redis is not None
+            redis = replicas_of(one).server
             assert await written(redis, "runs*") == {}
             result = await two.result("tools/call", given, headers=bearer("anna"))
             assert [slot["result"] for slot in result["structuredContent"]["slots"]] == ["Eve", "hello Ada"]
             _, single = await begin(one, "old__ask", arguments={"text": "Who?"})
             assert "Eve" in str(await two.result("tools/call", single, headers=bearer("anna")))
             lost = [await begin(one, "call_batch", arguments=arguments), await begin(one, "old__ask", arguments={})]
-        assert two.gateway.replicas is not None
         for _, given in lost:
             answer = await two.result("tools/call", given, headers=bearer("anna"))
             assert answer["structuredContent"]["error"]["code"] == "NOT_FOUND"

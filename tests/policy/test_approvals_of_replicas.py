@@ -19,6 +19,7 @@ from tests.policy.test_approval_changes import ACCEPTED, questioning
 from tests.storage.test_change_feed import fail
 from tests.support.approving import KEYS, MINE, REDIS, STORAGE, WIPE, Asking, approved, asking
 from tests.support.memory import MemoryStreams, paths_in, settings_for
+from tests.support.replicas import replicas_of
 from tests.support.waiting import eventually, until
 
 pytestmark = [
@@ -143,8 +144,7 @@ async def test_without_redis_calls_that_ask_can_be_sent_again_and_others_are_mad
     async with replicas(tmp_path) as opened:
         one, two = opened
         await approved(one)
-        redis = one.served.gateway.redis
-        assert redis is not None
+        redis = replicas_of(one.served).server
         steps = {"steps": [{"tool": "up__wipe", "arguments": MINE}]}
         for name, given in (("up__wipe", MINE), ("call_batch", BATCH), ("execute_workflow", steps)):
             await fail(redis)
@@ -202,8 +202,7 @@ async def test_processes_of_one_home_show_an_approval_once_and_one_of_them_is_to
             await answered_approval(two.paths, "ffffffff", "approve")
         assert [await each.call("up__wipe", MINE) for each in (one, two)] == ["FORBIDDEN"] * 2
         for each in (one, two):
-            assert each.served.gateway.redis is not None
-            await fail(each.served.gateway.redis)
+            await fail(replicas_of(each.served).server)
         with pytest.raises(GatewayError, match=r"storage\.url"):
             await asked_approvals(two.paths)
 

@@ -25,7 +25,7 @@ from pml_gateway.workflow.snapshot import RunSnapshot
 from tests.gateway.test_shared_runs import answered
 from tests.support.golden import WRITES
 from tests.support.raw import post_modern
-from tests.support.replicas import KEYS, bearer, replicas, shared_sections
+from tests.support.replicas import KEYS, bearer, replicas, replicas_of, shared_sections
 from tests.support.scripted_server import ScriptedServer, text_result, tool
 from tests.support.task_clients import ABLE, core
 from tests.support.waiting import eventually
@@ -143,7 +143,7 @@ async def use(folder: Path, sections: dict[str, Any]) -> set[str]:
         "references": {"threshold_tokens": 500},
     }
     async with replicas(folder, {"up": up}, **given) as (one, other):
-        redis, documents, feed = one.gateway.redis, one.gateway.documents, one.gateway.change_feed
+        redis, documents, feed = replicas_of(one).server, one.gateway.documents, replicas_of(one).feed
         assert redis is not None
         assert documents is not None
         assert feed is not None

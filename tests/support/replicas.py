@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from pml_gateway.storage.redis import PREFIX, RedisServer
+from pml_gateway.storage.replicas import Replicas
 from tests.support.memory import settings_for
 from tests.support.process import GatewayProcess, running_gateway
 from tests.support.raw import result_modern
@@ -38,6 +39,12 @@ def shared_sections(redis_url: str, empty_redis: object, monkeypatch: pytest.Mon
     return {"storage": {"url": "${env:REDIS}", "key": "${env:STORAGE_KEY}"}, "clients": clients}
 
 
+def replicas_of(served: Serving) -> Replicas:
+    """A gateway's view of the replicas, with their Redis server."""
+    assert served.gateway.replicas is not None
+    return served.gateway.replicas
+
+
 @asynccontextmanager
 async def replicas(
     folder: Path, upstreams: Mapping[str, ScriptedServer], number: int = 2, /, **sections: Any
@@ -49,9 +56,7 @@ async def replicas(
             await stack.enter_async_context(serving(folder / str(at), upstreams, settings)) for at in range(number)
         ]
         for each in served:
-            known = each.gateway.replicas
-            assert known is not None
-            await until(lambda known=known: len(known.known) >= number)
+            await until(lambda each=each: len(replicas_of(each).known) >= number)
         yield tuple(served)
 
 

@@ -21,6 +21,7 @@ from pml_gateway.reports.status import gateway_status, storage_in_words
 from pml_gateway.telemetry.events import RequestEnded, UpstreamAnswered
 from pml_gateway.telemetry.prometheus import PrometheusMetrics
 from pml_gateway.types import ExposureMode
+from tests.support.replicas import replicas_of
 from tests.support.scripted_server import ScriptedServer, text_result, tool
 from tests.support.serving import Serving, serving
 
@@ -205,8 +206,7 @@ def storage_key(monkeypatch: pytest.MonkeyPatch) -> str:
 async def test_commands_to_redis_are_counted(tmp_path: Path, redis_url: str, storage_key: str) -> None:
     storage = {"url": redis_url, "key": storage_key}
     async with serving(tmp_path, {"up": failing()}, http=ON, storage=storage) as served:
-        redis = served.gateway.redis
-        assert redis is not None
+        redis = replicas_of(served).server
         await redis.run(lambda each: each.ping())
         samples = await scraped(served)
         assert gateway_status(served.gateway)["storage"]["failure"] is None
@@ -219,8 +219,7 @@ async def test_commands_to_redis_are_counted(tmp_path: Path, redis_url: str, sto
 async def test_a_redis_that_does_not_answer_is_shown(tmp_path: Path, storage_key: str) -> None:
     storage = {"url": "redis://127.0.0.1:1", "key": storage_key}
     async with serving(tmp_path, {"up": failing()}, http=ON, storage=storage) as served:
-        redis = served.gateway.redis
-        assert redis is not None
+        redis = replicas_of(served).server
         for _ in range(2):
             with pytest.raises(SharedStateError):
                 await redis.run(lambda each: each.ping())

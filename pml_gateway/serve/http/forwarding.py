@@ -27,7 +27,6 @@ from pml_gateway.errors import GatewayError, ReplicaUnavailableError, SharedStat
 from pml_gateway.log import ThrottledWarning, get_logger
 from pml_gateway.serve.messages.incoming import RefusedMessageError, read_incoming
 from pml_gateway.serve.messages.posted import SESSION_HEADER, VERSION_HEADER, again
-from pml_gateway.storage.redis import RedisServer
 from pml_gateway.storage.replicas import Replica, Replicas, without_replica
 from pml_gateway.telemetry.trace import REQUEST_ID_HEADER
 
@@ -90,10 +89,8 @@ class ForwardedRequest:
 class Forwarding:
     """Forwards requests to other replicas, and verifies those that they forward."""
 
-    def __init__(
-        self, server: RedisServer, replicas: Replicas, client: httpx2.AsyncClient, settings: HttpSettings
-    ) -> None:
-        self._key = server.key_for("forwarded requests")
+    def __init__(self, replicas: Replicas, client: httpx2.AsyncClient, settings: HttpSettings) -> None:
+        self._key = replicas.server.key_for("forwarded requests")
         self._replicas = replicas
         self._client = client
         self._max_body_bytes = settings.max_body_bytes
@@ -288,11 +285,9 @@ class _Answer:
 
 
 @asynccontextmanager
-async def open_forwarding(
-    server: RedisServer | None, replicas: Replicas | None, settings: HttpSettings
-) -> AsyncIterator[Forwarding | None]:
+async def open_forwarding(replicas: Replicas | None, settings: HttpSettings) -> AsyncIterator[Forwarding | None]:
     """Open the connections to other replicas, which end with this context; None if there are none."""
-    if server is None or replicas is None:
+    if replicas is None:
         yield None
         return
     limits = httpx2.Limits(
@@ -301,7 +296,7 @@ async def open_forwarding(
     timeout = httpx2.Timeout(SILENT_SECONDS, connect=CONNECT_SECONDS)
     transport = httpx2.AsyncHTTPTransport(limits=limits, socket_options=_SOCKET_OPTIONS, trust_env=False)
     async with httpx2.AsyncClient(transport=transport, timeout=timeout, trust_env=False) as client:
-        yield Forwarding(server, replicas, client, settings)
+        yield Forwarding(replicas, client, settings)
 
 
 async def unavailable(error: GatewayError, body: bytes, *, is_modern: bool) -> Response:

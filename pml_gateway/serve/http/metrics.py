@@ -46,9 +46,9 @@ class GatewayGauges:
         return iter(())
 
     def _storage(self) -> Iterator[Metric]:
-        redis, replicas = self._gateway.redis, self._gateway.replicas
-        if redis is not None and replicas is not None:
-            failing = redis.health.failing_seconds
+        replicas = self._gateway.replicas
+        if replicas is not None:
+            failing = replicas.server.health.failing_seconds
             yield GaugeMetricFamily("pml_storage_up", "1 while Redis answers.", value=float(failing is None))
             yield GaugeMetricFamily("pml_storage_failing_seconds", "Time since it fails.", value=failing or 0.0)
             yield GaugeMetricFamily("pml_replicas", "Living gateways with it.", value=len(replicas.known))

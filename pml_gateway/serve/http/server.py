@@ -79,12 +79,12 @@ async def open_app(
     manager = ResumableSessions(
         runtime.server, idle_seconds=settings.session_idle_seconds, max_body_bytes=settings.max_body_bytes
     )
-    redis, replicas = runtime.gateway.redis, runtime.gateway.replicas
+    replicas = runtime.gateway.replicas
     if replicas is not None:
         begin_session_ids(manager, f"{replicas.own.id}-")
     async with (
         manager.run(),
-        open_forwarding(redis, replicas, settings) as forwarding,
+        open_forwarding(replicas, settings) as forwarding,
         anyio.create_task_group() as tasks,
     ):
         app = HttpApp(runtime, manager, settings, limits, owner_apps, forwarding, handover)

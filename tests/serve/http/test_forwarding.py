@@ -17,11 +17,10 @@ import httpx2
 import pytest
 
 from pml_gateway.serve.http import forwarding
-from pml_gateway.storage.replicas import Replicas
 from tests.support.asking import act, asking
 from tests.support.attacks import half_sent, is_served
 from tests.support.raw import HandshakeSession, decoded, modern
-from tests.support.replicas import KEYS, bearer, replicas, shared_sections
+from tests.support.replicas import KEYS, bearer, replicas, replicas_of, shared_sections
 from tests.support.serving import Serving
 from tests.support.waiting import until
 
@@ -51,12 +50,6 @@ async def request(
 
 async def opened(at: Serving, who: str = "anna") -> HandshakeSession:
     return await anyio.to_thread.run_sync(partial(HandshakeSession, at.url, key=KEYS[who]))
-
-
-def known_by(served: Serving) -> Replicas:
-    known = served.gateway.replicas
-    assert known is not None
-    return known
 
 
 def answers_to(asked: dict[str, Any]) -> dict[str, Any]:
@@ -112,7 +105,7 @@ async def test_a_call_that_waits_in_one_replica_is_answered_at_another_by_its_cl
         foreign = await two.message("tools/call", again, headers=bearer("ben"))
         answered = await three.result("tools/call", again, headers=bearer("anna"))
         once_more = await two.result("tools/call", again, headers=bearer("anna"))
-        assert asked["requestState"].startswith(f"{known_by(one).own.id}~")
+        assert asked["requestState"].startswith(f"{replicas_of(one).own.id}~")
     assert foreign["error"]["data"] == {"reason": "invalid_request_state"}
     assert answered["content"][0]["text"] == "green"
     assert once_more["structuredContent"]["error"]["code"] == "NOT_FOUND"
@@ -123,12 +116,12 @@ async def test_a_state_inside_of_a_call_does_not_say_where_a_call_waits(
     tmp_path: Path, shared_sections: dict[str, Any], named: str
 ) -> None:
     async with replicas(tmp_path, {"up": asking()}, 3, **shared_sections) as (one, two, three):
-        ids = {"nobody": "0" * 12, "one": known_by(one).own.id, "three": known_by(three).own.id}
+        ids = {"nobody": "0" * 12, "one": replicas_of(one).own.id, "three": replicas_of(three).own.id}
         call = {**ASK, "_meta": {**CAN_ASK, "example.com/x": {"requestState": f"{ids[named]}~x"}}}
         answered = []
         for at in (one, two):
             asked = await one.result("tools/call", call, headers=bearer("anna"))
-            assert asked["requestState"].startswith(f"{known_by(one).own.id}~")
+            assert asked["requestState"].startswith(f"{replicas_of(one).own.id}~")
             answered.append(await at.result("tools/call", {**call, **answers_to(asked)}, headers=bearer("anna")))
     assert [each["content"][0]["text"] for each in answered] == ["green", "green"]
 
@@ -232,7 +225,7 @@ async def test_a_session_is_not_found_if_another_process_has_the_address_of_its_
 ) -> None:
     async with replicas(tmp_path, {"up": asking()}, 3, **shared_sections) as (one, two, three):
         session = await opened(one)
-        moved, known = known_by(one), known_by(two)
+        moved, known = replicas_of(one), replicas_of(two)
         await moved.serve_at(three.url.removesuffix("/mcp"))
         await until(lambda: sum(each.url == moved.own.url for each in known.known) == 2)
         body = json.dumps({"jsonrpc": "2.0", "id": 1, "method": "tools/list", "params": {}})
@@ -254,8 +247,8 @@ async def test_a_replica_that_does_not_answer_is_an_error_that_says_what_was_exe
             url = f"http://127.0.0.1:{listener.getsockname()[1]}"
             if listens is None:
                 listener.close()
-            await known_by(one).serve_at(url)
-            await until(lambda: any(each.url == url for each in known_by(two).known))
+            await replicas_of(one).serve_at(url)
+            await until(lambda: any(each.url == url for each in replicas_of(two).known))
             async with anyio.create_task_group() as tasks:
                 if listens == "hang up":
                     tasks.start_soon(partial(anyio.to_thread.run_sync, partial(hang_up, listener, 2)))
