@@ -42,23 +42,28 @@ def alone(entry: dict[str, Any], folder: Path) -> Iterator[str]:
 
 
 @pytest.fixture(scope="module")
-def python() -> Path:
+def server_url() -> Iterator[str]:
+    """A server with tasks of FastMCP's."""
     try:
-        return install_tasks()
+        python = install_tasks()
     except InstallationError as exc:
         unavailable(exc)
+    program = [str(python), str(ROOT / "tests" / "conformance" / "tasks_server.py")]
+    with listening(program, env=dict(os.environ)) as (_, url, _):
+        yield url
+
+
+@pytest.fixture(scope="module")
+def direct(installation: Installation, server_url: str, tmp_path_factory: pytest.TempPathFactory) -> Outcome:
+    """The outcome of all scenarios without a gateway."""
+    return run_tasks(installation, server_url, tmp_path_factory.mktemp("direct"))
 
 
 @pytest.mark.parametrize("front", [alone, replicas])
 def test_the_gateway_passes_what_a_server_with_tasks_passes(
-    installation: Installation, python: Path, front: Front, tmp_path: Path
+    installation: Installation, server_url: str, direct: Outcome, front: Front, tmp_path: Path
 ) -> None:
-    program = [str(python), str(ROOT / "tests" / "conformance" / "tasks_server.py")]
-    with (
-        listening(program, env=dict(os.environ)) as (_, url, _),
-        front({"url": url}, tmp_path / "gateways") as gateway_url,
-    ):
-        direct = run_tasks(installation, url, tmp_path / "direct")
+    with front({"url": server_url}, tmp_path / "gateways") as gateway_url:
         through = run_tasks(installation, gateway_url, tmp_path / "through")
     assert len(passed(direct)) == EXPECTED_CHECKS, "\n".join(direct.complaints)
     missed = passed(direct) - passed(through)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +25,7 @@ pytestmark = [pytest.mark.e2e, pytest.mark.slow, pytest.mark.timeout(240)]
 
 KEY = KEYS["anna"]
 DRAIN_SECONDS = 4
+BALANCERS: tuple[Balancer, ...] = ("haproxy", "nginx")
 SERVER = """
 import os, time
 from fastmcp import Context, FastMCP
@@ -51,25 +52,35 @@ def redis_url(redis: RealRedis) -> str:
 
 
 @contextmanager
-def replicas(
-    url: str, folder: Path, number: int, servers: dict[str, Any], tool: str = "work__process"
-) -> Iterator[list[GatewayProcess]]:
-    http = {"drain_seconds": DRAIN_SECONDS, "shutdown_seconds": 20}
-    with replica_processes(url, folder, number, servers, tool, http=http) as started:
+def replicas(url: str, folder: Path, **http: Any) -> Iterator[list[GatewayProcess]]:
+    """Run three replicas with a server of their own each."""
+    with replica_processes(url, folder, 3, {"work": script(folder, SERVER)}, "work__process", http=http) as started:
         yield started
 
 
-@pytest.fixture
-def work(tmp_path: Path) -> dict[str, Any]:
-    return {"work": script(tmp_path, SERVER)}
-
-
-@pytest.fixture(params=["haproxy", "nginx"])
-def balancer(request: pytest.FixtureRequest) -> tuple[Balancer, Path]:
+@contextmanager
+def fronted(name: Balancer, started: list[GatewayProcess], folder: Path) -> Iterator[str]:
+    """Run a load balancer in front of replicas."""
     try:
-        return request.param, install_balancer(request.param)
+        program = install_balancer(name)
     except InstallationError as exc:
         unavailable(exc)
+    with balanced(name, program, [each.url for each in started], folder) as url:
+        yield url
+
+
+@pytest.fixture(scope="module")
+def three(redis_url: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[GatewayProcess]]:
+    """Three replicas for the tests that leave them as they are."""
+    with replicas(redis_url, tmp_path_factory.mktemp("three")) as started:
+        yield started
+
+
+@pytest.fixture(params=BALANCERS)
+def front(request: pytest.FixtureRequest, three: list[GatewayProcess], tmp_path: Path) -> Iterator[str]:
+    """The URL of a load balancer in front of them."""
+    with fronted(request.param, three, tmp_path) as url:
+        yield url
 
 
 def text_of(result: dict[str, Any]) -> str:
@@ -77,63 +88,57 @@ def text_of(result: dict[str, Any]) -> str:
     return text
 
 
-def test_every_replica_gets_requests_and_a_session_works_through_all(
-    balancer: tuple[Balancer, Path], redis_url: str, work: dict[str, Any], tmp_path: Path
-) -> None:
+def test_every_replica_gets_requests_and_a_session_works_through_all(front: str) -> None:
     call = {"name": "work__process", "arguments": {}}
-    with replicas(redis_url, tmp_path, 3, work) as started, balanced(*balancer, urls(started), tmp_path) as url:
-        modern = {text_of(result_modern(url, "tools/call", call, key=KEY)) for _ in range(30)}
-        with HandshakeSession(url, key=KEY) as session:
-            of_session = {text_of(session.result("tools/call", call)) for _ in range(10)}
+    modern = {text_of(result_modern(front, "tools/call", call, key=KEY)) for _ in range(30)}
+    with HandshakeSession(front, key=KEY) as session:
+        of_session = {text_of(session.result("tools/call", call)) for _ in range(10)}
     assert len(modern) == 3
     assert len(of_session) == 1
 
 
-def test_progress_arrives_while_a_call_runs(
-    balancer: tuple[Balancer, Path], redis_url: str, work: dict[str, Any], tmp_path: Path
-) -> None:
+def test_progress_arrives_while_a_call_runs(front: str, tmp_path: Path) -> None:
     file = tmp_path / "go"
     params = {"name": "work__wait_for", "arguments": {"path": str(file)}, "_meta": {"progressToken": "p"}}
-    with replicas(redis_url, tmp_path, 2, work) as started, balanced(*balancer, urls(started), tmp_path) as url:
-        seen = []
-        for message in events_modern(url, "tools/call", params, key=KEY):
-            seen.append(message.get("method", "result"))
-            file.touch()
+    seen = []
+    for message in events_modern(front, "tools/call", params, key=KEY):
+        seen.append(message.get("method", "result"))
+        file.touch()
     assert seen == ["notifications/progress", "result"]
 
 
-def test_no_call_is_lost_while_one_replica_after_the_other_is_restarted(
-    balancer: tuple[Balancer, Path], redis_url: str, work: dict[str, Any], tmp_path: Path
-) -> None:
+def test_no_call_is_lost_while_one_replica_after_the_other_is_restarted(redis_url: str, tmp_path: Path) -> None:
     call = {"name": "work__process", "arguments": {}}
     failed: list[str] = []
-    processes: list[str] = []
+    processes: dict[str, list[str]] = {name: [] for name in BALANCERS}
     stop = threading.Event()
 
-    def ask(url: str) -> None:
+    def ask(name: str, url: str) -> None:
         while not stop.is_set():
             answer = post_modern(url, "tools/call", call, key=KEY)
             try:
-                processes.append(text_of(decoded(answer)["result"]))
+                processes[name].append(text_of(decoded(answer)["result"]))
             except (KeyError, ValueError):
-                failed.append(f"{answer.status_code} {answer.text[:300]}")
+                failed.append(f"{name}: {answer.status_code} {answer.text[:300]}")
 
-    with replicas(redis_url, tmp_path, 3, work) as started, balanced(*balancer, urls(started), tmp_path) as url:
-        askers = [threading.Thread(target=ask, args=(url,), daemon=True) for _ in range(4)]
+    with (
+        replicas(redis_url, tmp_path, drain_seconds=DRAIN_SECONDS, shutdown_seconds=20) as started,
+        ExitStack() as stack,
+    ):
+        fronts = {name: stack.enter_context(fronted(name, started, tmp_path / name)) for name in BALANCERS}
+        askers = [threading.Thread(target=ask, args=each, daemon=True) for each in fronts.items() for _ in range(2)]
         for asker in askers:
             asker.start()
         for each in started[:2]:
-            wait_for(lambda: len(set(processes[-30:])) > 1, "several replicas answer")
+            wait_for(
+                lambda: all(len(set(answered[-30:])) > 1 for answered in processes.values()), "several replicas answer"
+            )
             assert each.stop() == 0
         stop.set()
         for asker in askers:
             asker.join(30)
     assert failed == []
-    assert len(set(processes)) == 3
-
-
-def urls(started: list[GatewayProcess]) -> list[str]:
-    return [each.url for each in started]
+    assert [len(set(answered)) for answered in processes.values()] == [3, 3]
 
 
 def test_a_server_with_memory_is_run_once_behind_a_gateway_of_its_own(
@@ -156,7 +161,7 @@ def test_a_server_with_memory_is_run_once_behind_a_gateway_of_its_own(
     with running_gateway(tmp_path / "memory", alone, extra={"MEMORY_KEY": memory_key}) as memory:
         headers = {"Authorization": f"Bearer {memory_key}"}
         servers = {"memory": {"url": memory.url, "headers": headers}}
-        with replicas(redis_url, tmp_path, 2, servers, "memory__read_graph") as (one, two):
+        with replica_processes(redis_url, tmp_path, 2, servers, "memory__read_graph") as (one, two):
             entity = {"name": "Ada", "entityType": "person", "observations": ["writes programs"]}
             arguments = {"entities": [entity]}
             result_modern(one.url, "tools/call", {"name": "memory__create_entities", "arguments": arguments}, key=KEY)

@@ -52,6 +52,17 @@ def current_stand() -> ReplicaStand | None:
     return _Current.stand
 
 
+@pytest.fixture(scope="session")
+def redis_of_replicas() -> Iterator[str]:
+    """The URL of a real Redis server, which each test with replicas empties first."""
+    try:
+        program = install_redis()
+    except InstallationError as exc:
+        unavailable(exc)
+    with real_redis(program) as server:
+        yield server.url
+
+
 @pytest.fixture(params=["alone", pytest.param("replicas", marks=[pytest.mark.slow, pytest.mark.e2e])])
 def gateways(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
@@ -65,11 +76,13 @@ def gateways(
     if (left_out := request.node.get_closest_marker("one_gateway")) is not None:
         pytest.skip(left_out.args[0])
     try:
-        redis, haproxy = install_redis(), install_balancer("haproxy")
+        haproxy = install_balancer("haproxy")
     except InstallationError as exc:
         unavailable(exc)
-    with real_redis(redis) as server:
-        monkeypatch.setenv(URL, server.url)
-        monkeypatch.setenv(KEY, "a random text of three replicas, long enough")
-        monkeypatch.setattr(_Current, "stand", ReplicaStand(haproxy, tmp_path_factory.mktemp("balancer")))
-        yield
+    url = request.getfixturevalue("redis_of_replicas")
+    with pytest.importorskip("redis").Redis.from_url(url) as client:
+        client.flushall()
+    monkeypatch.setenv(URL, url)
+    monkeypatch.setenv(KEY, "a random text of three replicas, long enough")
+    monkeypatch.setattr(_Current, "stand", ReplicaStand(haproxy, tmp_path_factory.mktemp("balancer")))
+    yield

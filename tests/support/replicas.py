@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack, ExitStack, asynccontextmanager, contextmanager
 from functools import partial
 from pathlib import Path
@@ -14,7 +14,7 @@ import pytest
 from pml_gateway.storage.redis import PREFIX, RedisServer
 from pml_gateway.storage.replicas import Replicas
 from tests.support.memory import settings_for
-from tests.support.process import GatewayProcess, running_gateway
+from tests.support.process import STOP_SECONDS, GatewayProcess, running_gateway
 from tests.support.raw import result_modern
 from tests.support.scripted_server import ScriptedServer
 from tests.support.serving import Serving, serving
@@ -113,7 +113,17 @@ def replica_processes(
         started = [stack.enter_context(running_gateway(home, settings, extra=extra)) for home in homes]
         for each in started:
             wait_for(partial(_knows, each, {*tools}), "the replica has listed its servers")
+        stack.callback(_stop_together, started)
         yield started
+
+
+def _stop_together(replicas: Sequence[GatewayProcess]) -> None:
+    """Stop replicas at once, so that their drains and shutdowns overlap."""
+    for each in replicas:
+        if each.process.poll() is None:
+            each.process.terminate()
+    for each in replicas:
+        each.process.wait(STOP_SECONDS)
 
 
 def _knows(replica: GatewayProcess, tools: set[str]) -> bool:
