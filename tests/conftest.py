@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
 pytest_plugins = ["tests.support.limits", "tests.support.replica_stand"]
 
+SLOW = "slow"
+
 PROPERTY_SECONDS = 900
 """In the heavy stage, where the slowest takes some minutes beside two others."""
 
@@ -47,7 +49,11 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """In the heavy stage, properties are heavy tests, and take thirty times as long."""
+    """In the heavy stage, properties are heavy tests, and take thirty times as long; the slow one has no heavy test."""
+    if config.getoption("markexpr") == SLOW:
+        heavy = [item for item in items if item.get_closest_marker(HEAVY)]
+        config.hook.pytest_deselected(items=heavy)
+        items[:] = [item for item in items if item not in heavy]
     if config.getoption("markexpr") == HEAVY:
         for item in items:
             if is_hypothesis_test(getattr(item, "obj", None)):

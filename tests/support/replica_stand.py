@@ -71,7 +71,7 @@ def gateways(
     if request.param == "alone":
         yield
         return
-    if request.node.callspec.params.get("book") == "redis":
+    if request.node.callspec.params.get("store") == "redis":
         pytest.skip("approvals of replicas are in Redis in any case")
     if (left_out := request.node.get_closest_marker("one_gateway")) is not None:
         pytest.skip(left_out.args[0])
