@@ -220,7 +220,7 @@ async def test_the_id_of_an_approval_is_of_no_use_to_a_client(tmp_path: Path) ->
 
 
 async def test_an_expired_approval_is_none(tmp_path: Path) -> None:
-    async with asking(tmp_path, approvals={"hold_seconds": 0, "minutes": 0.02}) as asked:
+    async with asking(tmp_path, approvals={"hold_seconds": 0, "minutes": 0.1}) as asked:
         await approved(asked)
 
         async def is_over() -> bool:

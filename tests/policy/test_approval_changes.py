@@ -116,7 +116,7 @@ async def test_a_clock_that_is_moved_lengthens_no_approval(
     moved: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     real = time.time
-    async with asking(tmp_path, approvals={"minutes": 0.02}) as asked:
+    async with asking(tmp_path, approvals={"minutes": 0.1}) as asked:
         await approved(asked, scope="arguments")
         monkeypatch.setattr(time, "time", lambda: real() + moved)
 

@@ -320,7 +320,7 @@ async def test_what_a_request_of_several_calls_misses_is_the_same_at_both(both: 
 
 
 async def test_a_question_ends_with_its_time(both: Sequence[Approvals]) -> None:
-    brief = ApprovalSettings(hold_seconds=0, minutes=0.01, notify=False)
+    brief = ApprovalSettings(hold_seconds=0, minutes=0.05, notify=False)
     request = await ask(both[0], settings=brief)
     await approve(both[0], request.id)
 
