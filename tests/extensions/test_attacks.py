@@ -13,7 +13,7 @@ from pml_gateway.config.settings import Settings
 from pml_gateway.mcp.sdk import connection_of, request_channel
 from tests.extensions.test_apps import app_server
 from tests.extensions.test_relay import CLIENTS, NOT_FOUND, SHOWS_APPS, UI, X, client_of
-from tests.extensions.test_skills import METHODS, SKILLS, entry, skilled
+from tests.extensions.test_skills import METHODS, SKILLS, all_listed, entry, skilled
 from tests.support.machine import open_machine
 from tests.support.memory import settings_for
 from tests.support.scripted_server import PROMPTS, RESOURCES, ScriptedServer, prompt, resource, text_result, tool
@@ -59,7 +59,7 @@ async def test_nothing_hidden_is_named_to_a_server(tmp_path: Path, client: str, 
     ).model_dump(mode="json", exclude_unset=True)
     settings["servers"]["one"]["tools"] = {"switched_off": {"enabled": False}}
     async with (
-        serving(tmp_path, {"one": one}, Settings.model_validate(settings)) as served,
+        all_listed(tmp_path, {"one": one}, Settings.model_validate(settings)) as served,
         client_of(served, client) as caller,
     ):
         before = len(one.asked)
@@ -84,7 +84,7 @@ async def test_a_prompt_is_named_to_its_server_as_the_server_names_it(tmp_path: 
         )
 
     upstreams = {"one": server(), "two": server()}
-    async with serving(tmp_path, upstreams) as served, client_of(served, client) as caller:
+    async with all_listed(tmp_path, upstreams) as served, client_of(served, client) as caller:
         names = [each["name"] for each in (await caller.result("prompts/list"))["prompts"]]
         for name in names:
             assert (await caller.result("x/run", {"name": name}))["got"] == "loud"
@@ -96,7 +96,7 @@ async def test_files_of_a_skill_that_are_hidden_are_not_named(tmp_path: Path, cl
     one = skilled("one", "mail")
     hidden = {"blacklisted_tools": ["one:skill://mail/references/*"]}
     async with (
-        serving(tmp_path, {"one": one}, settings_for({"one": one}, gateway=hidden)) as served,
+        all_listed(tmp_path, {"one": one}, settings_for({"one": one}, gateway=hidden)) as served,
         client_of(served, client) as caller,
     ):
         [listed] = (await caller.result("skills/list"))["skills"]
@@ -121,7 +121,7 @@ async def test_a_list_of_skills_that_never_ends_is_read_once(tmp_path: Path, cli
         resources=[resource("skill://mail/SKILL.md")],
         answer=answer,
     )
-    async with serving(tmp_path, {"one": one}) as served, client_of(served, client) as caller:
+    async with all_listed(tmp_path, {"one": one}) as served, client_of(served, client) as caller:
         listed = (await caller.result("skills/list"))["skills"]
     assert len([1 for method, _ in one.asked if method == "skills/list"]) == 2
     assert len(listed) == 1
@@ -134,7 +134,7 @@ async def test_skills_are_asked_of_servers_with_skills_alone(tmp_path: Path, cli
     old = ScriptedServer([tool("o")], declares={"experimental": {"a": {}}}, beyond=frozenset({"x/run"}))
     two = ScriptedServer([tool("b")], declares={"extensions": {X: {}}}, beyond=frozenset({"x/run"}))
     upstreams = {"old": old, "nosy": nosy, "two": two, "three": skilled("three", "post")}
-    async with serving(tmp_path, upstreams) as served, client_of(served, client) as caller:
+    async with all_listed(tmp_path, upstreams) as served, client_of(served, client) as caller:
         assert len((await caller.result("skills/list"))["skills"]) == 1
         assert "error" in await caller.message("skills/get", {"uri": "skill://mail/SKILL.md"})
         await caller.result("x/run", {"token": "secret"})

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from mcp.shared.exceptions import MCPError
 
+from pml_gateway.config.settings import Settings
 from tests.extensions.test_relay import CLIENTS, NOT_FOUND, SERVERS, client_of
 from tests.gateway.test_trust import POISON
 from tests.support.memory import settings_for
@@ -76,10 +77,12 @@ def skilled(
 
 
 @asynccontextmanager
-async def all_listed(folder: Path, upstreams: dict[str, ScriptedServer]) -> AsyncIterator[Serving]:
+async def all_listed(
+    folder: Path, upstreams: dict[str, ScriptedServer], settings: Settings | None = None
+) -> AsyncIterator[Serving]:
     """A gateway all of whose servers have listed before a client connects."""
-    async with serving(folder, upstreams) as served:
-        await served.refresh(30)
+    async with serving(folder, upstreams, settings) as served:
+        await served.all_listed()
         yield served
 
 
@@ -127,7 +130,7 @@ async def test_a_server_that_fails_does_not_keep_the_skills_of_others(tmp_path: 
 async def test_a_skill_whose_files_are_hidden_does_not_exist(tmp_path: Path, client: str) -> None:
     upstreams = {"one": skilled("one", "mail", "post")}
     settings = settings_for(upstreams, gateway={"blacklisted_tools": ["one:skill://mail/*"]})
-    async with serving(tmp_path, upstreams, settings) as served, client_of(served, client) as caller:
+    async with all_listed(tmp_path, upstreams, settings) as served, client_of(served, client) as caller:
         listed = (await caller.result("skills/list"))["skills"]
         hidden = await caller.message("skills/get", {"uri": "skill://mail/SKILL.md"})
     assert [each["frontmatter"]["name"] for each in listed] == ["post"]
@@ -145,7 +148,7 @@ async def test_without_skills_the_method_does_not_exist(tmp_path: Path, client: 
 async def test_a_poisoned_change_of_a_skill_is_not_passed_on(tmp_path: Path, client: str) -> None:
     said = {"mail": "How to write mail."}
     upstreams = {"one": skilled("one", "mail", "post", descriptions=said)}
-    async with serving(tmp_path, upstreams) as served, client_of(served, client) as caller:
+    async with all_listed(tmp_path, upstreams) as served, client_of(served, client) as caller:
         before = await caller.result("skills/list")
         said |= {"mail": POISON, "post": POISON}
         await served.refresh(10)

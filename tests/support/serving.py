@@ -53,6 +53,12 @@ class Serving:
         for gateway in self.gateways:
             await gateway.refresh(timeout)
 
+    async def all_listed(self) -> None:
+        """Wait until all servers have answered or failed, in each replica, however long that takes."""
+        for gateway in self.gateways:
+            assert await gateway.pool.settled(LIMIT)
+            await gateway.updates.rebuild()
+
     async def reload(self, settings: Settings) -> None:
         """Serve by other settings, in each replica."""
         stand = current_stand()
