@@ -224,23 +224,27 @@ class Replicas:
             return own
 
     async def _read_others(self) -> None:
-        ids: Any = await self.server.run(lambda redis: redis.smembers(REPLICAS))
-        # Also those that were found before: a name may be missing until the next heartbeat.
-        others = sorted({each.decode(errors="replace") for each in ids}.union(self._others) - {self.own.id})
-        names = [replica_name(id_) for id_ in (self.own.id, *others)]
-        own, *found = await self.server.run(lambda redis: redis.mget(names))
-        gone = [id_ for id_, sealed in zip(others, found, strict=True) if sealed is None]
-        read = (self._replica_in(id_, sealed) for id_, sealed in zip(others, found, strict=True) if sealed is not None)
-        if self._was_disconnected or (self._has_entry and (own is None or self.own.id.encode() not in ids)):
-            self._was_disconnected = False
-            self._all_are_back_at = time.monotonic() + RETURN_SECONDS
-        are_back = self._are_all_back
-        found_meanwhile = {id_: each for id_, each in self._others.items() if id_ not in others}
-        before = found_meanwhile if are_back else self._others
-        self._others = before | {each.id: each for each in read if each is not None}
-        self._others_read.set()
-        if gone and are_back:
-            await self.server.run(lambda redis: redis.srem(REPLICAS, *gone))
+        # Not beside a heartbeat: its answer may be the first to say that Redis has lost everything.
+        async with self._heartbeats:
+            ids: Any = await self.server.run(lambda redis: redis.smembers(REPLICAS))
+            # Also those that were found before: a name may be missing until the next heartbeat.
+            others = sorted({each.decode(errors="replace") for each in ids}.union(self._others) - {self.own.id})
+            names = [replica_name(id_) for id_ in (self.own.id, *others)]
+            own, *found = await self.server.run(lambda redis: redis.mget(names))
+            gone = [id_ for id_, sealed in zip(others, found, strict=True) if sealed is None]
+            read = (
+                self._replica_in(id_, sealed) for id_, sealed in zip(others, found, strict=True) if sealed is not None
+            )
+            if self._was_disconnected or (self._has_entry and (own is None or self.own.id.encode() not in ids)):
+                self._was_disconnected = False
+                self._all_are_back_at = time.monotonic() + RETURN_SECONDS
+            are_back = self._are_all_back
+            found_meanwhile = {id_: each for id_, each in self._others.items() if id_ not in others}
+            before = found_meanwhile if are_back else self._others
+            self._others = before | {each.id: each for each in read if each is not None}
+            self._others_read.set()
+            if gone and are_back:
+                await self.server.run(lambda redis: redis.srem(REPLICAS, *gone))
 
     def _replica_in(self, id_: str, sealed: bytes | str) -> Replica | None:
         if self.server.is_sealed_by_this(replica_name(id_), sealed):
