@@ -159,10 +159,6 @@ def failure_in_words(error: Exception) -> str:
     return words or type(error).__name__
 
 
-def _unobserved(outcome: StorageOutcome, seconds: float) -> None:
-    pass
-
-
 def read_state(redis: Redis | SyncRedis) -> Any:
     """Ask for the format of a server's state, and for the names and entries of the replicas that run."""
     return redis.eval(_STATE, 2, FORMAT_NAME, REPLICAS, FORMAT, replica_name(""))
@@ -303,8 +299,8 @@ class RedisServer(Sealing):
         self._free = anyio.Semaphore(MAX_CONNECTIONS, fast_acquire=True)
         self.address = address
         self.health = RedisHealth(tell=partial(logger.warning, "%s %s", named(address)))
-        self.observe: Callable[[StorageOutcome, float], None] = _unobserved
-        """Told the outcome of each command, and its seconds."""
+        self.observe: Callable[[StorageOutcome, float], None] = lambda *_: None
+        """Called with the outcome of each command, and its seconds."""
 
     async def run(self, command: Callable[[Redis], Awaitable[ResultT]], *, waits: bool = False) -> ResultT:
         """Run a command; one that `waits` for something to happen is not observed.
@@ -396,7 +392,10 @@ class RedisValues(KeyValues):
             return []
         names = [value_name(collection, key) for key in keys]
         found = await self._server.run(lambda redis: redis.mget(names))
-        return await self._read(names, found)
+        pairs = list(zip(names, found, strict=True))
+        for name, sealed in pairs:
+            self._see(name, sealed)
+        return await self._server.unsealed(*pairs)
 
     async def put(self, key: str, value: JsonObject, *, collection: str, ttl: float | None = None) -> None:
         name = value_name(collection, key)
@@ -467,12 +466,6 @@ class RedisValues(KeyValues):
                     return after
             is_read = True
         raise SharedStateError(f"a value of {collection} at storage.url is changed by others all the time")
-
-    async def _read(self, names: Sequence[str], found: Sequence[bytes | str | None]) -> list[JsonObject | None]:
-        pairs = list(zip(names, found, strict=True))
-        for name, sealed in pairs:
-            self._see(name, sealed)
-        return await self._server.unsealed(*pairs)
 
     def _see(self, name: str, sealed: bytes | str | None) -> None:
         if sealed and len(sealed) <= SEEN_BYTES:

@@ -229,13 +229,10 @@ class SharedDocuments:
             pool = BlockingConnectionPool.from_url(self._url, max_connections=1, retry=Retry(NoBackoff(), 0), **limits)
             with Redis.from_pool(pool) as redis:
                 if not self._is_checked:
-                    self._check(redis)
+                    # Gateways with another format or key could not read what is written.
+                    refuse_other_state(self._sealing, read_state(redis))
+                    self._is_checked = True
                 return command(redis)
-
-    def _check(self, redis: Redis) -> None:
-        """Refuse the state of gateways with another format or key: what is written would reach none of them."""
-        refuse_other_state(self._sealing, read_state(redis))
-        self._is_checked = True
 
 
 class SharedDocument(Document[ContentT]):
@@ -283,11 +280,12 @@ class SharedDocument(Document[ContentT]):
             GatewayError: Redis does not answer, or its content cannot be used.
             OSError: the copy cannot be written.
         """
-        self.exclusively(partial(self._fill, fills=fills))
 
-    def _fill(self, *, fills: bool) -> None:
-        if fills and self._is_due:
-            self._put(self.read())
+        def fill() -> None:
+            if fills and self._is_due:
+                self._put(self.read())
+
+        self.exclusively(fill)
 
     def exclusively(self, work: Callable[[], ResultT]) -> ResultT:
         """Return the result of work on the newest content; it is done again if another replica comes before it.
