@@ -20,7 +20,7 @@ import pytest
 from pml_gateway.storage.replicas import EXPIRY_SECONDS, HEARTBEAT_SECONDS
 from tests.support.process import GatewayProcess, run_pml, running_gateway
 from tests.support.raw import HandshakeSession, decoded, result_modern
-from tests.support.redis_server import RealRedis
+from tests.support.redis_server import RealRedis, real_redis
 from tests.support.replicas import DATA_SERVER, KEYS, replica_processes, replica_settings, script, variables
 from tests.support.waiting import wait_for
 
@@ -28,8 +28,8 @@ pytestmark = [pytest.mark.e2e, pytest.mark.slow, pytest.mark.timeout(300)]
 
 
 @contextmanager
-def replicas(redis: RealRedis, folder: Path, count: int = 3, **http: Any) -> Iterator[list[GatewayProcess]]:
-    with replica_processes(redis.url, folder, count, servers(folder), "data__rows", http=http) as started:
+def replicas(redis: RealRedis, folder: Path, **http: Any) -> Iterator[list[GatewayProcess]]:
+    with replica_processes(redis.url, folder, 3, servers(folder), "data__rows", http=http) as started:
         yield started
 
 
@@ -37,31 +37,42 @@ def servers(folder: Path) -> dict[str, Any]:
     return {"data": script(folder, DATA_SERVER)}
 
 
+@pytest.fixture(scope="module")
+def redis_of_running(redis_program: Path) -> Iterator[RealRedis]:
+    with real_redis(redis_program) as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def running(redis_of_running: RealRedis, tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[GatewayProcess]]:
+    """Three replicas for the tests that end none of them, with a Redis server of their own."""
+    with replicas(redis_of_running, tmp_path_factory.mktemp("running")) as started:
+        yield started
+
+
 def called(tool: str, **arguments: Any) -> dict[str, Any]:
     """The parameters of a call."""
     return {"name": "call_tool", "arguments": {"name": tool, "arguments": arguments}}
 
 
-def test_a_session_is_used_at_any_replica(redis: RealRedis, tmp_path: Path) -> None:
-    with replicas(redis, tmp_path) as (one, two, three):
-        session = HandshakeSession(one.url, key=KEYS["anna"])
-        urls = itertools.cycle([each.url for each in (two, three, one)])
-        names = [{tool["name"] for tool in session.result("tools/list", url=next(urls))["tools"]} for _ in range(3)]
-        numbers = [
-            session.result("tools/call", called("data__rows", count=count), url=next(urls)) for count in range(6)
-        ]
-        answers = stream_of(session, two.url)
-        foreign = [
-            httpx2.post(
-                each.url,
-                content=json.dumps({"jsonrpc": "2.0", "id": 7, "method": "tools/list", "params": {}}),
-                headers={**session.headers, "authorization": f"Bearer {KEYS['ben']}"},
-            ).status_code
-            for each in (one, two, three)
-        ]
-        ended = httpx2.request("DELETE", three.url, headers=session.headers, timeout=30)
-        after = [session.send("tools/list", url=each.url).status_code for each in (one, two, three)]
-        session.close()
+def test_a_session_is_used_at_any_replica(running: list[GatewayProcess]) -> None:
+    one, two, three = running
+    session = HandshakeSession(one.url, key=KEYS["anna"])
+    urls = itertools.cycle([each.url for each in (two, three, one)])
+    names = [{tool["name"] for tool in session.result("tools/list", url=next(urls))["tools"]} for _ in range(3)]
+    numbers = [session.result("tools/call", called("data__rows", count=count), url=next(urls)) for count in range(6)]
+    answers = stream_of(session, two.url)
+    foreign = [
+        httpx2.post(
+            each.url,
+            content=json.dumps({"jsonrpc": "2.0", "id": 7, "method": "tools/list", "params": {}}),
+            headers={**session.headers, "authorization": f"Bearer {KEYS['ben']}"},
+        ).status_code
+        for each in (one, two, three)
+    ]
+    ended = httpx2.request("DELETE", three.url, headers=session.headers, timeout=30)
+    after = [session.send("tools/list", url=each.url).status_code for each in (one, two, three)]
+    session.close()
     assert all("call_tool" in each for each in names)
     assert [len(each["structuredContent"]["result"]) for each in numbers] == list(range(6))
     assert answers == 200
@@ -76,22 +87,23 @@ def stream_of(session: HandshakeSession, url: str) -> int:
         return response.status_code
 
 
-def test_status_shows_all_replicas(redis: RealRedis, tmp_path: Path) -> None:
-    with replicas(redis, tmp_path, count=2) as (one, two):
-        differing, extra = replica_settings(servers(tmp_path), limits={"calls_per_day": 1000}), variables(redis.url)
-        with running_gateway(tmp_path / "differing", differing, extra=extra) as other:
-            shown = run_pml(one.home, "status", extra=extra).stdout
-            rows = json.loads(run_pml(one.home, "status", "--json", extra=extra).stdout)
-            wait_for(lambda: any("differs" in line for line in other.log), "the log says it")
-        said = [line for line in other.log if "differs" in line]
-    for each in (one, two, other):
+def test_status_shows_all_replicas(running: list[GatewayProcess], redis_of_running: RealRedis, tmp_path: Path) -> None:
+    one = running[0]
+    differing = replica_settings(servers(tmp_path), limits={"calls_per_day": 1000})
+    extra = variables(redis_of_running.url)
+    with running_gateway(tmp_path / "differing", differing, extra=extra) as other:
+        shown = run_pml(one.home, "status", extra=extra).stdout
+        rows = json.loads(run_pml(one.home, "status", "--json", extra=extra).stdout)
+        wait_for(lambda: any("differs" in line for line in other.log), "the log says it")
+    said = [line for line in other.log if "differs" in line]
+    for each in (*running, other):
         assert each.url.removesuffix("/mcp") in shown
     assert "another configuration" in shown
-    assert "1 server over stdio runs in each of 3 replicas" in shown
+    assert "1 server over stdio runs in each of 4 replicas" in shown
     (gateway,) = rows["gateways"]
     found = {each["url"]: each["is_configured_alike"] for each in gateway["storage"]["replicas"]}
-    assert found == {each.url.removesuffix("/mcp"): each is not other for each in (one, two, other)}
-    assert len(said) == 2
+    assert found == {each.url.removesuffix("/mcp"): each is not other for each in (*running, other)}
+    assert len(said) == 3
 
 
 def test_what_a_killed_replica_held_is_not_found_and_a_new_session_is_served_at_once(
@@ -125,22 +137,22 @@ def test_what_a_killed_replica_held_is_not_found_and_a_new_session_is_served_at_
 
 
 def test_a_replica_that_stands_still_keeps_nobody_waiting_and_has_its_sessions_afterwards(
-    redis: RealRedis, tmp_path: Path
+    running: list[GatewayProcess],
 ) -> None:
-    with replicas(redis, tmp_path, count=2) as (one, two):
-        session = HandshakeSession(one.url, key=KEYS["anna"])
-        one.process.send_signal(signal.SIGSTOP)
-        try:
-            began = time.monotonic()
-            error = failed_with(session.send("tools/list", url=two.url))
-            took = time.monotonic() - began
-            gone = session.send("tools/list", url=two.url)
-            own = call(two, count=3)
-        finally:
-            one.process.send_signal(signal.SIGCONT)
-        wait_for(lambda: session.send("tools/list", url=two.url).status_code == 200, "the session is served again")
-        again = session.result("tools/call", called("data__rows", count=2), url=two.url)
-        session.close()
+    one, two, _ = running
+    session = HandshakeSession(one.url, key=KEYS["anna"])
+    one.process.send_signal(signal.SIGSTOP)
+    try:
+        began = time.monotonic()
+        error = failed_with(session.send("tools/list", url=two.url))
+        took = time.monotonic() - began
+        gone = session.send("tools/list", url=two.url)
+        own = call(two, count=3)
+    finally:
+        one.process.send_signal(signal.SIGCONT)
+    wait_for(lambda: session.send("tools/list", url=two.url).status_code == 200, "the session is served again")
+    again = session.result("tools/call", called("data__rows", count=2), url=two.url)
+    session.close()
     assert error["data"]["details"]["executed"] == "unknown"
     assert took < EXPIRY_SECONDS + 2 * HEARTBEAT_SECONDS + 3
     assert gone.status_code == 404
@@ -149,27 +161,31 @@ def test_a_replica_that_stands_still_keeps_nobody_waiting_and_has_its_sessions_a
 
 
 def test_sessions_are_used_at_any_replica_while_redis_is_gone_and_once_it_is_back_empty(
-    redis: RealRedis, tmp_path: Path
+    running: list[GatewayProcess], redis_of_running: RealRedis
 ) -> None:
-    with replicas(redis, tmp_path, count=2) as (one, two):
-        session = HandshakeSession(one.url, key=KEYS["anna"])
-        rows = called("data__rows", count=3)
-        assert session.result("tools/call", rows, url=two.url)
-        redis.stop()
-        try:
-            until = time.monotonic() + EXPIRY_SECONDS + 2 * HEARTBEAT_SECONDS
-            without = [
-                session.result("tools/call", rows, url=two.url) for _ in iter(lambda: time.monotonic() < until, False)
-            ]
-            session_of_two = HandshakeSession(two.url, key=KEYS["anna"])
-            crossed = session_of_two.result("tools/call", rows, url=one.url)
-        finally:
-            redis.start()
-        until = time.monotonic() + EXPIRY_SECONDS + 2 * HEARTBEAT_SECONDS
-        back = [session.result("tools/call", rows, url=two.url) for _ in iter(lambda: time.monotonic() < until, False)]
-        for each in (session, session_of_two):
-            each.close()
+    one, two, _ = running
+    session = HandshakeSession(one.url, key=KEYS["anna"])
+    rows = called("data__rows", count=3)
+    assert session.result("tools/call", rows, url=two.url)
+    redis_of_running.stop()
+    try:
+        without = [session.result("tools/call", rows, url=two.url) for _ in until_all_would_have_expired()]
+        session_of_two = HandshakeSession(two.url, key=KEYS["anna"])
+        crossed = session_of_two.result("tools/call", rows, url=one.url)
+    finally:
+        redis_of_running.start()
+    back = [session.result("tools/call", rows, url=two.url) for _ in until_all_would_have_expired()]
+    for each in (session, session_of_two):
+        each.close()
     assert all(len(each["structuredContent"]["result"]) == 3 for each in (*without, crossed, *back))
+
+
+def until_all_would_have_expired() -> Iterator[None]:
+    """Yield ten times a second until a replica that no heartbeat reached would be taken for gone."""
+    end, tick = time.monotonic() + EXPIRY_SECONDS + 2 * HEARTBEAT_SECONDS, threading.Event()
+    while time.monotonic() < end:
+        yield
+        tick.wait(0.1)
 
 
 def call(gateway: GatewayProcess, count: int) -> dict[str, Any]:
