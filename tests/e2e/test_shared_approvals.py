@@ -123,33 +123,39 @@ def stand(redis: RealRedis, folder: Path, hold_seconds: float = 45) -> Iterator[
         yield Stand(started, redis, wiped, threads)
 
 
-def test_a_held_call_goes_on_when_its_owner_answers_at_the_other_machine(redis: RealRedis, tmp_path: Path) -> None:
-    with stand(redis, tmp_path) as both:
-        call = both.calling(0, "mine")
-        id_ = both.held(1)
-        assert both.pml(1, "approvals", "show", id_)["calls"][0]["arguments"] == {"name": "mine"}
-        assert both.wiped == []
-        both.pml(1, "approvals", "approve", id_)
-        assert call.result(30) == "wiped mine"
-        denied = both.calling(1, "yours")
-        both.answer(0, both.held(0), "deny")
-        assert denied.result(30) == "FORBIDDEN"
-        assert both.call(0, "yours") == "FORBIDDEN"
-    assert both.wiped == ["mine"]
+@pytest.fixture(scope="module")
+def both(redis: RealRedis, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stand]:
+    """Two gateways for the tests that end neither; each test has disks of its own."""
+    with stand(redis, tmp_path_factory.mktemp("both")) as both:
+        yield both
 
 
-def test_the_owners_token_lists_and_answers_the_calls_of_all_machines(redis: RealRedis, tmp_path: Path) -> None:
-    with stand(redis, tmp_path) as both:
-        token = both.pml(1, "keys", "add", "--owner")["key"]
-        call = both.calling(0, "mine")
-        id_ = both.held(0)
-        approvals = both.gateways[1].url.removesuffix("/mcp") + "/owner/approvals"
-        with httpx2.Client(headers={"Authorization": f"Bearer {token}"}) as owner:
-            assert id_ in [row["id"] for row in owner.get(approvals).json()]
-            answered = owner.post(f"{approvals}/{id_}", json={"answer": "approve", "for": "call"})
-            assert answered.json()["state"] == "approved"
-        assert call.result(30) == "wiped mine"
-    assert both.wiped == ["mine"]
+def test_a_held_call_goes_on_when_its_owner_answers_at_the_other_machine(both: Stand) -> None:
+    call = both.calling(0, "held")
+    id_ = both.held(1)
+    assert both.pml(1, "approvals", "show", id_)["calls"][0]["arguments"] == {"name": "held"}
+    assert "held" not in both.wiped
+    both.pml(1, "approvals", "approve", id_)
+    assert call.result(30) == "wiped held"
+    denied = both.calling(1, "denied")
+    both.answer(0, both.held(0), "deny")
+    assert denied.result(30) == "FORBIDDEN"
+    assert both.call(0, "denied") == "FORBIDDEN"
+    assert "denied" not in both.wiped
+    assert both.wiped.count("held") == 1
+
+
+def test_the_owners_token_lists_and_answers_the_calls_of_all_machines(both: Stand) -> None:
+    token = both.pml(1, "keys", "add", "--owner")["key"]
+    call = both.calling(0, "token")
+    id_ = both.held(0)
+    approvals = both.gateways[1].url.removesuffix("/mcp") + "/owner/approvals"
+    with httpx2.Client(headers={"Authorization": f"Bearer {token}"}) as owner:
+        assert id_ in [row["id"] for row in owner.get(approvals).json()]
+        answered = owner.post(f"{approvals}/{id_}", json={"answer": "approve", "for": "call"})
+        assert answered.json()["state"] == "approved"
+    assert call.result(30) == "wiped token"
+    assert both.wiped.count("token") == 1
 
 
 def test_calls_of_both_machines_at_once_are_made_as_often_as_was_approved(redis: RealRedis, tmp_path: Path) -> None:
@@ -163,48 +169,46 @@ def test_calls_of_both_machines_at_once_are_made_as_often_as_was_approved(redis:
     assert both.wiped == ["mine"]
 
 
-def test_a_call_is_held_over_a_restart_of_redis_and_made_once(redis: RealRedis, tmp_path: Path) -> None:
-    with stand(redis, tmp_path) as both:
-        token = both.pml(1, "keys", "add", "--owner")["key"]
-        call = both.calling(0, "mine")
-        id_ = both.held(1)
-        redis.stop()
-        try:
-            assert both.call(1, "mine") == "INTERNAL retryable"
-            approvals = both.gateways[1].url.removesuffix("/mcp") + "/owner/approvals"
-            for path in ("", f"/{id_}"):
-                answer = httpx2.get(approvals + path, headers={"Authorization": f"Bearer {token}"})
-                assert (answer.status_code, answer.json()["error"]["retryable"]) == (503, True)
-            assert both.call(1, "mine", "look") == "mine is there"
-            with pytest.raises(GatewayError, match=r"storage\.url"):
-                anyio.run(asked_approvals, both.paths(1))
-        finally:
-            redis.start()
-        wait_for(lambda: id_ in both.waiting(1), "the approval is known again", BACK_SECONDS)
-        both.answer(1, id_)
-        assert call.result(60) == "wiped mine"
-        again = both.calling(1, "mine")
-        anew = both.held(0)
-        assert anew != id_
-        both.answer(0, anew, "deny")
-        assert again.result(30) == "FORBIDDEN"
-    assert both.wiped == ["mine"]
-
-
-def test_what_redis_has_forgotten_is_asked_about_anew(redis: RealRedis, tmp_path: Path) -> None:
-    with stand(redis, tmp_path) as both:
-        call = both.calling(0, "mine")
-        id_ = both.held(1)
-        redis.stop()
-        redis.forget()
+def test_a_call_is_held_over_a_restart_of_redis_and_made_once(both: Stand, redis: RealRedis) -> None:
+    token = both.pml(1, "keys", "add", "--owner")["key"]
+    call = both.calling(0, "restarted")
+    id_ = both.held(1)
+    redis.stop()
+    try:
+        assert both.call(1, "restarted") == "INTERNAL retryable"
+        approvals = both.gateways[1].url.removesuffix("/mcp") + "/owner/approvals"
+        for path in ("", f"/{id_}"):
+            answer = httpx2.get(approvals + path, headers={"Authorization": f"Bearer {token}"})
+            assert (answer.status_code, answer.json()["error"]["retryable"]) == (503, True)
+        assert both.call(1, "restarted", "look") == "restarted is there"
+        with pytest.raises(GatewayError, match=r"storage\.url"):
+            anyio.run(asked_approvals, both.paths(1))
+    finally:
         redis.start()
-        assert call.result(60) == "PENDING_APPROVAL retryable"
-        again = both.calling(1, "mine")
-        anew = both.held(0)
-        assert anew != id_
-        both.answer(0, anew)
-        assert again.result(60) == "wiped mine"
-    assert both.wiped == ["mine"]
+    wait_for(lambda: id_ in both.waiting(1), "the approval is known again", BACK_SECONDS)
+    both.answer(1, id_)
+    assert call.result(60) == "wiped restarted"
+    again = both.calling(1, "restarted")
+    anew = both.held(0)
+    assert anew != id_
+    both.answer(0, anew, "deny")
+    assert again.result(30) == "FORBIDDEN"
+    assert both.wiped.count("restarted") == 1
+
+
+def test_what_redis_has_forgotten_is_asked_about_anew(both: Stand, redis: RealRedis) -> None:
+    call = both.calling(0, "forgotten")
+    id_ = both.held(1)
+    redis.stop()
+    redis.forget()
+    redis.start()
+    assert call.result(60) == "PENDING_APPROVAL retryable"
+    again = both.calling(1, "forgotten")
+    anew = both.held(0)
+    assert anew != id_
+    both.answer(0, anew)
+    assert again.result(60) == "wiped forgotten"
+    assert both.wiped.count("forgotten") == 1
 
 
 def test_a_gateway_that_is_killed_while_it_holds_a_call_loses_no_approval(redis: RealRedis, tmp_path: Path) -> None:
