@@ -31,7 +31,7 @@ from pml_gateway.storage.redis import (
     read_state,
     replica_name,
 )
-from pml_gateway.text import escaped
+from pml_gateway.text import escaped, span
 from pml_gateway.types import JsonObject
 
 if TYPE_CHECKING:
@@ -87,6 +87,18 @@ class _Entry:
     replica: Replica
     at: float
 
+    @property
+    def age(self) -> float:
+        """Return its seconds; those of another clock may be negative."""
+        return time.time() - self.at
+
+    def current(self) -> Replica:
+        """Return the replica, without its URL if the entry is old.
+
+        Somebody else may have put it back, and another process may be at its address now.
+        """
+        return self.replica if abs(self.age) < MAX_AGE_SECONDS else replace(self.replica, url=None)
+
 
 _ENTRY = TypeAdapter(_Entry)
 
@@ -109,8 +121,8 @@ class Replicas:
         self._absent: TTLCache[str, None] = TTLCache(MAX_ABSENT, ABSENT_SECONDS)
         self._differing: set[tuple[str, str]] = set()
         self._warned: set[tuple[str, str]] = set()
-        self._unreadable: set[str] = set()
-        """Ids of replicas whose entries another key encrypted."""
+        self._unusable: set[str] = set()
+        """Ids of replicas whose entries another key encrypted, or another time dates."""
         self._due = anyio.Event()
         self._others_read = Signal()
         self._heartbeats = anyio.Lock()
@@ -140,8 +152,8 @@ class Replicas:
         known = self._others.get(id_)
         if id_ in self._absent or (known is not None and known.url is not None):
             return known
-        name = replica_name(id_)
-        sealed = await self.server.run(lambda redis: redis.get(name))
+        # Unlike GET, MGET passes over what is no string, as others may have left.
+        [sealed] = await self.server.run(lambda redis: redis.mget([replica_name(id_)]))
         found = None if sealed is None else self._replica_in(id_, sealed)
         if found is None and not self._are_all_back:
             raise SharedStateError("Redis was away a moment ago, and not all replicas may have come back")
@@ -247,13 +259,23 @@ class Replicas:
                 await self.server.run(lambda redis: redis.srem(REPLICAS, *gone))
 
     def _replica_in(self, id_: str, sealed: bytes | str) -> Replica | None:
-        if self.server.is_sealed_by_this(replica_name(id_), sealed):
-            return _read(self.server.unseal(replica_name(id_), sealed))
-        if id_ not in self._unreadable:
+        if not self.server.is_sealed_by_this(replica_name(id_), sealed):
             # It started while Redis did not answer, and shares nothing with this one.
-            self._unreadable = {id_, *self._unreadable} if len(self._unreadable) < MAX_ABSENT else {id_}
-            logger.error("replica %s has another storage.key, or its entry was forged: give all the same", escaped(id_))
-        return None
+            self._complain(id_, "has another storage.key, or its entry was forged: give all the same")
+            return None
+        entry = _entry(self.server.unseal(replica_name(id_), sealed))
+        if entry is None:
+            return None
+        found = entry.current()
+        if found.url != entry.replica.url:
+            clocks = f"its clock and that of this machine differ by {span(abs(entry.age))}, or its entry was put back"
+            self._complain(id_, f"is not asked for its sessions: {clocks}: set the clocks of all machines by NTP")
+        return found
+
+    def _complain(self, id_: str, words: str) -> None:
+        if id_ not in self._unusable:
+            self._unusable = {id_, *self._unusable} if len(self._unusable) < MAX_ABSENT else {id_}
+            logger.error("replica %s %s", escaped(id_), words)
 
     def _warn_of_differences(self) -> None:
         """Warn once of each replica that differs two times in a row: while all change, they differ for a moment."""
@@ -286,23 +308,18 @@ def without_replica(state: str) -> tuple[str, str | None]:
     return (state, None) if found is None else (state[found.end() :], found[1])
 
 
-async def living_replicas(server: RedisServer) -> list[Replica]:
-    """Return the living replicas, by their ids.
+async def living_replicas(server: RedisServer) -> list[tuple[Replica, float]]:
+    """Return the living replicas, by their ids, each with the age of its entry in seconds.
 
     Raises:
         SharedStateError: Redis does not answer.
     """
     _, *entries = await server.run(read_state)
     values = [server.unseal(name.decode(errors="replace"), sealed) for name, sealed in entries]
-    return sorted((each for each in map(_read, values) if each is not None), key=lambda each: each.id)
+    living = ((each.replica, each.age) for each in map(_entry, values) if each is not None)
+    return sorted(living, key=lambda found: found[0].id)
 
 
-def _read(value: JsonObject | None) -> Replica | None:
-    """Return a replica as another one wrote it; None for one that cannot be read.
-
-    An old entry may have been put back by somebody else, and another process may be at its address now.
-    """
-    entry = None if value is None else readable("the entry of a replica", lambda: _ENTRY.validate_python(value))
-    if entry is None or abs(time.time() - entry.at) < MAX_AGE_SECONDS:
-        return None if entry is None else entry.replica
-    return replace(entry.replica, url=None)
+def _entry(value: JsonObject | None) -> _Entry | None:
+    """Return the entry of a replica as another one wrote it; None for one that cannot be read."""
+    return None if value is None else readable("the entry of a replica", lambda: _ENTRY.validate_python(value))

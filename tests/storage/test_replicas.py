@@ -182,6 +182,27 @@ async def test_after_an_outage_a_replica_that_is_slow_to_come_back_is_not_gone(
         tasks.cancel_scope.cancel()
 
 
+async def test_entries_that_redis_loses_between_two_commands_are_not_those_of_replicas_that_are_gone(
+    redis_url: str,
+) -> None:
+    async with opened(redis_url) as server:
+        one, two = (Replicas(server, ChangeFeed(server), "1", lambda: ("same", 0)) for _ in range(2))
+        await one.serve_at("http://10.0.0.1:8765")
+        await two.serve_at("http://10.0.0.2:8765")
+        assert two.own in await one.all()
+        # The ids were read before that.
+        await server.run(lambda redis: redis.delete(replica_name(one.own.id), replica_name(two.own.id)))
+        assert two.own in await one.all()
+        assert await one.find(two.own.id) == two.own
+
+
+async def test_what_is_no_entry_under_the_name_of_a_replica_is_no_replica(redis_url: str) -> None:
+    async with opened(redis_url) as server:
+        one = Replicas(server, ChangeFeed(server), "1", lambda: ("same", 0))
+        await server.run(lambda redis: redis.hset(replica_name("abcdefabcdef"), "a", "b"))
+        assert await one.find("abcdefabcdef") is None
+
+
 async def test_replicas_that_have_no_entry_after_redis_lost_everything_are_not_said_to_be_gone(redis_url: str) -> None:
     async with running(redis_url) as one, opened(redis_url) as server:
         two = Replicas(server, ChangeFeed(server), "1", lambda: ("same", 0))
@@ -210,7 +231,9 @@ async def test_a_replica_that_is_set_otherwise_is_said_once(
     assert len(lines) == 1
 
 
-async def test_an_old_entry_that_was_put_back_gives_no_address(redis_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_entry_of_another_time_gives_no_address_and_is_said_once(
+    redis_url: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     async with opened(redis_url) as server:
         async with running(redis_url) as gone:
             await gone.serve_at("http://10.0.0.2:8765")
@@ -218,9 +241,18 @@ async def test_an_old_entry_that_was_put_back_gives_no_address(redis_url: str, m
             old = await raw(server, name)
         await server.run(lambda redis: redis.set(name, old, px=3_600_000))
         now = time.time()
-        for seconds, url in ((0.0, "http://10.0.0.2:8765"), (MAX_AGE_SECONDS + 1, None)):
+        for seconds, url, said in (
+            (0.0, "http://10.0.0.2:8765", []),
+            (MAX_AGE_SECONDS + 1, None, ["differ by 69 s"]),
+            (-2 * MAX_AGE_SECONDS, None, ["differ by 2 min"]),
+        ):
             one = Replicas(server, ChangeFeed(server), "1", lambda: ("same", 0))
             monkeypatch.setattr(time, "time", lambda seconds=seconds: now + seconds)
-            found = await one.find(gone.own.id)
-            assert found is not None
-            assert found.url == url
+            caplog.clear()
+            for _ in range(2):
+                found = await one.find(gone.own.id)
+                assert found is not None
+                assert found.url == url
+            lines = [each.message for each in caplog.records if each.levelname == "ERROR"]
+            assert len(lines) == len(said)
+            assert all(words in line for words, line in zip(said, lines, strict=True))

@@ -8,7 +8,7 @@ import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import anyio
@@ -25,7 +25,7 @@ from pml_gateway.storage.redis import (
     open_redis,
 )
 from pml_gateway.storage.redis_url import check_shared_storage
-from pml_gateway.storage.replicas import Replica, living_replicas
+from pml_gateway.storage.replicas import EXPIRY_SECONDS, Replica, living_replicas
 from pml_gateway.text import span
 
 OLDEST = (6, 2)
@@ -65,6 +65,8 @@ class RedisFacts:
     clock_difference: float
     replicas: Sequence[tuple[Replica, str]] = ()
     """Those that serve HTTP, each with the reason why it is not reached from here; empty if it is."""
+    ages: Mapping[str, float] = field(default_factory=dict)
+    """Seconds since the last signs of life of replicas whose clocks differ from that of this machine, by their ids."""
 
 
 def storage(case: SettingsCase) -> Iterator[Finding]:
@@ -120,7 +122,9 @@ async def _read(server: RedisServer) -> RedisFacts:
     with suppress(SharedStateError):
         info = await server.run(lambda redis: redis.info("everything"))
         save = str((await server.run(lambda redis: redis.config_get("save"))).get("save", ""))
-    serving = [each for each in await living_replicas(server) if each.url is not None]
+    living = await living_replicas(server)
+    serving = [each for each, _ in living if each.url is not None]
+    ages = {each.id: age for each, age in living if abs(age) > EXPIRY_SECONDS + MAX_CLOCK_SECONDS}
     problems = dict.fromkeys((each.id for each in serving), "")
     # As replicas ask each other: no proxy, no variables.
     async with (
@@ -140,7 +144,8 @@ async def _read(server: RedisServer) -> RedisFacts:
 
         for each in serving:
             tasks.start_soon(reach, each)
-    return RedisFacts(info, save, latency, difference, [(each, problems[each.id]) for each in serving])
+    replicas = [(each, problems[each.id]) for each in serving]
+    return RedisFacts(info, save, latency, difference, replicas, ages)
 
 
 def findings_of(facts: RedisFacts) -> Iterator[Finding]:
@@ -174,6 +179,9 @@ def findings_of(facts: RedisFacts) -> Iterator[Finding]:
     if abs(facts.clock_difference) > MAX_CLOCK_SECONDS:
         what = f"its clock and that of this machine differ by {span(abs(facts.clock_difference))}"
         yield found(Severity.WARNING, what, "set the clocks of all machines by NTP")
+    for id_, age in facts.ages.items():
+        what = f"its clock and that of this machine differ by {span(abs(age))}"
+        yield Finding(Area.STORAGE, Severity.WARNING, f"replica {id_}", what, "set the clocks of all machines by NTP")
     if info and not info.get("aof_enabled"):
         kept = {"": "nothing", None: "snapshots at most"}.get(facts.save, "snapshots only")
         what = f"it keeps {kept} on disk: if it crashes, approvals, tasks and results of before are lost"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ssl
+import time
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -158,6 +159,21 @@ async def test_a_replica_that_gives_a_wrong_address_is_named(redis_url: str, url
     about = [each for each in found if each.subject.startswith("replica")]
     assert [each.what for each in about] == [each.format(one=one) for each in what]
     assert all("http.advertise" in each.fix for each in about)
+
+
+@pytest.mark.anyio
+async def test_a_replica_whose_clock_differs_is_named(redis_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    now = time.time()
+    async with opened(redis_url, KEY) as server:
+        replica = Replicas(server, ChangeFeed(server), "1", lambda: ("same", 0))
+        with monkeypatch.context() as patch:
+            patch.setattr(time, "time", lambda: now + 300)
+            await replica.serve_at("http://127.0.0.1:1")
+        found = await anyio.to_thread.run_sync(checked, redis_url)
+        await server.run(lambda redis: redis.delete(replica_name(replica.own.id)))
+    named = [each for each in found if each.subject == f"replica {replica.own.id}"]
+    assert "its clock and that of this machine differ by 5 min" in named[0].what
+    assert "NTP" in named[0].fix
 
 
 @pytest.mark.parametrize(
