@@ -58,7 +58,9 @@ def expected_of(server: str) -> list[str]:
 @pytest.fixture(scope="module")
 def client(way: Way, era: Era, tmp_path_factory: pytest.TempPathFactory) -> Iterator[FieldClient]:
     folder, home = tmp_path_factory.mktemp("servers"), tmp_path_factory.mktemp("home")
-    with entries(SERVERS, folder) as servers, gateway_client(way, era, home, {"servers": servers}) as client:
+    # A list that is not read in its share of this time stays cut, and the servers all start at once.
+    slow = {"upstreams": {"connect_timeout": 120}}
+    with entries(SERVERS, folder) as servers, gateway_client(way, era, home, {"servers": servers, **slow}) as client:
         client.tools(*(f"{name}__a" for name in SERVERS))
         yield client
 
