@@ -39,7 +39,7 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
 def short(**sections: Any) -> Settings:
     """Settings with a short time limit of calls."""
     servers = {"up": {"command": "in-memory-up"}}
-    return Settings.model_validate({"servers": servers, "upstreams": {"call_timeout": 1}, **sections})
+    return Settings.model_validate({"servers": servers, "upstreams": {"call_timeout": 2}, **sections})
 
 
 def let_end(up: TaskServer) -> None:

@@ -136,7 +136,7 @@ async def test_a_handle_is_read_at_another_gateway_while_its_call_runs(
     tmp_path: Path, shared_sections: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     up = TaskServer("old")
-    sections = {**shared_sections, "upstreams": {"call_timeout": 1}}
+    sections = {**shared_sections, "upstreams": {"call_timeout": 2}}
     async with replicas(tmp_path, {"up": up.scripted}, **sections) as (one, other):
         call = {"name": "up__only", "arguments": {"polls": 10**9}}
         given = (await one.call("call_tool", call, headers=bearer("anna")))["structuredContent"]

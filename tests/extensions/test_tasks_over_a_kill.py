@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from tests.support import scripted_server
+from tests.support.waiting import wait_for
 
 pytestmark = pytest.mark.slow
 
@@ -81,6 +82,7 @@ def test_a_task_of_a_killed_gateway_is_interrupted_and_its_client_goes_on(tmp_pa
         assert client.ask("tasks/result", taskId=done)["content"] == [{"type": "text", "text": "hi"}]
         slow = {"seconds": 60, "started": str(started)}
         working = client.ask("tools/call", name="up__slow", arguments=slow, task={})["task"]["taskId"]
+        wait_for(started.exists, "the call has reached its server")
         told = subprocess.run(
             [str(PML), "status", "--json"], env=environ, capture_output=True, text=True, timeout=60, check=False
         )
@@ -89,6 +91,6 @@ def test_a_task_of_a_killed_gateway_is_interrupted_and_its_client_goes_on(tmp_pa
         assert statuses == {done: "completed", working: "failed"}
         assert "interrupted" in client.ask("tasks/get", taskId=working)["statusMessage"]
         assert "interrupted" in client.ask("tasks/result", taskId=working)["message"]
-        started.unlink(missing_ok=True)
+        started.unlink()
         assert client.ask("tools/call", name="up__echo", arguments={"message": "on"})["content"][0]["text"] == "on"
     assert not started.exists()
