@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -17,16 +18,30 @@ ASKED: Step = {"do": "listTools", "with": {}}
 AS_TASK: Step = {"do": "callToolStream", "with": {"name": TOOL, "arguments": TOPIC}}
 
 
-@pytest.mark.parametrize("over", ["stdio", "bridge", "http"])
-def test_a_task_is_followed_asks_and_ends_as_without_a_gateway(
-    tmp_path: Path, installation: Installation, over: Over
-) -> None:
-    program = {
+@pytest.fixture(scope="module")
+def program(installation: Installation) -> dict[str, Any]:
+    """The entry of a server that runs a tool as a task."""
+    return {
         "command": str(installation.node),
         "args": [str(installation.script("@modelcontextprotocol/server-everything"))],
     }
-    client = TypeScriptClient(installation, {"elicitation": {}})
-    direct = client.run({**program, "env": {}}, [ASKED, AS_TASK])
+
+
+@pytest.fixture(scope="module")
+def client(installation: Installation) -> TypeScriptClient:
+    return TypeScriptClient(installation, {"elicitation": {}})
+
+
+@pytest.fixture(scope="module")
+def direct(client: TypeScriptClient, program: dict[str, Any]) -> dict[str, Any]:
+    """What the client prints without a gateway."""
+    return client.run({**program, "env": {}}, [ASKED, AS_TASK])
+
+
+@pytest.mark.parametrize("over", ["stdio", "bridge", "http"])
+def test_a_task_is_followed_asks_and_ends_as_without_a_gateway(
+    tmp_path: Path, client: TypeScriptClient, program: dict[str, Any], direct: dict[str, Any], over: Over
+) -> None:
     settings = {
         "gateway": {"tools_exposure": "full_proxy"},
         "naming": {"prefix": "never"},
