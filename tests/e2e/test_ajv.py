@@ -103,10 +103,17 @@ def definitions(folder: Path) -> Iterator[Any]:
                 yield from (row[key] for key in ("input_schema", "output_schema") if isinstance(row.get(key), dict))
 
 
-@pytest.mark.parametrize("part", range(PARTS))
-def test_every_definition_of_the_labelled_data_compiles(installation: Installation, part: int) -> None:
+@pytest.fixture(scope="module")
+def labelled() -> list[Any]:
+    """The distinct definitions of the labelled data."""
     folder = os.environ.get("PML_DATA")
     if folder is None:
         pytest.skip("PML_DATA names no folder of labelled data")
-    distinct = {json.dumps(each, sort_keys=True): each for each in definitions(Path(folder))}
-    assert faults(installation, listed(list(distinct.values())[part::PARTS], VERSIONS[0], ("one",))) == []
+    return list({json.dumps(each, sort_keys=True): each for each in definitions(Path(folder))}.values())
+
+
+@pytest.mark.parametrize("part", range(PARTS))
+def test_every_definition_of_the_labelled_data_compiles(
+    installation: Installation, labelled: list[Any], part: int
+) -> None:
+    assert faults(installation, listed(labelled[part::PARTS], VERSIONS[0], ("one",))) == []
