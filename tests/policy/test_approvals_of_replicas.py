@@ -15,6 +15,7 @@ from pml_gateway.gateway.approval_requests import MAX_GUESSES
 from pml_gateway.gateway.approvals import hashed_passphrase
 from pml_gateway.gateway.gateway import open_gateway
 from pml_gateway.owner.approvals import answered_approval, asked_approvals
+from pml_gateway.storage.redis import MAX_PAUSE_SECONDS
 from tests.policy.test_approval_changes import ACCEPTED, questioning
 from tests.storage.test_change_feed import fail
 from tests.support.approving import KEYS, MINE, REDIS, STORAGE, WIPE, Asking, approved, asking
@@ -139,8 +140,8 @@ async def test_a_call_that_is_not_sent_after_all_gives_its_approval_back(tmp_pat
 async def test_without_redis_calls_that_ask_can_be_sent_again_and_others_are_made(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # Longer than a call takes.
-    monkeypatch.setattr("pml_gateway.storage.redis.PAUSE_SECONDS", 4.0)
+    # Longer than all these calls take: one that began at its end would reach Redis.
+    monkeypatch.setattr("pml_gateway.storage.redis.PAUSE_SECONDS", MAX_PAUSE_SECONDS)
     async with replicas(tmp_path) as opened:
         one, two = opened
         await approved(one)

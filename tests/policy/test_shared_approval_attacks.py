@@ -25,7 +25,7 @@ from pml_gateway.gateway.approval_stores import (
 )
 from pml_gateway.gateway.approvals import Approvals
 from pml_gateway.storage.change_feed import STREAM
-from pml_gateway.storage.redis import PREFIX, RedisValues
+from pml_gateway.storage.redis import MAX_PAUSE_SECONDS, PREFIX, RedisValues
 from tests.storage.test_change_feed import fail
 from tests.support.approval_stores import Sharing, a_call, ask, sharing
 from tests.support.waiting import eventually
@@ -238,7 +238,7 @@ async def test_an_index_of_before_shows_only_what_still_lasts(redis_url: str, ra
 @pytest.fixture
 def long_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
     """Leave Redis alone after a failure for longer than a test needs."""
-    monkeypatch.setattr("pml_gateway.storage.redis.PAUSE_SECONDS", 4.0)
+    monkeypatch.setattr("pml_gateway.storage.redis.PAUSE_SECONDS", MAX_PAUSE_SECONDS)
 
 
 @pytest.mark.usefixtures("long_pauses")
