@@ -26,6 +26,7 @@ SETTINGS = {
     "servers": {"calc": {"command": sys.executable, "args": ["-P", "-m", "pml_gateway.demo.servers.calc"]}},
     "gateway": {"blacklisted_tools": ["calc:convert_units"]},
 }
+NO_TOOLS = {"servers": {"gone": {"command": "no-such-command-of-pml"}}}
 FORGED = "x\n99  2026-01-01 00:00:00  owner  calc__evaluate_expression  OK\x1b[2J"
 
 
@@ -143,8 +144,8 @@ def test_following_shows_what_happens_from_now_on(gateway: GatewayProcess) -> No
 
 
 def test_a_killed_gateway_loses_no_written_row_and_the_next_one_says_so(tmp_path: Path) -> None:
-    with running_gateway(tmp_path, SETTINGS) as running:
-        until(lambda: not call(running, "calc__evaluate_expression", expression="1+1").get("isError"))
+    with running_gateway(tmp_path, NO_TOOLS) as running:
+        call(running, "first")
         call(running, "last")
         until(lambda: targets(tmp_path)[-1:] == ["last"])
         before = targets(tmp_path)
@@ -152,7 +153,7 @@ def test_a_killed_gateway_loses_no_written_row_and_the_next_one_says_so(tmp_path
     with (tmp_path / "activity.db-wal").open("ab") as torn:
         torn.write(b"\x00\x01half a frame")
     assert targets(tmp_path) == before
-    with running_gateway(tmp_path, SETTINGS) as again:
+    with running_gateway(tmp_path, NO_TOOLS) as again:
         call(again, "nothing")
         until(lambda: targets(tmp_path) == [*before, "nothing"])
     assert any("was killed" in line for line in again.log)
@@ -163,7 +164,7 @@ def test_a_killed_gateway_loses_no_written_row_and_the_next_one_says_so(tmp_path
 
 @pytest.mark.skipif(sys.platform != "linux", reason="limits of another process are set on Linux alone")
 def test_a_full_disk_loses_nothing_that_fits_in_memory_and_is_said(tmp_path: Path) -> None:
-    with running_gateway(tmp_path, SETTINGS) as running:
+    with running_gateway(tmp_path, NO_TOOLS) as running:
         call(running, "first")
         until(lambda: targets(tmp_path) == ["first"])
         pid = running.process.pid

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.command_line import run_here
+from tests.support.command_line import listing, run_here
 from tests.support.process import environment, write_settings
 
 
@@ -56,7 +56,7 @@ def test_an_unknown_option_is_a_usage_error_that_names_the_nearest(home: Path) -
 
 
 def test_a_tool_of_a_disabled_server_is_told_as_such(tmp_path: Path) -> None:
-    calc = {"command": sys.executable, "args": ["-m", "pml_gateway.demo.servers.calc"]}
+    calc = listing(tmp_path, "calc")["calc"]
     write_settings(tmp_path, {"servers": {"calc": calc, "notes": {**calc, "enabled": False}}})
     for name in ("notes__factorize", "notes:factorize"):
         for words in ([], ["--help"]):

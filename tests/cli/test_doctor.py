@@ -17,12 +17,9 @@ import pytest
 
 from pml_gateway.upstreams.faults import FIRST_BACKOFF
 from tests.support import fake_npx
-from tests.support.command_line import home_of, pml, run_here
+from tests.support.command_line import home_of, listing, pml, run_here
 from tests.support.golden import check_golden
 from tests.support.process import OWN_GATEWAYS, environment, running_gateway, write_settings
-
-DEMO = "pml_gateway.demo.servers"
-CALC: dict[str, Any] = {"command": sys.executable, "args": ["-m", f"{DEMO}.calc"]}
 
 LAST_WORDS = "import sys; print('password=hunter22', file=sys.stderr); print('no such database', file=sys.stderr)"
 
@@ -44,6 +41,11 @@ def attaching(home: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     pml("down")
 
 
+def calc_in(home: Path) -> dict[str, Any]:
+    """A server that lists what the demo's calc does."""
+    return listing(home.parent / "demo", "calc")["calc"]
+
+
 def findings(*options: str, code: int = 0) -> list[dict[str, Any]]:
     """The findings that are no good news."""
     report = json.loads(pml("doctor", "--json", *options, code=code).stdout)
@@ -61,11 +63,11 @@ def private(home: Path, settings: dict[str, Any]) -> Path:
 @pytest.mark.usefixtures("attaching")
 def test_every_fault_is_named_with_its_remedy(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     servers = {
-        "calc": CALC,
+        "calc": calc_in(home),
         "typo": {"command": "pythonn3", "args": ["-m", "nothing"]},
-        "github": {**CALC, "env": {"GITHUB_TOKEN": "${env:GITHUB_PAT}"}},
+        "github": {**calc_in(home), "env": {"GITHUB_TOKEN": "${env:GITHUB_PAT}"}},
         "dies": {"command": sys.executable, "args": ["-c", LAST_WORDS]},
-        "off": {**CALC, "enabled": False},
+        "off": {**calc_in(home), "enabled": False},
     }
     whitelist = {"tools_exposure": "hybrid", "hybrid": {"whitelisted_tools": ["calc__conver_units"]}}
     clients = {"bot": {"key": "${env:BOT_KEY}", "deny": ["nowhere:*"]}}
@@ -98,7 +100,7 @@ def test_servers_that_end_before_they_read_anything_are_started_again_after_a_pa
         noted = f"open({str(started)!r}, 'a').write(f'{name}:{{time.time()}}' + chr(10))"
         code = f"import os, subprocess, sys, time; {noted}; {ends}"
         servers[name] = {"command": sys.executable, "args": ["-c", code]}
-    private(home, {"servers": {"calc": CALC, **servers}})
+    private(home, {"servers": {"calc": calc_in(home), **servers}})
     assert {each["subject"] for each in findings(code=1) if each["area"] == "servers"} == set(STARTS)
     times: dict[str, list[float]] = {}
     for line in started.read_text().splitlines():
@@ -111,12 +113,12 @@ def test_servers_that_end_before_they_read_anything_are_started_again_after_a_pa
 
 @pytest.mark.usefixtures("attaching")
 def test_a_gateway_in_order_exits_with_zero(home: Path) -> None:
-    private(home, {"servers": {"calc": CALC}})
+    private(home, {"servers": {"calc": calc_in(home)}})
     assert [finding["what"] for finding in findings()] == ["no client uses the gateway yet"]
 
 
 def test_tools_without_requests_are_counted_with_the_command_that_writes_some(home: Path) -> None:
-    private(home, {"servers": {"calc": CALC}})
+    private(home, {"servers": {"calc": calc_in(home)}})
     findings = json.loads(pml("doctor", "--json").stdout)["findings"]
     [found] = [each for each in findings if each["subject"] == "example queries"]
     assert (found["severity"], found["what"]) == (
@@ -154,7 +156,10 @@ def test_no_servers_are_a_fault_of_the_configuration(monkeypatch: pytest.MonkeyP
 
 
 def test_a_server_that_works_badly_fails_the_examination_but_not_the_configuration(home: Path) -> None:
-    private(home, {"servers": {"calc": CALC, "silent": {"command": "sleep", "args": ["60"], "connect_timeout": 0.5}}})
+    private(
+        home,
+        {"servers": {"calc": calc_in(home), "silent": {"command": "sleep", "args": ["60"], "connect_timeout": 0.5}}},
+    )
     found = findings(code=1)
     [silent] = [finding for finding in found if finding["area"] == "servers"]
     assert silent["subject"] == "silent"
@@ -163,7 +168,7 @@ def test_a_server_that_works_badly_fails_the_examination_but_not_the_configurati
 
 @pytest.mark.slow
 def test_where_nothing_can_be_written_nothing_is_promised_that_would_be(home: Path, tmp_path: Path) -> None:
-    config = private(home, {"servers": {"calc": CALC}})
+    config = private(home, {"servers": {"calc": calc_in(home)}})
     extra = {"PML_LOCAL__ATTACH": "true"}
     done = run_here(Path("/proc/self/home"), "doctor", "--json", "--config", str(config), extra=extra, cwd=tmp_path)
     told = {(each["area"], each["subject"]): each["what"] for each in json.loads(done.stdout)["findings"]}
@@ -177,7 +182,7 @@ def test_where_nothing_can_be_written_nothing_is_promised_that_would_be(home: Pa
 
 @pytest.mark.slow
 def test_what_is_safe_is_put_right_when_asked(home: Path) -> None:
-    config = private(home, {"servers": {"calc": CALC}})
+    config = private(home, {"servers": {"calc": calc_in(home)}})
     secrets, left = home / "secrets.env", home / "run" / "1.sock"
     secrets.write_text("A=b\n")
     left.parent.mkdir(mode=0o700)
@@ -201,21 +206,21 @@ def test_what_is_safe_is_put_right_when_asked(home: Path) -> None:
 def test_who_has_the_port_is_named_unless_it_is_a_gateway_of_ours(home: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as other:
         port = other.getsockname()[1]
-        private(home, {"servers": {"calc": CALC}, "http": {"port": port}})
+        private(home, {"servers": {"calc": calc_in(home)}, "http": {"port": port}})
         [taken] = [finding for finding in findings() if finding["area"] == "gateways"]
         assert taken["subject"] == f"127.0.0.1:{port}"
         assert taken["what"].startswith("the port is taken by ")
-    with running_gateway(home, {"servers": {"calc": CALC}, "http": {"port": port}}) as gateway:
+    with running_gateway(home, {"servers": {"calc": calc_in(home)}, "http": {"port": port}}) as gateway:
         found = json.loads(pml("doctor", "--json").stdout)["findings"]
         assert f"gateway {gateway.process.pid}" in {finding["subject"] for finding in found}
 
 
 def test_clients_are_told_apart_by_where_they_get_their_tools(home: Path) -> None:
-    private(home, {"servers": {"calc": CALC}, "http": {"port": 8765}})
+    private(home, {"servers": {"calc": calc_in(home)}, "http": {"port": 8765}})
     own = {"command": sys.executable, "args": ["-m", "pml_gateway", "serve"]}
     (home.parent / ".claude.json").write_text(json.dumps({"mcpServers": {"pml": own}}))
     (home.parent / ".cursor").mkdir()
-    (home.parent / ".cursor" / "mcp.json").write_text(json.dumps({"mcpServers": {"calc": CALC}}))
+    (home.parent / ".cursor" / "mcp.json").write_text(json.dumps({"mcpServers": {"calc": calc_in(home)}}))
     (home.parent / ".gemini").mkdir()
     (home.parent / ".gemini" / "settings.json").write_text(
         '{"mcpServers": {"pml": {"command": "/gone/pml", "args": ["serve"]}}}'
@@ -229,7 +234,7 @@ def test_clients_are_told_apart_by_where_they_get_their_tools(home: Path) -> Non
 
 @pytest.mark.slow
 def test_a_model_that_cannot_be_loaded_is_a_warning_with_the_consequence(home: Path, tmp_path: Path) -> None:
-    private(home, {"servers": {"calc": CALC}, "search": {"model": str(tmp_path / "no-model")}})
+    private(home, {"servers": {"calc": calc_in(home)}, "search": {"model": str(tmp_path / "no-model")}})
     warned = {finding["subject"]: finding for finding in findings() if finding["area"] == "search"}
     assert "found by their words alone" in warned[f"model {tmp_path / 'no-model'}"]["what"]
     assert "ranking lexical instead of fused" in warned["index"]["what"]

@@ -17,7 +17,7 @@ from pml_gateway.paths import Paths
 from pml_gateway.trust.pins_file import PinsFile
 from pml_gateway.trust.trust_gate import TrustGate
 from tests.support import fake_writer
-from tests.support.command_line import demo_home, home_of, pml
+from tests.support.command_line import home_of, listed_home, pml
 from tests.support.process import write_settings
 
 pytestmark = pytest.mark.slow
@@ -25,7 +25,7 @@ pytestmark = pytest.mark.slow
 
 @pytest.fixture(scope="module")
 def home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    with demo_home(tmp_path_factory.mktemp("enrich")) as made:
+    with listed_home(tmp_path_factory.mktemp("enrich")) as made:
         yield made
 
 

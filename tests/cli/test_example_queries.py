@@ -20,7 +20,7 @@ from pml_gateway.cli.app import app
 from pml_gateway.config.settings import ActivitySettings
 from pml_gateway.example_queries.library import ExampleLibrary, ExampleOrigin, ExampleQuery, definition_digest
 from pml_gateway.paths import Paths
-from tests.support.command_line import WIDTH, demo_home, home_of, pml
+from tests.support.command_line import WIDTH, home_of, listed_home, pml
 
 TOOL = "calc__date_difference"
 ASKED = ("how many days until christmas", "how long did the project take")
@@ -28,7 +28,7 @@ ASKED = ("how many days until christmas", "how long did the project take")
 
 @pytest.fixture(scope="module")
 def home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    with demo_home(tmp_path_factory.mktemp("examples")) as home:
+    with listed_home(tmp_path_factory.mktemp("examples")) as home:
         yield home
 
 

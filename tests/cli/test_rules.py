@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.command_line import demo_home, home_of, pml
+from tests.support.command_line import home_of, listed_home, pml
 
 RULES = [
     {"match": {"tool": "files:write_file", "where": "starts_with(path, 'drafts/')"}, "do": "allow"},
@@ -50,7 +50,7 @@ def test_rules_of_your_own_are_not_written_over(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_rules_are_tried_on_calls_and_replayed_from_a_file(tmp_path: Path) -> None:
-    with demo_home(tmp_path, {"rules": RULES}) as home:
+    with listed_home(tmp_path, {"rules": RULES}) as home:
         tried = answer("rules", "try", "files:write_file", "--args", '{"path": "drafts/a", "content": ""}')
         assert (tried["action"], tried["rule"], tried["client"]) == ("allow", "rules[0]: allow", "local")
         tried = answer("rules", "try", "files:write_file", "--args", '{"path": "a", "content": ""}')

@@ -10,8 +10,7 @@ from typing import Any
 
 import pytest
 
-from pml_gateway.demo.definitions import demo_servers
-from tests.support.command_line import home_of, pml
+from tests.support.command_line import home_of, listing, pml
 from tests.support.documents import PAGES, code_blocks
 
 PAGE = next(page for page in PAGES if page.stem == "sets")
@@ -23,7 +22,7 @@ TOOL = "github__evaluate_expression"
 def home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """The demo's servers, one of them under the name that the page has, and clients of the page."""
     folder = tmp_path_factory.mktemp("sets")
-    servers: dict[str, Any] = demo_servers(folder / "demo")
+    servers = listing(folder / "demo", "files", "notes", "calc")
     servers["github"] = servers.pop("calc")
     settings = {
         "servers": servers,

@@ -9,12 +9,11 @@ from typing import Any
 
 import pytest
 
-from tests.support.command_line import home_of, pml, run_here
+from tests.support.command_line import home_of, listing, pml, run_here
 from tests.support.process import running_gateway, write_settings
 from tests.support.raw import result_modern
 
 UPSTREAM = Path(__file__).parents[1] / "support" / "scripted_server.py"
-CALC = {"calc": {"command": sys.executable, "args": ["-m", "pml_gateway.demo.servers.calc"]}}
 
 
 @pytest.mark.slow
@@ -62,7 +61,7 @@ def test_every_tool_is_explained_for_a_client_by_its_own_rules(tmp_path: Path) -
 
 def test_the_list_after_a_search_is_explained_where_lists_follow_searches(tmp_path: Path) -> None:
     gateway = {"tools_exposure": "semantic", "follow": "searches"}
-    write_settings(tmp_path, {"servers": CALC, "gateway": gateway})
+    write_settings(tmp_path, {"servers": listing(tmp_path, "calc"), "gateway": gateway})
     before = explained(tmp_path)
     after = explained(tmp_path, "--searched", "days between two dates")
     assert not any(row["listed"] for row in before["tools"])
@@ -74,7 +73,10 @@ def test_the_list_after_a_search_is_explained_where_lists_follow_searches(tmp_pa
 @pytest.mark.slow
 def test_settings_are_tried_before_they_are_written(tmp_path: Path) -> None:
     gateway = {"tools_exposure": "hybrid", "blacklisted_tools": ["calc:evaluate_*"]}
-    write_settings(tmp_path, {"servers": CALC, "gateway": gateway, "sets": {"days": {"include": ["calc:date_*"]}}})
+    write_settings(
+        tmp_path,
+        {"servers": listing(tmp_path, "calc"), "gateway": gateway, "sets": {"days": {"include": ["calc:date_*"]}}},
+    )
     query = ("--query", "days between two dates")
     now = explained(tmp_path, *query)
     listed = {row["name"] for row in now["tools"] if row["listed"]}
@@ -96,7 +98,7 @@ def test_settings_are_tried_before_they_are_written(tmp_path: Path) -> None:
 
 
 def test_warnings_of_the_configuration_are_counted_and_told_by_the_command_that_checks_it(tmp_path: Path) -> None:
-    servers = {"up": {"command": sys.executable, "args": [str(UPSTREAM)], "headers": {"A": "b"}}}
+    servers = {"calc": {**listing(tmp_path, "calc")["calc"], "headers": {"A": "b"}}}
     with home_of(tmp_path, {"servers": servers, "gateway": {"legacy_tools": True}}):
         assert pml("tools").stderr.strip() == "warning: the configuration has 2 warnings; see: pml config validate"
         assert "has 2 warnings" in pml("status").stderr
@@ -104,8 +106,7 @@ def test_warnings_of_the_configuration_are_counted_and_told_by_the_command_that_
 
 
 def test_an_unknown_client_is_named_with_those_that_exist(tmp_path: Path) -> None:
-    servers = {"up": {"command": sys.executable, "args": [str(UPSTREAM)]}}
-    write_settings(tmp_path, {"servers": servers})
+    write_settings(tmp_path, {"servers": listing(tmp_path, "calc")})
     failed = run_here(tmp_path, "tools", "--client", "nobody")
     assert failed.returncode == 2
     assert "no client 'nobody' is configured" in failed.stderr
@@ -113,7 +114,7 @@ def test_an_unknown_client_is_named_with_those_that_exist(tmp_path: Path) -> Non
 
 @pytest.mark.slow
 def test_that_no_intent_is_configured_is_said_where_it_changes_the_list_and_not_elsewhere(tmp_path: Path) -> None:
-    with home_of(tmp_path, {"servers": CALC, "gateway": {"tools_exposure": "hybrid"}}):
+    with home_of(tmp_path, {"servers": listing(tmp_path, "calc"), "gateway": {"tools_exposure": "hybrid"}}):
         pml("tools", "--json")
         said = {
             words: "no intent is configured" in pml(*words.split()).stderr
@@ -131,7 +132,7 @@ def test_that_no_intent_is_configured_is_said_where_it_changes_the_list_and_not_
 
 def test_a_slip_in_the_value_of_a_flag_is_a_usage_error_that_names_the_nearest(tmp_path: Path) -> None:
     client = {"key": "${env:BOT_KEY}"}
-    with home_of(tmp_path, {"servers": CALC, "clients": {"robot": client}}):
+    with home_of(tmp_path, {"servers": listing(tmp_path, "calc"), "clients": {"robot": client}}):
         for words, near in (
             ("--mode hybird", "hybrid"),
             ("--preset semantik", "semantic"),

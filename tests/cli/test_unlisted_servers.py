@@ -10,19 +10,17 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.command_line import home_of, pml
+from tests.support.command_line import home_of, listing, pml
 from tests.support.process import OWN_GATEWAYS, environment
 
-SERVERS = {
-    "calc": {"command": sys.executable, "args": ["-m", "pml_gateway.demo.servers.calc"]},
-    "weather": {"command": "no-such-command-of-pml"},
-}
+WEATHER = {"weather": {"command": "no-such-command-of-pml"}}
 
 
 @pytest.fixture(scope="module")
 def home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     folder = tmp_path_factory.mktemp("unlisted")
-    with home_of(folder, {"servers": SERVERS, "gateway": {"intent": "count the days between two dates"}}) as home:
+    servers = listing(folder / "demo", "calc") | WEATHER
+    with home_of(folder, {"servers": servers, "gateway": {"intent": "count the days between two dates"}}) as home:
         pml("tools", "--json")
         yield home
 
@@ -55,7 +53,7 @@ def test_a_search_names_the_server_and_the_reason(home: Path) -> None:
 
 
 def test_without_any_tool_nothing_is_saved_and_nothing_lost(tmp_path: Path) -> None:
-    with home_of(tmp_path, {"servers": {"weather": SERVERS["weather"]}}):
+    with home_of(tmp_path, {"servers": WEATHER}):
         modes = json.loads(pml("tokens", "--json").stdout)["modes"]
     assert {mode["saved"] for mode in modes} == {0}
 

@@ -14,8 +14,7 @@ from typing import Any
 
 import pytest
 
-from pml_gateway.demo.definitions import demo_servers
-from tests.support.command_line import demo_home, pml
+from tests.support.command_line import listed_home, listing, pml
 from tests.support.golden import check_golden
 from tests.support.process import STOP_SECONDS, environment
 
@@ -32,14 +31,14 @@ clients: {bot: {key: "${env:BOT_KEY}"}}
 @pytest.fixture(scope="module")
 def listed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """A home whose servers have been listed once."""
-    with demo_home(tmp_path_factory.mktemp("wizard")) as home:
+    with listed_home(tmp_path_factory.mktemp("wizard")) as home:
         yield home
 
 
 @pytest.fixture(autouse=True)
 def home(listed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The same home with the user's own configuration anew, and a project of its own to work in."""
-    servers = json.dumps(demo_servers(listed.parent / "demo"))
+    servers = json.dumps(listing(listed.parent / "demo", "files", "notes", "calc"))
     (listed / "config.yaml").write_text(f"{OWN}servers: {servers}\n", encoding="utf-8")
     for left in listed.glob("config.yaml.bak-*"):
         left.unlink()

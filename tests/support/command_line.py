@@ -3,18 +3,27 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
+import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from functools import cache
+from importlib import import_module
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
+import anyio
 import pytest
 import typer.main
 from typer.testing import CliRunner, Result
 
 from pml_gateway.cli.app import app
+from pml_gateway.demo import servers as demo_modules
 from pml_gateway.demo.definitions import demo_servers
+from tests.field import canned_server
+from tests.field.canned import Canned
 from tests.support.process import OWN_GATEWAYS, environment, write_settings
 
 WIDTH = 80
@@ -58,10 +67,38 @@ def home_of(folder: Path, settings: Mapping[str, Any]) -> Iterator[Path]:
             CliRunner().invoke(app, ["down"])
 
 
+def listing(folder: Path, *demo: str) -> dict[str, dict[str, Any]]:
+    """Servers that list what those of the demo list, and start in a tenth of the time; calls return the arguments."""
+    folder.mkdir(parents=True, exist_ok=True)
+    # Of what is printed, paths in this folder alone are the same in all checkouts.
+    script = str(shutil.copy(canned_server.__file__, folder))
+    for name in demo:
+        (folder / f"{name}.json").write_text(_listed_by(name).specification(), encoding="utf-8")
+    return {name: {"command": sys.executable, "args": [script, str(folder / f"{name}.json")]} for name in demo}
+
+
+@cache
+def _listed_by(name: str) -> Canned:
+    with TemporaryDirectory() as folder:
+        work = {"files": [Path(folder)], "notes": [Path(folder) / "notes.sqlite3"], "calc": []}[name]
+        server = import_module(f"{demo_modules.__name__}.{name}").build(*work)
+        tools = anyio.run(server.list_tools)
+    listed = [tool.to_mcp_tool().model_dump(by_alias=True, mode="json", exclude_none=True) for tool in tools]
+    return Canned(tools=listed)
+
+
 @contextmanager
 def demo_home(folder: Path, settings: Mapping[str, Any] | None = None) -> Iterator[Path]:
     """A home with the three demo servers, listed once, so that commands answer without starting them."""
     with home_of(folder, {"servers": demo_servers(folder / "demo"), **(settings or {})}) as home:
+        pml("tools", "--json")
+        yield home
+
+
+@contextmanager
+def listed_home(folder: Path, settings: Mapping[str, Any] | None = None) -> Iterator[Path]:
+    """A home like that of the demo, for commands that call nothing and show no configuration."""
+    with home_of(folder, {"servers": listing(folder / "demo", "files", "notes", "calc"), **(settings or {})}) as home:
         pml("tools", "--json")
         yield home
 

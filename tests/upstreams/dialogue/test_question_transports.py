@@ -88,11 +88,11 @@ async def ask_often(person: Person, client: Client, tools: tuple[str, ...], call
 
 
 @pytest.mark.parametrize(
-    ("kind", "eras"),
-    [pytest.param(*pair, marks=[] if pair[0] == "http-2026" else pytest.mark.slow) for pair in PAIRS],
+    ("kind", "eras", "calls"),
+    [("http-2026", (False, True), 40), *(pytest.param(*pair, CALLS, marks=pytest.mark.slow) for pair in PAIRS)],
 )
 async def test_two_clients_at_once_are_asked_their_own_questions_only(
-    tmp_path: Path, kind: str, eras: tuple[bool, bool]
+    tmp_path: Path, kind: str, eras: tuple[bool, bool], calls: int
 ) -> None:
     ada, bob = Person("ada"), Person("bob")
     async with (
@@ -103,8 +103,8 @@ async def test_two_clients_at_once_are_asked_their_own_questions_only(
     ):
         with anyio.fail_after(LIMIT):
             async with anyio.create_task_group() as tasks:
-                tasks.start_soon(ask_often, ada, first, ("ask", "sample"), CALLS // 2)
-                tasks.start_soon(ask_often, bob, second, ("ask", "sample"), CALLS // 2)
+                tasks.start_soon(ask_often, ada, first, ("ask", "sample"), calls // 2)
+                tasks.start_soon(ask_often, bob, second, ("ask", "sample"), calls // 2)
 
 
 @pytest.mark.slow
