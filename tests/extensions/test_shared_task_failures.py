@@ -25,6 +25,7 @@ from tests.support.task_clients import (
     SlowServer,
     core,
     notified,
+    often,
     slow,
     soon,
     two,
@@ -34,7 +35,7 @@ from tests.support.waiting import eventually, until
 
 pytestmark = pytest.mark.anyio
 
-__all__ = ["shared_sections", "slow", "soon"]
+__all__ = ["often", "shared_sections", "slow", "soon"]
 
 ANNA = KEYS["anna"]
 
@@ -78,7 +79,7 @@ async def test_tasks_of_a_gateway_that_is_gone_are_done_or_interrupted(
 
 
 async def test_a_stream_tells_that_a_task_is_lost_with_its_gateway_and_its_record(
-    tmp_path: Path, slow: SlowServer, shared_sections: dict[str, Any]
+    tmp_path: Path, slow: SlowServer, shared_sections: dict[str, Any], soon: None, often: None
 ) -> None:
     up, events = slow.server(), list[dict[str, Any]]()
     async with serving(tmp_path / "other", {"up": up}, **shared_sections) as other:
@@ -104,7 +105,7 @@ async def test_a_stream_tells_that_a_task_is_lost_with_its_gateway_and_its_recor
 
 
 async def test_a_task_that_has_failed_as_its_gateway_seemed_gone_stays_failed_when_that_is_back(
-    tmp_path: Path, slow: SlowServer, shared_sections: dict[str, Any]
+    tmp_path: Path, slow: SlowServer, shared_sections: dict[str, Any], often: None
 ) -> None:
     up = slow.server()
     async with two(tmp_path, up, shared_sections) as (one, other, here, there), notified(here) as states:

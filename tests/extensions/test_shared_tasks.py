@@ -31,6 +31,7 @@ from tests.support.task_clients import (
     SlowServer,
     core,
     notified,
+    often,
     slow,
     soon,
     two,
@@ -40,7 +41,7 @@ from tests.support.waiting import eventually, until
 
 pytestmark = pytest.mark.anyio
 
-__all__ = ["shared_sections", "slow", "soon"]
+__all__ = ["often", "shared_sections", "slow", "soon"]
 
 ANNA, BEN = KEYS["anna"], KEYS["ben"]
 ANSWER = {"action": "accept", "content": {"answer": "Ada"}}
@@ -207,7 +208,7 @@ async def test_unknown_foreign_and_expired_tasks_of_another_gateway_are_the_same
 
 
 async def test_what_is_written_of_a_task_names_nobody_and_expires_and_is_written_again_if_it_was_lost(
-    tmp_path: Path, slow: SlowServer, shared_sections: dict[str, Any]
+    tmp_path: Path, slow: SlowServer, shared_sections: dict[str, Any], often: None
 ) -> None:
     async with two(tmp_path, slow.server(), shared_sections) as (one, _, here, there):
         redis = replicas_of(one).server
@@ -406,9 +407,8 @@ async def test_a_session_is_told_of_questions_and_the_end_of_a_task_at_another_g
 
 
 async def test_a_stream_at_another_gateway_has_each_state_though_changes_are_missed(
-    tmp_path: Path, slow: SlowServer, shared_sections: dict[str, Any], soon: None, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, slow: SlowServer, shared_sections: dict[str, Any], soon: None, often: None
 ) -> None:
-    monkeypatch.setattr(shared_tasks, "REFRESH_SECONDS", 0.1)
     events = list[dict[str, Any]]()
     async with two(tmp_path, slow.server(), shared_sections) as (one, other, _, _):
         task_id = (await ModernClient(one, ANNA).result("tools/call", name="up__slow", arguments={}))["taskId"]

@@ -14,7 +14,9 @@ import anyio.to_thread
 import httpx2
 import pytest
 
+from pml_gateway.gateway import shared_tasks
 from pml_gateway.serve import tasks
+from pml_gateway.storage import replicas as replica_store
 from tests.support.raw import HandshakeSession, decoded
 from tests.support.replicas import KEYS, replicas
 from tests.support.scripted_server import ScriptedServer, text_result, tool
@@ -128,6 +130,15 @@ class ModernClient:
 def soon(monkeypatch: pytest.MonkeyPatch) -> None:
     """Calls become tasks after a moment."""
     monkeypatch.setattr(tasks, "PROMOTE_SECONDS", 0.2)
+
+
+@pytest.fixture
+def often(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Gateways look every moment at each other and at tasks."""
+    monkeypatch.setattr(shared_tasks, "REFRESH_SECONDS", 0.1)
+    for module in (shared_tasks, replica_store):
+        monkeypatch.setattr(module, "HEARTBEAT_SECONDS", 0.1)
+    monkeypatch.setattr(replica_store, "RETURN_SECONDS", 0.5)
 
 
 @asynccontextmanager
