@@ -144,6 +144,12 @@ _FAILURES = {
     "RuntimeError": NO_CONNECTION,
 }
 
+OTHER_TYPE = "a key that pml uses has a value of another type"
+NOT_SAVED = "it cannot save its data"
+
+_REFUSALS = {"WRONGTYPE": OTHER_TYPE, "MISCONF": NOT_SAVED, "NOREPLICAS": "too few replicas of it are connected"}
+"""The reasons of errors that redis-py gives no class of their own, by the code that Redis sends first."""
+
 
 def failure_in_words(error: Exception) -> str:
     """Return why a command failed; not the text of the error, which may quote what was sent."""
@@ -156,7 +162,7 @@ def failure_in_words(error: Exception) -> str:
         name = next((base.__name__ for base in type(each).__mro__ if base.__name__ in _FAILURES), None)
         words = words if name is None else _FAILURES[name]
         each = each.__cause__ or each.__context__
-    return words or type(error).__name__
+    return words or _REFUSALS.get(str(error).partition(" ")[0], type(error).__name__)
 
 
 def read_state(redis: Redis | SyncRedis) -> Any:

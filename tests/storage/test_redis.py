@@ -14,13 +14,15 @@ from typing import Any
 import anyio
 import pytest
 from anyio.abc import ByteStream, SocketAttribute
-from redis.exceptions import OutOfMemoryError
+from redis.exceptions import OutOfMemoryError, ResponseError
 
 from pml_gateway.errors import ConfigurationError, SharedStateError
 from pml_gateway.storage.counters import Allowance, RedisCounters
 from pml_gateway.storage.documents import readable
 from pml_gateway.storage.redis import (
     MAX_PAUSE_SECONDS,
+    NOT_SAVED,
+    OTHER_TYPE,
     PREFIX,
     RedisHealth,
     RedisServer,
@@ -172,6 +174,35 @@ async def test_a_failure_is_logged_with_address_and_reason_in_words(
                 assert f"Redis at {server.address} (storage.url)" in caplog.text
             tasks.cancel_scope.cancel()
     assert "hunter2" not in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("refusal", "words"),
+    [
+        ("WRONGTYPE Operation against a key holding the wrong kind of value", OTHER_TYPE),
+        (
+            "WRONGTYPE Operation against a key holding the wrong kind of value script: f1, on @user_script:3.",
+            OTHER_TYPE,
+        ),
+        ("MISCONF Redis is configured to save RDB snapshots, but it's currently unable to persist to disk.", NOT_SAVED),
+        ("NOREPLICAS Not enough good replicas to write.", "too few replicas of it are connected"),
+        ("ERR hunter2", "ResponseError"),
+    ],
+)
+async def test_a_refusal_is_said_in_words(redis_url: str, refusal: str, words: str) -> None:
+    async def refuse(_: object) -> None:
+        raise ResponseError(refusal)
+
+    async with opened(redis_url) as server:
+        with pytest.raises(SharedStateError, match=words):
+            await server.run(refuse)
+
+
+async def test_a_value_of_another_type_is_said(redis_url: str) -> None:
+    async with opened(redis_url) as server:
+        await server.run(lambda redis: redis.lpush(f"{PREFIX}:c:k", "a list"))
+        with pytest.raises(SharedStateError, match=OTHER_TYPE):
+            await RedisValues(server).take("k", collection="c")
 
 
 async def test_commands_that_fail_at_once_count_as_one_failure(redis_url: str, monkeypatch: pytest.MonkeyPatch) -> None:

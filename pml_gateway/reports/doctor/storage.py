@@ -18,6 +18,8 @@ from pml_gateway.config.findings import Area, Finding, SettingsCase, Severity
 from pml_gateway.errors import ConfigurationError, SharedStateError
 from pml_gateway.storage.redis import (
     NO_SUCH_DATABASE,
+    NOT_SAVED,
+    OTHER_TYPE,
     REFUSED_LOGIN,
     UNKNOWN_HOST,
     UNTRUSTED_CERTIFICATE,
@@ -50,6 +52,8 @@ _REMEDIES = {
     UNTRUSTED_CERTIFICATE: "name the host of its certificate in storage.url, and its authority: ?ssl_ca_certs=PATH",
     UNKNOWN_HOST: "correct the host of storage.url",
     "its user may not do that": "give its user all commands on its keys: ACL SETUSER NAME ~{pml}:* +@all",
+    OTHER_TYPE: "give pml a database of its own: redis://host/1",
+    NOT_SAVED: "free its disk, or look into its log",
     "it has no memory left": "give it more memory: maxmemory",
     "it is a replica of Redis that only reads": "name the primary in storage.url",
 }
