@@ -84,6 +84,10 @@ class _Entry:
             tell(index)
 
 
+def _find(entries: Sequence[_Entry], wanted: Sequence[object]) -> _Entry | None:
+    return next((each for each in entries if each.wanted == wanted), None)
+
+
 class SharedIndexes:
     """The indexes of the gateways of a process: those that have the same tools have the same one, built once."""
 
@@ -112,8 +116,12 @@ class SharedIndexes:
             is_outdated: whether nobody wants it any more.
         """
         while not is_outdated():
-            entry = await anyio.to_thread.run_sync(self._find, wanted)
+            entries = list(self._entries)
+            entry = await anyio.to_thread.run_sync(_find, entries, wanted)
             if entry is None:
+                if entries != self._entries:
+                    # Another gateway may have begun the same one meanwhile.
+                    continue
                 return await self._build(_Entry(wanted), on_index, build)
             entry.follow(on_index)
             while not (entry.ended.is_set() or is_outdated()):
@@ -138,9 +146,6 @@ class SharedIndexes:
             for old in complete[: max(len(complete) - self._kept, 0)]:
                 self._entries.remove(old)
         return entry.is_complete
-
-    def _find(self, wanted: Sequence[object]) -> _Entry | None:
-        return next((each for each in self._entries if each.wanted == wanted), None)
 
 
 class Indexer:
