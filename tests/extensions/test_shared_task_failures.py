@@ -115,6 +115,8 @@ async def test_a_task_that_has_failed_as_its_gateway_seemed_gone_stays_failed_wh
 
         async def seems_gone() -> bool:
             await redis.run(lambda client: client.delete(f"{PREFIX}:replica:{own.id}"))
+            # Its next heartbeat may come just before the other one reads entries by itself.
+            await replicas_of(other).all()
             # A client of 2026 is told nothing of states, and takes that from nobody.
             return str((await ModernClient(other, ANNA).result("tasks/get", taskId=working))["status"]) == "failed"
 

@@ -207,6 +207,8 @@ async def test_a_run_of_a_gateway_that_is_gone_goes_on_at_another_and_repeats_on
 
             async def is_continued() -> bool:
                 await redis.run(lambda client: client.delete(f"{PREFIX}:replica:{replica.own.id}"))
+                # Its next heartbeat may come just before the other one reads entries by itself.
+                await replicas_of(two).all()
                 results[:] = [(await answered(two, name, stuck.steps, first))["result"]]
                 return "steps" in results[0]["structuredContent"]
 
