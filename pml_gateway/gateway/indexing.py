@@ -120,7 +120,7 @@ class SharedIndexes:
             entry = await anyio.to_thread.run_sync(_find, entries, wanted)
             if entry is None:
                 if entries != self._entries:
-                    # Another gateway may have begun the same one meanwhile.
+                    # Another gateway may have begun the same index meanwhile.
                     continue
                 return await self._build(_Entry(wanted), on_index, build)
             entry.follow(on_index)

@@ -95,7 +95,7 @@ class ChangeFeed:
         return last
 
     def resync(self) -> None:
-        """Have all subscribers read everything anew: Redis may have lost data, or changes may have been missed."""
+        """Have all subscribers read everything again: Redis may have lost data, or changes may have been missed."""
         for subscribers in list(self._subscribers.values()):
             for on_change in list(subscribers):
                 on_change(None)

@@ -13,7 +13,7 @@ from pml_gateway.secrets.known import KNOWN_SECRETS
 from pml_gateway.secrets.references import resolve
 
 if TYPE_CHECKING:
-    from redis.asyncio import BlockingConnectionPool
+    from redis.asyncio import ConnectionPool
 
 MAX_CONNECTIONS = 32
 """Connections of one replica; further commands wait for a free one."""
@@ -84,7 +84,7 @@ def address_of(url: str) -> str:
     return parts.path if parts.scheme == "unix" else f"{parts.hostname or 'localhost'}:{parts.port or 6379}"
 
 
-def connection_pool(url: str, seconds: float = 3.0) -> BlockingConnectionPool:
+def connection_pool(url: str, seconds: float = 3.0) -> ConnectionPool:
     """Return a pool for a resolved URL, without a connection yet; none takes longer than `seconds` to make.
 
     Callers limit the time of each command: a limit in redis-py would start a task for each.
@@ -93,7 +93,7 @@ def connection_pool(url: str, seconds: float = 3.0) -> BlockingConnectionPool:
         ConfigurationError: it names no server, or has a parameter that cannot be used.
     """
     # Importing it takes a tenth of a second.
-    from redis.asyncio import BlockingConnectionPool
+    from redis.asyncio import ConnectionPool
     from redis.asyncio.connection import SSLConnection, parse_url
     from redis.asyncio.retry import Retry
     from redis.backoff import NoBackoff
@@ -108,10 +108,8 @@ def connection_pool(url: str, seconds: float = 3.0) -> BlockingConnectionPool:
             raise ValueError
         if fixed := FIXED_OPTIONS & options.keys():
             raise ConfigurationError(f"storage.url sets {min(fixed)}, which cannot be changed", hint="take it out")
-        pool = BlockingConnectionPool.from_url(
+        pool = ConnectionPool.from_url(
             url,
-            max_connections=MAX_CONNECTIONS,
-            timeout=seconds,
             socket_timeout=None,
             socket_connect_timeout=seconds,
             # Once more at once: a connection that was idle may have been closed.

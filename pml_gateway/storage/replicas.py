@@ -122,7 +122,7 @@ class Replicas:
         self._differing: set[tuple[str, str]] = set()
         self._warned: set[tuple[str, str]] = set()
         self._unusable: set[str] = set()
-        """Ids of replicas whose entries another key encrypted, or another time dates."""
+        """Ids of replicas whose entries were encrypted with another key, or written by another clock."""
         self._due = anyio.Event()
         self._others_read = Signal()
         self._heartbeats = anyio.Lock()
@@ -152,7 +152,7 @@ class Replicas:
         known = self._others.get(id_)
         if id_ in self._absent or (known is not None and known.url is not None):
             return known
-        # Unlike GET, MGET passes over what is no string, as others may have left.
+        # Unlike GET, MGET does not fail if others have left a value of another type.
         [sealed] = await self.server.run(lambda redis: redis.mget([replica_name(id_)]))
         found = None if sealed is None else self._replica_in(id_, sealed)
         if found is None and not self._are_all_back:
@@ -236,7 +236,7 @@ class Replicas:
             return own
 
     async def _read_others(self) -> None:
-        # Not beside a heartbeat: its answer may be the first to say that Redis has lost everything.
+        # Take turns with heartbeats: the answer to one may be the first to say that Redis has lost everything.
         async with self._heartbeats:
             ids: Any = await self.server.run(lambda redis: redis.smembers(REPLICAS))
             # Also those that were found before: a name may be missing until the next heartbeat.

@@ -70,7 +70,7 @@ class RedisFacts:
     replicas: Sequence[tuple[Replica, str]] = ()
     """Those that serve HTTP, each with the reason why it is not reached from here; empty if it is."""
     ages: Mapping[str, float] = field(default_factory=dict)
-    """Seconds since the last signs of life of replicas whose clocks differ from that of this machine, by their ids."""
+    """Seconds since the last heartbeats of replicas whose clocks differ from that of this machine, by their ids."""
 
 
 def storage(case: SettingsCase) -> Iterator[Finding]:
@@ -180,12 +180,11 @@ def findings_of(facts: RedisFacts) -> Iterator[Finding]:
     if facts.seconds > SLOW_SECONDS:
         what = f"it takes {facts.seconds * 1000:.0f} ms to answer, for which calls with a limit wait"
         yield found(Severity.WARNING, what, "run it in the same network as the gateways")
-    if abs(facts.clock_difference) > MAX_CLOCK_SECONDS:
-        what = f"its clock and that of this machine differ by {span(abs(facts.clock_difference))}"
-        yield found(Severity.WARNING, what, "set the clocks of all machines by NTP")
-    for id_, age in facts.ages.items():
-        what = f"its clock and that of this machine differ by {span(abs(age))}"
-        yield Finding(Area.STORAGE, Severity.WARNING, f"replica {id_}", what, "set the clocks of all machines by NTP")
+    clocks = {"storage.url": facts.clock_difference} if abs(facts.clock_difference) > MAX_CLOCK_SECONDS else {}
+    clocks |= {f"replica {id_}": age for id_, age in facts.ages.items()}
+    for whose, difference in clocks.items():
+        what = f"its clock and that of this machine differ by {span(abs(difference))}"
+        yield Finding(Area.STORAGE, Severity.WARNING, whose, what, "set the clocks of all machines by NTP")
     if info and not info.get("aof_enabled"):
         kept = {"": "nothing", None: "snapshots at most"}.get(facts.save, "snapshots only")
         what = f"it keeps {kept} on disk: if it crashes, approvals, tasks and results of before are lost"
