@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -61,13 +61,17 @@ def entries(installation: Installation, folder: Path, everything_url: str) -> di
 
 @pytest.fixture(scope="module")
 def gateway(folder: Path, entries: dict[str, dict[str, Any]]) -> Iterator[GatewayProcess]:
-    with running_gateway(folder / "home", {"servers": entries}) as process:
+    local = {name: entry for name, entry in entries.items() if name != "remote"}
+    with running_gateway(folder / "home", {"servers": local}) as process:
 
-        def is_listed() -> bool:
+        def are_listed(names: Iterable[str]) -> bool:
             tools = result_modern(f"{process.url}/full_proxy", "tools/list")["tools"]
-            return entries.keys() <= {tool["name"].partition("__")[0] for tool in tools}
+            return set(names) <= {tool["name"].partition("__")[0] for tool in tools}
 
-        wait_for(is_listed, "every server lists its tools")
+        wait_for(lambda: are_listed(local), "every local server lists its tools")
+        # It has the same resources as `everything`, and of two servers the one listed first keeps the URIs.
+        process.write_config({"servers": entries})
+        wait_for(lambda: are_listed(entries), "the remote server lists its tools too")
         yield process
 
 
