@@ -342,9 +342,9 @@ class RedisServer(Sealing):
         return lambda keys, arguments: self.run(lambda redis: script(keys, arguments, client=redis))
 
     def _new_client(self) -> Redis:
-        from redis.asyncio import Redis
+        from pml_gateway.storage.redis_client import DirectRedis
 
-        client = Redis(connection_pool=self._pool, single_connection_client=True)
+        client = DirectRedis(connection_pool=self._pool, single_connection_client=True)
         self._clients.append(client)
         return client
 
