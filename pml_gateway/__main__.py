@@ -7,20 +7,12 @@ import sys
 
 from pml_gateway.local.entry import bridge
 
-QUICK = frozenset({"call", "search", "schema", "tools", "tokens"})
-"""Commands that `cli/quick.py` mounts by themselves."""
-
 
 def main() -> None:
     """Run what the words of the command line ask for."""
     _open_missing_streams()
     sys.argv[1:] = bridge(sys.argv[1:])
-    if sys.argv[1:2] and sys.argv[1] in QUICK:
-        from pml_gateway.cli.quick import main as one_command
-
-        one_command(sys.argv[1])
-        return
-    # Half a second of imports, which a bridge does without.
+    # A tenth of a second of imports, which a bridge does without.
     from pml_gateway.cli.app import main as command_line
 
     command_line()

@@ -81,7 +81,7 @@ ENTRANCES = frozenset({"__init__", "__main__"})
 HEAVY = ("mcp", "fastmcp", "torch", "sentence_transformers", "onnxruntime", "faiss", "starlette")
 
 ENVIRONMENT_READERS = {
-    "cli/program.py": "PML_DEBUG shows the traceback even when the configuration is broken",
+    "cli/app.py": "PML_DEBUG shows the traceback even when the configuration is broken",
     "cli/docs.py": "has less pass colours, unless the user configured it",
     "cli/context.py": "hands the environment to config/",
     "cli/local.py": "hands the environment to service/, which says where units lie",
@@ -231,7 +231,7 @@ def test_importing_the_package_loads_the_standard_library_at_most() -> None:
 
 
 def test_importing_the_command_line_loads_nothing_heavy() -> None:
-    assert not loaded_by("import pml_gateway.cli.app") & set(HEAVY)
+    assert not loaded_by("from pml_gateway.cli.app import Commands; dict(Commands())") & set(HEAVY)
 
 
 def test_only_the_configuration_reads_the_environment() -> None:

@@ -103,7 +103,7 @@ def call(
         raise typer.Exit(ExitCode.FAILED)
 
 
-CALL: dict[str, Any] = {
+CALL_OPTIONS: dict[str, Any] = {
     "cls": CallCommand,
     "add_help_option": False,
     "context_settings": {"ignore_unknown_options": True},

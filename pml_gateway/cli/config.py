@@ -272,6 +272,7 @@ def _origin_text(origin: Origin) -> str:
     return origin.source if origin.source == "default" else f"{origin.source}: {origin.location}"
 
 
+@config_app.command("reference")
 def show_reference(
     prefix: Annotated[
         str | None,

@@ -156,6 +156,9 @@ class AddCommand(TyperCommand):
         return rest
 
 
+ADD_OPTIONS = {"cls": AddCommand}
+
+
 def add(
     context: typer.Context,
     name: Annotated[str | None, typer.Argument(metavar="[NAME]", help="What to call the server.")] = None,

@@ -135,6 +135,7 @@ ServerArgument = Annotated[
 ]
 
 
+@upstreams_app.command()
 def login(
     name: ServerArgument,
     browser: Annotated[
@@ -165,6 +166,7 @@ def login(
         note(f"running gateways told: {report['gateways']}")
 
 
+@upstreams_app.command()
 def logout(name: ServerArgument, config: ConfigOption = None, as_json: JsonOption = False) -> None:
     """Forget the login to a server, and ask its authorization server to take the tokens back.
 
@@ -274,6 +276,7 @@ def _read_answers(callback: Callback) -> None:
 FOLLOW_SECONDS = 0.25
 
 
+@upstreams_app.command()
 def logs(
     name: ServerArgument,
     lines: Annotated[int, typer.Option("--lines", "-n", min=0, help="How many of the last lines.")] = 50,
