@@ -24,7 +24,8 @@ from benchmarks.client import Era, open_client
 from benchmarks.cluster.server import NEW, OLD
 from benchmarks.processes import REPOSITORY, PeerError, running
 from pml_gateway.processes.children import Children, open_children
-from tests.support.balancers import adapted, free_port
+from tests.support.balancers import adapted
+from tests.support.listening import free_port
 from tests.support.redis_server import RealRedis, real_redis
 
 READY_SECONDS = 60.0

@@ -36,6 +36,7 @@ from pml_gateway.types import JsonObject
 from tests.local.bridged import Bridged
 from tests.support.command_line import home_of, pml, run_here
 from tests.support.golden import check_golden
+from tests.support.listening import free_port
 from tests.support.process import SERVE, environment, is_alive
 from tests.support.scripted_machine import STATUS, scripted_machine
 from tests.support.service_managers import asked, managers_in
@@ -187,7 +188,7 @@ def test_one_that_cannot_listen_is_not_left_behind(home: Path) -> None:
 @pytest.mark.slow
 def test_a_restart_keeps_the_variables_and_the_folder_for_http(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PML_GATEWAY__TOOLS_EXPOSURE", "full_proxy")
-    first = answer("up", "--http", "--port", "0")
+    first = answer("up", "--http", "--port", str(free_port()))
     monkeypatch.delenv("PML_GATEWAY__TOOLS_EXPOSURE")
     second = answer("restart")
     assert (second["url"], second["pid"] != first["pid"]) == (first["url"], True)
@@ -387,7 +388,7 @@ def test_what_up_asked_for_is_taken_over_by_the_one_that_a_client_starts_after_a
 ) -> None:
     serve_waiting(home)
     monkeypatch.setenv("MY_TOKEN", "of-my-shell")
-    first = answer("up", "--http", "--port", "0")
+    first = answer("up", "--http", "--port", str(free_port()))
     [written] = (home / "run").glob("*.up")
     assert (written.stat().st_mode & 0o777, "of-my-shell" in written.read_text()) == (0o600, False)
     kill_gateway(home)

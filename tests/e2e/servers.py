@@ -5,13 +5,14 @@ from __future__ import annotations
 import queue
 import re
 import shutil
-import socket
 import subprocess
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
+
+from tests.support.listening import free_port
 
 from .install import Installation, InstallationError
 
@@ -45,7 +46,7 @@ def everything_over_http(installation: Installation) -> Iterator[str]:
     for _ in range(PORT_ATTEMPTS):
         process = subprocess.Popen(
             [installation.node, installation.script("@modelcontextprotocol/server-everything"), "streamableHttp"],
-            env={"PORT": str(_free_port())},
+            env={"PORT": str(free_port())},
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.PIPE,
@@ -80,12 +81,6 @@ def create_repository(folder: Path) -> None:
     identity = ["-c", "user.name=Sample", "-c", "user.email=sample@example.org"]
     for command in (["init", "-q", "-b", "main"], ["add", "."], [*identity, "commit", "-q", "-m", "First commit"]):
         subprocess.run([git, *command], cwd=folder, check=True, timeout=READY_SECONDS, stdin=subprocess.DEVNULL)
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def _announced_port(process: subprocess.Popen[str]) -> int | None:

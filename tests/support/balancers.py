@@ -12,17 +12,10 @@ from typing import Literal
 from urllib.parse import urlsplit
 
 from pml_gateway.docs import deployment_files
+from tests.support.listening import free_port
 from tests.support.waiting import wait_for
 
 Balancer = Literal["haproxy", "nginx"]
-
-
-def free_port() -> int:
-    """A port of loopback that nobody listens on."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port: int = free.getsockname()[1]
-    return port
 
 
 def adapted(balancer: Balancer, port: int, addresses: Sequence[str]) -> str:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import random
 import socket
 import threading
 from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager, contextmanager, suppress
 from typing import Any
 
 import anyio
@@ -16,6 +17,9 @@ from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Mount, Route
+
+PORTS = range(20_000, 32_000)
+"""Below those that systems give to connections and to whoever asks for any port."""
 
 
 @asynccontextmanager
@@ -49,6 +53,14 @@ def bound(port: int = 0, host: str = "127.0.0.1") -> Iterator[socket.socket]:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind((host, port))
         yield listener
+
+
+def free_port() -> int:
+    """A port of loopback for a program that is told its port, and still free when the program is started again."""
+    for port in random.SystemRandom().sample(PORTS, 100):
+        with suppress(OSError), socket.create_server(("127.0.0.1", port)):
+            return port
+    raise AssertionError(f"no free port in {PORTS}")
 
 
 @asynccontextmanager

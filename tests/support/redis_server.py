@@ -13,6 +13,7 @@ from urllib.parse import urlsplit
 import anyio
 from anyio.abc import ByteStream, SocketAttribute
 
+from tests.support.listening import free_port
 from tests.support.waiting import wait_for
 
 PASSWORD = "a-password-of-redis"
@@ -22,9 +23,7 @@ class RealRedis:
     """A server that can be stopped, paused and started again at the same port."""
 
     def __init__(self, program: Path, data: Path | None = None) -> None:
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            self.port: int = free.getsockname()[1]
+        self.port = free_port()
         self.url = f"redis://:{PASSWORD}@127.0.0.1:{self.port}/0"
         self._program = program
         self._data = data
