@@ -25,7 +25,9 @@ SETTINGS = {"servers": {"calc": {"command": sys.executable, "args": ["-m", "pml_
 
 @contextmanager
 def console(home: Path) -> Iterator[tuple[subprocess.Popen[str], str]]:
-    """A running console and its link; the gateway that it started ends with it."""
+    """A running console and its link, with tools that are known; the gateway that it started ends with it."""
+    listed = run_pml(home, "tools")
+    assert listed.returncode == 0, listed.stderr
     command = [sys.executable, "-m", "pml_gateway", "console", "--no-open", "--json"]
     process = subprocess.Popen(command, env=environment(home), cwd=home, stdout=subprocess.PIPE, text=True)
     try:

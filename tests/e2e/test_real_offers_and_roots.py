@@ -18,7 +18,7 @@ from mcp.client.client import Client
 from mcp.client.stdio import StdioServerParameters, stdio_client
 from mcp_types import PromptReference, ResourceTemplateReference
 
-from tests.support.process import over_stdio, running_gateway, write_settings
+from tests.support.process import over_stdio, run_pml, running_gateway, write_settings
 
 from .install import Installation
 from .servers import real_servers
@@ -37,13 +37,15 @@ Over = Literal["stdio", "bridge", "http"]
 
 @asynccontextmanager
 async def gateway(over: Over, home: Path, **servers: dict[str, Any]) -> AsyncIterator[Any]:
-    """What reaches a gateway that keeps the names: a URL, or a stdio entry."""
+    """What reaches a gateway that keeps the names and knows what the servers offer: a URL, or a stdio entry."""
     settings = {"gateway": {"tools_exposure": "full_proxy"}, "naming": {"prefix": "never"}, "servers": servers}
+    write_settings(home, settings)
+    listed = run_pml(home, "tools")
+    assert listed.returncode == 0, listed.stderr
     if over == "http":
         with running_gateway(home, settings) as process:
             yield process.url
         return
-    write_settings(home, settings)
     with over_stdio(over, home) as entry:
         yield entry
 
