@@ -107,15 +107,19 @@ def _show_storage(report: ProcessStatus) -> None:
 
 
 def _replica_row(replica: JsonObject) -> Sequence[object]:
+    # A gateway of an earlier version does not say it.
+    differs = replica.get("has_other_clock", False)
     states = [
         "this one" if replica["is_this"] else "",
+        "its clock differs: pml doctor" if differs else "",
         "is ending" if replica["is_draining"] else "",
         "" if replica["version"] == __version__ else f"version {replica['version']}",
         "" if replica["is_configured_alike"] else "another configuration",
     ]
-    address = replica["url"] or "serves no HTTP"
     shown = ", ".join(filter(None, states))
-    return (replica["id"], address, span(replica["age_seconds"]), shown)
+    if differs:
+        return (replica["id"], "", "", shown)
+    return (replica["id"], replica["url"] or "serves no HTTP", span(replica["age_seconds"]), shown)
 
 
 def show_servers(reports: list[ProcessStatus]) -> None:

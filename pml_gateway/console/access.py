@@ -71,11 +71,13 @@ class ConsoleAccess:
 
     Args:
         tokens: the owner's tokens, if one of them also opens the console; its sessions end with it.
+        holder: the beginning of the root below its first part, by which replicas find the one that has it.
     """
 
     clock: Callable[[], float] = time.monotonic
     tokens: OwnerTokens | None = None
-    root: str = field(default_factory=lambda: f"{ROOT}/{secrets.token_urlsafe(12)}")
+    holder: str = ""
+    root: str = field(init=False)
     _form_secret: str = field(default_factory=lambda: secrets.token_hex(32), repr=False)
     _link: str = field(default="", repr=False)
     _link_ends: float = 0.0
@@ -83,6 +85,7 @@ class ConsoleAccess:
     """The token by which each session was opened, empty for a link, by the hash of its cookie."""
 
     def __post_init__(self) -> None:
+        self.root = f"{ROOT}/{self.holder}{secrets.token_urlsafe(12)}"
         self._sessions = TTLCache(MAX_SESSIONS, SESSION_SECONDS, timer=self.clock)
 
     def new_link(self) -> str:

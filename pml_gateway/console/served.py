@@ -133,7 +133,9 @@ def console_apps(
     source: ProcessSource, runtime: Runtime, tokens: OwnerTokens, hosts: KnownHosts
 ) -> Mapping[str, ASGIApp]:
     """Return the application of the console by its path, and have `pml console` open it."""
-    access = ConsoleAccess(tokens=tokens)
+    replicas = runtime.gateway.replicas
+    # Any replica forwards requests for pages below another one's id to it.
+    access = ConsoleAccess(tokens=tokens, holder="" if replicas is None else f"{replicas.own.id}-")
 
     def link() -> str:
         host, _, port = (runtime.presence.url or "").removeprefix("http://").removesuffix("/mcp").rpartition(":")

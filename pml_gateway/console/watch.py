@@ -91,6 +91,7 @@ async def _shown_of(source: GatewaySource) -> list[object]:
         ),
         *status["errors"],
         *sorted({json.dumps([row[name] for name in _OF_SERVER]) for row in status["servers"]}),
+        *([row["storage"]["failure"], row["storage"]["replicas"]] for row in status["gateways"] if "storage" in row),
     ]
 
 

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from pml_gateway.catalog.model import CatalogTool
     from pml_gateway.gateway.gateway import Gateway
     from pml_gateway.serve.runtime import Runtime
-    from pml_gateway.storage.replicas import Replica
+    from pml_gateway.storage.replicas import Replica, Replicas
     from pml_gateway.upstreams.upstream import Upstream
 
 NOT_RUNNING = "not_running"
@@ -165,16 +165,18 @@ def _storage(gateway: Gateway) -> ProcessStatus:
         "storage": {
             "failure": replicas.server.health.failure or None,
             "failing_seconds": replicas.server.health.failing_seconds,
-            "replicas": [_replica(each, replicas.own) for each in replicas.known],
+            "replicas": [_replica(each, replicas) for each in replicas.known],
         }
     }
 
 
-def _replica(replica: Replica, own: Replica) -> JsonObject:
+def _replica(replica: Replica, replicas: Replicas) -> JsonObject:
+    own = replicas.own
     return {
         "id": replica.id,
         "is_this": replica.id == own.id,
         "url": replica.url,
+        "has_other_clock": replicas.has_other_clock(replica),
         "age_seconds": round(time.time() - replica.started_at, 3),
         "version": replica.version,
         "is_configured_alike": replica.configuration == own.configuration,

@@ -135,6 +135,10 @@ class Replicas:
         """Return all replicas as last read, this one first."""
         return (self.own, *self._others.values())
 
+    def has_other_clock(self, replica: Replica) -> bool:
+        """Return True if a replica is not asked for its sessions, as its clock and that of this machine differ."""
+        return replica.url is None and replica.id in self._unusable
+
     async def all(self) -> tuple[Replica, ...]:
         """Return all replicas as they are now, this one first; in an outage, as last read."""
         with suppress(SharedStateError):

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import sys
+import time
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
@@ -19,6 +21,9 @@ from pml_gateway.mcp.transport import open_streams
 from pml_gateway.owner.operations import RECONNECT
 from pml_gateway.owner.sockets import ask_gateways
 from pml_gateway.reports.status import merged_rows
+from pml_gateway.storage.change_feed import ChangeFeed
+from pml_gateway.storage.redis import open_redis
+from pml_gateway.storage.replicas import Replicas
 from pml_gateway.upstreams.auth.login import log_in
 from pml_gateway.upstreams.auth.logins import LoginStore
 from pml_gateway.upstreams.connector import UpstreamState
@@ -27,9 +32,12 @@ from tests.support.command_line import home_of, pml, run_here
 from tests.support.machine import open_machine
 from tests.support.memory import paths_in
 from tests.support.process import running_gateway, write_settings
+from tests.support.replicas import replicas, replicas_of, shared_sections
 from tests.support.scripted_server import ScriptedServer, tool
 from tests.support.serving import serving
 from tests.support.waiting import until
+
+__all__ = ["shared_sections"]
 
 CALC: dict[str, Any] = {"command": sys.executable, "args": ["-m", "pml_gateway.demo.servers.calc"]}
 MARKING = "import pathlib, sys; pathlib.Path(sys.argv[1]).touch()"
@@ -293,3 +301,23 @@ def test_gateways_of_one_home_that_share_a_storage_have_one_table_of_replicas(tm
     with running_gateway(tmp_path, settings, extra=extra), running_gateway(tmp_path, settings, extra=extra):
         shown = run_here(tmp_path, "status").stdout
     assert (shown.count("gateway "), shown.count("replica "), shown.count("this one")) == (2, 1, 1)
+
+
+@pytest.mark.anyio
+async def test_a_replica_whose_clock_differs_is_not_said_to_serve_nothing(
+    tmp_path: Path, shared_sections: dict[str, Any], redis_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = time.time()
+    async with (
+        replicas(tmp_path, {}, 1, **shared_sections) as (one,),
+        open_redis(redis_url, "${env:STORAGE_KEY}", os.environ) as server,
+    ):
+        assert server is not None
+        other = Replicas(server, ChangeFeed(server), "1", lambda: ("same", 0))
+        with monkeypatch.context() as patch:
+            patch.setattr(time, "time", lambda: now + 300)
+            await other.serve_at("http://127.0.0.1:1")
+        await replicas_of(one).all()
+        shown = await anyio.to_thread.run_sync(lambda: run_here(tmp_path / "0", "status").stdout)
+    [row] = [line.split(maxsplit=1)[1] for line in shown.splitlines() if line.startswith(other.own.id)]
+    assert row.startswith("its clock differs: pml doctor")

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import re
+import time
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -8,8 +9,9 @@ from urllib.parse import quote
 
 import pytest
 
+from pml_gateway.storage.replicas import Replicas
 from tests.console.pages import Browser, NothingRuns, console, console_of, opened_by
-from tests.support.replicas import replicas, shared_sections
+from tests.support.replicas import replicas, replicas_of, shared_sections
 from tests.support.scripted_server import ScriptedServer, tool
 from tests.support.waiting import eventually
 
@@ -225,13 +227,24 @@ async def test_a_call_that_waits_is_shown_with_its_arguments_until_it_is_answere
     assert "img" not in [name for name, _ in Rows(page.text).elements]
 
 
-async def test_the_overview_names_the_replicas(tmp_path: Path, shared_sections: dict[str, Any]) -> None:
+async def test_the_overview_names_the_replicas(
+    tmp_path: Path, shared_sections: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
     async with (
         replicas(tmp_path, {"mail": mail()}, **shared_sections) as (one, _),
         console_of(one, tmp_path / "0") as browser,
     ):
         found = (await browser.page("overview.json")).json()
         page = (await browser.page("overview")).text
+        other = Replicas(replicas_of(one).server, replicas_of(one).feed, "1", lambda: ("same", 0))
+        now = time.time()
+        with monkeypatch.context() as patch:
+            patch.setattr(time, "time", lambda: now + 300)
+            await other.serve_at("http://127.0.0.1:1")
+        await replicas_of(one).all()
+        differing = (await browser.page("overview")).text.partition(other.own.id)[2].partition("</tr>")[0]
+    assert "its clock differs" in differing
+    assert "serves no HTTP" not in differing
     [gateway] = found["status"]["gateways"]
     ids = {each["id"] for each in gateway["storage"]["replicas"]}
     assert len(ids) == 2

@@ -19,13 +19,16 @@ from pml_gateway.owner.operations import CONSOLE
 from pml_gateway.owner.sockets import ask_gateways
 from pml_gateway.policy.keys import KeyStore
 from pml_gateway.policy.owner_tokens import MAX_GUESSES, OwnerTokens
-from tests.console.pages import NothingRuns
+from tests.console.pages import NothingRuns, forms
 from tests.support.memory import paths_in
+from tests.support.replicas import replicas, shared_sections
 from tests.support.scripted_server import ScriptedServer, tool
 from tests.support.serving import Serving, serving
 from tests.support.waiting import eventually
 
 pytestmark = pytest.mark.anyio
+
+__all__ = ["shared_sections"]
 
 PUBLIC = "https://mcp.example.com"
 MODES = ("meta_only", "full_proxy")
@@ -212,3 +215,32 @@ async def test_no_other_site_logs_in(tmp_path: Path, headers: dict[str, str]) ->
     given = {"Origin": PUBLIC, **headers}
     refused = await remote.browser.post(f"{ROOT}/login", data={"owner": token}, headers=given)
     assert (refused.status_code, "set-cookie" in refused.headers) == (403, False)
+
+
+async def test_pages_of_one_replica_are_served_through_every_other(
+    tmp_path: Path, shared_sections: dict[str, Any]
+) -> None:
+    token = tokens_in(tmp_path / "0").add().text
+    mail = ScriptedServer([tool("send_mail", "Send an email.")])
+    async with (
+        replicas(tmp_path, {"mail": mail}, http={"console": True}, **shared_sections) as served,
+        httpx2.AsyncClient(base_url=served[0].url.removesuffix("/mcp"), timeout=60) as browser,
+    ):
+        other = served[1].url.removesuffix("/mcp")
+        root = (await log_in(browser, token)).headers["location"].rstrip("/")
+        for base in (other, str(browser.base_url).rstrip("/")):
+            page = await browser.get(f"{base}{root}/tools")
+            assert (page.status_code, "send_mail" in page.text) == (200, True)
+            change, asked = forms((await browser.get(f"{base}{root}/server?name=mail")).text)[0]
+            sent = [
+                await browser.post(f"{base}{root}/do/{change}", data=asked, headers={"Origin": origin})
+                for origin in (base, "https://evil.test")
+            ]
+            # This gateway has no file to change: the form itself was read.
+            assert [each.status_code for each in sent] == [400, 403]
+            async with browser.stream("GET", f"{base}{root}/events") as events:
+                assert (await anext(events.aiter_lines())).startswith("retry")
+        async with httpx2.AsyncClient(base_url=other) as stranger:
+            assert (await stranger.get(f"{root}/tools")).status_code == 403
+            gone = await stranger.get(f"{ROOT}/{'0' * 12}-gone/tools")
+            assert (gone.status_code, f'href="{ROOT}"' in gone.text) == (403, True)

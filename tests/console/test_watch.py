@@ -31,7 +31,7 @@ class CountedSource(NothingRuns):
             raise GatewayError(self.state["error"])
         asks = {"name": "pml tools", "is_command": True}
         machine = {"pid": 1, "clients": [asks] * (len(self.looks) % 2), "age_seconds": len(self.looks)}
-        return {"machine": machine, "errors": [], "servers": []} | self.state
+        return {"machine": machine, "gateways": [], "errors": [], "servers": []} | self.state
 
 
 async def test_open_pages_share_one_look(tmp_path: Path) -> None:
@@ -56,6 +56,15 @@ async def test_each_kind_of_change_is_told_apart_and_neither_age_nor_a_command_i
 
     assert await changed() == set()
     source.state["servers"] = [{"server": "git", "state": "ready", "login": "", "tools": 1, "needs": None}]
+    assert await changed() == {"status"}
+    replica = {"id": "a", "is_draining": False, "age_seconds": 1.0}
+    source.state["gateways"] = [{"storage": {"failure": None, "replicas": [replica]}}]
+    assert await changed() == {"status"}
+    source.state["gateways"] = [{"storage": {"failure": None, "replicas": [replica | {"age_seconds": 2.0}]}}]
+    assert await changed() == set()
+    source.state["gateways"] = [{"storage": {"failure": None, "replicas": [replica | {"is_draining": True}]}}]
+    assert await changed() == {"status"}
+    source.state["gateways"] = [{"storage": {"failure": "no connection", "replicas": []}}]
     assert await changed() == {"status"}
     recorded(source.paths.activity_file.parent, use(NINE))
     assert await changed() == {"activity"}

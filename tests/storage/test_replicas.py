@@ -253,6 +253,7 @@ async def test_an_entry_of_another_time_gives_no_address_and_is_said_once(
                 found = await one.find(gone.own.id)
                 assert found is not None
                 assert found.url == url
+                assert one.has_other_clock(found) == (url is None)
             lines = [each.message for each in caplog.records if each.levelname == "ERROR"]
             assert len(lines) == len(said)
             assert all(words in line for words, line in zip(said, lines, strict=True))

@@ -219,7 +219,10 @@ class HttpApp:
             return refusal
         for prefix, app in self._owner_apps.items():
             if path == prefix or path.startswith(f"{prefix}/"):
-                await self._serve_owner(app, exchange)
+                other = None
+                if self._forwarding is not None and not exchange.is_forwarded:
+                    other = await self._forwarding.elsewhere(path[len(prefix) + 1 :])
+                await self._serve_owner(other or app, exchange)
                 return None
         if route is None:
             return _not_found(path)

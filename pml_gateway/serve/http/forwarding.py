@@ -1,6 +1,7 @@
 """Requests about something in the memory of another replica: forwarded to it, and its answer relayed.
 
-A session and a call that waits for an answer stay where they run. Their ids begin with the id of the replica.
+A session, a call that waits for an answer and a console stay where they run. Their ids begin with the id of the
+replica.
 """
 
 from __future__ import annotations
@@ -12,15 +13,16 @@ import re
 import socket
 import time
 from collections.abc import AsyncIterator, Callable, Mapping
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
 
 import anyio
 import httpx2
 from mcp_types import INTERNAL_ERROR, JSONRPCRequest
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 from starlette.responses import JSONResponse, PlainTextResponse, Response
-from starlette.types import Receive, Scope, Send
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from pml_gateway.config.settings import HttpSettings
 from pml_gateway.errors import GatewayError, ReplicaUnavailableError, SharedStateError
@@ -69,7 +71,8 @@ HOP_HEADERS = frozenset(
     {b"connection", b"keep-alive", b"proxy-connection", b"te", b"trailer", b"transfer-encoding", b"upgrade", b"expect"}
 )
 
-_SESSION = re.compile(r"([0-9a-f]{12})-")
+_HOLDER = re.compile(r"([0-9a-f]{12})-")
+"""Beginning of what is found at the replica with this id: a session, the pages of a console."""
 
 
 @dataclass(slots=True)
@@ -133,7 +136,7 @@ class Forwarding:
         """
         session_id = headers.get(SESSION_HEADER)
         is_modern = headers.get(VERSION_HEADER, b"").decode("latin-1") in MODERN_PROTOCOL_VERSIONS
-        found = _SESSION.match(session_id.decode("latin-1")) if session_id is not None else None
+        found = _HOLDER.match(session_id.decode("latin-1")) if session_id is not None else None
         holder, own = None if found is None else found[1], self._replicas.own.id
         if holder in (None, own) and not (session_id is None and is_modern and scope["method"] == "POST"):
             return None, receive
@@ -195,6 +198,16 @@ class Forwarding:
             await response(scope, receive, send)
         else:
             await answer.break_off(outcome)
+
+    async def elsewhere(self, name: str) -> ASGIApp | None:
+        """Return what forwards requests for the pages with this name to another replica; None if none has them."""
+        found, own = _HOLDER.match(name), self._replicas.own.id
+        if found is None or found[1] == own:
+            return None
+        with suppress(SharedStateError):
+            if await self._replicas.find(found[1]) is None:
+                return None
+        return partial(self.forward_to, lambda: found[1])
 
     async def forward_to(self, find: Callable[[], str | None], scope: Scope, receive: Receive, send: Send) -> None:
         """Forward a request to the replica with the id that `find` returns, as an ASGI application."""
