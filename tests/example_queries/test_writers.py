@@ -254,7 +254,7 @@ async def test_a_service_of_this_machine_is_asked_past_any_proxy(monkeypatch: py
         return completion("not through others")
 
     async with service(handle) as url:
-        assert await endpoint(url, "sesame", seconds=1).write(PROMPT) == Answer("not through others")
+        assert await endpoint(url, "sesame").write(PROMPT) == Answer("not through others")
 
 
 async def test_a_busy_service_is_asked_again() -> None:
@@ -303,7 +303,7 @@ async def test_says_what_is_wrong_with_a_service(answer: bytes, said: str) -> No
 
     async with service(handle) as url:
         with pytest.raises(WriterError, match=said):
-            await EndpointWriter(url, "tiny", None, SECONDS if answer else 0.5, pause=1).write(PROMPT)
+            await EndpointWriter(url, "tiny", None, SECONDS, pause=2 * SECONDS).write(PROMPT)
 
 
 async def test_a_service_that_is_silent_is_given_up() -> None:

@@ -105,6 +105,7 @@ async def test_a_client_that_is_refused_again_at_once_is_held_and_others_are_not
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(limits, "HELD_SECONDS", 3600.0)
+    monkeypatch.setattr(limits, "REFUSALS_APART", 3600.0)
     slots = [{"tool": "up:look"}] * 3
     # The gateway ends the held call with itself.
     given: Any = {"limits": {"calls_per_day": 1}, "http": {"shutdown_seconds": 1}}

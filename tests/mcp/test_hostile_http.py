@@ -203,7 +203,7 @@ async def test_a_server_that_never_answers_what_nobody_waits_for_is_used_again(t
 
 async def test_a_request_with_a_notice_in_its_arguments_has_the_time_of_a_request(tmp_path: Path) -> None:
     async def late(request: RawRequest) -> None:
-        with anyio.move_on_after(1), suppress(anyio.EndOfStream):
+        with anyio.move_on_after(3), suppress(anyio.EndOfStream):
             await request.stream.receive()
         await request.send(response(result(request.message, {"late": True})))
 
@@ -216,7 +216,7 @@ async def test_a_request_with_a_notice_in_its_arguments_has_the_time_of_a_reques
             working_directory=WorkingDirectory.here(),
             spoken=NegotiatedProtocol(HANDSHAKE),
             logs_dir=tmp_path,
-            connect_timeout=0.5,
+            connect_timeout=2,
             header_maps=lambda _: {},
             on_notice=lambda _method, _params: None,
             http=ConnectionFacts(1_000_000, None),

@@ -180,7 +180,7 @@ async def has(results: list[str], count: int) -> bool:
 
 
 async def test_of_two_that_redeem_at_once_one_gets_the_call(tmp_path: Path) -> None:
-    async with asking(tmp_path, approvals={"hold_seconds": 3}) as asked, anyio.create_task_group() as tasks:
+    async with asking(tmp_path, approvals={"hold_seconds": 10}) as asked, anyio.create_task_group() as tasks:
         results = await begun(asked, tasks, 4)
         await asked.answer()
         await eventually(lambda: has(results, 4))

@@ -27,10 +27,10 @@ LONG = 600.0
 async def test_a_process_is_started_for_the_first_work_and_used_again() -> None:
     async with open_workers() as workers:
         assert workers.pids == []
-        first = await workers.in_process(os.getpid, seconds=5)
+        first = await workers.in_process(os.getpid, seconds=LONG)
         assert first != os.getpid()
         assert workers.pids == [first]
-        assert await workers.in_process(os.getpid, seconds=5) == first
+        assert await workers.in_process(os.getpid, seconds=LONG) == first
     assert not is_alive(first)
 
 
@@ -40,14 +40,14 @@ async def test_work_that_takes_too_long_is_ended_and_the_next_is_done() -> None:
             await workers.in_process(sum, ENDLESS, seconds=0.05)
         assert caught.value.limit is Limit.TIME
         assert workers.pids == []
-        assert await workers.in_process(sum, [1, 2], seconds=5) == 3
+        assert await workers.in_process(sum, [1, 2], seconds=LONG) == 3
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="elsewhere no limit of memory is kept")
 async def test_work_that_takes_too_much_memory_is_ended() -> None:
     async with open_workers() as workers:
         with pytest.raises(WorkerLimitError) as caught:
-            await workers.in_process(operator.mul, "x", 10**10, seconds=5)
+            await workers.in_process(operator.mul, "x", 10**10, seconds=LONG)
         assert caught.value.limit is Limit.MEMORY
 
 
@@ -106,7 +106,7 @@ async def test_nothing_is_begun_once_they_are_closed() -> None:
     async with open_workers() as workers:
         pass
     with pytest.raises(WorkerLimitError):
-        await workers.in_process(os.getpid, seconds=5)
+        await workers.in_process(os.getpid, seconds=LONG)
     assert workers.pids == []
 
 
@@ -121,7 +121,7 @@ async def test_work_does_not_wait_for_ever_for_a_place(monkeypatch: pytest.Monke
         await until(lambda: len(workers.pids) == MAX_WORKERS)
         monkeypatch.setattr("pml_gateway.processes.workers.WAIT_SECONDS", 0.05)
         with pytest.raises(WorkerLimitError) as caught:
-            await workers.in_process(os.getpid, seconds=5)
+            await workers.in_process(os.getpid, seconds=LONG)
         assert caught.value.limit is Limit.MACHINE
         tasks.cancel_scope.cancel()
 
@@ -129,15 +129,15 @@ async def test_work_does_not_wait_for_ever_for_a_place(monkeypatch: pytest.Monke
 async def test_a_process_knows_nothing_of_its_gateway(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PML_TEST_SECRET", "hunter22")
     async with open_workers() as workers:
-        assert await workers.in_process(os.getenv, "PML_TEST_SECRET", seconds=5) is None
+        assert await workers.in_process(os.getenv, "PML_TEST_SECRET", seconds=LONG) is None
         for descriptor in (0, 1, 2):
-            assert await workers.in_process(os.readlink, f"/proc/self/fd/{descriptor}", seconds=5) == os.devnull
+            assert await workers.in_process(os.readlink, f"/proc/self/fd/{descriptor}", seconds=LONG) == os.devnull
 
 
 async def test_nothing_but_plain_values_comes_back() -> None:
     async with open_workers() as workers:
         with pytest.raises(WorkerLimitError):
-            await workers.in_process(Path, "/", seconds=5)
+            await workers.in_process(Path, "/", seconds=LONG)
 
 
 GATEWAY = """
@@ -151,7 +151,7 @@ async def main():
         if sys.argv[1] == "busy":
             tasks.start_soon(work)
         else:
-            await workers.in_process(sum, [1], seconds=5)
+            await workers.in_process(sum, [1], seconds=600)
         while not workers.pids:
             await anyio.sleep(0.01)
         print(workers.pids[0], flush=True)

@@ -28,6 +28,8 @@ from tests.support.process import OWN_GATEWAYS, environment, write_settings
 
 WIDTH = 80
 
+PATIENCE_SECONDS = 60.0
+
 OF_CLIENTS = ("XDG_CONFIG_HOME", "CLAUDE_CONFIG_DIR", "CODEX_HOME", "GITHUB_PAT")
 """Variables that say where clients keep their files, and one of their secrets."""
 
@@ -61,6 +63,9 @@ def home_of(folder: Path, settings: Mapping[str, Any]) -> Iterator[Path]:
             patch.setenv(name, value)
         patch.setenv("COLUMNS", str(WIDTH))
         patch.chdir(work)
+        for command in ("local", "status"):
+            # A gateway that has just begun on a busy machine answers late.
+            patch.setattr(f"pml_gateway.cli.{command}.ANSWER_SECONDS", PATIENCE_SECONDS)
         try:
             yield home
         finally:

@@ -182,7 +182,7 @@ async def test_the_timeouts_of_one_client_have_nobody_elses_calls_refused(tmp_pa
         return text_result("alive")
 
     upstream = ScriptedServer([tool("t")], hang_if_told)
-    limits = {"call_timeout": 1, "breaker": {"failures": 2}}
+    limits = {"call_timeout": 2, "breaker": {"failures": 2}}
     settings = settings_for({"up": upstream}, gateway={"tools_exposure": "full_proxy"}, upstreams=limits)
     async with (
         machine(tmp_path, {"up": upstream}, settings) as served,
@@ -204,7 +204,7 @@ async def test_the_timeouts_of_one_client_have_nobody_elses_calls_refused(tmp_pa
 
 async def test_calls_that_are_never_answered_are_refused_while_others_work_on(tmp_path: Path) -> None:
     upstreams = {"up": ScriptedServer([tool("t")], Moody()), "ok": ScriptedServer([tool("t")])}
-    limits = {"call_timeout": 1, "breaker": {"failures": 2}}
+    limits = {"call_timeout": 2, "breaker": {"failures": 2}}
     async with serving(tmp_path, upstreams, settings_for(upstreams, upstreams=limits)) as served:
         first = error_of(await served.call("up__t"))
         assert (first["code"], first["details"]["executed"]) == (ErrorCode.TIMEOUT, "unknown")
@@ -243,7 +243,7 @@ async def test_a_probe_that_asks_a_person_keeps_nobody_waiting(tmp_path: Path) -
         return await (act if not moody.hangs else moody)(ctx, call)
 
     fake.handler = after_the_mood
-    limits = {"call_timeout": 1.5, "breaker": {"failures": 1, "pause": 0.1}}
+    limits = {"call_timeout": 3, "breaker": {"failures": 1, "pause": 0.1}}
     async with (
         serving(tmp_path, {"up": fake}, settings_for({"up": fake}, upstreams=limits)) as served,
         ada.client(served.url, modern=False) as client,

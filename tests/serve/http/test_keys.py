@@ -213,7 +213,7 @@ async def test_a_key_ends_when_it_expires_and_so_does_its_session(tmp_path: Path
     later = store.add("bob", datetime.now(UTC) + timedelta(days=1))
     async with serving(tmp_path, {"up": upstream()}, clients=CLIENTS) as served:
         assert await status(served, past.text) == 401
-        soon = store.add("bob", datetime.now(UTC) + timedelta(seconds=3))
+        soon = store.add("bob", datetime.now(UTC) + timedelta(seconds=5))
 
         async def has_expired() -> bool:
             return await status(served, soon.text) == 401

@@ -41,7 +41,7 @@ def up() -> dict[str, ScriptedServer]:
 @pytest.mark.parametrize("sent", [b"", b"POST /mcp HT", b"POST /mcp HTTP/1.1\r\nhost: x\r\nx-half: "])
 async def test_headers_that_never_end_close_their_connection(tmp_path: Path, sent: bytes) -> None:
     async with (
-        serving(tmp_path, up(), http={"header_seconds": 0.2}) as served,
+        serving(tmp_path, up(), http={"header_seconds": 0.5}) as served,
         connected(served.url, sent) as stream,
     ):
         received = await answer(stream)
@@ -62,7 +62,7 @@ async def test_headers_that_trickle_have_no_more_time_than_others(tmp_path: Path
 
 async def test_a_second_request_that_never_ends_is_not_waited_for_either(tmp_path: Path) -> None:
     async with (
-        serving(tmp_path, up(), http={"header_seconds": 0.2}) as served,
+        serving(tmp_path, up(), http={"header_seconds": 0.5}) as served,
         connected(served.url, health(served.url, close=False)) as stream,
     ):
         assert (await stream.receive()).startswith(SERVED)
@@ -92,7 +92,7 @@ async def test_streams_and_slow_calls_outlive_every_limit_on_requests(tmp_path: 
         return {"content": [{"type": "text", "text": "late but whole"}]}
 
     upstream = ScriptedServer([tool("t")], wait)
-    limits = {"header_seconds": 0.1, "body_seconds": 0.1}
+    limits = {"header_seconds": 0.5, "body_seconds": 0.5}
     async with serving(tmp_path, {"up": upstream}, http=limits) as served, served.handshake() as session:
         headers = {**session.headers, "accept": "text/event-stream"}
         lines = "".join(f"{name}: {value}\r\n" for name, value in headers.items() if name != "content-type")
