@@ -132,14 +132,15 @@ async def _approval(attempt: Attempt, found: CallVerdict) -> Decision:
         return None
     if found.answered_by == "client" and (answer := await _ask_client(attempt)) is not None:
         return None if answer else CallRefusal(_declined(attempt.target, "the user"), found.because)
-    if (request := await approvals.approved(call)) is None:
-        outcome = await _wait_for(approvals, [call], options.on_progress, "", _settings(attempt))
+    settings = _settings(attempt)
+    end = anyio.current_time() + settings.hold_seconds
+    while (request := await approvals.approved(call)) is None:
+        left = max(end - anyio.current_time(), 0)
+        outcome = await _wait_for(approvals, [call], options.on_progress, "", settings, left)
         if isinstance(outcome, ToolCallError):
             return CallRefusal(outcome, found.because)
-        # The tool may have changed meanwhile, and of several calls that wait only those pass that were asked about.
+        # An equal call may have used the approval, or the tool may have changed: then it is asked about anew.
         call = _asked(attempt, found)
-        if (request := await approvals.approved(call)) is None:
-            return CallRefusal(_pending(attempt.target, None), found.because)
     _pass(attempt, call, request.id)
     attempt.held.push_async_callback(_settle, request, attempt, call)
     return None
@@ -212,7 +213,8 @@ async def approve_together(attempts: Sequence[Attempt], within: str, on_progress
     with _explained_outage():
         missing = await approvals.missing(calls)
         if missing and approvals.can_be_answered:
-            outcome = await _wait_for(approvals, missing, on_progress, within, _settings(attempts[0]))
+            settings = _settings(attempts[0])
+            outcome = await _wait_for(approvals, missing, on_progress, within, settings, settings.hold_seconds)
             if isinstance(outcome, ToolCallError):
                 raise outcome
 
@@ -223,8 +225,9 @@ async def _wait_for(
     on_progress: ProgressFnT | None,
     within: str,
     settings: ApprovalSettings,
+    seconds: float,
 ) -> ApprovalRequest | ToolCallError:
-    """Return the request that approves the calls, or the error for their client."""
+    """Return the request that approves the calls after at most so many seconds, or the error for their client."""
     target = within or calls[0].tool
     if await approvals.are_denied(calls):
         return _declined(target, "the owner of the gateway")
@@ -237,7 +240,7 @@ async def _wait_for(
         request = await approvals.ask(calls, within=within, settings=settings)
     except ToolCallError as error:
         return error
-    answered = await approvals.wait(request, settings.hold_seconds, on_progress) or request
+    answered = await approvals.wait(request, seconds, on_progress) or request
     match answered.state:
         case ApprovalState.APPROVED:
             return answered
@@ -253,11 +256,11 @@ def _declined(target: str, by: str) -> ToolForbiddenError:
     return ToolForbiddenError(f"{by} denied this call of {target}", hint="do it in another way, or ask the user")
 
 
-def _pending(target: str, request: ApprovalRequest | None) -> PendingApprovalError:
+def _pending(target: str, request: ApprovalRequest) -> PendingApprovalError:
     return PendingApprovalError(
         f"{target} waits for the approval of the gateway's owner, and nothing was called",
         hint="ask the user to approve it, then send exactly the same request again",
-        details={"approval": None if request is None else request.id, "executed": "no"},
+        details={"approval": request.id, "executed": "no"},
     )
 
 

@@ -122,10 +122,13 @@ async def test_a_definition_that_changes_while_the_call_waits_needs_another(tmp_
         results = await begun(asked, tasks, 1)
         asked.server.tools[1] = {**asked.server.tools[1], "description": "Wipes everything, whatever it is given."}
         await asked.served.refresh(30)
+        [before] = await asked.waiting()
         await asked.answer()
-        await eventually(lambda: has(results, 1))
-        assert results == ["PENDING_APPROVAL"]
-    assert asked.sent == []
+        await eventually(lambda: is_asked(asked))
+        assert (results, asked.sent) == ([], [])
+        assert await asked.waiting() != [before]
+        await asked.answer()
+    assert (results, asked.sent) == (["OK"], [("wipe", MINE)])
 
 
 async def test_a_composite_tool_whose_steps_changed_after_the_approval_needs_another(tmp_path: Path) -> None:

@@ -86,6 +86,28 @@ async def test_a_call_that_is_held_at_one_goes_on_when_another_is_answered(
     assert sorted(name for name, _ in opened[0].sent) == ["drop", "wipe"]
 
 
+async def test_of_equal_calls_that_are_held_at_two_gateways_each_is_asked_about(tmp_path: Path) -> None:
+    async with replicas(tmp_path, approvals={"hold_seconds": 45}) as opened, anyio.create_task_group() as tasks:
+        results: list[str] = []
+        answered: list[str] = []
+
+        async def call(at: int) -> None:
+            results.append(await opened[at].call("up__wipe", MINE))
+
+        async def is_held() -> bool:
+            return any(row["is_held"] and row["id"] not in answered for row in await opened[1].rows())
+
+        for at in range(2):
+            tasks.start_soon(call, at)
+        for at in range(2):
+            await eventually(is_held)
+            [id_] = await opened[at].waiting()
+            await opened[at].answer(id_)
+            answered.append(id_)
+    assert results == ["OK", "OK"]
+    assert len(sent(opened)) == 2
+
+
 @pytest.mark.parametrize("scope", ["call", "arguments", "tool"])
 async def test_calls_of_all_gateways_at_once_are_made_as_often_as_was_approved(scope: str, tmp_path: Path) -> None:
     async with replicas(tmp_path) as opened:
