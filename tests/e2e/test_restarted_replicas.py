@@ -28,6 +28,9 @@ from tests.support.waiting import wait_for
 
 pytestmark = [pytest.mark.e2e, pytest.mark.slow, pytest.mark.timeout(300)]
 
+DRAIN_SECONDS = 5
+"""Long enough for a balancer on a busy machine to see that a replica ends."""
+
 
 @contextmanager
 def replicas(redis: RealRedis, folder: Path, **http: Any) -> Iterator[list[GatewayProcess]]:
@@ -250,7 +253,7 @@ class Balancer:
 
 
 def test_replicas_that_are_restarted_one_after_the_other_lose_no_call(redis: RealRedis, tmp_path: Path) -> None:
-    with replicas(redis, tmp_path, drain_seconds=1.5) as served, ExitStack() as stack:
+    with replicas(redis, tmp_path, drain_seconds=DRAIN_SECONDS) as served, ExitStack() as stack:
         balancer = Balancer([each.url for each in served])
         with ThreadPoolExecutor() as threads:
             work = [threads.submit(balancer.look), *(threads.submit(balancer.call) for _ in range(4))]
@@ -260,7 +263,7 @@ def test_replicas_that_are_restarted_one_after_the_other_lose_no_call(redis: Rea
                     each.process.send_signal(signal.SIGTERM)
                     assert each.process.wait(60) == 0
                     port = each.url.rpartition(":")[2].partition("/")[0]
-                    settings = replica_settings(servers(tmp_path), http={"drain_seconds": 1.5})
+                    settings = replica_settings(servers(tmp_path), http={"drain_seconds": DRAIN_SECONDS})
                     again = running_gateway(each.home, settings, "--port", port, extra=variables(redis.url))
                     url = stack.enter_context(again).url
                     wait_for(partial(balancer.is_ready, url), "it is ready again")
