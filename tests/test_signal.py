@@ -10,7 +10,7 @@ from pml_gateway.signal import CoalescedSignal, Signal, first_of
 
 pytestmark = pytest.mark.anyio
 
-LIMIT = 5
+LIMIT = 60
 
 
 async def test_the_first_of_several_events_ends_the_wait() -> None:

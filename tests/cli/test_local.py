@@ -478,7 +478,7 @@ def test_one_that_does_not_answer_is_named_and_ended_by_force(home: Path, monkey
         process.stdout.readline()
         shown = pml("status", code=1).stdout
         said = " ".join(shown.split())
-        assert f"(process {process.pid}) runs and does not answer: no answer in 0.2 s" in said
+        assert re.search(rf"\(process {process.pid}\) runs and does not answer: no answer in \S+ s", said)
         assert "`pml down` ends it" in said
         assert "no gateway runs" not in said
         told = answer("status", code=1)["machine"]
@@ -499,7 +499,7 @@ def test_status_does_not_wait_for_one_that_has_just_begun_and_says_so(
         assert process.stdout
         process.stdout.readline()
         said = " ".join(pml("status", code=1).stdout.split())
-        assert "no answer in 0.2 s; it has just begun, and may be starting" in said
+        assert re.search(r"no answer in \S+ s; it has just begun, and may be starting", said)
 
 
 @pytest.mark.slow

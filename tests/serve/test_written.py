@@ -44,7 +44,7 @@ async def sent(message: JSONRPCMessage) -> tuple[JSONRPCMessage, list[object]]:
     write, read = create_context_streams[SessionMessage](1)
     async with write, read:
         await WrittenSent(write, lambda item: told.append(item.message)).send(SessionMessage(message))
-        with anyio.fail_after(5):
+        with anyio.fail_after(60):
             item = await read.receive()
     return item.message, told
 

@@ -89,7 +89,7 @@ class Served:
         """A client that sends something, part by part."""
         client = self._stack.enter_context(socket.socket())
         client.setblocking(False)
-        with anyio.fail_after(10):
+        with anyio.fail_after(60):
             await asyncio.get_running_loop().sock_connect(client, self._address)
             for part in parts:
                 await asyncio.get_running_loop().sock_sendall(client, part)
@@ -295,7 +295,7 @@ async def test_what_a_worker_has_begun_to_read_when_it_dies_goes_to_no_other() -
             assert doomed.taken[0][2].recv(30) == OF_TWO[:30]
             doomed.close()
         assert took(survivor) == 0
-        with anyio.fail_after(10), suppress(ConnectionResetError):
+        with anyio.fail_after(60), suppress(ConnectionResetError):
             assert await asyncio.get_running_loop().sock_recv(client, 1) == b""
 
 
@@ -307,7 +307,7 @@ async def test_connections_that_no_worker_takes_in_time_are_told_so(monkeypatch:
         gone.say(FrameKind.ENDING)
         await heard(served)
         client = await served.connect(PLAIN)
-        with anyio.fail_after(10):
+        with anyio.fail_after(60):
             received = await asyncio.get_running_loop().sock_recv(client, 1000)
         assert received.startswith(b"HTTP/1.1 503 ")
         head, _, body = received.partition(b"\r\n\r\n")
