@@ -14,12 +14,12 @@ from typing import Any
 
 import numpy as np
 
-from pml_gateway.index import ToolDocument
 from pml_gateway.index import search as search_module
 from pml_gateway.index.evidence import Floats, Positions, Query
 from pml_gateway.index.lexical import Words
 from pml_gateway.index.names import NameIndex
 from pml_gateway.index.search import Weighted
+from pml_gateway.index.text import ToolDocument
 from pml_gateway.index.verbs import Verbs
 
 LEXICAL_SHARE = 0.3

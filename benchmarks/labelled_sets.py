@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
-from pml_gateway.index import ToolDocument
 from pml_gateway.index.evaluation import LabelledQuery, labelled_queries, read_rows, tool_document, tool_documents
+from pml_gateway.index.text import ToolDocument
 from pml_gateway.types import JsonObject
 
 REPOSITORY = Path(__file__).resolve().parents[1]

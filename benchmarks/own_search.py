@@ -15,10 +15,12 @@ from benchmarks.list_metrics import CutLoss, Lists, cut_loss, lists
 from benchmarks.rankers import ANSWER_HITS, Ranker, encoded, peer_figures
 from pml_gateway.config.presets import load_preset
 from pml_gateway.config.settings import SearchSettings, Settings
-from pml_gateway.index import Embedder, EmbeddingCache, ToolDocument, ToolIndex
+from pml_gateway.index.cache import EmbeddingCache
 from pml_gateway.index.calibration import CalibratedEmbedder, Calibration
-from pml_gateway.index.embedder import Embeddings
+from pml_gateway.index.embedder import Embedder, Embeddings
 from pml_gateway.index.evaluation import figures
+from pml_gateway.index.search import ToolIndex
+from pml_gateway.index.text import ToolDocument
 from pml_gateway.reports.search_quality import measure, of_index
 from pml_gateway.types import JsonObject, Ranking
 

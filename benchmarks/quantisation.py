@@ -11,8 +11,9 @@ from statistics import fmean
 from benchmarks.baselines import minilm_dense
 from benchmarks.labelled_sets import LabelledSet
 from benchmarks.rankers import peer_figures
-from pml_gateway.index import Embedder, EmbeddingCache
+from pml_gateway.index.cache import EmbeddingCache
 from pml_gateway.index.calibration import shipped_directory
+from pml_gateway.index.embedder import Embedder
 from pml_gateway.index.models import CONFIG_FILE
 from pml_gateway.types import JsonObject
 

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 
 from benchmarks.labelled_sets import LabelledSet
 from pml_gateway.exposure.token_count import count_tokens
-from pml_gateway.index import Embedder, EmbeddingCache, ToolDocument
-from pml_gateway.index.embedder import Embeddings
+from pml_gateway.index.cache import EmbeddingCache
+from pml_gateway.index.embedder import Embedder, Embeddings
 from pml_gateway.index.evaluation import DEPTH, QueryOutcome, figures
-from pml_gateway.index.text import dense_text
+from pml_gateway.index.text import ToolDocument, dense_text
 
 ANSWER_HITS = 5
 

@@ -34,8 +34,11 @@ from benchmarks.markdown_block import write_block
 from benchmarks.own_search import remembering
 from benchmarks.rankers import encoded
 from benchmarks.results import save
-from pml_gateway.index import Embedder, EmbeddingCache, ToolIndex, load_embedder
+from pml_gateway.index.cache import EmbeddingCache
+from pml_gateway.index.embedder import Embedder
 from pml_gateway.index.evaluation import QueryOutcome, drawn, figures, read_rows, tool_examples
+from pml_gateway.index.models import load_embedder
+from pml_gateway.index.search import ToolIndex
 
 README = Path(__file__).resolve().parent / "README.md"
 DRAWS = 5

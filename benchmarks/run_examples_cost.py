@@ -42,11 +42,10 @@ from benchmarks.run_scale import (
 from benchmarks.run_search import resident_mib
 from benchmarks.synthetic import data_folder
 from pml_gateway.gateway.indexing import SLICE
-from pml_gateway.index import EmbeddingCache, ToolDocument, ToolIndex
-from pml_gateway.index.cache import ENTRIES_PER_TOOL
+from pml_gateway.index.cache import ENTRIES_PER_TOOL, EmbeddingCache
 from pml_gateway.index.embedder import Embeddings
-from pml_gateway.index.search import all_examples
-from pml_gateway.index.text import dense_text
+from pml_gateway.index.search import ToolIndex, all_examples
+from pml_gateway.index.text import ToolDocument, dense_text
 
 EXAMPLES = 8
 WORDS = 9

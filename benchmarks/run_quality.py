@@ -36,7 +36,10 @@ from benchmarks.quality_tables import markdown, replace_block
 from benchmarks.quantisation import compare, float_reference
 from benchmarks.rankers import peer_figures
 from benchmarks.results import save
-from pml_gateway.index import Embedder, EmbeddingCache, ToolIndex, load_embedder
+from pml_gateway.index.cache import EmbeddingCache
+from pml_gateway.index.embedder import Embedder
+from pml_gateway.index.models import load_embedder
+from pml_gateway.index.search import ToolIndex
 from pml_gateway.types import JsonObject, Ranking
 
 README = Path(__file__).resolve().parent / "README.md"

@@ -33,13 +33,13 @@ from benchmarks.metrics import percentile
 from benchmarks.results import save
 from benchmarks.run_search import document, peak_mib, read, resident_mib
 from benchmarks.synthetic import data_folder
-from pml_gateway.index import EmbeddingCache, ToolDocument, ToolIndex, load_embedder
-from pml_gateway.index.cache import ENTRIES_PER_TOOL
+from pml_gateway.index.cache import ENTRIES_PER_TOOL, EmbeddingCache
 from pml_gateway.index.calibration import shipped_directory
 from pml_gateway.index.embedder import Embeddings
 from pml_gateway.index.evidence import Mask
-from pml_gateway.index.models import OnnxEmbedder
-from pml_gateway.index.text import dense_text
+from pml_gateway.index.models import OnnxEmbedder, load_embedder
+from pml_gateway.index.search import ToolIndex
+from pml_gateway.index.text import ToolDocument, dense_text
 from pml_gateway.index.vectors import FULL_PRECISION_LIMIT, VectorIndex
 
 SEED = 7

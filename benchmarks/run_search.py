@@ -21,7 +21,9 @@ from pathlib import Path
 from statistics import median, quantiles
 from typing import Any
 
-from pml_gateway.index import ToolDocument, ToolIndex, load_embedder
+from pml_gateway.index.models import load_embedder
+from pml_gateway.index.search import ToolIndex
+from pml_gateway.index.text import ToolDocument
 from pml_gateway.types import Ranking
 
 REPOSITORY = Path(__file__).resolve().parents[1]

@@ -19,7 +19,6 @@ import numpy as np
 import numpy.typing as npt
 from labelled import WRITTEN_INTENTS, data_directory, is_held_out, listed_tools, read_intents, read_tools, right_tools
 
-from pml_gateway.index import Embedder, ToolDocument, ToolIndex
 from pml_gateway.index.calibration import (
     CALIBRATION_FILE,
     LEXICAL_CURVE,
@@ -29,10 +28,11 @@ from pml_gateway.index.calibration import (
     fit_knots,
     probe_cosines,
 )
-from pml_gateway.index.embedder import Embeddings
+from pml_gateway.index.embedder import Embedder, Embeddings
 from pml_gateway.index.evaluation import THRESHOLDS, LabelledQuery
 from pml_gateway.index.models import OnnxEmbedder
-from pml_gateway.index.text import MAX_EXAMPLES
+from pml_gateway.index.search import ToolIndex
+from pml_gateway.index.text import MAX_EXAMPLES, ToolDocument
 from pml_gateway.types import Ranking
 
 INTENTS_PER_SOURCE = 400

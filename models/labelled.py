@@ -10,8 +10,8 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from pml_gateway.index import ToolDocument
 from pml_gateway.index.evaluation import LabelledQuery, labelled_queries, ndcg, read_rows, recall, tool_documents
+from pml_gateway.index.text import ToolDocument
 from pml_gateway.installation import TRANSFORMERS, adding
 from pml_gateway.types import JsonObject
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 import random
 import re
 
-from pml_gateway.index import ToolDocument
-from pml_gateway.index.text import split_words
+from pml_gateway.index.text import ToolDocument, split_words
 
 KEYWORDS = (2, 6)
 """An agent's search string has between two and six words."""

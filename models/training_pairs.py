@@ -13,10 +13,9 @@ import numpy.typing as npt
 from labelled import WRITTEN_INTENTS, is_held_out, listed_tools, read_intents, read_tools
 from paraphrase import imperative, long_task, search_string, sentences, server_short, task
 
-from pml_gateway.index import ToolDocument
 from pml_gateway.index.evaluation import LabelledQuery
 from pml_gateway.index.lexical import LexicalIndex, count_words
-from pml_gateway.index.text import dense_text, lexical_tokens, query_tokens
+from pml_gateway.index.text import ToolDocument, dense_text, lexical_tokens, query_tokens
 
 PAIRS_PER_TOOL = 15
 """MetaTool has up to 700 intents for one of its 115 tools; the model would learn their names by heart."""

@@ -13,8 +13,8 @@ import numpy as np
 
 from benchmarks.labelled_sets import LabelledSet
 from benchmarks.rankers import Ranker, encoded
-from pml_gateway.index import Embedder, EmbeddingCache
-from pml_gateway.index.embedder import embed_query
+from pml_gateway.index.cache import EmbeddingCache
+from pml_gateway.index.embedder import Embedder, embed_query
 from pml_gateway.index.text import MAX_QUERY_CHARACTERS, well_formed
 
 MODEL = "all-MiniLM-L6-v2"

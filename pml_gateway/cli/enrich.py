@@ -110,7 +110,8 @@ async def _enrich(command: Command, options: _Options, settings: Settings, known
     from pml_gateway.example_queries.library import ExampleLibrary
     from pml_gateway.example_queries.writers import writer_of
     from pml_gateway.exposure.token_count import count_tokens
-    from pml_gateway.index import EmbeddingCache, load_embedder
+    from pml_gateway.index.cache import EmbeddingCache
+    from pml_gateway.index.models import load_embedder
     from pml_gateway.processes.children import open_children
 
     paths = command.paths

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 from urllib.parse import urlsplit
 
 import typer
@@ -28,11 +28,13 @@ from pml_gateway.local.starting import FailedStartError, reach
 from pml_gateway.owner.operations import DOWN, EXPECT, HTTP, KEEP, RESTART, START, STATUS, OfProcess, ResultT
 from pml_gateway.owner.results import Ended
 from pml_gateway.paths import Paths
-from pml_gateway.reports.status import ProcessStatus
 from pml_gateway.service.manager import manager_here, run
 from pml_gateway.text import counted, span
 from pml_gateway.types import JsonObject
 from pml_gateway.working_directory import WorkingDirectory
+
+if TYPE_CHECKING:
+    from pml_gateway.reports.status import ProcessStatus
 
 ANSWER_SECONDS = 5.0
 LISTEN_SECONDS = 25.0

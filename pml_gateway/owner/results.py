@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, NotRequired, TypedDict
+from typing import TYPE_CHECKING, Any, NotRequired, TypedDict
 
-from pml_gateway.reports.verdicts import ExplainedTool
-from pml_gateway.reports.workflows import CheckedWorkflow
 from pml_gateway.types import JsonObject
+
+if TYPE_CHECKING:
+    from pml_gateway.reports.verdicts import ExplainedTool
+    from pml_gateway.reports.workflows import CheckedWorkflow
 
 
 class Reconnecting(TypedDict):

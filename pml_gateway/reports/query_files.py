@@ -11,7 +11,6 @@ from pathlib import Path
 from pml_gateway.catalog.model import CatalogTool
 from pml_gateway.errors import GatewayError, InvalidInputError
 from pml_gateway.files import usual_mode, write_atomically
-from pml_gateway.index import ToolDocument, ToolIndex, load_embedder
 from pml_gateway.index.evaluation import (
     EXAMPLES_LAYOUT,
     LabelledQuery,
@@ -22,6 +21,9 @@ from pml_gateway.index.evaluation import (
     tool_documents,
     tool_examples,
 )
+from pml_gateway.index.models import load_embedder
+from pml_gateway.index.search import ToolIndex
+from pml_gateway.index.text import ToolDocument
 from pml_gateway.reports.search_quality import MeasuredIndex, of_index
 from pml_gateway.types import JsonObject, Ranking
 

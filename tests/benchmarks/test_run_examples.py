@@ -8,8 +8,9 @@ import pytest
 
 from benchmarks.labelled_sets import LabelledSet
 from benchmarks.run_examples import Measured, labelled_sets, markdown, means
-from pml_gateway.index import EmbeddingCache, load_embedder
+from pml_gateway.index.cache import EmbeddingCache
 from pml_gateway.index.evaluation import LabelledQuery
+from pml_gateway.index.models import load_embedder
 from tests.index.fakes import HashedWords
 
 ROWS = {

@@ -15,11 +15,12 @@ from benchmarks.labelled_sets import REPOSITORY, LabelledSet, dev_directory, mul
 from benchmarks.own_search import OwnSearch, ranking_figures
 from benchmarks.quantisation import float_reference
 from benchmarks.rankers import peer_figures
-from pml_gateway.index import EmbeddingCache, ToolIndex
 from pml_gateway.index import search as search_module
+from pml_gateway.index.cache import EmbeddingCache
 from pml_gateway.index.calibration import shipped_directory
 from pml_gateway.index.clauses import split_clauses
 from pml_gateway.index.evaluation import LabelledQuery
+from pml_gateway.index.search import ToolIndex
 from pml_gateway.types import JsonObject
 from tests.index.fakes import HashedWords
 

@@ -21,8 +21,9 @@ from pml_gateway.config.settings import Settings
 from pml_gateway.gateway import indexing as indexing_module
 from pml_gateway.gateway.indexing import FIRST_PART, SLICE, Indexer
 from pml_gateway.gateway.state import documents
-from pml_gateway.index import ToolDocument, ToolIndex
 from pml_gateway.index.embedder import Embeddings
+from pml_gateway.index.search import ToolIndex
+from pml_gateway.index.text import ToolDocument
 from pml_gateway.installation import TRANSFORMERS, adding
 from pml_gateway.types import Ranking
 from tests.catalog.listings import listing, raw_tool

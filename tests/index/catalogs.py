@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 
-from pml_gateway.index import ToolDocument
+from pml_gateway.index.text import ToolDocument
 from tests.index.tools import tool
 
 VERBS = ("create", "delete", "export", "find", "import", "list", "move", "read", "rename", "share")

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from pml_gateway.index import Embedder, load_embedder
+from pml_gateway.index.embedder import Embedder
+from pml_gateway.index.models import load_embedder
 
 
 @pytest.fixture(scope="session")

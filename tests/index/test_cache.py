@@ -10,7 +10,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from pml_gateway.index import EmbeddingCache, ToolIndex
+from pml_gateway.index.cache import EmbeddingCache
+from pml_gateway.index.search import ToolIndex
 from pml_gateway.index.text import dense_text
 from tests.index.fakes import HashedWords
 from tests.index.tools import OFFICE, REPOSITORY

@@ -7,7 +7,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pml_gateway.index import Embedder, ToolIndex
 from pml_gateway.index.clauses import (
     MAX_CLAUSES,
     combine,
@@ -15,6 +14,8 @@ from pml_gateway.index.clauses import (
     split_clauses,
     with_server_evidence,
 )
+from pml_gateway.index.embedder import Embedder
+from pml_gateway.index.search import ToolIndex
 from tests.index.fakes import HashedWords
 from tests.index.tools import OFFICE, tool
 from tests.support.examples import examples

@@ -13,8 +13,10 @@ from fastmcp.client import Client
 
 from pml_gateway.demo.servers import calc, files, notes
 from pml_gateway.example_queries.shipped import ServerTools, ShippedDefinition, ShippedExamples
-from pml_gateway.index import Embedder, ToolDocument, ToolIndex
+from pml_gateway.index.embedder import Embedder
 from pml_gateway.index.evaluation import tool_document
+from pml_gateway.index.search import ToolIndex
+from pml_gateway.index.text import ToolDocument
 from pml_gateway.index.wording import in_words_of_answers
 from tests.index.tools import REPOSITORY, read_rows
 

@@ -9,8 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pml_gateway.index import Embedder, ToolDocument, ToolIndex
+from pml_gateway.index.embedder import Embedder
 from pml_gateway.index.example_queries import gains
+from pml_gateway.index.search import ToolIndex
+from pml_gateway.index.text import ToolDocument
 from pml_gateway.types import Ranking
 from tests.index.catalogs import catalog
 from tests.index.fakes import HashedWords

@@ -9,8 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pml_gateway.index import Embedder, ToolIndex
+from pml_gateway.index.embedder import Embedder
 from pml_gateway.index.lexical import LexicalIndex, count_words
+from pml_gateway.index.search import ToolIndex
 from pml_gateway.index.text import lexical_tokens, query_tokens
 from pml_gateway.index.vectors import VectorIndex
 from pml_gateway.types import Ranking

@@ -16,10 +16,12 @@ import numpy as np
 import pytest
 
 from pml_gateway.errors import ModelError
-from pml_gateway.index import Embedder, ToolDocument, ToolIndex, load_embedder
 from pml_gateway.index.calibration import SHIPPED_MODEL, shipped_directory
-from pml_gateway.index.embedder import Embeddings
+from pml_gateway.index.embedder import Embedder, Embeddings
 from pml_gateway.index.evaluation import tool_document
+from pml_gateway.index.models import load_embedder
+from pml_gateway.index.search import ToolIndex
+from pml_gateway.index.text import ToolDocument
 from pml_gateway.types import Ranking
 from tests.index.tools import OFFICE, REPOSITORY, SHARED_DATA, labelled_tools, read_rows, tool
 
@@ -191,7 +193,7 @@ def test_an_installed_package_finds_the_model_inside_itself(tmp_path: Path) -> N
     shutil.copytree(REPOSITORY / "pml_gateway", package, ignore=shutil.ignore_patterns("__pycache__"))
     shipped_copy = package / "_shipped" / "models" / SHIPPED_MODEL
     shutil.copytree(REPOSITORY / "models" / SHIPPED_MODEL, shipped_copy)
-    program = "from pml_gateway.index import load_embedder; print(load_embedder('builtin').encode(['a']).shape)"
+    program = "from pml_gateway.index.models import load_embedder; print(load_embedder('builtin').encode(['a']).shape)"
     done = subprocess.run(
         [sys.executable, "-c", program], cwd=tmp_path, env={"PYTHONPATH": str(tmp_path)}, capture_output=True, text=True
     )
@@ -279,7 +281,9 @@ def test_a_tool_is_read_by_server_name_title_and_description(shipped: Embedder) 
 def test_the_shipped_model_is_loaded_and_searched_with_without_what_the_extra_brings() -> None:
     program = (
         f"import sys\nsys.modules.update(dict.fromkeys({EXTRA}))\n"
-        "from pml_gateway.index import ToolDocument, ToolIndex, load_embedder\n"
+        "from pml_gateway.index.models import load_embedder\n"
+        "from pml_gateway.index.search import ToolIndex\n"
+        "from pml_gateway.index.text import ToolDocument\n"
         "tools = [ToolDocument(f'a__{name}', 'a', name, '', name, ()) for name in ('read_file', 'send_email')]\n"
         "print(ToolIndex.build(tools, load_embedder('builtin')).search('open a document', limit=1).hits[0].key)"
     )

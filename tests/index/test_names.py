@@ -7,9 +7,11 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 
-from pml_gateway.index import Embedder, ToolDocument, ToolIndex
+from pml_gateway.index.embedder import Embedder
 from pml_gateway.index.evidence import Mask
 from pml_gateway.index.names import NameIndex
+from pml_gateway.index.search import ToolIndex
+from pml_gateway.index.text import ToolDocument
 from tests.index.catalogs import catalog
 from tests.index.fakes import HashedWords
 from tests.index.tools import OFFICE, tool

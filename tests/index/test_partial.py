@@ -9,11 +9,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from pml_gateway.index import EmbeddingCache, ToolDocument, ToolIndex
+from pml_gateway.index.cache import EmbeddingCache
 from pml_gateway.index.lexical import share
 from pml_gateway.index.meaning import estimated
-from pml_gateway.index.search import WORDS_WEIGHT
-from pml_gateway.index.text import dense_text
+from pml_gateway.index.search import WORDS_WEIGHT, ToolIndex
+from pml_gateway.index.text import ToolDocument, dense_text
 from tests.index.catalogs import catalog
 from tests.index.fakes import HashedWords
 

@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pml_gateway.index import Embedder, SearchResult, ToolIndex
+from pml_gateway.index.embedder import Embedder
+from pml_gateway.index.search import SearchResult, ToolIndex
 from pml_gateway.types import Ranking
 from tests.index.fakes import HashedWords
 from tests.index.tools import OFFICE, tool

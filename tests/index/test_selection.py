@@ -9,8 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pml_gateway.index import Embedder, ToolDocument, ToolIndex
+from pml_gateway.index.embedder import Embedder
+from pml_gateway.index.search import ToolIndex
 from pml_gateway.index.selection import Cut, object_words, wanted_steps
+from pml_gateway.index.text import ToolDocument
 from pml_gateway.types import Ranking
 from tests.index.test_desk import DATA, documents
 from tests.index.tools import read_rows

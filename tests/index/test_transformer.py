@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 from pml_gateway.errors import ModelError
-from pml_gateway.index import Embedder, ToolIndex, load_embedder
 from pml_gateway.index.calibration import shipped_directory
-from pml_gateway.index.embedder import embed_query
-from pml_gateway.index.models import library
+from pml_gateway.index.embedder import Embedder, embed_query
+from pml_gateway.index.models import library, load_embedder
+from pml_gateway.index.search import ToolIndex
 from pml_gateway.installation import TRANSFORMERS, adding
 from tests.index.fakes import HashedWords
 from tests.index.tools import OFFICE

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pml_gateway.index import ToolIndex
 from pml_gateway.index.embedder import Embeddings
 from pml_gateway.index.lexical import strongest
+from pml_gateway.index.search import ToolIndex
 from pml_gateway.index.vectors import VectorIndex
 from pml_gateway.types import Ranking
 from tests.index.catalogs import NOUNS, TOPICS, VERBS, catalog

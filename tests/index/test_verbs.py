@@ -7,9 +7,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pml_gateway.index import Embedder, ToolDocument, ToolIndex
 from pml_gateway.index.calibration import shipped_calibration
-from pml_gateway.index.text import dense_text
+from pml_gateway.index.embedder import Embedder
+from pml_gateway.index.search import ToolIndex
+from pml_gateway.index.text import ToolDocument, dense_text
 from pml_gateway.index.verbs import (
     LEXICON,
     LOOKUP_LOSS,

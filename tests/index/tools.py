@@ -7,7 +7,7 @@ import os
 from pathlib import Path
 from typing import Any
 
-from pml_gateway.index import ToolDocument
+from pml_gateway.index.text import ToolDocument
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 SHARED_DATA = Path(os.environ.get("PML_DATA", REPOSITORY.parent / "shared" / "data"))

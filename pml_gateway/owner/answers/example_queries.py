@@ -18,7 +18,8 @@ from pml_gateway.example_queries.writing import PromptDefinition
 from pml_gateway.gateway.call import find
 from pml_gateway.gateway.gateway import Gateway
 from pml_gateway.gateway.state import GatewayState, documents
-from pml_gateway.index import EmbeddingCache, load_embedder
+from pml_gateway.index.cache import EmbeddingCache
+from pml_gateway.index.models import load_embedder
 from pml_gateway.owner.context import OperationContext
 from pml_gateway.owner.results import KnownExamples, LearnedExamples
 from pml_gateway.policy.principal import LOCAL, OWNER
