@@ -16,6 +16,10 @@ MAX_GUESSES = 5
 """Wrong passphrases of one approval; each takes a tenth of a second to check."""
 
 
+SESSION_SECONDS = 8 * 3600.0
+"""Maximum seconds that an approval of a tool for a session lasts: a day's work."""
+
+
 class ApprovalScope(StrEnum):
     """The calls that an approval is for."""
 
@@ -132,6 +136,15 @@ class ApprovalRequest:
                 return any(each.arguments_key == call.arguments_key for each in self.calls)
             case ApprovalScope.TOOL:
                 return any(each.tool_key == call.tool_key for each in self.calls)
+
+    @property
+    def answered_at(self) -> float:
+        """Return when it was answered, which set its end."""
+        return self.expires_at - self.lasting(self.scope, is_approved=self.state is ApprovalState.APPROVED)
+
+    def lasting(self, scope: ApprovalScope, *, is_approved: bool) -> float:
+        """Return for how many seconds an answer holds."""
+        return SESSION_SECONDS if is_approved and scope is ApprovalScope.TOOL else 60 * self.settings.minutes
 
     def is_about(self, call: BoundCall) -> bool:
         """Return True if it asked about exactly this call."""

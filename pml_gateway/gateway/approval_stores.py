@@ -207,6 +207,8 @@ class RedisApprovalStore(ApprovalStore):
     Redis may come back with older values after a crash. A replica that knew a later revision of a request treats it as
     gone, so that what was used is not used again. Expiry is counted by Redis and by the clock of the replica: the
     earlier end counts.
+
+    If Redis keeps snapshots at most, it may have lost uses of what was approved before it started, which is gone, too.
     """
 
     is_shared = True
@@ -343,8 +345,12 @@ class RedisApprovalStore(ApprovalStore):
     async def _unexpired(self, ids: Sequence[str]) -> list[ApprovalRequest]:
         known = {id_: self._known_revision(id_) for id_ in ids}
         values = await self._values.get_many(ids, collection=REQUESTS)
-        found = (self._read(value, known[id_]) for id_, value in zip(ids, values, strict=True))
-        return [each for each in found if each is not None]
+        found = [self._read(value, known[id_]) for id_, value in zip(ids, values, strict=True)]
+        requests = [each for each in found if each is not None]
+        if not any(each.state is ApprovalState.APPROVED for each in requests):
+            return requests
+        lost_at = await self._values.server.may_have_gone_back_at()
+        return [each for each in requests if each.state is not ApprovalState.APPROVED or each.answered_at >= lost_at]
 
     def _read(self, value: JsonObject | None, known: int) -> ApprovalRequest | None:
         """Return the request of a value; None if it is over, or older than the revision known before it was read."""

@@ -49,9 +49,6 @@ CallT = TypeVar("CallT", bound=BoundCall)
 PROGRESS_SECONDS = 5.0
 """Seconds between two progress notifications of a waiting call: clients give up requests that stay silent."""
 
-SESSION_SECONDS = 8 * 3600.0
-"""Maximum seconds that an approval of a tool for a session lasts: a day's work."""
-
 MAX_CALLS = 100
 MAX_ARGUMENTS = 256 * 1024
 """Maximum calls of one request, and characters of their arguments: a person has to read them."""
@@ -275,8 +272,7 @@ class Approvals:
         request, arguments = await self._whole(id_)
         if is_approved and request.settings.secret is not None:
             await self._check(request, passphrase)
-        is_long = is_approved and scope is ApprovalScope.TOOL
-        seconds = SESSION_SECONDS if is_long else 60 * request.settings.minutes
+        seconds = request.lasting(scope, is_approved=is_approved)
         ends, before = self._store.now() + seconds, request
 
         def answered(current: ApprovalRequest) -> ApprovalRequest:

@@ -369,6 +369,27 @@ class RedisServer(Sealing):
         is_large = sum(len(sealed or b"") for _, sealed in found) > SEALED_AT_ONCE
         return await anyio.to_thread.run_sync(unseal) if is_large else unseal()
 
+    async def may_have_gone_back_at(self) -> float:
+        """Return when it started, if it may have lost changes of before; 0 if it logs each change, or does not say.
+
+        Raises:
+            SharedStateError: it does not answer.
+        """
+        from redis.exceptions import ResponseError
+
+        async def ask(redis: Redis) -> float:
+            try:
+                server, persistence = await redis.info("server"), await redis.info("persistence")
+            except ResponseError:
+                # Its user may not ask.
+                return 0.0
+            if persistence.get("aof_enabled", 1) or "server_time_usec" not in server:
+                return 0.0
+            started: float = server["server_time_usec"] / 1e6 - server["uptime_in_seconds"]
+            return started
+
+        return await self.run(ask)
+
     async def check_state(self) -> None:
         """Refuse to share state with gateways of another version or key; of a silent server, only say so.
 
@@ -386,7 +407,7 @@ class RedisValues(KeyValues):
     """Values in Redis: encrypted, and kept for a day at most. Several are written together: all of them, or none."""
 
     def __init__(self, server: RedisServer) -> None:
-        self._server = server
+        self.server = server
         self._replace = server.script(_REPLACE)
         self._seen: LRUCache[str, bytes | str] = LRUCache(MAX_SEEN)
 
@@ -397,23 +418,23 @@ class RedisValues(KeyValues):
         if not keys:
             return []
         names = [value_name(collection, key) for key in keys]
-        found = await self._server.run(lambda redis: redis.mget(names))
+        found = await self.server.run(lambda redis: redis.mget(names))
         pairs = list(zip(names, found, strict=True))
         for name, sealed in pairs:
             self._see(name, sealed)
-        return await self._server.unsealed(*pairs)
+        return await self.server.unsealed(*pairs)
 
     async def put(self, key: str, value: JsonObject, *, collection: str, ttl: float | None = None) -> None:
         name = value_name(collection, key)
-        sealed, milliseconds = await self._server.sealed(name, value), _milliseconds(ttl)
-        await self._server.run(lambda redis: redis.set(name, sealed, px=milliseconds))
+        sealed, milliseconds = await self.server.sealed(name, value), _milliseconds(ttl)
+        await self.server.run(lambda redis: redis.set(name, sealed, px=milliseconds))
 
     async def put_many(
         self, keys: Sequence[str], values: Sequence[JsonObject], *, collection: str, ttl: float | None = None
     ) -> None:
         milliseconds = _milliseconds(ttl)
         names = [value_name(collection, key) for key in keys]
-        sealed = [await self._server.sealed(name, value) for name, value in zip(names, values, strict=True)]
+        sealed = [await self.server.sealed(name, value) for name, value in zip(names, values, strict=True)]
 
         async def put(redis: Redis) -> None:
             async with redis.pipeline(transaction=True) as pipeline:
@@ -421,15 +442,15 @@ class RedisValues(KeyValues):
                     pipeline.set(name, value, px=milliseconds)
                 await pipeline.execute()
 
-        await self._server.run(put)
+        await self.server.run(put)
 
     async def delete(self, key: str, *, collection: str) -> bool:
-        return bool(await self._server.run(lambda redis: redis.delete(value_name(collection, key))))
+        return bool(await self.server.run(lambda redis: redis.delete(value_name(collection, key))))
 
     async def take(self, key: str, *, collection: str) -> JsonObject | None:
         """Delete a key and return its value; of several that take it at once, one gets it."""
         name = value_name(collection, key)
-        [value] = await self._server.unsealed((name, await self._server.run(lambda redis: redis.getdel(name))))
+        [value] = await self.server.unsealed((name, await self.server.run(lambda redis: redis.getdel(name))))
         return value
 
     async def change(
@@ -457,14 +478,14 @@ class RedisValues(KeyValues):
         is_read = sealed is None
         for _ in range(MAX_CHANGES):
             if is_read:
-                sealed = await self._server.run(lambda redis: redis.get(name))
-            [before] = await self._server.unsealed((name, sealed))
+                sealed = await self.server.run(lambda redis: redis.get(name))
+            [before] = await self.server.unsealed((name, sealed))
             after = update(before)
             if after == before and is_read:
                 self._see(name, sealed)
                 return before
             if after != before:
-                written = b"" if after is None else await self._server.sealed(name, after)
+                written = b"" if after is None else await self.server.sealed(name, after)
                 lasts = b"" if keeps_expiry and sealed is not None else milliseconds
                 numbers = [b"" if sealed is None else sealed, written, lasts]
                 if await self._replace([name], numbers):

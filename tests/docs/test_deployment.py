@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -94,6 +95,11 @@ def test_every_file_is_shown_by_its_name_and_named_by_the_page() -> None:
         assert f"`{name}`" in page
         assert pml("docs", name).stdout == text
     assert json.loads(pml("docs", "compose.yaml", "--json").stdout)["text"] == FILES["compose.yaml"]
+
+
+def test_no_load_balancer_sends_a_call_again_that_may_have_reached_a_replica() -> None:
+    assert re.findall(r"(?m)^ +retry-on +(.*)", FILES["haproxy.cfg"]) == ["conn-failure"]
+    assert re.findall(r"(?m)^ +proxy_next_upstream +(.*);", FILES["nginx.conf"]) == ["error"]
 
 
 def accepted(command: Sequence[str | Path], folder: Path, text: str | None = None) -> None:

@@ -18,7 +18,7 @@ from pml_gateway.errors import GatewayError
 from pml_gateway.owner.approvals import ApprovalAnswer, answered_approval, asked_approvals
 from pml_gateway.paths import Paths
 from pml_gateway.storage.redis import MAX_PAUSE_SECONDS
-from tests.support.process import GatewayProcess, run_pml
+from tests.support.process import GatewayProcess, run_pml, running_gateway
 from tests.support.raw import result_modern
 from tests.support.redis_server import RealRedis, real_redis
 from tests.support.replicas import KEYS, replica_processes, script, variables
@@ -220,3 +220,30 @@ def test_a_gateway_that_is_killed_while_it_holds_a_call_loses_no_approval(redis:
         both.answer(1, id_)
         assert both.call(1, "mine") == "wiped mine"
     assert both.wiped == ["mine"]
+
+
+def test_an_approval_that_was_used_after_the_snapshot_redis_starts_with_is_asked_about_anew(
+    redis_program: Path, tmp_path: Path
+) -> None:
+    data = tmp_path / "data"
+    data.mkdir()
+    with real_redis(redis_program, data, logs_changes=False) as redis, stand(redis, tmp_path, hold_seconds=0) as both:
+        for name in ("mine", "kept"):
+            assert both.call(0, name) == "PENDING_APPROVAL retryable"
+        for id_ in both.waiting(1, is_held=False):
+            both.answer(1, id_)
+        redis.snapshot()
+        assert both.call(1, "mine") == "wiped mine"
+        redis.stop()
+        redis.start()
+        settings = json.loads(both.gateways[0].config.read_text(encoding="utf-8"))
+        with running_gateway(tmp_path / "late", settings, extra=variables(redis.url)) as late:
+            both.gateways.append(late)
+            wait_for(lambda: both.call(2, "other", "look") == "other is there", "its server is listed")
+            assert both.call(2, "mine") == "PENDING_APPROVAL retryable"
+            # Nothing tells it from the one that was used.
+            assert both.call(2, "kept") == "PENDING_APPROVAL retryable"
+            for id_ in both.waiting(2, is_held=False):
+                both.answer(2, id_)
+            assert both.call(2, "kept") == "wiped kept"
+    assert both.wiped == ["mine", "kept"]

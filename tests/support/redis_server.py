@@ -22,18 +22,20 @@ PASSWORD = "a-password-of-redis"
 class RealRedis:
     """A server that can be stopped, paused and started again at the same port."""
 
-    def __init__(self, program: Path, data: Path | None = None) -> None:
+    def __init__(self, program: Path, data: Path | None = None, *, logs_changes: bool = True) -> None:
         self.port = free_port()
         self.url = f"redis://:{PASSWORD}@127.0.0.1:{self.port}/0"
         self._program = program
         self._data = data
+        self._logs_changes = logs_changes
         self._process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
         """Start it, and wait until it answers."""
         settings = {"port": str(self.port), "bind": "127.0.0.1", "save": "", "requirepass": PASSWORD}
         if self._data is not None:
-            settings |= {"dir": str(self._data), "appendonly": "yes", "appendfsync": "everysec"}
+            logged = {"appendonly": "yes", "appendfsync": "everysec"} if self._logs_changes else {}
+            settings |= {"dir": str(self._data), **logged}
         arguments = [text for name, value in settings.items() for text in (f"--{name}", value)]
         self._process = subprocess.Popen(
             [self._program, *arguments], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
@@ -46,6 +48,15 @@ class RealRedis:
             self._process.kill()
             self._process.wait(10)
             self._process = None
+
+    def snapshot(self) -> None:
+        """Write a snapshot, with which it starts again if it does not log changes."""
+        with socket.create_connection(("127.0.0.1", self.port), 10) as connection:
+            connection.sendall(f"AUTH {PASSWORD}\r\nSAVE\r\n".encode())
+            answer = b""
+            while answer.count(b"\r\n") < 2:
+                answer += connection.recv(100)
+        assert answer == b"+OK\r\n+OK\r\n"
 
     def forget(self) -> None:
         """Delete the data of a server that is stopped."""
@@ -64,9 +75,9 @@ class RealRedis:
 
 
 @contextmanager
-def real_redis(program: Path, data: Path | None = None) -> Iterator[RealRedis]:
-    """Run a server; it writes its data into a folder if it is given one."""
-    server = RealRedis(program, data)
+def real_redis(program: Path, data: Path | None = None, *, logs_changes: bool = True) -> Iterator[RealRedis]:
+    """Run a server; it writes its data into a folder if it is given one, each change or only when it is told to."""
+    server = RealRedis(program, data, logs_changes=logs_changes)
     server.start()
     try:
         yield server
