@@ -134,6 +134,8 @@ def _conclude(done: Done, asked: Consent) -> None:
             note_written(done.edit.path, done.edit.backup)
         if done.following.pids:
             note(f"{counted(len(done.following.pids), 'running gateway follows', 'running gateways follow')}")
+        if done.following.other_replicas:
+            note(f"make the same change at {counted(done.following.other_replicas, 'other replica')}")
         for problem in done.following.problems:
             warn(f"a running gateway does not follow: {problem}")
     elif done.has_changed and (asked.is_interactive or asked.dry_run):

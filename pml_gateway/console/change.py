@@ -15,6 +15,7 @@ from pml_gateway.console.source import GatewaySource
 from pml_gateway.secrets.masking import mask_text
 from pml_gateway.setup.change import ConfigurationChange
 from pml_gateway.setup.first_look import tell_gateways
+from pml_gateway.text import counted
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,6 +130,8 @@ async def planned_edit(
         following = await tell_gateways(change.paths)
         warning = await anyio.to_thread.run_sync(change.conclude)
         problems = [f"A running gateway does not follow: {each}." for each in following.problems]
+        if following.other_replicas:
+            problems.append(f"Make the same change at {counted(following.other_replicas, 'other replica')}.")
         undo = Undo("undo", {"backup": made.backup.name}) if made.backup is not None else None
         return MadeChange(" ".join(filter(None, (said, *problems, warning))), undo)
 

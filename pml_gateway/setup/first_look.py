@@ -30,17 +30,22 @@ TAKEN_OVER_SECONDS = 3.0
 
 @dataclass(frozen=True, slots=True)
 class FollowingGateways:
-    """Process ids of the gateways that serve by the current file, and the errors of others."""
+    """Process ids of the gateways of this home that serve by the current file, and the errors of others."""
 
     pids: tuple[int, ...] = ()
     problems: tuple[str, ...] = ()
+    other_replicas: int = 0
+    """Number of replicas with other homes."""
 
 
 async def tell_gateways(paths: Paths) -> FollowingGateways:
     """Have every running gateway read its configuration now; they watch it, and this is to know."""
     answers = await ask_gateways(paths, RELOAD, TELL_SECONDS)
     pids = dict.fromkeys(answer["pid"] or 0 for answer in answers.results if answer["gateways"])
-    return FollowingGateways(tuple(pids), tuple(dict.fromkeys(answers.errors)))
+    replicas = [each for answer in answers.results if "storage" in answer for each in answer["storage"]["replicas"]]
+    own = {each["id"] for each in replicas if each["is_this"]}
+    others = {each["id"] for each in replicas if each["url"] is not None} - own
+    return FollowingGateways(tuple(pids), tuple(dict.fromkeys(answers.errors)), len(others))
 
 
 async def first_look(name: str, settings: Settings, paths: Paths, following: FollowingGateways) -> JsonObject:

@@ -10,7 +10,7 @@ from urllib.parse import quote
 import pytest
 
 from pml_gateway.storage.replicas import Replicas
-from tests.console.pages import Browser, NothingRuns, console, console_of, opened_by
+from tests.console.pages import Browser, NothingRuns, console, console_of, hidden_fields, opened_by
 from tests.support.replicas import replicas, replicas_of, shared_sections
 from tests.support.scripted_server import ScriptedServer, tool
 from tests.support.waiting import eventually
@@ -252,6 +252,22 @@ async def test_the_overview_names_the_replicas(
     assert page.count("this one") == 1
     assert "another configuration" not in page
     assert "Redis has failed" not in page
+
+
+async def test_a_change_of_one_replica_says_at_how_many_others_it_is_to_be_made(
+    tmp_path: Path, shared_sections: dict[str, Any]
+) -> None:
+    async with (
+        replicas(tmp_path, {"mail": mail()}, 3, **shared_sections) as (one, *_),
+        console_of(one, tmp_path / "0") as browser,
+    ):
+        file = tmp_path / "0" / "config.yaml"
+        file.write_text("servers: {mail: {command: mail}}\n")
+        asked = await browser.do("setting", {"key": "gateway.intent", "value": "mail"})
+        made = await browser.do("setting", hidden_fields(asked.text))
+        after = (await browser.client.get(made.headers["location"])).text
+    assert "gateway.intent: changed." in after
+    assert "Make the same change at 2 other replicas." in after
 
 
 class _Listening(NothingRuns):
