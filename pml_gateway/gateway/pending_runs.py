@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from contextlib import suppress
 
@@ -11,7 +12,7 @@ import anyio.to_thread
 from pml_gateway.errors import SharedStateError
 from pml_gateway.storage.documents import readable
 from pml_gateway.storage.pending import MAX_PENDING, MAX_SECONDS, PendingTable, new_state, not_waiting, waits_in_process
-from pml_gateway.storage.redis import OPERATION_SECONDS, RedisValues
+from pml_gateway.storage.redis import OPERATION_SECONDS, RedisValues, value_name
 from pml_gateway.storage.redis_owned import OwnedValues
 from pml_gateway.storage.replicas import Replicas
 from pml_gateway.types import JsonObject
@@ -71,9 +72,20 @@ class PendingRuns:
         if snapshot is None:
             raise not_waiting("run", MAX_SECONDS)
         run.restore(snapshot)
+        may_have_lost_claim = await self._may_have_lost_claim(digest)
         run.claim = claim = _Claim(self._values, self._replicas, digest)
         await claim.take()
+        if may_have_lost_claim:
+            claim.sent_before = frozenset(step.index for step in run.plan.steps)
         return run
+
+    async def _may_have_lost_claim(self, digest: str) -> bool:
+        """Return True if Redis has started since a run was stored, and may have lost that somebody went on with it."""
+        assert self._values is not None
+        server, name = self._values.server, value_name(RUNS, digest)
+        lost_at = await server.may_have_gone_back_at()
+        left: int = await server.run(lambda redis: redis.pttl(name)) if lost_at else 0
+        return time.time() - MAX_SECONDS + left / 1000 < lost_at
 
 
 class _Claim:

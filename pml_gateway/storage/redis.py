@@ -385,8 +385,8 @@ class RedisServer(Sealing):
                 return 0.0
             if persistence.get("aof_enabled", 1) or "server_time_usec" not in server:
                 return 0.0
-            started: float = server["server_time_usec"] / 1e6 - server["uptime_in_seconds"]
-            return started
+            # It counts whole seconds: this is the latest moment at which it may have started.
+            return float(server["server_time_usec"] // 1_000_000 - server["uptime_in_seconds"] + 1)
 
         return await self.run(ask)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -11,13 +12,25 @@ from typing import Any
 import pytest
 
 from pml_gateway.storage.redis import MAX_PAUSE_SECONDS
+from tests.gateway.test_shared_runs import answered, server, steps
 from tests.support.process import GatewayProcess
 from tests.support.raw import HandshakeSession, decoded, result_modern
-from tests.support.redis_server import PASSWORD, RealRedis
-from tests.support.replicas import DATA_SERVER, KEYS, replica_processes, script
-from tests.support.waiting import wait_for
+from tests.support.redis_server import PASSWORD, RealRedis, real_redis
+from tests.support.replicas import (
+    DATA_SERVER,
+    KEYS,
+    bearer,
+    replica_processes,
+    replicas,
+    replicas_of,
+    script,
+    shared_sections,
+)
+from tests.support.waiting import eventually, wait_for
 
 pytestmark = [pytest.mark.e2e, pytest.mark.slow, pytest.mark.timeout(240)]
+
+__all__ = ["shared_sections"]
 
 LIMIT = 4
 
@@ -101,3 +114,37 @@ def test_limits_that_are_closed_refuse_calls_without_redis(redis: RealRedis, tmp
             redis.start()
     assert refused["error"]["retryable"]
     assert "limits.on_outage" in json.dumps(refused)
+
+
+@pytest.mark.anyio
+async def test_a_workflow_that_was_answered_after_the_snapshot_redis_starts_with_repeats_no_call(
+    redis_program: Path, tmp_path: Path, shared_sections: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    up, arguments, data = server(), steps(), tmp_path / "data"
+    data.mkdir()
+    with real_redis(redis_program, data, logs_changes=False) as redis:
+        monkeypatch.setenv("REDIS", redis.url)
+        async with replicas(tmp_path, {"up": up}, **shared_sections) as (one, two):
+            redis_server = replicas_of(one).server
+
+            async def has_run_for_a_second() -> bool:
+                return await redis_server.may_have_gone_back_at() < time.time()
+
+            await eventually(has_run_for_a_second)
+            first = await one.call("execute_workflow", arguments, headers=bearer("anna"))
+            redis.snapshot()
+            done = await answered(one, "execute_workflow", arguments, first)
+            assert done["result"]["structuredContent"]["status"] == "completed"
+            sent = len(up.calls)
+            redis.stop()
+            redis.start()
+            again = dict[str, Any]()
+
+            async def is_back() -> bool:
+                again.update(await answered(two, "execute_workflow", arguments, first))
+                return "result" in again and "steps" in again["result"].get("structuredContent", {})
+
+            await eventually(is_back)
+    assert len(up.calls) == sent
+    rows = {row["id"]: row for row in again["result"]["structuredContent"]["steps"]}
+    assert rows["ask"]["error"]["details"]["executed"] == "unknown"
