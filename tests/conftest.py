@@ -2,10 +2,14 @@ from __future__ import annotations
 
 import gc
 import logging
+import select
+import socket
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from functools import cache
-from typing import TYPE_CHECKING
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 from zipfile import ZipFile
 
 import pytest
@@ -29,6 +33,9 @@ SLOW = "slow"
 
 SHUTDOWN_POLL_SECONDS = 0.05
 """How often a server in this process looks whether it was ended."""
+
+MAX_RECEIVED = 64 * 1024
+"""Bytes that the Redis server in this process reads at once; it copies the rest for each part of a command."""
 
 PROPERTY_SECONDS = 900
 """In the heavy stage, where the slowest takes some minutes beside two others."""
@@ -133,19 +140,51 @@ def redis_server() -> Iterator[str]:
     """The URL of a Redis server in this process."""
     fakeredis = pytest.importorskip("fakeredis", reason="an in-process Redis server")
     server = fakeredis.TcpFakeServer(("127.0.0.1", 0), server_type="redis")
+    server.stopped, stop = socket.socketpair()
     # It writes the answers of a pipeline one by one: each second one would wait 40 ms for an acknowledgement.
-    server.RequestHandlerClass.disable_nagle_algorithm = True
+    changes = {"handle": _handle_commands, "disable_nagle_algorithm": True}
+    server.RequestHandlerClass = type("Handler", (server.RequestHandlerClass,), changes)
     thread = threading.Thread(target=server.serve_forever, args=(SHUTDOWN_POLL_SECONDS,), daemon=True)
     thread.start()
     try:
         with pytest.MonkeyPatch.context() as patch:
             # It is a thread of this process, and the machine may be busy.
             patch.setattr("pml_gateway.storage.redis.OPERATION_SECONDS", 30.0)
+            # For each client, it makes a connection of redis-py, which looks up its version for 5 ms.
+            patch.setattr("redis.utils.get_lib_version", lambda: None)
             yield f"redis://127.0.0.1:{server.server_address[1]}/0"
     finally:
+        stop.close()
         server.shutdown()
         server.server_close()
+        server.stopped.close()
         thread.join(10)
+
+
+def _handle_commands(handler: Any) -> None:
+    """Answer the commands of one connection of fakeredis, whose own loop wakes a hundred times a second.
+
+    It does not look for what others publish: our storage follows a stream.
+    """
+    client = handler.current_client
+    redis = import_module("redis")
+    with suppress(ConnectionError, redis.ConnectionError):
+        while True:
+            readable, _, _ = select.select([handler.connection, handler.server.stopped], [], [])
+            if handler.server.stopped in readable or not (data := handler.connection.recv(MAX_RECEIVED)):
+                return
+            try:
+                client.get_socket().sendall(data)
+            # Where a command meets a value of another type, which Redis refuses.
+            except AttributeError as error:
+                handler.writer.dump(error)
+                return
+            while client.can_read():
+                try:
+                    answer = client.read_response()
+                except redis.ResponseError as error:
+                    answer = error
+                handler.writer.dump(answer)
 
 
 @pytest.fixture

@@ -84,6 +84,16 @@ def address_of(url: str) -> str:
     return parts.path if parts.scheme == "unix" else f"{parts.hostname or 'localhost'}:{parts.port or 6379}"
 
 
+def anonymous() -> dict[str, None]:
+    """Return options that keep a connection from naming its library: looking up the version takes 5 ms each time.
+
+    Older versions of redis-py do not know the option, and look it up once.
+    """
+    import redis
+
+    return {"driver_info": None} if hasattr(redis, "DriverInfo") else {}
+
+
 def connection_pool(url: str, seconds: float = 3.0) -> ConnectionPool:
     """Return a pool for a resolved URL, without a connection yet; none takes longer than `seconds` to make.
 
@@ -116,6 +126,7 @@ def connection_pool(url: str, seconds: float = 3.0) -> ConnectionPool:
             retry=Retry(NoBackoff(), 1),
             # And if this one is a replica by now: after a failover, a new connection leads to the new primary.
             retry_on_error=[ReadOnlyError, MasterDownError],
+            **anonymous(),
         )
         # Parameters that there are not are found when a connection is made.
         connection: Any = pool.make_connection()  # type: ignore[no-untyped-call]  # not annotated there

@@ -34,7 +34,7 @@ from pml_gateway.storage.redis import (
     read_state,
     refuse_other_state,
 )
-from pml_gateway.storage.redis_url import address_of, resolved_key, resolved_url
+from pml_gateway.storage.redis_url import address_of, anonymous, resolved_key, resolved_url
 from pml_gateway.storage.sealing import Sealing
 from pml_gateway.types import JsonObject
 from pml_gateway.working_directory import WorkingDirectory
@@ -224,9 +224,11 @@ class SharedDocuments:
         from redis.backoff import NoBackoff
         from redis.retry import Retry
 
-        limits = {"socket_timeout": OPERATION_SECONDS, "socket_connect_timeout": OPERATION_SECONDS}
+        limits: dict[str, Any] = {"socket_timeout": OPERATION_SECONDS, "socket_connect_timeout": OPERATION_SECONDS}
         with self._health.command(OUTAGE_HINT):
-            pool = BlockingConnectionPool.from_url(self._url, max_connections=1, retry=Retry(NoBackoff(), 0), **limits)
+            pool = BlockingConnectionPool.from_url(
+                self._url, max_connections=1, retry=Retry(NoBackoff(), 0), **limits, **anonymous()
+            )
             with Redis.from_pool(pool) as redis:
                 if not self._is_checked:
                     # Gateways with another format or key could not read what is written.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -68,6 +69,19 @@ MakeReplica = Callable[[str], Replica]
 @pytest.fixture
 def replica(empty_redis: Redis, redis_url: str, tmp_path: Path) -> MakeReplica:
     return lambda name: Replica(redis_url, tmp_path / name)
+
+
+@pytest.mark.anyio
+async def test_connections_do_not_look_up_the_version_of_their_library(
+    replica: MakeReplica, redis_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[threading.Thread] = []
+    monkeypatch.setattr("redis.utils.get_lib_version", lambda: asked.append(threading.current_thread()))
+    replica("here").add(1)
+    async with opened(redis_url) as server:
+        await server.run(lambda redis: redis.ping())
+    # Connections inside the server, which has threads, do.
+    assert threading.main_thread() not in asked
 
 
 @pytest.mark.parametrize("is_shared", [False, True])
