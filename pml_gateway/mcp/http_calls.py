@@ -111,7 +111,10 @@ class CallStream:
                 await self._respond({"id": request_id, "error": too_many().model_dump(exclude_none=True)})
             case {"method": str(method), "id": str() | int() as request_id}:
                 params = message.get("params")
-                question = (request_id, method, params if isinstance(params, dict) else {})
+                # Known before its task starts: many questions may come together, and one of them may be withdrawn.
+                scope = anyio.CancelScope()
+                self._asked[scope] = request_id
+                question = (scope, request_id, method, params if isinstance(params, dict) else {})
                 if self._tasks:
                     self._tasks[0].start_soon(self._answer, *question)
                 else:
@@ -132,9 +135,8 @@ class CallStream:
         if self._call is not None:
             await self._call.audience.let_go()
 
-    async def _answer(self, request_id: str | int, method: str, params: JsonObject) -> None:
-        with anyio.CancelScope() as scope:
-            self._asked[scope] = request_id
+    async def _answer(self, scope: anyio.CancelScope, request_id: str | int, method: str, params: JsonObject) -> None:
+        with scope:
             try:
                 try:
                     call = self._questions.call_of_task(params) or self._call

@@ -83,6 +83,8 @@ class RawServer:
             await request.send(response(result(request.message, {"tools": tools})))
         elif method == "tools/call":
             await request.send(response(result(request.message, {"content": [{"type": "text", "text": "fine"}]})))
+        elif method == "ping":
+            await request.send(response(result(request.message, {})))
         elif request.method != "POST":
             await request.send(response(b"", status="405 Method Not Allowed"))
         elif "id" not in request.message:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -23,6 +24,7 @@ from tests.conformance import server as conformance_server
 from tests.support import asking as asking_module
 from tests.support.asking import Person, asking, question_of
 from tests.support.listening import listening, sse_app
+from tests.support.raw_http import RawRequest, raw_server, result
 from tests.support.scripted_server import text_result
 from tests.support.serving import Serving, serving
 from tests.support.waiting import until
@@ -200,3 +202,37 @@ async def test_what_a_server_asks_beside_all_that_may_be_open_is_refused_at_once
             await until(lambda: len(refused) == excess and len(ada.asked) == MAX_OPEN_REQUESTS)
             ada.answers.set()
     assert set(refused) == {f"{MAX_OPEN_REQUESTS} of your requests wait for their answers already"}
+
+
+async def test_questions_that_arrive_together_are_no_more_than_may_be_open(tmp_path: Path) -> None:
+    ada, excess, done = Person("ada"), 50, anyio.Event()
+    ada.answers = anyio.Event()
+    question = json.dumps({"jsonrpc": "2.0", "id": "ID", **question_of("ask", "who")})
+
+    async def ask_at_once(request: RawRequest) -> None:
+        asked = b"".join(event(question.replace("ID", f"q{at}").encode()) for at in range(MAX_OPEN_REQUESTS + excess))
+        await request.send(b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\nconnection: close\r\n\r\n" + asked)
+        await done.wait()
+        await request.send(event(result(request.message, text_result("done"))))
+
+    async with (
+        raw_server(ask_at_once, "tools/call") as server,
+        gateway_to(tmp_path, {"url": server.url}) as served,
+        ada.client(served.url, modern=False) as client,
+        anyio.create_task_group() as tasks,
+    ):
+        tasks.start_soon(client.call_tool, "up__t")
+
+        def refused() -> list[str]:
+            errors = [each.message["error"]["message"] for each in server.seen if "error" in each.message]
+            return [each for each in errors if "wait for their answers" in each]
+
+        await until(lambda: len(refused()) + len(ada.asked) == MAX_OPEN_REQUESTS + excess)
+        assert (len(refused()), len(ada.asked)) == (excess, MAX_OPEN_REQUESTS)
+        ada.answers.set()
+        done.set()
+
+
+def event(message: bytes) -> bytes:
+    """A message on a stream."""
+    return b"data: " + message + b"\n\n"
