@@ -11,7 +11,7 @@ from typing import Any
 from pml_gateway.config.settings import KeptArguments
 from pml_gateway.json_text.pieces import measure
 from pml_gateway.secrets.judgement import KNOWN_CREDENTIAL, MASK, Keys
-from pml_gateway.secrets.known import KNOWN_SECRETS
+from pml_gateway.secrets.known import KNOWN_SECRETS, without_secrets
 from pml_gateway.secrets.masking import mask_text, mask_tree
 from pml_gateway.secrets.names import is_secret_name
 from pml_gateway.types import JsonObject
@@ -34,14 +34,14 @@ MAX_MEASURED = 1 << 40
 
 def masked(text: str) -> str:
     """Return a text of a client without secrets, cut to MAX_TEXT characters."""
-    known = KNOWN_SECRETS.masked(text[:MAX_TEXT].encode(errors="replace").decode(), MASK)
-    return _mask_name(known) if len(known) <= MAX_NAME else mask_text(known)
+    shown = text[:MAX_TEXT].encode(errors="replace").decode()
+    return _mask_name(shown, KNOWN_SECRETS.version) if len(shown) <= MAX_NAME else without_secrets(shown)
 
 
 @lru_cache(4096)
-def _mask_name(text: str) -> str:
+def _mask_name(text: str, _version: int) -> str:
     # The names of tools and arguments come again and again.
-    return mask_text(text)
+    return without_secrets(text)
 
 
 def size_of(value: object) -> int:

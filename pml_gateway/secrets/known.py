@@ -205,6 +205,8 @@ class KnownSecrets:
     def __init__(self) -> None:
         self._values: dict[str, None] = {}
         self._forms: SecretForms | None = None
+        self.version = 0
+        """Differs after each change of what is masked."""
 
     def remember(self, value: str) -> None:
         """Mask `value` from now on, unless it is the path of an existing file."""
@@ -215,6 +217,7 @@ class KnownSecrets:
             del self._values[next(iter(self._values))]
         self._values[text] = None
         self._forms = None
+        self.version += 1
 
     def remember_all(self, values: Iterable[str]) -> None:
         """Mask all of `values` from now on."""
@@ -224,6 +227,7 @@ class KnownSecrets:
     def forget(self) -> None:
         """Stop masking all values."""
         self._values, self._forms = {}, None
+        self.version += 1
 
     def masked(self, text: str, mask: str) -> str:
         """Return `text` with every known secret replaced by `mask`."""

@@ -18,11 +18,14 @@ import anyio.to_thread
 import pytest
 
 from pml_gateway.activity.accesses import AccessFilter, read_accesses
+from pml_gateway.activity.arguments import kept_arguments
 from pml_gateway.activity.database import clear
 from pml_gateway.activity.history import History, RecordFilter, read_history
 from pml_gateway.activity.recorder import AccessRow, Recorder
 from pml_gateway.config.settings import ActivitySettings
 from pml_gateway.gateway.request import MAX_NAME_LENGTH
+from pml_gateway.secrets.judgement import MASK
+from pml_gateway.secrets.known import KNOWN_SECRETS
 from tests.support.machine import open_machine
 from tests.support.memory import paths_in
 from tests.support.scripted_server import ScriptedServer, text_result, tool
@@ -164,6 +167,13 @@ async def test_arguments_are_kept_only_when_asked_for_and_without_secrets(tmp_pa
         [(arguments,)] = connection.execute("SELECT arguments FROM accesses").fetchall()
     connection.close()
     assert json.loads(arguments) == {"title": "hello", "token": "***"}
+
+
+def test_a_name_is_masked_once_it_is_a_secret_although_it_was_recorded_before() -> None:
+    named = {"gardenhose": "green"}
+    assert kept_arguments(named, "keys") == ("keys", {"gardenhose": 7})
+    KNOWN_SECRETS.remember("gardenhose")
+    assert kept_arguments(named, "keys") == ("keys", {MASK: 7})
 
 
 async def test_a_broken_or_foreign_database_harms_no_call(tmp_path: Path) -> None:
