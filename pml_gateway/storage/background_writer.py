@@ -14,8 +14,9 @@ from pml_gateway.log import get_logger
 
 logger = get_logger(__name__)
 
-BATCH_SECONDS = 0.1
-"""Pause before a batch is written: what a process loses at most if it is killed."""
+BATCH_SECONDS = 0.5
+"""Pause before a batch is written: what a process loses at most if it is killed. Each batch of each process takes a
+transaction of its own, and wakes those who watch the folder."""
 
 MAX_WAITING = 10_000
 """Records in memory that wait for the disk; beyond, new ones are dropped and counted."""
@@ -64,6 +65,8 @@ class BackgroundWriter(Generic[RecordT]):
         self._retry_at = 0.0
         self._arrived = threading.Event()
         self._closing = threading.Event()
+        self._is_awaited = threading.Event()
+        """Set to write what is queued without a pause."""
         self._progress = threading.Condition()
         self._thread: threading.Thread | None = None
 
@@ -83,12 +86,14 @@ class BackgroundWriter(Generic[RecordT]):
     def flush(self, timeout: float = CLOSE_SECONDS) -> bool:
         """Wait until every queued record is written or dropped; return False on timeout. Blocks."""
         taken = self._taken
+        self._is_awaited.set()
         with self._progress:
             return self._progress.wait_for(lambda: self._finished >= taken, timeout)
 
     def close(self) -> None:
         """Write the queued records and end the thread, or give up after CLOSE_SECONDS and say so. Blocks."""
         self._closing.set()
+        self._is_awaited.set()
         self._arrived.set()
         if self._thread is not None:
             self._thread.join(CLOSE_SECONDS)
@@ -99,7 +104,8 @@ class BackgroundWriter(Generic[RecordT]):
     def _run(self) -> None:
         while not self._closing.is_set():
             self._arrived.wait(RETRY_SECONDS if self._made else None)
-            self._closing.wait(BATCH_SECONDS)
+            self._is_awaited.wait(BATCH_SECONDS)
+            self._is_awaited.clear()
             self._arrived.clear()
             self._make()
             if time.monotonic() >= self._retry_at:
