@@ -18,5 +18,7 @@ async def serve(app: ASGIApp) -> None:
     listener.listen(128)
     sys.stderr.write(f"listening on http://127.0.0.1:{listener.getsockname()[1]}/mcp\n")
     sys.stderr.flush()
-    config = uvicorn.Config(app, log_level="warning", access_log=False, timeout_graceful_shutdown=1)
+    config = uvicorn.Config(
+        app, log_level="warning", access_log=False, timeout_graceful_shutdown=1, timeout_keep_alive=75
+    )
     await uvicorn.Server(config).serve(sockets=[listener])
