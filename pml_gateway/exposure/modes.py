@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
-from typing import assert_never
+from typing import TYPE_CHECKING, assert_never
 
 from pml_gateway.catalog.model import CatalogTool
 from pml_gateway.catalog.ownership import Ownership
@@ -14,8 +14,10 @@ from pml_gateway.config.settings import GatewaySection
 from pml_gateway.exposure.history import NOTHING_FOLLOWED, Followed
 from pml_gateway.exposure.patterns import compile_grants
 from pml_gateway.exposure.token_count import count_definition_tokens
-from pml_gateway.index.selection import Cut
 from pml_gateway.types import MODES, ExposureMode
+
+if TYPE_CHECKING:
+    from pml_gateway.index.selection import Cut
 
 ScoredTools = Sequence[tuple[CatalogTool, float]]
 
