@@ -48,6 +48,9 @@ Respond = Callable[[JsonObject], Awaitable[None]]
 
 MAX_RESUMPTIONS = 20
 CANCEL_SECONDS = 2.0
+IDLE_SECONDS = 4.0
+"""Seconds after which an idle connection is closed. uvicorn and Node close theirs after 5, and whether a call that is
+sent just then ran, nobody knows."""
 
 _REDIRECTS = (307, 308)
 """The redirects that imply that nothing was executed; after any other, the request must not be repeated."""
@@ -368,7 +371,7 @@ async def open_http_calls(
         )
         return
     # The same certificate authorities as in the SDK's client.
-    connector = aiohttp.TCPConnector(ssl=network.ssl_context(), limit=0)
+    connector = aiohttp.TCPConnector(ssl=network.ssl_context(), limit=0, keepalive_timeout=IDLE_SECONDS)
     timeout = aiohttp.ClientTimeout(total=None, sock_connect=connect_timeout)
     async with aiohttp.ClientSession(
         connector=connector,

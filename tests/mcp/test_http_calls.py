@@ -15,6 +15,7 @@ from starlette.responses import RedirectResponse, Response, StreamingResponse
 
 from pml_gateway.errors import innermost
 from pml_gateway.gateway.request import CallOptions, RequestScope
+from pml_gateway.mcp import http_calls
 from pml_gateway.working_directory import WorkingDirectory
 from tests.mcp.test_transport import gateway_to
 from tests.support.listening import listening
@@ -105,6 +106,29 @@ async def test_the_answer_is_found_among_events_whichever_line_ends_they_use(tmp
         return _events(text[:40], text[40:90], text[90:])
 
     assert (await call(tmp_path, scripted(answer)))["content"][0]["text"] == "grüezi"
+
+
+@pytest.mark.parametrize("idle_seconds", [0.0, http_calls.IDLE_SECONDS])
+async def test_a_connection_is_used_again_until_the_server_might_close_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, idle_seconds: float
+) -> None:
+    monkeypatch.setattr(http_calls, "IDLE_SECONDS", idle_seconds)
+    ports = []
+
+    def answer(request: Request, message: dict[str, Any]) -> Response:
+        assert request.client is not None
+        ports.append(request.client.port)
+        return Response(_text(message, "x"), media_type="application/json")
+
+    async with (
+        listening(scripted(answer)) as port,
+        gateway_to(tmp_path, {"url": f"http://127.0.0.1:{port}/mcp"}) as (_, caller),
+    ):
+        for _ in range(2):
+            await caller.call(RequestScope(), "remote__t", {}, CallOptions())
+    assert len(set(ports)) == (1 if idle_seconds else 2)
+    # What uvicorn and Node do by default.
+    assert http_calls.IDLE_SECONDS < 5
 
 
 @pytest.mark.parametrize("transport", ["http", "sse"])
