@@ -11,7 +11,6 @@ from typing import Literal
 
 from tests.e2e.install import Installation
 
-PATIENT = Path(__file__).with_name("patient.mjs")
 SUITE_SECONDS = 300
 """The whole suite takes three seconds on an idle machine."""
 
@@ -80,8 +79,7 @@ def run_tasks(installation: Installation, url: str, folder: Path) -> Outcome:
 
 
 def _run(installation: Installation, folder: Path, *options: str) -> None:
-    script = str(installation.script("@modelcontextprotocol/conformance"))
-    program = [str(installation.node), "--import", PATIENT.as_uri(), script]
+    program = [str(installation.node), str(installation.script("@modelcontextprotocol/conformance"))]
     done = subprocess.run(
         [*program, "server", *options, "--output-dir", str(folder)],
         env={"PATH": f"{installation.node.parent}:/usr/bin:/bin", "HOME": str(folder.parent)},
