@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import codecs
 import re
-from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
+import anyio
 from mcp_types import JSONRPCError, JSONRPCMessage, JSONRPCNotification, JSONRPCRequest
 from mcp_types.jsonrpc import ErrorData
 from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS
@@ -26,13 +26,33 @@ _NUMBER_ID = re.compile(rb'"id"\s*:\s*-?[0-9]+[.eE]')
 """An id like 1.0, which the SDK takes for none."""
 
 
+ANSWERED_SECONDS = 5.0
+"""Time limit for the end of an exchange whose answer is written: a client may read it slowly, or not at all."""
+
+
+@dataclass(slots=True)
+class _OpenRequest:
+    """A request, held by its HTTP exchange and the work on it: each may outlast the other, as clients may leave."""
+
+    holders: int = 0
+    has_answer: bool = False
+    ended: anyio.Event = field(default_factory=anyio.Event)
+
+    async def ends(self) -> bool:
+        """Return False if it has no answer; else wait for its end, as its client may have the answer already."""
+        if self.has_answer:
+            with anyio.move_on_after(ANSWERED_SECONDS):
+                await self.ended.wait()
+        return self.ended.is_set()
+
+
 @dataclass(frozen=True, slots=True)
 class PostedMessages:
     """The application that the SDK serves, behind a look at each message."""
 
     app: ASGIApp
-    open_requests: Counter[tuple[bytes, str | int]] = field(default_factory=Counter)
-    """By session and id: what still holds a request, of its HTTP exchange and the work on it."""
+    open_requests: dict[tuple[bytes, str | int], _OpenRequest] = field(default_factory=dict)
+    """By session and id."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve a request whose body is at most as large as it may be."""
@@ -56,26 +76,36 @@ class PostedMessages:
             await self.app(scope, again(body, receive), send)
         elif session is None or not isinstance(message, JSONRPCRequest):
             await self.app(scope, again(_kept_apart(message, body), receive), send)
-        elif (key := (session, message.id)) in self.open_requests:
+        elif not await self._is_free(key := (session, message.id)):
             error_data = ErrorData.model_validate(in_use(message.id))
             answer = JSONRPCError(jsonrpc="2.0", id=message.id, error=error_data)
             await _refusal(answer, is_modern)(scope, receive, send)
         else:
             request_scope: RequestScope = scope[SCOPE_KEY]
-            request_scope.open_request = self._held(key)
+            request_scope.open_request = self._held(key, is_work=True)
             with self._held(key):
                 await self.app(scope, again(_kept_apart(message, body), receive), send)
 
+    async def _is_free(self, key: tuple[bytes, str | int]) -> bool:
+        """Return True if no request with this id is open."""
+        while (known := self.open_requests.get(key)) is not None:
+            if not await known.ends():
+                return False
+        return True
+
     @contextmanager
-    def _held(self, key: tuple[bytes, str | int]) -> Iterator[None]:
-        """Count one more that holds a request; both outlive each other, as a client may leave and come back."""
-        self.open_requests[key] += 1
+    def _held(self, key: tuple[bytes, str | int], *, is_work: bool = False) -> Iterator[None]:
+        """Hold a request in this context."""
+        known = self.open_requests.setdefault(key, _OpenRequest())
+        known.holders += 1
         try:
             yield
         finally:
-            self.open_requests[key] -= 1
-            if not self.open_requests[key]:
+            known.holders -= 1
+            known.has_answer |= is_work
+            if not known.holders:
                 del self.open_requests[key]
+                known.ended.set()
 
 
 def _kept_apart(message: JSONRPCMessage, body: bytes) -> bytes:
