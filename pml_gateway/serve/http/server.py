@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import socket
 from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager, contextmanager, suppress
 from functools import partial
 from typing import cast
 
@@ -30,18 +30,22 @@ that ends while a client sends on it loses that request."""
 CHILDREN_SECONDS = 5.0
 """Seconds of the shutdown time reserved for closing servers, which usually takes one."""
 
+LAST_SECONDS = 0.2
+"""Seconds from the last connection to the end, in which its request arrives."""
+
 OnListening = Callable[[str], None]
 
 
-class _Server(uvicorn.Server):
+class HttpServer(uvicorn.Server):
     """uvicorn without its signal handlers, because calls in flight are drained first, and with word of its start."""
 
     def __init__(self, config: uvicorn.Config) -> None:
         super().__init__(config)
         self.listening = anyio.Event()
+        self._listeners: list[socket.socket] = []
 
-    async def take(self, handed: HandedConnection) -> None:
-        """Serve a connection that another process has accepted."""
+    async def take(self, connection: socket.socket, handed: HandedConnection | None = None) -> None:
+        """Serve a connection that was accepted, perhaps by another process, which then hands it over."""
         loop = asyncio.get_running_loop()
         protocol = partial(
             cast(Callable[..., asyncio.Protocol], self.config.http_protocol_class),
@@ -52,15 +56,30 @@ class _Server(uvicorn.Server):
             handed=handed,
         )
         try:
-            await loop.connect_accepted_socket(protocol, handed.connection)
+            await loop.connect_accepted_socket(protocol, connection)
         except OSError:
             # The client has gone.
-            handed.connection.close()
-            handed.left()
+            connection.close()
+            if handed is not None:
+                handed.left()
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
+        self._listeners = sockets or []
         self.listening.set()
+
+    async def end_listening(self) -> None:
+        """Accept only the connections that clients have made already: closing the listener would reset them."""
+        made = []
+        for listener in self._listeners:
+            with suppress(BlockingIOError):
+                for _ in range(self.config.backlog):
+                    made.append(listener.accept()[0])
+        for server in self.servers:
+            server.close()
+        for connection in made:
+            connection.setblocking(False)
+            await self.take(connection)
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -141,7 +160,7 @@ async def _serve(
         server_header=False,
         timeout_graceful_shutdown=1,
     )
-    server = _Server(config)
+    server = HttpServer(config)
 
     async def shut_down() -> None:
         await stop.wait()
@@ -151,9 +170,13 @@ async def _serve(
         app.begin_shutdown()
         seconds = max(settings.shutdown_seconds - CHILDREN_SECONDS - 1, 0.5)
         runtime.gateway.tell_in_flight(seconds)
+        end = anyio.current_time() + seconds
         await runtime.gateway.calls.drain(seconds)
         if handover is not None:
             await handover.end()
+        await server.end_listening()
+        await anyio.sleep(LAST_SECONDS)
+        await runtime.gateway.calls.drain(max(end - anyio.current_time(), LAST_SECONDS))
         server.should_exit = True
 
     async def announce_start() -> None:
@@ -164,7 +187,9 @@ async def _serve(
         await server.listening.wait()
         replicas = runtime.gateway.replicas
         replica = replicas.own.id if replicas is not None else ""
-        handover.begin(replica, listener.getsockname()[1], lambda handed: tasks.start_soon(server.take, handed))
+        handover.begin(
+            replica, listener.getsockname()[1], lambda handed: tasks.start_soon(server.take, handed.connection, handed)
+        )
         await runtime.gateway.updates.has_list.wait()
         handover.ready()
 

@@ -167,6 +167,9 @@ class Accepting:
                     case FrameKind.LEFT:
                         worker.drop(number)
                     case FrameKind.ENDING:
+                        if self._is_stopping and self.workers == [worker]:
+                            # It still takes what clients have sent already.
+                            self.close()
                         self._dismiss(worker)
                         worker.link.end()
                     case _:
@@ -223,11 +226,13 @@ class Accepting:
             self.close()
 
     def close(self) -> None:
-        """Accept no more connections, and end those that no worker has."""
+        """Accept only the connections that clients have made already, and refuse those that no worker takes."""
         if self._is_closed:
             return
         self._is_closed = True
         if self._is_listening:
+            while self._accept():
+                continue
             self._loop.remove_reader(self._listener)
         for timer in (self._resume, self._retry):
             if timer is not None:
@@ -239,26 +244,28 @@ class Accepting:
         for arriving in [*self._held]:
             self._refuse(arriving)
 
-    def _accept(self) -> None:
+    def _accept(self) -> bool:
+        """Accept connections; return True if there may be more."""
         for _ in range(ACCEPTED_AT_ONCE):
             if len(self._held) >= self._max_waiting:
                 self._pause_accepting()
-                return
+                return False
             try:
                 connection, peer = self._listener.accept()
             except BlockingIOError:
-                return
+                return False
             except OSError as error:
                 if error.errno in TRANSIENT_ERRORS:
                     continue
                 self._line.warning("no connection can be accepted: %s", error.strerror)
                 self._pause_accepting()
-                return
+                return False
             connection.setblocking(False)
             with suppress(OSError):
                 connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             address = str(peer[0]) if isinstance(peer, tuple) else ""
             self._look(ArrivingConnection(connection, quota_key_of_address(address), self._loop.time()))
+        return True
 
     def _pause_accepting(self) -> None:
         self._loop.remove_reader(self._listener)

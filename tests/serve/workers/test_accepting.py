@@ -17,7 +17,7 @@ import pytest
 
 from pml_gateway.config.settings import HttpSettings
 from pml_gateway.serve.workers import accepting
-from pml_gateway.serve.workers.accepting import Accepting
+from pml_gateway.serve.workers.accepting import ACCEPTED_AT_ONCE, Accepting
 from pml_gateway.serve.workers.handover import FRAME, PORT_BITS, FrameKind
 from tests.support.listening import bound
 from tests.support.waiting import until
@@ -94,6 +94,12 @@ class Served:
             for part in parts:
                 await asyncio.get_running_loop().sock_sendall(client, part)
                 await anyio.lowlevel.checkpoint()
+        return client
+
+    def connected(self, content: bytes) -> socket.socket:
+        """A client that has sent something before the accepting process gets to look."""
+        client = self._stack.enter_context(socket.create_connection(self._address, timeout=60))
+        client.sendall(content)
         return client
 
     def taken(self) -> list[int]:
@@ -269,6 +275,19 @@ async def test_connections_wait_for_a_worker_that_takes_them() -> None:
         await served.connect(PLAIN)
         served.worker(b"b" * 12, FrameKind.OPEN)
         await served.until_taken(0, 2)
+
+
+async def test_the_last_worker_to_end_is_given_what_clients_have_sent_by_then() -> None:
+    async with accepted() as served:
+        worker = served.worker(b"aaaaaaaaaaaa", FrameKind.OPEN, FrameKind.READY)
+        await heard(served)
+        served.accepting.begin_stop()
+        # More than are accepted at once.
+        clients = [served.connected(PLAIN) for _ in range(ACCEPTED_AT_ONCE + 20)]
+        worker.say(FrameKind.ENDING)
+        await served.until_taken(len(clients))
+        with pytest.raises(ConnectionRefusedError):
+            served.connected(PLAIN)
 
 
 async def test_what_a_worker_has_not_taken_when_it_dies_goes_to_another() -> None:
