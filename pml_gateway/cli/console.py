@@ -127,6 +127,8 @@ def console(
         raise ConfigurationError("local.attach is off, and the console shows the gateway that clients share")
     machine = MachineGateway.of(command)
     machine.start(stays=False)
+    # Else it would end before somebody opens the page: it waits only seconds for its first client.
+    ask(machine.endpoint, EXPECT, ANSWER_SECONDS)
 
     async def serve() -> None:
         # The server takes 0.2 s to import.

@@ -13,8 +13,10 @@ from pathlib import Path
 import httpx2
 import pytest
 
+from pml_gateway.local.machine import LOOK_SECONDS, UNUSED_SECONDS
 from tests.console.pages import form_of, forms
 from tests.support.process import environment, run_pml, write_settings
+from tests.support.waiting import wait_for
 
 pytestmark = [pytest.mark.e2e, pytest.mark.slow]
 
@@ -58,6 +60,17 @@ def test_a_page_follows_the_gateway_and_the_console_ends_when_told(tmp_path: Pat
         assert "disabled" in client.get(f"{root}/servers").text
         process.send_signal(signal.SIGINT)
         assert process.wait(SECONDS) == 128 + signal.SIGINT
+
+
+@pytest.mark.heavy
+def test_the_gateway_waits_for_somebody_to_open_the_page(tmp_path: Path) -> None:
+    write_settings(tmp_path, SETTINGS)
+    with console(tmp_path) as (_, link), httpx2.Client(timeout=SECONDS, follow_redirects=True) as client:
+        [log] = (tmp_path / "logs").glob("gateway-*.log")
+        with pytest.raises(AssertionError, match="it has ended"):
+            wait_for(lambda: "ending" in log.read_text(), "it has ended", UNUSED_SECONDS + 2 * LOOK_SECONDS)
+        root = str(client.get(link).url).rstrip("/")
+        assert "calc__" in client.get(f"{root}/tools").text
 
 
 def test_a_change_reaches_the_gateway_and_is_undone(tmp_path: Path) -> None:
