@@ -11,6 +11,7 @@ from typing import cast
 
 import anyio
 import uvicorn
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from pml_gateway.config.settings import HttpSettings
 from pml_gateway.mcp.sdk import begin_session_ids
@@ -31,7 +32,9 @@ CHILDREN_SECONDS = 5.0
 """Seconds of the shutdown time reserved for closing servers, which usually takes one."""
 
 LAST_SECONDS = 0.2
-"""Seconds from the last connection to the end, in which its request arrives."""
+"""Seconds for the requests of the last connections to arrive."""
+
+LOOK_SECONDS = 0.01
 
 OnListening = Callable[[str], None]
 
@@ -80,6 +83,10 @@ class HttpServer(uvicorn.Server):
         for connection in made:
             connection.setblocking(False)
             await self.take(connection)
+        with anyio.move_on_after(LAST_SECONDS):
+            # uvicorn says of no connection that its first request has begun.
+            while any(cast(HttpToolsProtocol, each).cycle is None for each in self.server_state.connections):  # noqa: ASYNC110
+                await anyio.sleep(LOOK_SECONDS)
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -175,7 +182,6 @@ async def _serve(
         if handover is not None:
             await handover.end()
         await server.end_listening()
-        await anyio.sleep(LAST_SECONDS)
         await runtime.gateway.calls.drain(max(end - anyio.current_time(), LAST_SECONDS))
         server.should_exit = True
 
