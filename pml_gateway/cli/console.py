@@ -127,7 +127,7 @@ def console(
         raise ConfigurationError("local.attach is off, and the console shows the gateway that clients share")
     machine = MachineGateway.of(command)
     machine.start(stays=False)
-    # Else it would end before somebody opens the page: it waits only seconds for its first client.
+    # A gateway that a client starts ends after ten seconds without one: this one waits for the page.
     ask(machine.endpoint, EXPECT, ANSWER_SECONDS)
 
     async def serve() -> None:

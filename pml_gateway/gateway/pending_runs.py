@@ -80,7 +80,7 @@ class PendingRuns:
         return run
 
     async def _may_have_lost_claim(self, digest: str) -> bool:
-        """Return True if Redis has started since a run was stored, and may have lost that somebody went on with it."""
+        """Return True if Redis started after a run was stored, and may have lost the claim of a replica to it."""
         assert self._values is not None
         server, name = self._values.server, value_name(RUNS, digest)
         lost_at = await server.may_have_gone_back_at()

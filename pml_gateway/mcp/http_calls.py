@@ -49,8 +49,8 @@ Respond = Callable[[JsonObject], Awaitable[None]]
 MAX_RESUMPTIONS = 20
 CANCEL_SECONDS = 2.0
 IDLE_SECONDS = 4.0
-"""Seconds after which an idle connection is closed. uvicorn and Node close theirs after 5, and whether a call that is
-sent just then ran, nobody knows."""
+"""Seconds after which an idle connection is closed. uvicorn and Node close theirs after 5: a call sent at that moment
+fails, and may have run."""
 
 _REDIRECTS = (307, 308)
 """The redirects that imply that nothing was executed; after any other, the request must not be repeated."""

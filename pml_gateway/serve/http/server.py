@@ -75,7 +75,8 @@ class HttpServer(uvicorn.Server):
         """Accept only the connections that clients have made already: closing the listener would reset them."""
         made = []
         for listener in self._listeners:
-            with suppress(BlockingIOError):
+            # None waits any more, or none can be accepted.
+            with suppress(OSError):
                 for _ in range(self.config.backlog):
                     made.append(listener.accept()[0])
         for server in self.servers:

@@ -27,7 +27,7 @@ _NUMBER_ID = re.compile(rb'"id"\s*:\s*-?[0-9]+[.eE]')
 
 
 ANSWERED_SECONDS = 5.0
-"""Time limit for the end of an exchange whose answer is written: a client may read it slowly, or not at all."""
+"""Seconds to wait for an answered exchange to end: its client may read slowly, or not at all."""
 
 
 @dataclass(slots=True)
