@@ -370,7 +370,7 @@ class RedisServer(Sealing):
         return await anyio.to_thread.run_sync(unseal) if is_large else unseal()
 
     async def may_have_gone_back_at(self) -> float:
-        """Return when the server started if it may have lost earlier changes; 0 if it logs every change or does not say.
+        """Return when the server started if it may have lost earlier changes; 0 if it logs all changes or does not say.
 
         Raises:
             SharedStateError: it does not answer.
